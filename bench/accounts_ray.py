@@ -1,12 +1,15 @@
-"""Ten blurs for each sample on a small GPU host: helpers on Ray beside Ray Data, a larger host, and cheaper transforms.
+"""Ten blurs for each sample on a small GPU host: helpers on Ray beside Ray Data, a larger host, and
+cheaper transforms.
 
-    python bench/accounts_ray.py --rounds 2           # 6 minutes; writes bench/results/DATE-accounts-ray.md
-    python bench/accounts_ray.py --sides alone,helpers --seconds 5
+    python bench/accounts_ray.py --rounds 2           # 6 minutes; writes
+    bench/results/DATE-accounts-ray.md python bench/accounts_ray.py --sides alone,helpers --seconds
+    5
 
-The model is an account of a job with a GPU host of 4 vCPUs and a host of 16 vCPUs that only preprocesses: ten Gaussian
-blurs of 11x11 on images of 224x224, batches of 64, a ViT. Here both hosts are network namespaces of this machine, each
-with one core, and the device is one that takes a fixed time for each step: the model sleeps, all the rest is real. The
-sides take turns. It needs root, two cores, and an environment with the extra `ray`.
+The model is an account of a job with a GPU host of 4 vCPUs and a host of 16 vCPUs that only
+preprocesses: ten Gaussian blurs of 11x11 on images of 224x224, batches of 64, a ViT. Here both
+hosts are network namespaces of this machine, each with one core, and the device is one that takes a
+fixed time for each step: the model sleeps, all the rest is real. The sides take turns. It needs
+root, two cores, and an environment with the extra `ray`.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ BOTH = ",".join(CORE.values())
 
 @dataclass(frozen=True)
 class Side:
-    """``transform``: of blurs.py. ``helps``: '' for one host, else who uses the core of the other one."""
+    """``transform``: of blurs.py. ``helps``: '' for one host, else who uses the core of the other
+    one.
+    """
 
     name: str
     title: str
@@ -62,31 +67,57 @@ SIDES = [
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=12.0, help="least seconds of a measurement")
-    parser.add_argument("--device-s", type=float, default=0.5, help="seconds of a step of the device")
+    parser.add_argument(
+        "--seconds", type=float, default=12.0, help="least seconds of a measurement"
+    )
+    parser.add_argument(
+        "--device-s", type=float, default=0.5, help="seconds of a step of the device"
+    )
     parser.add_argument("--batch", type=int, default=BATCH, help="images of a step")
     parser.add_argument("--sides", default="", help="only these, such as 'alone,helpers'")
     parser.add_argument(
-        "--out", type=Path, default=None, help="without ending; default: bench/results/DATE-accounts-ray"
+        "--out",
+        type=Path,
+        default=None,
+        help="without ending; default: bench/results/DATE-accounts-ray",
     )
     return parser.parse_args()
 
 
-def command(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> tuple[list[str], Path]:
+def command(
+    side: Side, args: argparse.Namespace, data: Path, folder: Path
+) -> tuple[list[str], Path]:
     """What feeds the device on the first host, and the file in which each step leaves a line."""
     if side.helps == "ray data":
         marks = folder / "marks.jsonl"
-        return [str(HERE / "streamed.py"), str(data), str(marks), str(args.device_s), str(args.batch)], marks
+        return [
+            str(HERE / "streamed.py"),
+            str(data),
+            str(marks),
+            str(args.device_s),
+            str(args.batch),
+        ], marks
     request = {
-        "root": str(data), "layout": "folders", "out": str(folder / "out"), "strategy": "single", "ranks": 1, "device": "cpu",
-        "device_s": args.device_s, "batch": args.batch, "crop": CROP, "scale": (1, 1), "workers": len(side.cores.split(",")),
+        "root": str(data),
+        "layout": "folders",
+        "out": str(folder / "out"),
+        "strategy": "single",
+        "ranks": 1,
+        "device": "cpu",
+        "device_s": args.device_s,
+        "batch": args.batch,
+        "crop": CROP,
+        "scale": (1, 1),
+        "workers": len(side.cores.split(",")),
         "settings": [
             f"data.transforms={HERE / 'blurs.py'}:{side.transform}",
             *(["data.helpers=ray"] if side.helps else []),
         ],
-    }  # fmt: skip
+    }
     return [str(HERE / "buckets/trained.py"), json.dumps(request)], folder / "out/journal.jsonl"
 
 
@@ -97,10 +128,16 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def steps(marks: Path, helped: bool) -> list[dict[str, Any]]:
-    """The steps that count: with helpers, those after the first one while they work; without the first two."""
+    """The steps that count: with helpers, those after the first one while they work; without the
+    first two.
+    """
     events = lines(marks)
     since = min(
-        (event["ts"] for event in events if event["event"] == "helpers" and event.get("what") == "working"),
+        (
+            event["ts"]
+            for event in events
+            if event["event"] == "helpers" and event.get("what") == "working"
+        ),
         default=None,
     )
     if helped and since is None:
@@ -116,7 +153,9 @@ def measure(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> d
     with TwoHosts() as hosts:
         if side.helps:
             hosts.start_ray(head_cores=int(side.helps == "ray data"))
-        process = hosts.start(TRAINS, sys.executable, *words, log="run", cores=side.cores, RAY_ADDRESS=hosts.address)
+        process = hosts.start(
+            TRAINS, sys.executable, *words, log="run", cores=side.cores, RAY_ADDRESS=hosts.address
+        )
         try:
             result = _window(hosts, process, marks, side, args)
         except (TimeoutError, RuntimeError) as error:
@@ -133,7 +172,11 @@ def measure(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> d
 
 
 def _window(
-    hosts: TwoHosts, process: subprocess.Popen[bytes], marks: Path, side: Side, args: argparse.Namespace
+    hosts: TwoHosts,
+    process: subprocess.Popen[bytes],
+    marks: Path,
+    side: Side,
+    args: argparse.Namespace,
 ) -> dict[str, Any]:
     """Wait for the first step that counts, and then for enough of them."""
 
@@ -145,15 +188,21 @@ def _window(
     soon(lambda: count() > 0, START_S, "step")
     first, cpu, wire, begin = count(), hosts.cpu_s(), hosts.wire(), time.monotonic()
     enough = first + LEAST_STEPS
-    soon(lambda: time.monotonic() - begin >= args.seconds and count() >= enough, START_S + args.seconds, "enough steps")
+    soon(
+        lambda: time.monotonic() - begin >= args.seconds and count() >= enough,
+        START_S + args.seconds,
+        "enough steps",
+    )
     last = count()
     cpu, wire = hosts.cpu_s() - cpu, hosts.wire() - wire
     own = steps(marks, side.helps == "ours")
     images = (last - first) * args.batch
     return {
         "rate": images / (own[last - 1]["ts"] - own[first - 1]["ts"]),
-        "images": images, "cpu_ms": 1000 * cpu / images, "wire_kb": wire / images / 1000,
-    }  # fmt: skip
+        "images": images,
+        "cpu_ms": 1000 * cpu / images,
+        "wire_kb": wire / images / 1000,
+    }
 
 
 def _share(events: list[dict[str, Any]]) -> float:
@@ -193,7 +242,10 @@ def table(results: list[dict[str, Any]]) -> list[str]:
     for side in SIDES:
         rows = [result for result in results if result["side"] == side.name]
         errors = [f"failed: {result['error']}" for result in rows if "error" in result]
-        cells = [page.spread((row[key] for row in rows if key in row), form) for key, form in keys.items()]
+        cells = [
+            page.spread((row[key] for row in rows if key in row), form)
+            for key, form in keys.items()
+        ]
         if rows:
             lines.append(f"| {side.title} | {' | '.join([errors[0]] if errors else cells)} |")
     diagnoses = sorted({result["diagnosis"] for result in results if "diagnosis" in result})

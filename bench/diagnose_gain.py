@@ -1,13 +1,16 @@
-"""Comparison of predicted and measured gains: injects each cause, diagnoses it, applies the fix, and runs again.
+"""Comparison of predicted and measured gains: injects each cause, diagnoses it, applies the fix,
+and runs again.
 
-    python bench/diagnose_gain.py                  # some minutes; writes bench/results/DATE-diagnose-gain.md and .json
-    python bench/diagnose_gain.py --only "decode;main-thread"
+    python bench/diagnose_gain.py                  # some minutes; writes
+    bench/results/DATE-diagnose-gain.md and .json python bench/diagnose_gain.py --only
+    "decode;main-thread"
     python bench/diagnose_gain.py --draws 3 --seed 1   # each cause thrice (drawn_plants.py)
 
-Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where
-it leaves a choice, else by taking the planted cause out. Measured is the ratio of images/s of the two runs,
-their first second left out. Runs take turns: slow, cured, slow, cured; the median over rounds. A sleeping "device"
-keeps most steps the same on a shared machine; where the CPU itself is the cause, other programs show in the figures.
+Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has
+in their place where it leaves a choice, else by taking the planted cause out. Measured is the ratio
+of images/s of the two runs, their first second left out. Runs take turns: slow, cured, slow, cured;
+the median over rounds. A sleeping "device" keeps most steps the same on a shared machine; where the
+CPU itself is the cause, other programs show in the figures.
 """
 
 from __future__ import annotations
@@ -33,12 +36,15 @@ from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  
 from segtrain.insight.diagnose import Diagnosis, diagnose  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
-# The first trains nothing, the second is slow-rank under another name, and of the third no gain is predicted.
+# The first trains nothing, the second is slow-rank under another name, and of the third no gain is
+# predicted.
 LEFT_OUT = ("shm", "slow-host", "threads of worker processes")
 CLOSE = 0.25
 
 
-def run(name: str, plant: Plant, data: Path, out: Path, settings: tuple[str, ...] = ()) -> Diagnosis:
+def run(
+    name: str, plant: Plant, data: Path, out: Path, settings: tuple[str, ...] = ()
+) -> Diagnosis:
     """One run, in a process of its own for each rank; its diagnosis."""
     shutil.rmtree(out, ignore_errors=True)
     words = command(data, out, plant, settings)
@@ -53,7 +59,10 @@ def run(name: str, plant: Plant, data: Path, out: Path, settings: tuple[str, ...
         commands = [(["unshare", "-rn", "bash", "-c", inside], environment)]
     else:
         port = free_port()
-        places = [Cluster(rank, plant.ranks, rank, plant.ranks, "127.0.0.1", port) for rank in range(plant.ranks)]
+        places = [
+            Cluster(rank, plant.ranks, rank, plant.ranks, "127.0.0.1", port)
+            for rank in range(plant.ranks)
+        ]
         commands = [
             (
                 [sys.executable, "-c", code(name, words, plant.device)],
@@ -92,7 +101,10 @@ def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
                 "cure": " ".join(cure) or "taken out",
             }
         )
-    middle = {key: statistics.median(f[key] for f in results) for key in ("share", "predicted", "measured")}
+    middle = {
+        key: statistics.median(f[key] for f in results)
+        for key in ("share", "predicted", "measured")
+    }
     last = results[-1]
     return {
         "planted": name,
@@ -117,7 +129,10 @@ def _strength(plant: Plant) -> str:
 def line(row: dict) -> str:
     right = sum(named == row["cause"] for named in row["named"])
     named = ", ".join(
-        [f"{row['cause']} ({right} of {len(row['named'])})", *(n for n in row["named"] if n != row["cause"])]
+        [
+            f"{row['cause']} ({right} of {len(row['named'])})",
+            *(n for n in row["named"] if n != row["cause"]),
+        ]
     )
     off = row["predicted"] / row["measured"] - 1
     return (
@@ -127,13 +142,22 @@ def line(row: dict) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names of plants, separated by semicolons; empty: all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", help="names of plants, separated by semicolons; empty: all"
+    )
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--draws", type=int, default=0, help="of each plant, in place of the plant itself")
+    parser.add_argument(
+        "--draws", type=int, default=0, help="of each plant, in place of the plant itself"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument(
-        "--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-diagnose-gain"
+        "--out",
+        type=Path,
+        default=None,
+        help="without ending; empty: bench/results/DATE-diagnose-gain",
     )
     args = parser.parse_args()
     facts = page.facts()
@@ -152,11 +176,15 @@ def main() -> int:
     return 0
 
 
-def _chosen(plants: dict[str, Plant], wanted: list[str], draws: int, seed: int) -> list[tuple[str, Plant]]:
+def _chosen(
+    plants: dict[str, Plant], wanted: list[str], draws: int, seed: int
+) -> list[tuple[str, Plant]]:
     if not draws:
         return [(name, plants[name]) for name in wanted]
     return [
-        (name, draw(name, plants[name], random.Random(f"{seed} {name} {k}"))) for k in range(draws) for name in wanted
+        (name, draw(name, plants[name], random.Random(f"{seed} {name} {k}")))
+        for k in range(draws)
+        for name in wanted
     ]
 
 

@@ -1,10 +1,13 @@
-"""Digests of batches, weights, scores, and launch requests: run it before and after a change that must not move any of them.
+"""Digests of batches, weights, scores, and launch requests: run it before and after a change that
+must not move any of them.
 
     python bench/digests.py record before.json
     python bench/digests.py compare before.json                  # exits with 1 if anything differs
-    python bench/digests.py record old.json --root OTHER_CHECKOUT   # the code of another checkout, with this script
+    python bench/digests.py record old.json --root OTHER_CHECKOUT   # the code of another checkout,
+    with this script
 
-Digests of weights hold on one type of CPU with one version of torch. The codes are those of errors and findings in the source.
+Digests of weights hold on one type of CPU with one version of torch. The codes are those of errors
+and findings in the source.
 """
 
 from __future__ import annotations
@@ -47,25 +50,46 @@ CONFIGS: dict[str, tuple[str, list[str]]] = {
     "scenes-unet-plain": ("scenes", ["model.arch=unet", "model.fast=false"]),
     "scenes-deeplab": ("scenes", ["model.arch=deeplabv3plus", "loss.terms=[ohem]"]),
     "scenes-fpn-ema": ("scenes", ["model.arch=fpn", "optim.ema=0.9", "loss.stride=2"]),
-    "scenes-torchvision": ("scenes", ["model.arch=torchvision/lraspp_mobilenet_v3_large", "model.encoder_weights=null"]),
-    "camvid-ohem-threads": ("camvid", ["loss.terms=[ohem]", "data.workers=2", "data.worker_kind=thread"]),
+    "scenes-torchvision": (
+        "scenes",
+        ["model.arch=torchvision/lraspp_mobilenet_v3_large", "model.encoder_weights=null"],
+    ),
+    "camvid-ohem-threads": (
+        "camvid",
+        ["loss.terms=[ohem]", "data.workers=2", "data.worker_kind=thread"],
+    ),
     "camvid-ddp-unread-ahead": ("camvid", ["data.workers=0", "loss.class_weights=auto", *DIVIDED]),
-    "cityscapes-focal-ram": ("cityscapes", ["loss.terms=[{name: focal}]", "data.cache=ram", "data.hue=0.05"]),
+    "cityscapes-focal-ram": (
+        "cityscapes",
+        ["loss.terms=[{name: focal}]", "data.cache=ram", "data.hue=0.05"],
+    ),
     "cityscapes-lovasz-ddp": ("cityscapes", ["loss.terms=[lovasz]", *DIVIDED]),
-    "ade20k-dice-processes": ("ade20k", ["loss.terms=[ce,dice]", "data.workers=2", "data.worker_kind=process"]),
+    "ade20k-dice-processes": (
+        "ade20k",
+        ["loss.terms=[ce,dice]", "data.workers=2", "data.worker_kind=process"],
+    ),
     "voc-jaccard": ("voc", ["loss.terms=[jaccard]", "data.class_balanced_crop_prob=0.5"]),
     "voc-tversky-ddp": ("voc", ["loss.terms=[{name: tversky}]", "data.rotate=20", *DIVIDED]),
     "folders-jpeg": ("folders", ["data.workers=3", "data.scale=[0.5,3]", "data.rotate=10"]),
     "folders-tiles": ("folders", ["eval.tile=[64,64]", "eval.overlap=0.25", "eval.flip=true"]),
-    "folders-albumentations": ("folders", ["data.transforms=[{HorizontalFlip: {p: 0.5}}]", "data.workers=1"]),
-    "folders-progressive": ("folders", ["train.progressive=[[0.5,0.5]]", "data.split_by={val: 25%, of: train}"]),
-    "list-smoothing": ("list", ["loss.terms=[{name: ce, label_smoothing: 0.1}]", "data.color_jitter_on=cpu"]),
+    "folders-albumentations": (
+        "folders",
+        ["data.transforms=[{HorizontalFlip: {p: 0.5}}]", "data.workers=1"],
+    ),
+    "folders-progressive": (
+        "folders",
+        ["train.progressive=[[0.5,0.5]]", "data.split_by={val: 25%, of: train}"],
+    ),
+    "list-smoothing": (
+        "list",
+        ["loss.terms=[{name: ce, label_smoothing: 0.1}]", "data.color_jitter_on=cpu"],
+    ),
     "shards-keep": ("shards-keep", ["data.workers=2"]),
     "shards-png-ddp": ("shards-png", [*DIVIDED]),
     "shards-recompress": ("shards-recompress", ["data.cache=ram"]),
     "bucket-folders": ("bucket-folders", []),
     "bucket-shards": ("bucket-shards-keep", ["data.cache=disk", "data.workers=2"]),
-}  # fmt: skip
+}
 
 
 def digest(*parts: bytes) -> str:
@@ -79,15 +103,26 @@ def digest(*parts: bytes) -> str:
 
 
 def data_sets(folder: Path, environment: dict[str, str]) -> dict[str, list[str]]:
-    """The settings of each data set, which is written into ``folder`` or, for the buckets, into a server of S3."""
+    """The settings of each data set, which is written into ``folder`` or, for the buckets, into a
+    server of S3.
+    """
     sets = {
-        name: write_layout(folder / name, name) for name in ("camvid", "cityscapes", "ade20k", "voc", "folders", "list")
+        name: write_layout(folder / name, name)
+        for name in ("camvid", "cityscapes", "ade20k", "voc", "folders", "list")
     }
     sets["scenes"] = ["data.layout=scenes", "data.scenes=16", "data.scene_size=[96,128]"]
     labels = sets["folders"][2:]
     for kind in ("keep", "png", "recompress"):
         out = folder / f"shards-{kind}"
-        pack = ["data", "pack", str(folder / "folders"), str(out), "--image", kind, *sets["folders"]]
+        pack = [
+            "data",
+            "pack",
+            str(folder / "folders"),
+            str(out),
+            "--image",
+            kind,
+            *sets["folders"],
+        ]
         segtrain_command(pack, folder, environment)
         sets[f"shards-{kind}"] = ["data.layout=shards", f"data.root={out}"]
     sets["bucket-folders"] = ["data.layout=folders", "data.root=s3://digests/folders", *labels]
@@ -102,7 +137,11 @@ def data_sets(folder: Path, environment: dict[str, str]) -> dict[str, list[str]]
 def fill_bucket(folder: Path, endpoint: str) -> None:
     import boto3
 
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    keys = {
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+        "region_name": "us-east-1",
+    }
     client = boto3.client("s3", endpoint_url=endpoint, **keys)
     client.create_bucket(Bucket="digests")
     for name in ("folders", "shards-keep"):
@@ -115,9 +154,13 @@ def fill_bucket(folder: Path, endpoint: str) -> None:
 
 
 def run_python(arguments: list[str], folder: Path, environment: dict[str, str]) -> str:
-    """Run Python with arguments in ``folder``, and return what it prints. Raises SystemExit with the output if it fails."""
+    """Run Python with arguments in ``folder``, and return what it prints. Raises SystemExit with
+    the output if it fails.
+    """
     line = [sys.executable, *arguments]
-    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        line, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         output = done.stdout[-2000:] + done.stderr[-2000:]
         raise SystemExit(f"python {' '.join(arguments)}\nexited with {done.returncode}:\n{output}")
@@ -149,10 +192,14 @@ def run_digests(
     segtrain_command(["train", *given, f"out={out}"], folder, environment)
     confusion = folder / f"{name}.json"
     segtrain_command(
-        ["eval", str(out), "--which", "last", "--confusion", str(confusion), "train.device=cpu"], folder, environment
+        ["eval", str(out), "--which", "last", "--confusion", str(confusion), "train.device=cpu"],
+        folder,
+        environment,
     )
     batches = run_python([str(HERE), "batches", *given], folder, environment)
-    state = torch.load(sorted((out / "checkpoints").glob("*.pt"))[-1], map_location="cpu", weights_only=True)
+    state = torch.load(
+        sorted((out / "checkpoints").glob("*.pt"))[-1], map_location="cpu", weights_only=True
+    )
     found = {
         part: digest(
             *(
@@ -177,11 +224,17 @@ def run_digests(
 def as_bytes(tensor: Any) -> bytes:
     import torch
 
-    return bytes(tensor.detach().contiguous().flatten().view(torch.uint8).numpy()) if tensor.numel() else b""
+    return (
+        bytes(tensor.detach().contiguous().flatten().view(torch.uint8).numpy())
+        if tensor.numel()
+        else b""
+    )
 
 
 def print_batches(settings: list[str]) -> None:
-    """Digests of one epoch's batches, and of those of the validation split, from ``segtrain.data.loader``."""
+    """Digests of one epoch's batches, and of those of the validation split, from
+    ``segtrain.data.loader``.
+    """
     import segtrain
     from segtrain.config import Config
 
@@ -202,9 +255,14 @@ def all_runs(folder: Path, environment: dict[str, str], only: str, workers: int)
     server.start()
     host, port = server.get_host_and_port()
     environment = {
-        **environment, "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true", "SEGTRAIN_CACHE": str(folder / "cache"),
-    }  # fmt: skip
+        **environment,
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "SEGTRAIN_CACHE": str(folder / "cache"),
+    }
     try:
         sets = data_sets(folder, environment)
         fill_bucket(folder, environment["AWS_ENDPOINT_URL"])
@@ -225,13 +283,29 @@ def all_runs(folder: Path, environment: dict[str, str], only: str, workers: int)
 
 SLURM: dict[str, dict[str, Any]] = {
     "one-node": {"config": "configs/scenes.yaml", "output": "/shared/runs"},
-    "four-nodes": {"config": "", "output": "/shared/runs", "nodes": 4, "gpus": 8, "start": "node", "partition": "gpu"},
-    "ranks": {"config": "", "output": "/shared/runs", "nodes": 2, "gpus": 4, "start": "task", "most_stops": 5},
+    "four-nodes": {
+        "config": "",
+        "output": "/shared/runs",
+        "nodes": 4,
+        "gpus": 8,
+        "start": "node",
+        "partition": "gpu",
+    },
+    "ranks": {
+        "config": "",
+        "output": "/shared/runs",
+        "nodes": 2,
+        "gpus": 4,
+        "start": "task",
+        "most_stops": 5,
+    },
 }
 
 
 def print_requests(root: Path) -> None:
-    """Requests of the captured jobs of SageMaker and Vertex AI, and scripts of Slurm jobs, as digests by name."""
+    """Requests of the captured jobs of SageMaker and Vertex AI, and scripts of Slurm jobs, as
+    digests by name.
+    """
     sys.path[:0] = [str(root), *(str(root / "tests" / part) for part in ("platforms", "kit", ""))]
     import test_contracts as sagemaker
     import test_vertex_contracts as vertex
@@ -243,27 +317,43 @@ def print_requests(root: Path) -> None:
 
     found = {}
     for path in sagemaker.FILES:
-        found[f"sagemaker/{path.stem}"] = sagemaker.ours_for(path.stem, json.loads(path.read_text(encoding="utf-8")))
+        found[f"sagemaker/{path.stem}"] = sagemaker.ours_for(
+            path.stem, json.loads(path.read_text(encoding="utf-8"))
+        )
     for name, job in vertex.JOBS.items():
         found[f"vertex/{name}"] = custom_job(job, image=vertex.IMAGE, name="job-1")
     for name, keys in SLURM.items():
         script = sbatch_script(load_job(SlurmJob, keys, {}))
         found[f"slurm/{name}"] = script.replace(sys.executable, "PYTHON").replace(str(root), "ROOT")
-    print(json.dumps({name: digest(json.dumps(value, sort_keys=True).encode()) for name, value in found.items()}))
+    print(
+        json.dumps(
+            {
+                name: digest(json.dumps(value, sort_keys=True).encode())
+                for name, value in found.items()
+            }
+        )
+    )
 
 
 def codes(root: Path) -> list[str]:
-    """The literal codes of errors (``code="..."``) and findings (the first text of ``Finding(...)`` and the like)."""
+    """The literal codes of errors (``code="..."``) and findings (the first text of ``Finding(...)``
+    and the like).
+    """
     found = set()
     for folder in ("segtrain", "launch"):
         for path in sorted((root / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call):
-                    texts = [word.value for word in node.keywords if word.arg == "code"] + node.args[:2]
+                    texts = [
+                        word.value for word in node.keywords if word.arg == "code"
+                    ] + node.args[:2]
                     found.update(
-                        text.value for text in texts
-                        if isinstance(text, ast.Constant) and isinstance(text.value, str) and is_code(text.value)
-                    )  # fmt: skip
+                        text.value
+                        for text in texts
+                        if isinstance(text, ast.Constant)
+                        and isinstance(text.value, str)
+                        and is_code(text.value)
+                    )
     return sorted(found)
 
 
@@ -276,7 +366,12 @@ def is_code(text: str) -> bool:
 
 
 def record(root: Path, only: str, workers: int) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
     # In the checkout, because the path of a config is part of a request.
     requests = run_python([str(HERE), "requests", "--root", str(root)], root, environment)
     found = {"requests": json.loads(requests), "codes": codes(root)}
@@ -303,11 +398,16 @@ def main() -> int:
     if sys.argv[1:2] == ["batches"]:
         print_batches(sys.argv[2:])
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("action", choices=["record", "compare", "requests"])
     parser.add_argument("file", nargs="?", help="where the digests are")
     parser.add_argument(
-        "--root", type=Path, default=HERE.parents[1], help="checkout whose code runs (default: this one)"
+        "--root",
+        type=Path,
+        default=HERE.parents[1],
+        help="checkout whose code runs (default: this one)",
     )
     parser.add_argument("--only", default="", help="part of a config's name")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
@@ -321,7 +421,9 @@ def main() -> int:
     found = record(root, args.only, args.workers)
     if args.action == "record":
         Path(args.file).write_text(json.dumps(found, indent=1) + "\n")
-        print(f"{len(found['runs'])} runs, {len(found['requests'])} requests, {len(found['codes'])} codes: {args.file}")
+        print(
+            f"{len(found['runs'])} runs, {len(found['requests'])} requests, {len(found['codes'])} codes: {args.file}"
+        )
         return 0
     lines = differences(json.loads(Path(args.file).read_text()), found)
     print(

@@ -3,13 +3,15 @@
     python bench/rivals_data.py --install all --envs DIR [--base PYTHON]
     python bench/rivals_train.py --install lightning,hf --envs DIR [--base PYTHON]
 
-One environment, DIR/base, holds what nearly all of them use: torch, torchvision, SMP, albumentations, and OpenCV (about
-5 GB with the CUDA libraries of the PyPI wheels). Each library has its own environment DIR/NAME with its own packages,
-which reads those of the base by one line in a .pth file; what it installs itself goes before them. With --base another
-interpreter's packages are the base.
+One environment, DIR/base, holds what nearly all of them use: torch, torchvision, SMP,
+albumentations, and OpenCV (about 5 GB with the CUDA libraries of the PyPI wheels). Each library has
+its own environment DIR/NAME with its own packages, which reads those of the base by one line in a
+.pth file; what it installs itself goes before them. With --base another interpreter's packages are
+the base.
 
-Composer pins torch below 2.7.1 and mmengine asks for a second OpenCV, although both run without: such packages are
-installed bare (``--no-deps``), and what they need in fact is listed. pip then warns of conflicts; that is expected.
+Composer pins torch below 2.7.1 and mmengine asks for a second OpenCV, although both run without:
+such packages are installed bare (``--no-deps``), and what they need in fact is listed. pip then
+warns of conflicts; that is expected.
 """
 
 from __future__ import annotations
@@ -21,15 +23,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BASE = (
-    "torch==2.15.0", "torchvision==0.29.2", "segmentation-models-pytorch==0.6.0", "albumentations==2.0.8",
-    "opencv-python-headless", "simplejpeg",
-)  # fmt: skip
-MMENGINE = ("addict", "yapf", "termcolor", "rich", "pyyaml", "matplotlib", "packaging", "setuptools<81")
+    "torch==2.15.0",
+    "torchvision==0.29.2",
+    "segmentation-models-pytorch==0.6.0",
+    "albumentations==2.0.8",
+    "opencv-python-headless",
+    "simplejpeg",
+)
+MMENGINE = (
+    "addict",
+    "yapf",
+    "termcolor",
+    "rich",
+    "pyyaml",
+    "matplotlib",
+    "packaging",
+    "setuptools<81",
+)
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What pip installs: ``plain`` with requirements, ``bare`` without; ``shown`` are the packages that the table names."""
+    """What pip installs: ``plain`` with requirements, ``bare`` without; ``shown`` are the packages
+    that the table names.
+    """
 
     shown: tuple[str, ...]
     plain: tuple[str, ...] = ()
@@ -47,17 +64,34 @@ PIPELINES = {
 TRAINERS = {
     "torchvision": Environment(("torch", "torchvision")),
     "lightning": Environment(("torch", "lightning", "albumentations"), ("lightning==2.6.6",)),
-    "mmengine": Environment(("torch", "mmengine", "mmcv-lite"), MMENGINE, ("mmengine==0.10.7", "mmcv-lite==2.1.0")),
+    "mmengine": Environment(
+        ("torch", "mmengine", "mmcv-lite"), MMENGINE, ("mmengine==0.10.7", "mmcv-lite==2.1.0")
+    ),
     "composer": Environment(
         ("torch", "mosaicml", "torchmetrics"),
-        ("torchmetrics==1.7.4", "importlib-metadata==8.7.0", "mosaicml-cli<0.8", "py-cpuinfo", "coolname", "tabulate",
-         "tenacity", "tqdm", "psutil", "pyyaml", "requests", "packaging", "backoff", "rich"),
+        (
+            "torchmetrics==1.7.4",
+            "importlib-metadata==8.7.0",
+            "mosaicml-cli<0.8",
+            "py-cpuinfo",
+            "coolname",
+            "tabulate",
+            "tenacity",
+            "tqdm",
+            "psutil",
+            "pyyaml",
+            "requests",
+            "packaging",
+            "backoff",
+            "rich",
+        ),
         ("mosaicml==0.32.1", "torch_optimizer==0.3.0", "pytorch_ranger==0.1.1"),
     ),
     "hf": Environment(
-        ("torch", "transformers", "accelerate", "albumentations"), ("transformers==5.23.0", "accelerate==1.15.0")
+        ("torch", "transformers", "accelerate", "albumentations"),
+        ("transformers==5.23.0", "accelerate==1.15.0"),
     ),
-}  # fmt: skip
+}
 
 
 def python_of(envs: Path, name: str) -> Path:
@@ -66,7 +100,9 @@ def python_of(envs: Path, name: str) -> Path:
 
 
 def install(name: str, packages: Environment, envs: Path, base: str = "") -> None:
-    """Make or complete one environment, and the base where none is given. Raises CalledProcessError where pip fails."""
+    """Make or complete one environment, and the base where none is given. Raises CalledProcessError
+    where pip fails.
+    """
     python = python_of(envs, name)
     if not base:
         base = str(python_of(envs, "base"))
@@ -79,7 +115,9 @@ def install(name: str, packages: Environment, envs: Path, base: str = "") -> Non
     Path(own, "base.pth").write_text(theirs + "\n", encoding="utf-8")
     for requirements, flags in ((packages.plain, []), (packages.bare, ["--no-deps"])):
         if requirements:
-            subprocess.run([str(python), "-m", "pip", "install", "-q", *flags, *requirements], check=True)
+            subprocess.run(
+                [str(python), "-m", "pip", "install", "-q", *flags, *requirements], check=True
+            )
     print(f"{name}: {versions(python, packages.shown)}", flush=True)
 
 
@@ -99,4 +137,6 @@ def versions(python: Path | str, packages: tuple[str, ...]) -> str:
 
 
 def _ask(python: str, code: str) -> list[str]:
-    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(
+        [python, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.splitlines()

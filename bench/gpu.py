@@ -3,13 +3,14 @@
     python bench/gpu.py                                    # all stages, about an hour
     python bench/gpu.py --stages speed,rivals              # some of them, after the stage check
     python bench/gpu.py --minutes 9                        # what fits into 9 minutes
-    python bench/gpu.py --device cpu --tiny                # a rehearsal without a GPU, about a minute
+    python bench/gpu.py --device cpu --tiny                # a rehearsal without a GPU, about a
+    minute
 
 Each stage runs in its own process with a time limit, and each row is written at once to
-bench/results/DATE-gpu-NAME.md and .json. Stages that ran earlier on the same commit stay in these files. Stages of
-speed do not start if a stage of correctness failed (--keep-going starts them). It needs no network; the first stage
-checks what it needs. Exit code: 0 all rows are good, 1 some are not, 2 this machine cannot run it. docs/gpu-bench.md
-describes the stages.
+bench/results/DATE-gpu-NAME.md and .json. Stages that ran earlier on the same commit stay in these
+files. Stages of speed do not start if a stage of correctness failed (--keep-going starts them). It
+needs no network; the first stage checks what it needs. Exit code: 0 all rows are good, 1 some are
+not, 2 this machine cannot run it. docs/gpu-bench.md describes the stages.
 """
 
 from __future__ import annotations
@@ -46,8 +47,15 @@ STAGES = (
     Stage("ranks", "strategies and ranks against one process", 240, correctness=True),
     Stage("tests", "tests of the suite that need a GPU", 180, correctness=True),
     Stage("prove", "segtrain prove --device cuda", 300, correctness=True),
-    Stage("speed", "training steps on random images, each choice on and off", 600, correctness=False),
-    Stage("rivals", "training loops of other libraries on the same network and images", 540, correctness=False),
+    Stage(
+        "speed", "training steps on random images, each choice on and off", 600, correctness=False
+    ),
+    Stage(
+        "rivals",
+        "training loops of other libraries on the same network and images",
+        540,
+        correctness=False,
+    ),
     Stage("parts", "parts of a step, each choice on and off", 180, correctness=False),
     Stage("feed", "the whole loop on JPEG files", 240, correctness=False),
 )
@@ -55,14 +63,35 @@ LEAST_S = 10.0  # a stage that has less time does not start
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
-    parser.add_argument("--tiny", action="store_true", help="tiny networks and images: what it prints means nothing")
-    parser.add_argument("--stages", default=",".join(stage.name for stage in STAGES), help="which, separated by commas")
-    parser.add_argument("--minutes", type=float, default=1e9, help="end after this time; what does not fit is left out")
-    parser.add_argument("--limit", type=float, default=1.0, help="factor of the stages' time limits")
-    parser.add_argument("--keep-going", action="store_true", help="measure speed even if a result is wrong")
-    parser.add_argument("--out", type=Path, default=None, help="path of the results without its ending")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="tiny networks and images: what it prints means nothing"
+    )
+    parser.add_argument(
+        "--stages",
+        default=",".join(stage.name for stage in STAGES),
+        help="which, separated by commas",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=1e9,
+        help="end after this time; what does not fit is left out",
+    )
+    parser.add_argument(
+        "--limit", type=float, default=1.0, help="factor of the stages' time limits"
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="measure speed even if a result is wrong"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=None, help="path of the results without its ending"
+    )
     args = parser.parse_args(argv)
     names = [stage.name for stage in STAGES]
     unknown = sorted({*args.stages.split(",")} - {*names})
@@ -94,10 +123,16 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
         limit_s = args.limit * stage.limit_s
         if report is not None:  # the stage check always runs
             limit_s = min(limit_s, end - time.monotonic() - 2)
-        why = f"{', '.join(wrong)} failed" if wrong and not stage.correctness and not args.keep_going else ""
+        why = (
+            f"{', '.join(wrong)} failed"
+            if wrong and not stage.correctness and not args.keep_going
+            else ""
+        )
         if why or limit_s < LEAST_S:
             print(f"\n{stage.name}: left out: {why or 'no time is left'}")
-            done[stage.name] = [{"what": "left out", "result": why or "no time is left", "ok": None}]
+            done[stage.name] = [
+                {"what": "left out", "result": why or "no time is left", "ok": None}
+            ]
         else:
             print(f"\n{stage.name}: {stage.title}", flush=True)
             if stage.name != "check":
@@ -128,15 +163,19 @@ def _preload() -> None:
 def _stage(
     stage: Stage, rig: Rig, limit_s: float, note: Callable[[list[dict[str, Any]]], None] = _nothing
 ) -> list[dict[str, Any]]:
-    """The rows of a stage, which runs in a process of its own and is killed, with its children, at its limit.
+    """The rows of a stage, which runs in a process of its own and is killed, with its children, at
+    its limit.
 
     ``note`` gets the rows so far whenever there are new ones.
     """
     file, log = rig.folder / f"{stage.name}.jsonl", rig.folder / f"{stage.name}.log"
     file.touch()
     begin = time.monotonic()
-    # A fork, so that each stage has the imports. This process must never touch CUDA, which does not survive a fork.
-    process = multiprocessing.get_context("fork").Process(target=_child, args=(stage.name, rig, file, log))
+    # A fork, so that each stage has the imports. This process must never touch CUDA, which does not
+    # survive a fork.
+    process = multiprocessing.get_context("fork").Process(
+        target=_child, args=(stage.name, rig, file, log)
+    )
     process.start()
     rows: list[dict[str, Any]] = []
     while process.is_alive() and time.monotonic() - begin < limit_s:
@@ -150,9 +189,23 @@ def _stage(
     rows += _show(file, rows)
     last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
     if late:
-        rows.append({"what": "time limit", "result": f"killed after {limit_s:.0f} s", "ok": False, "log": last})
+        rows.append(
+            {
+                "what": "time limit",
+                "result": f"killed after {limit_s:.0f} s",
+                "ok": False,
+                "log": last,
+            }
+        )
     elif process.exitcode:
-        rows.append({"what": "error", "result": _last_error(last, process.exitcode), "ok": False, "log": last})
+        rows.append(
+            {
+                "what": "error",
+                "result": _last_error(last, process.exitcode),
+                "ok": False,
+                "log": last,
+            }
+        )
     elif any(row["ok"] is False for row in rows):
         rows.append({"what": "end of the output", "result": "below", "ok": None, "log": last})
     rows.append({"what": "seconds", "result": f"{time.monotonic() - begin:.0f}", "ok": None})
@@ -169,7 +222,8 @@ def _last_error(log: str, code: int | None) -> str:
 
 def _show(file: Path, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Print and return the rows of ``file`` behind the ``known`` ones."""
-    whole = file.read_text(encoding="utf-8").rpartition("\n")[0]  # the last line may be half-written
+    # the last line may be half-written
+    whole = file.read_text(encoding="utf-8").rpartition("\n")[0]
     new = [json.loads(line) for line in whole.splitlines()[len(known) :]]
     for row in new:
         print(f"  {GOOD[row['ok']]:6} {row['what']:60} {row['result']}", flush=True)

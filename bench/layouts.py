@@ -1,4 +1,6 @@
-"""Small data sets in the layouts of other projects, for digests: soft blocks of classes, the same bytes in each call."""
+"""Small data sets in the layouts of other projects, for digests: soft blocks of classes, the same
+bytes in each call.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,20 @@ IDS = {
     "folders": [0, 1, 2, 9],
     "list": [0, 1, 2],
 }
-COLORS = {"road": [128, 64, 128], "car": [0, 0, 142], "building": [70, 70, 70]}  # of the layout list
+# of the layout list
+COLORS = {"road": [128, 64, 128], "car": [0, 0, 142], "building": [70, 70, 70]}
 
 
 def pictures(
-    folder: Path, names: list[tuple[str, str]], ids: list[int], seed: int, colors: list[Any] | None = None
+    folder: Path,
+    names: list[tuple[str, str]],
+    ids: list[int],
+    seed: int,
+    colors: list[Any] | None = None,
 ) -> None:
-    """Write images and masks of soft blocks, at (image path, mask path) below ``folder``. With ``colors``, RGB masks."""
+    """Write images and masks of soft blocks, at (image path, mask path) below ``folder``. With
+    ``colors``, RGB masks.
+    """
     random = np.random.default_rng(seed)
     for image, mask in names:
         classes = random.integers(0, len(ids), (SIZE[0] // 16, SIZE[1] // 16))
@@ -55,14 +64,19 @@ def write_layout(folder: Path, layout: str) -> list[str]:
     for seed, (split, count) in enumerate((("train", TRAIN), ("val", VAL)), start=1):
         part = {"train": "training", "val": "validation"}[split]
         stems = [f"{split}{i:02}" for i in range(count)]
-        names = [tuple(path.format(split=split, part=part, stem=stem) for path in (image, mask)) for stem in stems]
+        names = [
+            tuple(path.format(split=split, part=part, stem=stem) for path in (image, mask))
+            for stem in stems
+        ]
         pictures(folder, names, IDS[layout], seed, colors)
         if layout == "voc":
             lists = folder / "ImageSets/Segmentation"
             lists.mkdir(parents=True, exist_ok=True)
             (lists / f"{split}.txt").write_text("\n".join(stems) + "\n")
         if layout == "list":
-            (folder / f"{split}.csv").write_text("image,mask\n" + "".join(f"{a},{b}\n" for a, b in names))
+            (folder / f"{split}.csv").write_text(
+                "image,mask\n" + "".join(f"{a},{b}\n" for a, b in names)
+            )
     settings = [f"data.layout={layout}", f"data.root={folder}"]
     if layout == "folders":
         settings += ["data.classes=[ground, road, car]", "data.label_map={0: 0, 1: 1, 2: 2, 9: -1}"]

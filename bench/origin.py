@@ -1,11 +1,14 @@
-"""The user story behind segtrain, in small: a slow loader starves the devices; the diagnosis names cause and fix.
+"""The user story behind segtrain, in small: a slow loader starves the devices; the diagnosis names
+cause and fix.
 
-    python bench/origin.py --out runs/origin      # two runs of half a minute; writes bench/results/DATE-origin.md
-    python bench/origin.py --repeat 10            # both ten times: is the prediction stable? DATE-origin-repeat.md
+    python bench/origin.py --out runs/origin      # two runs of half a minute; writes
+    bench/results/DATE-origin.md python bench/origin.py --repeat 10            # both ten times: is
+    the prediction stable? DATE-origin-repeat.md
 
-Two ranks share the cores of this machine. Each has a "device" that takes a fixed time per step (it sleeps; a very small
-net stands in for the model). First the samples are made as a user's own loader often does: whole images, floats, numpy.
-Then with the settings that the diagnosis names. Both run folders stay, with their pages (segtrain report).
+Two ranks share the cores of this machine. Each has a "device" that takes a fixed time per step (it
+sleeps; a very small net stands in for the model). First the samples are made as a user's own loader
+often does: whole images, floats, numpy. Then with the settings that the diagnosis names. Both run
+folders stay, with their pages (segtrain report).
 """
 
 from __future__ import annotations
@@ -49,13 +52,17 @@ def augment(image, mask, rng):
     return image[top : top + 128, left : left + 128].copy(), mask[top : top + 128, left : left + 128].copy()
 '''
 SETTINGS = (
-    "data.crop=[128,128]", "data.scale=[0.75,1.5]", f"train.batch_size={BATCH}",
+    "data.crop=[128,128]",
+    "data.scale=[0.75,1.5]",
+    f"train.batch_size={BATCH}",
     "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
-)  # fmt: skip
+)
 
 
 def both(data: Path, out: Path, steps: int) -> tuple[Diagnosis, Diagnosis]:
-    """Diagnoses before and after. The run after is as long in seconds as its rate allows: three times as many steps."""
+    """Diagnoses before and after. The run after is as long in seconds as its rate allows: three
+    times as many steps.
+    """
     plant = Plant("naive loader", settings=SETTINGS, ranks=RANKS, steps=steps, device_s=DEVICE_S)
     naive = ("data.transforms=naive.py:augment", "data.transforms_mode=replace")
     return (
@@ -88,7 +95,8 @@ def table(rows: list[tuple[str, float, float]]) -> list[str]:
     off = [predicted / measured - 1 for _, predicted, measured in rows]
     within = sum(abs(value) <= HELD for value in off)
     spread = [
-        f"{min(of):.2f} to {max(of):.2f} (median {statistics.median(of):.2f})" for of in zip(*(r[1:] for r in rows))
+        f"{min(of):.2f} to {max(of):.2f} (median {statistics.median(of):.2f})"
+        for of in zip(*(r[1:] for r in rows))
     ]
     return [
         f"- {within} of {len(rows)} predictions within {HELD:.0%}: off by {min(off):+.0%} to {max(off):+.0%}, median "
@@ -101,12 +109,19 @@ def table(rows: list[tuple[str, float, float]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/origin"))
-    parser.add_argument("--result", type=Path, help="without ending; default: bench/results/DATE-origin")
+    parser.add_argument(
+        "--result", type=Path, help="without ending; default: bench/results/DATE-origin"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="times that both runs are made")
     parser.add_argument(
-        "--steps", type=int, default=50, help="of the run before; the run after has three times as many"
+        "--steps",
+        type=int,
+        default=50,
+        help="of the run before; the run after has three times as many",
     )
     args = parser.parse_args()
     out = args.out.resolve()
@@ -125,9 +140,13 @@ def main() -> None:
         print(HEAD if number == 1 else "", rows[-1][0], sep="\n" if number == 1 else "", flush=True)
     for name_of_run in ("before", "after"):
         subprocess.run(
-            [sys.executable, "-m", "segtrain", "report", str(out / name_of_run)], check=True, cwd=HERE.parent
+            [sys.executable, "-m", "segtrain", "report", str(out / name_of_run)],
+            check=True,
+            cwd=HERE.parent,
         )
-    pages = "\n\n".join(page(Path(name), found) for name, found in (("before", naive), ("after", cured)))
+    pages = "\n\n".join(
+        page(Path(name), found) for name, found in (("before", naive), ("after", cured))
+    )
     lines = [*table(rows), "", "```text", pages, "```"]
     print(results.save(name, args.result, "The origin story in small", facts, lines))
 

@@ -54,16 +54,32 @@ def spread(values: Iterable[float], form: str) -> str:
 def each_round(values: Iterable[float], form: str) -> str:
     """Median, and the value of each round; "" if there are none."""
     rounds = list(values)
-    return f"{middle(rounds, form)} ({', '.join(format(value, form) for value in rounds)})" if rounds else ""
+    return (
+        f"{middle(rounds, form)} ({', '.join(format(value, form) for value in rounds)})"
+        if rounds
+        else ""
+    )
 
 
 def save(
-    name: str, out: Path | None, title: str, facts: dict[str, Any], lines: Sequence[str], results: Any = None
+    name: str,
+    out: Path | None,
+    title: str,
+    facts: dict[str, Any],
+    lines: Sequence[str],
+    results: Any = None,
 ) -> str:
-    """Write the page to ``out``.md, and the ``results`` to ``out``.json; without ``out`` to bench/results/DATE-name."""
+    """Write the page to ``out``.md, and the ``results`` to ``out``.json; without ``out`` to
+    bench/results/DATE-name.
+    """
     path = out or RESULTS / f"{facts['date']}-{name}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = [f"# {title}, {facts['date']}", "", *(f"- {key}: {facts[key]}" for key in facts if key != "date"), ""]
+    head = [
+        f"# {title}, {facts['date']}",
+        "",
+        *(f"- {key}: {facts[key]}" for key in facts if key != "date"),
+        "",
+    ]
     text = "\n".join([*head, *lines]).rstrip() + "\n"
     path.with_name(f"{path.name}.md").write_text(text, encoding="utf-8")
     if results is not None:

@@ -1,12 +1,15 @@
-"""Predictions of jobs that publications describe, and their errors: each source predicted by the others.
+"""Predictions of jobs that publications describe, and their errors: each source predicted by the
+others.
 
-    python bench/plan_exam.py                # a few seconds; tables by kind and by source, and the fitted factor
-    python bench/plan_exam.py --rows         # each figure beside its prediction
-    python bench/plan_exam.py FILE.json      # predict a list of described jobs (docs/plan.md), and print JSON
+    python bench/plan_exam.py                # a few seconds; tables by kind and by source, and the
+    fitted factor python bench/plan_exam.py --rows         # each figure beside its prediction
+    python bench/plan_exam.py FILE.json      # predict a list of described jobs (docs/plan.md), and
+    print JSON
 
-Figures and sources: bench/open_figures.json and tests/plan/exam_open.json. The only fitted number, DENSE of segtrain/insight/plan/device.py,
-is fitted again without the source of the predicted figure, so no error is of a figure that the fit has seen. All
-other numbers of the model are counted or from data sheets. The widths of the intervals come from these tables, too.
+Figures and sources: bench/open_figures.json and tests/plan/exam_open.json. The only fitted number,
+DENSE of segtrain/insight/plan/device.py, is fitted again without the source of the predicted
+figure, so no error is of a figure that the fit has seen. All other numbers of the model are counted
+or from data sheets. The widths of the intervals come from these tables, too.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """``error``: as a share. ``log``: of (published / the predicted median). ``held``: whether the interval holds it."""
+    """``error``: as a share. ``log``: of (published / the predicted median). ``held``: whether the
+    interval holds it.
+    """
 
     entry: Entry
     error: float
@@ -81,14 +86,22 @@ def median(entry: Entry, dense: float) -> float:
 
 def judged(entries: list[Entry]) -> list[Judged]:
     """Each entry with its error, predicted by a fit without its source."""
-    fits = {name: fitted(one for one in entries if source(one) != name) for name in {*map(source, entries)}}
+    fits = {
+        name: fitted(one for one in entries if source(one) != name)
+        for name in {*map(source, entries)}
+    }
     found = []
     for entry in entries:
         dense = fits[source(entry)]
         said = answer(entry, dense)
         held = said["low"] <= entry["answer"] <= said["high"]
         found.append(
-            Judged(entry, said["value"] / entry["answer"] - 1, log(entry["answer"] / median(entry, dense)), held)
+            Judged(
+                entry,
+                said["value"] / entry["answer"] - 1,
+                log(entry["answer"] / median(entry, dense)),
+                held,
+            )
         )
     return found
 
@@ -99,23 +112,29 @@ def from_specifications(entry: Entry) -> bool:
 
 
 def deviation(rows: list[Judged]) -> float:
-    """The root mean square of the logarithms of (published / predicted), each source counted once."""
+    """The root mean square of the logarithms of (published / predicted), each source counted
+    once.
+    """
     names = {source(row.entry) for row in rows}
-    return mean(mean(row.log**2 for row in rows if source(row.entry) == name) for name in names) ** 0.5
+    return (
+        mean(mean(row.log**2 for row in rows if source(row.entry) == name) for name in names) ** 0.5
+    )
 
 
 def line(title: str, rows: list[Judged]) -> str:
     errors = [row.error for row in rows]
     names = {source(row.entry) for row in rows}
     inside = mean(row.held for row in rows)
-    return (
-        f"| {title} | {len(rows)} | {len(names)} | {mean(map(abs, errors)):.1%} | {mean(errors):+.1%} | {inside:.0%} |"
-    )
+    return f"| {title} | {len(rows)} | {len(names)} | {mean(map(abs, errors)):.1%} | {mean(errors):+.1%} | {inside:.0%} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.json", help="described jobs to predict")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE.json", help="described jobs to predict"
+    )
     parser.add_argument("--rows", action="store_true", help="each figure beside its prediction")
     args = parser.parse_args()
     if args.file:
@@ -129,14 +148,27 @@ def main() -> None:
     if args.rows:
         for row in rows:
             name, said = row.entry["id"], row.entry["answer"]
-            print(f"{row.entry['kind']} {name:52} {said:>9} {row.error:+7.1%} {'' if row.held else 'outside'}")
+            print(
+                f"{row.entry['kind']} {name:52} {said:>9} {row.error:+7.1%} {'' if row.held else 'outside'}"
+            )
     print("\neach source predicted without its own figures\n")
-    print("| kind | figures | sources | mean absolute error | signed mean | within the 80 % interval |")
+    print(
+        "| kind | figures | sources | mean absolute error | signed mean | within the 80 % interval |"
+    )
     print("|---" * 6 + "|")
     for kind, title in KINDS.items():
         print(line(title, [row for row in rows if row.entry["kind"] == kind]))
         for name in sorted({source(row.entry) for row in rows if row.entry["kind"] == kind}):
-            print(line(f"- {name}", [row for row in rows if row.entry["kind"] == kind and source(row.entry) == name]))
+            print(
+                line(
+                    f"- {name}",
+                    [
+                        row
+                        for row in rows
+                        if row.entry["kind"] == kind and source(row.entry) == name
+                    ],
+                )
+            )
     print(line("all", rows))
     specs = [row for row in rows if from_specifications(row.entry)]
     others = [row for row in rows if row.entry["kind"] == "x"]

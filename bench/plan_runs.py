@@ -1,15 +1,17 @@
 """Real runs on this machine beside their plans: how many speeds lie within the 80 % intervals.
 
-    python bench/plan_runs.py                  # 8 minutes; 6 jobs, each with 6 planned runs; writes bench/results
-    python bench/plan_runs.py --jobs 1 --runs 2 --seed 3
-    python bench/plan_runs.py --again 8        # 10 minutes; how much the speeds of runs of the same job differ
+    python bench/plan_runs.py                  # 8 minutes; 6 jobs, each with 6 planned runs; writes
+    bench/results python bench/plan_runs.py --jobs 1 --runs 2 --seed 3
+    python bench/plan_runs.py --again 8        # 10 minutes; how much the speeds of runs of the same
+    job differ
 
-A job is drawn: crop, images of a rank's step, network, cost of a sample. It runs once on one rank with one loader worker;
-`segtrain.plan` takes its terms from this run's journal and spans. Then it is planned and run with drawn numbers of ranks and
-workers. All runs have one thread per rank.
+A job is drawn: crop, images of a rank's step, network, cost of a sample. It runs once on one rank
+with one loader worker; `segtrain.plan` takes its terms from this run's journal and spans. Then it
+is planned and run with drawn numbers of ranks and workers. All runs have one thread per rank.
 
-``--again`` plans nothing: it runs three jobs N times in turns, on one rank and on two. Their ratios are what the plan assumes
-between two runs of a job on CPUs (``again on CPUs`` in segtrain/insight/plan/offers.py). Give another seed to what this should predict.
+``--again`` plans nothing: it runs three jobs N times in turns, on one rank and on two. Their ratios
+are what the plan assumes between two runs of a job on CPUs (``again on CPUs`` in
+segtrain/insight/plan/offers.py). Give another seed to what this should predict.
 """
 
 from __future__ import annotations
@@ -58,15 +60,27 @@ class Job:
         height, width = self.crop
         heavy = ["data.rotate=20"] * self.heavy
         return [
-            "data.scenes=48", f"data.scene_size=[{height + 32},{width + 32}]", f"data.crop=[{height},{width}]", "data.cache=ram",
-            f"model.options={NETWORKS[self.network]}", "train.device=cpu", "parallel.threads=1", "eval.every=100000st",
-            "checkpoint.every=100000st", "log.every=5", "log.tensorboard=false", "log.pictures=0", *heavy,
-        ]  # fmt: skip
+            "data.scenes=48",
+            f"data.scene_size=[{height + 32},{width + 32}]",
+            f"data.crop=[{height},{width}]",
+            "data.cache=ram",
+            f"model.options={NETWORKS[self.network]}",
+            "train.device=cpu",
+            "parallel.threads=1",
+            "eval.every=100000st",
+            "checkpoint.every=100000st",
+            "log.every=5",
+            "log.tensorboard=false",
+            "log.pictures=0",
+            *heavy,
+        ]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Images/s of the run on one rank (``source``), of the plan (10 %, 50 %, 90 %), and of the planned run."""
+    """Images/s of the run on one rank (``source``), of the plan (10 %, 50 %, 90 %), and of the
+    planned run.
+    """
 
     job: Job
     source: float
@@ -87,24 +101,41 @@ class Row:
     def line(self) -> str:
         job, (low, said, high) = self.job, self.plan
         cells = [
-            f"{job.crop[0]}x{job.crop[1]}", job.images, job.network, "yes" * job.heavy, self.ranks, self.workers,
-            f"{self.source:.1f}", f"{said:.1f} ({low:.1f} to {high:.1f})", f"{self.actual:.1f}", f"{self.error:+.1%}",
+            f"{job.crop[0]}x{job.crop[1]}",
+            job.images,
+            job.network,
+            "yes" * job.heavy,
+            self.ranks,
+            self.workers,
+            f"{self.source:.1f}",
+            f"{said:.1f} ({low:.1f} to {high:.1f})",
+            f"{self.actual:.1f}",
+            f"{self.error:+.1%}",
             "" if self.inside else "outside",
-        ]  # fmt: skip
+        ]
         return f"| {' | '.join(map(str, cells))} |"
 
 
 def job_of(rng: random.Random) -> Job:
     height = rng.choice((48, 64, 96))
-    return Job((height, height * 3 // 2), rng.choice((2, 4, 8)), rng.choice(sorted(NETWORKS)), rng.random() < 0.5)
+    return Job(
+        (height, height * 3 // 2),
+        rng.choice((2, 4, 8)),
+        rng.choice(sorted(NETWORKS)),
+        rng.random() < 0.5,
+    )
 
 
 def train(job: Job, ranks: int, workers: int, steps: int, out: Path) -> float:
     """Images/s of a run in its steady windows."""
     words = [
-        *job.settings(), f"out={out}", f"parallel.procs={ranks}", f"data.workers={workers}",
-        f"train.batch_size={job.images * ranks}", f"train.duration={steps}st",
-    ]  # fmt: skip
+        *job.settings(),
+        f"out={out}",
+        f"parallel.procs={ranks}",
+        f"data.workers={workers}",
+        f"train.batch_size={job.images * ranks}",
+        f"train.duration={steps}st",
+    ]
     command = [sys.executable, "-m", "segtrain", "train", *words]
     done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=600)
     if done.returncode:
@@ -137,24 +168,34 @@ def rows_of(jobs: int, runs: int, seed: int, folder: Path) -> list[Row]:
 
 
 def ratios(times: int, seed: int, folder: Path) -> list[float]:
-    """Speed of each run by that of each other run of the same job and number of ranks, ascending."""
+    """Speed of each run by that of each other run of the same job and number of ranks,
+    ascending.
+    """
     rng = random.Random(seed)
     jobs = [job_of(rng) for _ in range(3)]
     found: dict[tuple[int, int], list[float]] = {}
     for time in range(times):
         for (k, job), ranks in product(enumerate(jobs), (1, 2)):
-            found.setdefault((k, ranks), []).append(train(job, ranks, ranks, 60, folder / f"{time}-{k}-{ranks}"))
+            found.setdefault((k, ranks), []).append(
+                train(job, ranks, ranks, 60, folder / f"{time}-{k}-{ranks}")
+            )
             print(f"job {k}, ranks {ranks}: {found[k, ranks][-1]:.1f} images/s", flush=True)
     return sorted(one / other for rates in found.values() for one, other in permutations(rates, 2))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--runs", type=int, default=6, help="planned runs of each job")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--again", type=int, default=0, metavar="N", help="run three jobs N times, and plan nothing")
-    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-plan-runs")
+    parser.add_argument(
+        "--again", type=int, default=0, metavar="N", help="run three jobs N times, and plan nothing"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="without ending; default: bench/results/DATE-plan-runs"
+    )
     args = parser.parse_args()
     facts = page.facts()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """Injected bottlenecks, one cause each, in a process that then trains.
 
-tests/project/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares what its cure was said to
-bring with what it brings. Each is many times larger than all the rest of a step, in which a "device" takes a fixed
-time: the loss sleeps.
+tests/project/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares
+what its cure was said to bring with what it brings. Each is many times larger than all the rest of
+a step, in which a "device" takes a fixed time: the loss sleeps.
 """
 
 from __future__ import annotations
@@ -136,7 +136,11 @@ def slow_host() -> None:
 def logging() -> None:
     from segtrain.observe.journal import Journal
 
-    _around(Journal, "write", lambda self, event, **_: time.sleep(0.15 * TIMES) if event == "step" else None)
+    _around(
+        Journal,
+        "write",
+        lambda self, event, **_: time.sleep(0.15 * TIMES) if event == "step" else None,
+    )
 
 
 def evaluation() -> None:
@@ -174,7 +178,9 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class Plant:
-    """``settings`` of the run that is slow; ``cure``: settings in place of what the diagnosis says, ``heal``: take the cause out."""
+    """``settings`` of the run that is slow; ``cure``: settings in place of what the diagnosis says,
+    ``heal``: take the cause out.
+    """
 
     cause: str
     plant: Callable[[], None] = nothing
@@ -224,9 +230,16 @@ def threaded(image, mask, rng):
 """
 
 PLANTS = {
-    "storage-latency": Plant("storage-latency", storage_latency, ("data.workers=2",), steps=14, times=3),
+    "storage-latency": Plant(
+        "storage-latency", storage_latency, ("data.workers=2",), steps=14, times=3
+    ),
     "storage-bandwidth": Plant(
-        "storage-bandwidth", storage_bandwidth, ("data.workers=2",), steps=14, times=4, cure=("data.cache=ram",)
+        "storage-bandwidth",
+        storage_bandwidth,
+        ("data.workers=2",),
+        steps=14,
+        times=4,
+        cure=("data.cache=ram",),
     ),
     "decode": Plant("decode", decode, ("data.workers=2",), steps=28, cure=("data.cache=ram",)),
     "augmentation": Plant(
@@ -235,7 +248,9 @@ PLANTS = {
         steps=28,
         cure=("data.transforms=",),
     ),
-    "too-few-workers": Plant("too-few-workers", decode, ("data.workers=1",), steps=20, cure=("data.workers=2",)),
+    "too-few-workers": Plant(
+        "too-few-workers", decode, ("data.workers=1",), steps=20, cure=("data.workers=2",)
+    ),
     "samples in the loop": Plant("main-thread", decode, ("data.workers=0",), steps=20),
     "too-many-threads": Plant(
         "too-many-threads",
@@ -245,7 +260,11 @@ PLANTS = {
     ),
     "threads of worker processes": Plant(
         "too-many-threads",
-        settings=("data.workers=2", "data.worker_kind=process", "data.transforms=threaded.py:threaded"),
+        settings=(
+            "data.workers=2",
+            "data.worker_kind=process",
+            "data.transforms=threaded.py:threaded",
+        ),
         cure=("data.transforms=",),
     ),
     "main-thread": Plant("main-thread", main_thread, heal=True),
@@ -265,16 +284,22 @@ HEALTHY = {
     "one rank": Plant("healthy", settings=("data.workers=2",)),
     "two ranks": Plant("healthy", settings=("data.workers=1",), ranks=2),
     "a CPU that computes": Plant(
-        "healthy", settings=("parallel.threads=1", "data.workers=1", "data.crop=[128,128]"), device=False
+        "healthy",
+        settings=("parallel.threads=1", "data.workers=1", "data.crop=[128,128]"),
+        device=False,
     ),
     "worker processes": Plant("healthy", settings=("data.workers=2", "data.worker_kind=process")),
 }
 SLOW_NETWORK = Plant("slow-network", settings=("train.batch_size=4",), ranks=2, steps=12)
-SHAPE = "ip link set lo up mtu 1500 && tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 2s"
+SHAPE = (
+    "ip link set lo up mtu 1500 && tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 2s"
+)
 
 
 def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) -> None:
-    """Images of some 100 kB with masks of some 2 kB, to train and (four) to score; a transform; ``classes.txt``."""
+    """Images of some 100 kB with masks of some 2 kB, to train and (four) to score; a transform;
+    ``classes.txt``.
+    """
     import cv2
     import numpy as np
 
@@ -287,7 +312,11 @@ def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) ->
         for k in range(images):
             image, mask = scene(1, first + k, size)
             noise = np.random.default_rng(first + k).integers(0, 60, image.shape, np.uint8)
-            cv2.imwrite(str(root / f"images/{split}/{k:03}.jpg"), cv2.add(image, noise), [cv2.IMWRITE_JPEG_QUALITY, 95])
+            cv2.imwrite(
+                str(root / f"images/{split}/{k:03}.jpg"),
+                cv2.add(image, noise),
+                [cv2.IMWRITE_JPEG_QUALITY, 95],
+            )
             cv2.imwrite(str(root / f"masks/{split}/{k:03}.png"), mask)
     (root / "classes.txt").write_text("".join(f"{name}\n" for name in SCENES.names))
     (root / "slow.py").write_text(SLOW_TRANSFORM)
@@ -297,12 +326,28 @@ def pictures(root: Path, count: int = 16, size: tuple[int, int] = (240, 320)) ->
 def command(data: Path, out: Path, plant: Plant, settings: tuple[str, ...] = ()) -> list[str]:
     """Words of `segtrain train`; ``settings`` in place of the plant's own."""
     words = [
-        f"out={out}", "data.layout=folders", f"data.root={data}", "data.crop=[32,32]", "data.scale=[1,1]", "data.check=off",
-        f"train.batch_size={BATCH}", f"train.duration={plant.steps}st", "train.device=cpu", "parallel.procs=1", "parallel.threads=1",
-        "eval.every=100000st", "checkpoint.every=100000st", "log.every=10", "log.tensorboard=false", "log.pictures=0",
-        "checkpoint.resume=false", *plant.settings, *settings,
-    ]  # fmt: skip
-    last = {word.partition("=")[0]: word for word in words}  # of a key that is there twice, the later one
+        f"out={out}",
+        "data.layout=folders",
+        f"data.root={data}",
+        "data.crop=[32,32]",
+        "data.scale=[1,1]",
+        "data.check=off",
+        f"train.batch_size={BATCH}",
+        f"train.duration={plant.steps}st",
+        "train.device=cpu",
+        "parallel.procs=1",
+        "parallel.threads=1",
+        "eval.every=100000st",
+        "checkpoint.every=100000st",
+        "log.every=10",
+        "log.tensorboard=false",
+        "log.pictures=0",
+        "checkpoint.resume=false",
+        *plant.settings,
+        *settings,
+    ]
+    # of a key that is there twice, the later one
+    last = {word.partition("=")[0]: word for word in words}
     return ["train", *last.values()]
 
 
@@ -314,8 +359,8 @@ def prepare(name: str, device: bool) -> None:
         PLANTS[name].plant()
 
 
-# For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside
-# any.
+# For the code of a rank: what other programs do to it is neither counted nor looked at, so that it
+# says the same beside any.
 ALONE = "import segtrain.base.cores\nsegtrain.base.cores.SCHEDSTAT = '/nonexistent'\n"
 UNSEEN = "log.profile_ms=0"
 

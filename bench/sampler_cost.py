@@ -1,10 +1,12 @@
 """CPU cost of the system profile's sampler on this host.
 
-    python bench/sampler_cost.py                                   # 3 rounds of 60 s; a table, and bench/results/DATE-sampler-cost.md
-    python bench/sampler_cost.py --seconds 10 --rounds 1 --out /tmp/sampler-cost
+    python bench/sampler_cost.py                                   # 3 rounds of 60 s; a table, and
+    bench/results/DATE-sampler-cost.md python bench/sampler_cost.py --seconds 10 --rounds 1 --out
+    /tmp/sampler-cost
 
-Both sides run at the same time, each a process of its own at 500 ms. Counted is the time that the kernel gave each one's
-thread (/proc/PID/schedstat, in nanoseconds), from two seconds after its start, so that Python's start is told apart.
+Both sides run at the same time, each a process of its own at 500 ms. Counted is the time that the
+kernel gave each one's thread (/proc/PID/schedstat, in nanoseconds), from two seconds after its
+start, so that Python's start is told apart.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ OFF, ON = "turned off", "every 500 ms"
 
 @dataclass(frozen=True)
 class Cost:
-    """``percent`` of one core while it samples; ``start_ms`` of CPU before; ``kib`` of peak memory; ``bytes`` a sample."""
+    """``percent`` of one core while it samples; ``start_ms`` of CPU before; ``kib`` of peak memory;
+    ``bytes`` a sample.
+    """
 
     side: str
     percent: float
@@ -44,7 +48,9 @@ def sample(folder: Path, side: str) -> None:
 
     sampler = system.HostSampler(ProfileWriter(folder, "algo-1"), print)
     requests = system.Requests(folder / system.CONTROL)
-    system.keep_sampling(sampler, system.SamplerRequest(side == ON, MS), requests, lambda order: None, os.getppid())
+    system.keep_sampling(
+        sampler, system.SamplerRequest(side == ON, MS), requests, lambda order: None, os.getppid()
+    )
 
 
 def ran_s(pid: int) -> float:
@@ -61,7 +67,9 @@ def once(seconds: float) -> list[Cost]:
             command = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
             started[side] = (folder, subprocess.Popen(command))
         time.sleep(2)
-        begin = {side: (time.monotonic(), ran_s(process.pid)) for side, (_, process) in started.items()}
+        begin = {
+            side: (time.monotonic(), ran_s(process.pid)) for side, (_, process) in started.items()
+        }
         time.sleep(seconds)
         costs = []
         for side, (folder, process) in started.items():
@@ -75,7 +83,10 @@ def once(seconds: float) -> list[Cost]:
 
 
 def table(costs: list[Cost]) -> list[str]:
-    lines = ["| sampler | % of one core (each round) | start, CPU | memory | a sample |", "|---|---|---|---|---|"]
+    lines = [
+        "| sampler | % of one core (each round) | start, CPU | memory | a sample |",
+        "|---|---|---|---|---|",
+    ]
     for side in (OFF, ON):
         mine = [cost for cost in costs if cost.side == side]
         lines.append(
@@ -86,22 +97,33 @@ def table(costs: list[Cost]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-sampler-cost")
-    parser.add_argument("--side", default="", help=argparse.SUPPRESS)  # how this file starts one of its sides
+    parser.add_argument(
+        "--out", type=Path, help="without ending; default: bench/results/DATE-sampler-cost"
+    )
+    # how this file starts one of its sides
+    parser.add_argument("--side", default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
         sample(args.folder, args.side)
         return 0
-    setting = (
-        f"a sample every {MS} ms, {args.rounds} rounds of {args.seconds:g} s, both at the same time, medians; no GPU"
-    )
+    setting = f"a sample every {MS} ms, {args.rounds} rounds of {args.seconds:g} s, both at the same time, medians; no GPU"
     facts = page.facts(setting=setting, budget=f"{BUDGET} % of one core")
     costs = [cost for _ in range(args.rounds) for cost in once(args.seconds)]
-    print(page.save("sampler-cost", args.out, "What the sampler of the system profile costs", facts, table(costs)))
+    print(
+        page.save(
+            "sampler-cost",
+            args.out,
+            "What the sampler of the system profile costs",
+            facts,
+            table(costs),
+        )
+    )
     return 0 if max(cost.percent for cost in costs) < BUDGET else 1
 
 

@@ -1,9 +1,12 @@
-"""Tokens of code per package, without comments and docstrings, against the budget in bench/size.csv.
+"""Tokens of code per package, without comments and docstrings, against the budget in
+bench/size.csv.
 
-    python bench/size.py            # table; exits with 1 if a package is above its budget (make lint)
+    python bench/size.py            # table; exits with 1 if a package is above its budget (make
+    lint)
     python bench/size.py --update   # write the present sizes, rounded up to hundreds, as the budget
 
-A change that needs more raises the number of its package in bench/size.csv, so that the diff shows it.
+A change that needs more raises the number of its package in bench/size.csv, so that the diff shows
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGET = ROOT / "bench/size.csv"
-LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER}
+LAYOUT = {
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
 
 
 def python_tokens(text: str) -> int:
@@ -36,7 +46,11 @@ def python_tokens(text: str) -> int:
 
 def cpp_tokens(text: str) -> int:
     """Words and signs outside of comments."""
-    return len(re.findall(r"\w+|[^\w\s]", re.sub(r"//.*?$|/\*.*?\*/", "", text, flags=re.DOTALL | re.MULTILINE)))
+    return len(
+        re.findall(
+            r"\w+|[^\w\s]", re.sub(r"//.*?$|/\*.*?\*/", "", text, flags=re.DOTALL | re.MULTILINE)
+        )
+    )
 
 
 def package(name: str) -> str:
@@ -58,7 +72,9 @@ def sizes() -> Counter[str]:
         path = ROOT / name
         if path.suffix in (".py", ".cpp", ".h") and path.is_file():
             text = path.read_text(encoding="utf-8")
-            found[package(name)] += python_tokens(text) if path.suffix == ".py" else cpp_tokens(text)
+            found[package(name)] += (
+                python_tokens(text) if path.suffix == ".py" else cpp_tokens(text)
+            )
     return found
 
 
@@ -72,7 +88,9 @@ def main() -> int:
         budget = {row["package"]: int(row["tokens"]) for row in csv.DictReader(file)}
     above = [name for name in found if found[name] > budget.get(name, 0)]
     for name in sorted({*found, *budget}):
-        print(f"{found[name]:9,} of {budget.get(name, 0):9,}  {name}{'   above its budget' if name in above else ''}")
+        print(
+            f"{found[name]:9,} of {budget.get(name, 0):9,}  {name}{'   above its budget' if name in above else ''}"
+        )
     total = sum(tokens for name, tokens in found.items() if name.startswith(("segtrain", "launch")))
     print(f"{total:9,}  segtrain and launch")
     return 1 if above else 0

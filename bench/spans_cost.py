@@ -1,13 +1,15 @@
 """Cost of the spans for a step of 5 ms, and for a sample.
 
-    python bench/spans_cost.py                          # a table, and bench/results/DATE-spans-cost.md
+    python bench/spans_cost.py                          # a table, and
+    bench/results/DATE-spans-cost.md
     python bench/spans_cost.py --steps 300 --out /tmp/spans-cost
 
-A step is the training step itself (segtrain.training.step.gradients, forward and backward of pico, on crops so small that
-it takes some milliseconds). What counts is the time inside the spans' own calls within such steps, where a line of
-Python finds its caches taken by the network; steps with a clock that does nothing take turns with them and tell what
-reading the time before and after each call takes. A sample is one of the loader's, of a small JPEG, with its stages
-counted and with the counting taken out.
+A step is the training step itself (segtrain.training.step.gradients, forward and backward of pico,
+on crops so small that it takes some milliseconds). What counts is the time inside the spans' own
+calls within such steps, where a line of Python finds its caches taken by the network; steps with a
+clock that does nothing take turns with them and tell what reading the time before and after each
+call takes. A sample is one of the loader's, of a small JPEG, with its stages counted and with the
+counting taken out.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class TimedClock:
 
 
 def within_steps(folder: Path, count: int, side: int) -> tuple[float, float, float]:
-    """Microseconds inside the calls of a real step: medians with spans, and with a clock that does nothing; the lines' share.
+    """Microseconds inside the calls of a real step: medians with spans, and with a clock that does
+    nothing; the lines' share.
 
     What the second has is the reading of the time. Steps take turns.
     """
@@ -112,7 +115,11 @@ def training_step(side: int) -> Any:
     criterion = build_criterion(config.loss, 11, 255, None)
     strategy = Strategy("single", Cluster(), torch.device("cpu"), Parallel())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    micros = [Micro(torch.randn(2, 3, side, side), torch.randint(0, 11, (2, side, side), dtype=torch.uint8))]
+    micros = [
+        Micro(
+            torch.randn(2, 3, side, side), torch.randint(0, 11, (2, side, side), dtype=torch.uint8)
+        )
+    ]
     votes = torch.zeros(2, dtype=torch.float64)
 
     def step(clock: Any) -> None:
@@ -122,7 +129,9 @@ def training_step(side: int) -> Any:
             pass
         for parameter in model.parameters():
             parameter.grad = None
-        gradients(model, micros, criterion, strategy, Precision("cpu"), seed=1, votes=votes, clock=clock)
+        gradients(
+            model, micros, criterion, strategy, Precision("cpu"), seed=1, votes=votes, clock=clock
+        )
         with clock("update"):
             optimizer.step()
         with clock("device"):
@@ -146,7 +155,10 @@ def samples(count: int) -> tuple[float, float]:
         for part, ending, shape in (("images", "jpg", (360, 480, 3)), ("masks", "png", (360, 480))):
             Path(folder, part, "train").mkdir(parents=True)
             small = draw.integers(0, 11, (12, 16, *shape[2:]), np.uint8)
-            cv2.imwrite(f"{folder}/{part}/train/0.{ending}", cv2.resize(small, shape[1::-1], interpolation=0))
+            cv2.imwrite(
+                f"{folder}/{part}/train/0.{ending}",
+                cv2.resize(small, shape[1::-1], interpolation=0),
+            )
         classes = tuple(f"c{k}" for k in range(11))
         data = Data(layout="folders", root=folder, classes=classes, crop=(256, 256), check="off")
         sampler = SampleMaker(open_dataset(data, "train"), data, 0)
@@ -159,7 +171,14 @@ def samples(count: int) -> tuple[float, float]:
     since = time.process_time()
     for _ in range(count):
         stages.begin()
-        for stage in (stages.READ, stages.READ, stages.READ, stages.DECODE, stages.AUGMENT, stages.DECODE):
+        for stage in (
+            stages.READ,
+            stages.READ,
+            stages.READ,
+            stages.DECODE,
+            stages.AUGMENT,
+            stages.DECODE,
+        ):
             with stage:
                 pass
         stages.took(1)
@@ -169,11 +188,15 @@ def samples(count: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--side", type=int, default=16, help="pixels of the crop")
-    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-spans-cost")
+    parser.add_argument(
+        "--out", type=Path, help="without ending; default: bench/results/DATE-spans-cost"
+    )
     args = parser.parse_args()
     facts = page.facts(
         budget=f"{BUDGET:g} % of a step of {STEP_MS:g} ms, which is {10 * STEP_MS * BUDGET:.0f} us",

@@ -1,11 +1,13 @@
-"""Waiting times of devices whose ranks share the cores of a host, for segtrain and for a plain loader.
+"""Waiting times of devices whose ranks share the cores of a host, for segtrain and for a plain
+loader.
 
-    python bench/starve.py                     # 2 and 4 ranks, some minutes; writes bench/results/DATE-starve.md and .json
+    python bench/starve.py                     # 2 and 4 ranks, some minutes; writes
+    bench/results/DATE-starve.md and .json
 
-A "device" takes a fixed time per step: the rank sleeps. First the CPU time of a sample is measured; ranks x batch samples
-then need a step time of ranks * batch * CPU time / cores, and a device with longer steps than that should never wait.
-Sides take turns; medians over rounds. ``naive`` is torch's DataLoader with 8 processes per rank, PIL, and the libraries'
-own threads.
+A "device" takes a fixed time per step: the rank sleeps. First the CPU time of a sample is measured;
+ranks x batch samples then need a step time of ranks * batch * CPU time / cores, and a device with
+longer steps than that should never wait. Sides take turns; medians over rounds. ``naive`` is
+torch's DataLoader with 8 processes per rank, PIL, and the libraries' own threads.
 """
 
 from __future__ import annotations
@@ -33,19 +35,31 @@ IMAGES, SIZE, CROP = 48, (720, 1280), (512, 512)
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument(
-        "--times", default="0.8,1.1,1.5,2", help="step times of the device, in units of the predicted need"
+        "--times",
+        default="0.8,1.1,1.5,2",
+        help="step times of the device, in units of the predicted need",
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument(
-        "--seconds", type=float, default=4.0, help="time that the timed steps of a run should take at least"
+        "--seconds",
+        type=float,
+        default=4.0,
+        help="time that the timed steps of a run should take at least",
     )
     parser.add_argument("--batch", type=int, default=4, help="images of a rank's step")
-    parser.add_argument("--sides", default="", help="parts of names, separated by semicolons; empty: all")
-    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-starve")
-    parser.add_argument("--rank", default="", help=argparse.SUPPRESS)  # one rank's own work, as JSON
+    parser.add_argument(
+        "--sides", default="", help="parts of names, separated by semicolons; empty: all"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="without ending; default: bench/results/DATE-starve"
+    )
+    # one rank's own work, as JSON
+    parser.add_argument("--rank", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -68,10 +82,17 @@ def our_steps(task: dict, workers: int, kind: str):
     with (
         WorkerPool(plan.start, kind) as pool,
         TrainLoader(
-            open_dataset(data, "train"), data, seed=0, batch_size=task["batch"] * task["ranks"], rank=task["rank"],
-            world=task["ranks"], last_step=10**9, pool=pool, autoscaler=Autoscaler(plan.start, plan.most, plan.least),
+            open_dataset(data, "train"),
+            data,
+            seed=0,
+            batch_size=task["batch"] * task["ranks"],
+            rank=task["rank"],
+            world=task["ranks"],
+            last_step=10**9,
+            pool=pool,
+            autoscaler=Autoscaler(plan.start, plan.most, plan.least),
         ) as loader,
-    ):  # fmt: skip
+    ):
         yield from loader
 
 
@@ -82,14 +103,19 @@ def naive_steps(task: dict, workers: int, kind: str):
     root = Path(task["data"])
     files = zip(*(sorted((root / part / "train").iterdir()) for part in ("images", "masks")))
     pairs = [(str(image), str(mask)) for image, mask in files]
-    endless = pairs * (10**6 // len(pairs))  # because the change of an epoch would cost this side time
+    # because the change of an epoch would cost this side time
+    endless = pairs * (10**6 // len(pairs))
     data = Pictures(endless, list(CROP), uniform=False)
     order = DistributedSampler(data, num_replicas=64, rank=task["rank"])
-    yield from DataLoader(data, task["batch"], sampler=order, num_workers=workers, persistent_workers=True)
+    yield from DataLoader(
+        data, task["batch"], sampler=order, num_workers=workers, persistent_workers=True
+    )
 
 
 def rank_main(task: dict) -> None:
-    """Prints JSON: seconds waited and in all over the timed steps, and the CPU seconds of this process and its children."""
+    """Prints JSON: seconds waited and in all over the timed steps, and the CPU seconds of this
+    process and its children.
+    """
     who, workers, kind = SIDES[task["side"]]
     steps = (our_steps if who == "ours" else naive_steps)(task, workers, kind)
     for number in range(-WARM, task["steps"]):
@@ -104,7 +130,10 @@ def rank_main(task: dict) -> None:
             waited += got - begin_wait
             longest = max(longest, got - begin_wait)
         time.sleep(task["step_s"])
-    print(json.dumps({"waited": waited, "seconds": time.perf_counter() - begin, "longest": longest}), flush=True)
+    print(
+        json.dumps({"waited": waited, "seconds": time.perf_counter() - begin, "longest": longest}),
+        flush=True,
+    )
     os._exit(0)  # workers end with their rank; the naive ones are killed by the bench
 
 
@@ -130,10 +159,13 @@ def race(task: dict) -> dict:
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, "--rank", json.dumps({**task, "rank": rank})],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         for rank in range(task["ranks"])
-    ]  # fmt: skip
+    ]
     try:
         for rank in ranks:
             if rank.stdout.readline().strip() != "ready":  # type: ignore[union-attr]
@@ -157,7 +189,11 @@ def race(task: dict) -> dict:
 
 def compete(args: argparse.Namespace, base: dict, cost: float, cores: int) -> list[dict]:
     results: list[dict] = []
-    wanted = [side for side in SIDES if not args.sides or any(part in side for part in args.sides.split(";"))]
+    wanted = [
+        side
+        for side in SIDES
+        if not args.sides or any(part in side for part in args.sides.split(";"))
+    ]
     for number in range(1, args.rounds + 1):
         for ranks in map(int, args.ranks.split(",")):
             need = cost * args.batch * ranks / cores
@@ -166,7 +202,13 @@ def compete(args: argparse.Namespace, base: dict, cost: float, cores: int) -> li
                     step_s = factor * need
                     steps = max(8, round(args.seconds / max(step_s, need)))
                     task = {**base, "side": side, "ranks": ranks, "step_s": step_s, "steps": steps}
-                    place = {"round": number, "side": side, "ranks": ranks, "factor": factor, "need_s": need}
+                    place = {
+                        "round": number,
+                        "side": side,
+                        "ranks": ranks,
+                        "factor": factor,
+                        "need_s": need,
+                    }
                     result = {**place, **race(task)}
                     results.append(result)
                     print(
@@ -190,8 +232,15 @@ def tables(results: list[dict]) -> list[str]:
         for side in dict.fromkeys(r["side"] for r in results):
             cells = []
             for factor in factors:
-                mine = [r for r in results if (r["side"], r["ranks"], r["factor"]) == (side, ranks, factor)]
-                wait, step = (statistics.median(r[key] for r in mine) if mine else 0 for key in ("wait", "step_s"))
+                mine = [
+                    r
+                    for r in results
+                    if (r["side"], r["ranks"], r["factor"]) == (side, ranks, factor)
+                ]
+                wait, step = (
+                    statistics.median(r[key] for r in mine) if mine else 0
+                    for key in ("wait", "step_s")
+                )
                 cells.append(f"{100 * wait:.1f} % ({1000 * step:.0f})" if mine else "")
             lines.append(f"| {side} | {' | '.join(cells)} |")
         lines.append("")

@@ -1,9 +1,11 @@
-"""The second account's way to feed a device: Ray Data makes the batches, on all cores of a Ray cluster.
+"""The second account's way to feed a device: Ray Data makes the batches, on all cores of a Ray
+cluster.
 
     RAY_ADDRESS=HOST:PORT python bench/streamed.py FOLDER MARKS DEVICE_S BATCH
 
-FOLDER has images/train and masks/train. MARKS gets a line for each step, as a run's journal has. A device takes
-DEVICE_S seconds for each batch, as that of buckets/trained.py. It runs until it is ended.
+FOLDER has images/train and masks/train. MARKS gets a line for each step, as a run's journal has. A
+device takes DEVICE_S seconds for each batch, as that of buckets/trained.py. It runs until it is
+ended.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ EPOCHS = 200
 
 
 def main() -> None:
-    folder, marks, device_s, batch = (kind(word) for kind, word in zip((Path, Path, float, int), sys.argv[1:]))
+    folder, marks, device_s, batch = (
+        kind(word) for kind, word in zip((Path, Path, float, int), sys.argv[1:])
+    )
     import ray
     import ray.data
 
@@ -42,7 +46,10 @@ def main() -> None:
         masks = np.empty(images.shape[:3], np.uint8)
         for k, (image, mask, seed) in enumerate(zip(rows["image"], rows["mask"], rows["seed"])):
             rng = np.random.default_rng(int(seed))
-            pixels, ids = cv2.imread(str(image))[..., ::-1], cv2.imread(str(mask), cv2.IMREAD_UNCHANGED)
+            pixels, ids = (
+                cv2.imread(str(image))[..., ::-1],
+                cv2.imread(str(mask), cv2.IMREAD_UNCHANGED),
+            )
             top, left = (int(rng.integers(side - SIDE + 1)) for side in ids.shape)
             window = slice(top, top + SIDE), slice(left, left + SIDE)
             images[k], masks[k] = blurs.ten(np.ascontiguousarray(pixels[window]), ids[window], rng)
@@ -50,16 +57,23 @@ def main() -> None:
 
     names = sorted(path.stem for path in (folder / "images/train").iterdir())
     rows = [
-        {"image": f"{folder}/images/train/{name}.jpg", "mask": f"{folder}/masks/train/{name}.png", "seed": k}
+        {
+            "image": f"{folder}/images/train/{name}.jpg",
+            "mask": f"{folder}/masks/train/{name}.png",
+            "seed": k,
+        }
         for k, name in enumerate(names * EPOCHS)
     ]
     ray.data.DataContext.get_current().enable_progress_bars = False
     data = ray.data.from_items(rows, override_num_blocks=len(rows) // CHUNK)
     data = data.map_batches(read_and_blur, batch_size=CHUNK, num_cpus=1)
-    shard = data.streaming_split(1)[0]  # what ray.train.get_dataset_shard gives the one worker of the account
+    # what ray.train.get_dataset_shard gives the one worker of the account
+    shard = data.streaming_split(1)[0]
     free_at = 0.0
     with open(marks, "a", encoding="utf-8") as out:
-        for step, content in enumerate(shard.iter_torch_batches(batch_size=batch, prefetch_batches=2), 1):
+        for step, content in enumerate(
+            shard.iter_torch_batches(batch_size=batch, prefetch_batches=2), 1
+        ):
             assert tuple(content["image"].shape) == (batch, SIDE, SIDE, 3)
             time.sleep(max(0.0, free_at - time.perf_counter()))
             free_at = time.perf_counter() + device_s

@@ -1,6 +1,8 @@
-"""Two hosts on this machine with a Ray cluster: a small one that trains, on core 0, and one that helps, on core 1.
+"""Two hosts on this machine with a Ray cluster: a small one that trains, on core 0, and one that
+helps, on core 1.
 
-A host is a network namespace whose processes are held to its cores, and counted in a cgroup. It needs root.
+A host is a network namespace whose processes are held to its cores, and counted in a cgroup. It
+needs root.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ def soon(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 def _up(node: subprocess.Popen[bytes], log: Path) -> bool:
     """Wait until a node of Ray is up, or has ended."""
-    soon(lambda: node.poll() is not None or "Ray runtime started" in log.read_text(), _UP_S, "node of Ray")
+    soon(
+        lambda: node.poll() is not None or "Ray runtime started" in log.read_text(),
+        _UP_S,
+        "node of Ray",
+    )
     return node.poll() is None
 
 
@@ -67,7 +73,11 @@ class Processes:
     def hold(self, cores: str) -> None:
         """Hold all to these cores from now on."""
         for pid in self.pids():
-            subprocess.run(["taskset", "-apc", cores, str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                ["taskset", "-apc", cores, str(pid)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
 
     def end(self) -> None:
         """Kill all, and remove the cgroup."""
@@ -86,7 +96,8 @@ class TwoHosts:
     """A context manager: it takes all away at its end."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="th", dir="/tmp"))  # Ray's sockets need short names
+        # Ray's sockets need short names
+        self.folder = Path(tempfile.mkdtemp(prefix="th", dir="/tmp"))
         self._networks = NodeNetworks()
         self.processes: dict[str, Processes] = {}
         self._nodes: list[subprocess.Popen[bytes]] = []
@@ -110,38 +121,73 @@ class TwoHosts:
         """Of all processes: one token for the cluster, and one thread for each process."""
         ray = {"USAGE_STATS_ENABLED": "0", "AUTH_MODE": "token", "AUTH_TOKEN": "ab" * 32}
         return {
-            **os.environ, **{f"RAY_{key}": value for key, value in ray.items()}, "PYTHONPATH": PYTHONPATH,
-            "OMP_NUM_THREADS": "1", "SEGTRAIN_CACHE": str(self.folder / "cache"),
-        }  # fmt: skip
+            **os.environ,
+            **{f"RAY_{key}": value for key, value in ray.items()},
+            "PYTHONPATH": PYTHONPATH,
+            "OMP_NUM_THREADS": "1",
+            "SEGTRAIN_CACHE": str(self.folder / "cache"),
+        }
 
     @property
     def address(self) -> str:
         """Of the cluster's head."""
         return f"{self._networks.of(TRAINS)}:{_PORT}"
 
-    def start(self, host: str, *command: str, log: str, cores: str = "", **variables: str) -> subprocess.Popen[bytes]:
-        """Start a command on a host, or also on other ``cores``. Its output goes to the file ``log``."""
-        enter = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.processes[host].folder)]
+    def start(
+        self, host: str, *command: str, log: str, cores: str = "", **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a command on a host, or also on other ``cores``. Its output goes to the file
+        ``log``.
+        """
+        enter = [
+            "sh",
+            "-c",
+            'echo $$ > "$0/cgroup.procs" && exec "$@"',
+            str(self.processes[host].folder),
+        ]
         held = ["taskset", "-c", cores or CORE[host], *self._networks.inside(host, *command)]
         with open(self.folder / f"{log}.log", "ab") as output:
             return subprocess.Popen(
-                [*enter, *held], env={**self.environment(), **variables}, cwd=self.folder,
-                stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+                [*enter, *held],
+                env={**self.environment(), **variables},
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
 
     def start_ray(self, head_cores: int = 0) -> None:
-        """Start the head on the host that trains, with ``head_cores`` for tasks, and a node on the host that helps."""
-        head = ["--head", f"--port={_PORT}", "--include-dashboard=false", f"--temp-dir={self.folder / 'ray'}"]
+        """Start the head on the host that trains, with ``head_cores`` for tasks, and a node on the
+        host that helps.
+        """
+        head = [
+            "--head",
+            f"--port={_PORT}",
+            "--include-dashboard=false",
+            f"--temp-dir={self.folder / 'ray'}",
+        ]
         self._ray(TRAINS, *head, f"--num-cpus={head_cores}")
         self._ray(HELPS, f"--address={self.address}", "--num-cpus=1", "--labels=segtrain/role=help")
 
     def _ray(self, host: str, *arguments: str) -> None:
         """Start a node of Ray, and wait for it. Its start may use all cores."""
-        ray = [str(Path(sys.executable).parent / "ray"), "start", "--block", f"--object-store-memory={_STORE}"]
+        ray = [
+            str(Path(sys.executable).parent / "ray"),
+            "start",
+            "--block",
+            f"--object-store-memory={_STORE}",
+        ]
         own = f"--node-ip-address={self._networks.of(host)}"
         for _ in range(_TRIES):
             self._started += 1
-            node = self.start(host, *ray, own, *arguments, log=f"ray-{self._started}", cores=",".join(CORE.values()))
+            node = self.start(
+                host,
+                *ray,
+                own,
+                *arguments,
+                log=f"ray-{self._started}",
+                cores=",".join(CORE.values()),
+            )
             self._nodes.append(node)
             if _up(node, self.folder / f"ray-{self._started}.log"):
                 self.processes[host].hold(CORE[host])
@@ -160,7 +206,11 @@ class TwoHosts:
         """Bytes that the host which trains has received and sent over the link."""
         line = self._networks.inside(TRAINS, "cat", "/proc/net/dev")
         output = subprocess.run(line, check=True, capture_output=True, text=True).stdout
-        fields = next(row for row in output.splitlines() if row.strip().startswith(f"{UPLINK}:")).split(":")[1].split()
+        fields = (
+            next(row for row in output.splitlines() if row.strip().startswith(f"{UPLINK}:"))
+            .split(":")[1]
+            .split()
+        )
         return int(fields[0]) + int(fields[8])
 
     def cpu_s(self) -> float:

@@ -41,11 +41,19 @@ segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" \\
 
 def page() -> str:
     """The whole page, Markdown."""
-    parts = [INTRO, "## Run\n", _table("", {name: Config.model_fields[name] for name in ("out", "name")})]
+    parts = [
+        INTRO,
+        "## Run\n",
+        _table("", {name: Config.model_fields[name] for name in ("out", "name")}),
+    ]
     for name, field in Config.model_fields.items():
         section = field.annotation
         if is_section(section):
-            parts += [f"## {name}\n", f"{_flat(section.__doc__ or '')}\n", _table(f"{name}.", section.model_fields)]
+            parts += [
+                f"## {name}\n",
+                f"{_flat(section.__doc__ or '')}\n",
+                _table(f"{name}.", section.model_fields),
+            ]
             for key, inner in section.model_fields.items():
                 if is_section(inner.annotation):
                     parts += [f"### `{name}.{key}`\n", f"{_flat(inner.annotation.__doc__ or '')}\n"]
@@ -77,14 +85,23 @@ def _blocks(prefix: str, known: dict[str, type[Section]]) -> list[str]:
     first = next(iter(known.values()))
     names = ", ".join(f"`{name}`" for name in known)
     rows = [HEAD, f"| `{prefix}name` | {names} | which one |"]
-    rows += [_row(prefix, name, field) for name, field in first.model_fields.items() if name in shared]
+    rows += [
+        _row(prefix, name, field) for name, field in first.model_fields.items() if name in shared
+    ]
     parts = ["\n".join(rows) + "\n"]
-    lines = ["| name | what it is | key | default, other values | what the key is |", "|---|---|---|---|---|"]
+    lines = [
+        "| name | what it is | key | default, other values | what the key is |",
+        "|---|---|---|---|---|",
+    ]
     for name, kind in known.items():
-        own = [(key, field) for key, field in kind.model_fields.items() if key not in shared | {"name"}]
+        own = [
+            (key, field) for key, field in kind.model_fields.items() if key not in shared | {"name"}
+        ]
         about = f"| `{name}` | {_flat(kind.__doc__ or '').rstrip('.')} "
         abouts = [about, *["| | "] * len(own)]
-        lines += [about + _row(prefix, *key) for about, key in zip(abouts, own)] or [about + "| | | |"]
+        lines += [about + _row(prefix, *key) for about, key in zip(abouts, own)] or [
+            about + "| | | |"
+        ]
     return [*parts, "\n".join(lines) + "\n"]
 
 
@@ -100,7 +117,9 @@ def _row(prefix: str, name: str, field: FieldInfo) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """The default, and which other values are allowed. Of a switch that is the opposite, which needs no words."""
+    """The default, and which other values are allowed. Of a switch that is the opposite, which
+    needs no words.
+    """
     default, allowed = f"`{_default(field)}`", _allowed(field)
     if field.annotation is bool:
         return default

@@ -1,4 +1,6 @@
-"""Writes docs/sagemaker-images.md, the page of SageMaker's types and images, from launch/platforms/sagemaker:   python docs/make_images_page.py"""
+"""Writes docs/sagemaker-images.md, the page of SageMaker's types and images, from
+launch/platforms/sagemaker:   python docs/make_images_page.py
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,16 @@ each type are in [sagemaker.csv](../segtrain/machines/sagemaker.csv), and the dr
 def page() -> str:
     """The whole page, Markdown."""
     types = list(INSTANCES.values())
-    parts = [INTRO, "## GPUs and images\n", FIT, _fit(), "## Images\n", DATED, _images(), IMAGE_NOTES]
+    parts = [
+        INTRO,
+        "## GPUs and images\n",
+        FIT,
+        _fit(),
+        "## Images\n",
+        DATED,
+        _images(),
+        IMAGE_NOTES,
+    ]
     parts += ["## Types\n", TYPES, _families([machine for machine in types if machine.gpus])]
     parts += [CPU_TYPES]
     parts += [_families([machine for machine in types if not machine.gpus]), _left_out(), SOURCES]
@@ -110,9 +121,16 @@ def _fit() -> str:
         if machine is None:
             continue
         fit = [image for image in IMAGES if runs_on(image, machine)]
-        smddp = next((f"`{image.tag}`" for image in fit if image.smddp), "") if machine.smddp else ""
-        rows.setdefault((f"`{fit[0].tag}`", smddp), []).append(f"{gpu.name} ({gpu.arch}, {gpu.speed:.2f})")
-    return _table(("newest image", "with SMDDP", "GPUs"), [(*tags, ", ".join(names)) for tags, names in rows.items()])
+        smddp = (
+            next((f"`{image.tag}`" for image in fit if image.smddp), "") if machine.smddp else ""
+        )
+        rows.setdefault((f"`{fit[0].tag}`", smddp), []).append(
+            f"{gpu.name} ({gpu.arch}, {gpu.speed:.2f})"
+        )
+    return _table(
+        ("newest image", "with SMDDP", "GPUs"),
+        [(*tags, ", ".join(names)) for tags, names in rows.items()],
+    )
 
 
 def _families(machines: list[Machine]) -> str:
@@ -120,11 +138,27 @@ def _families(machines: list[Machine]) -> str:
     families: dict[str, list[Machine]] = {}
     for machine in machines:
         families.setdefault(machine.name.rpartition(".")[0], []).append(machine)
-    names = ("family", "GPU", "sizes", "GPUs", "vCPUs", "memory GiB", "disk GB", "Gbit/s", "dollars", "")
+    names = (
+        "family",
+        "GPU",
+        "sizes",
+        "GPUs",
+        "vCPUs",
+        "memory GiB",
+        "disk GB",
+        "Gbit/s",
+        "dollars",
+        "",
+    )
     rows = [_family(name, members) for name, members in families.items()]
     of_gpu_types = ("GPU", "GPUs", "disk GB")
-    columns = [column for column, name in enumerate(names) if name not in of_gpu_types or machines[0].gpus]
-    return _table(tuple(names[column] for column in columns), [[row[column] for column in columns] for row in rows])
+    columns = [
+        column for column, name in enumerate(names) if name not in of_gpu_types or machines[0].gpus
+    ]
+    return _table(
+        tuple(names[column] for column in columns),
+        [[row[column] for column in columns] for row in rows],
+    )
 
 
 def _family(name: str, members: list[Machine]) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
-"""MkDocs hooks that add the README, and the files outside docs/ that pages link to, to the documentation site.
+"""MkDocs hooks that add the README, and the files outside docs/ that pages link to, to the
+documentation site.
 
-The pages link to configs, results, and folders of the repository by relative paths, which lead somewhere in a checkout
-and on a code host. The site holds a copy of each such file under repository/, and the links lead there.
+The pages link to configs, results, and folders of the repository by relative paths, which lead
+somewhere in a checkout and on a code host. The site holds a copy of each such file under
+repository/, and the links lead there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The launcher: describes a training job, checks it, rehearses it on this machine, and starts it on a platform.
+"""The launcher: describes a training job, checks it, rehearses it on this machine, and starts it on
+a platform.
 
 Imports no torch.
 """

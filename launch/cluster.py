@@ -12,7 +12,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    # A script's folder comes first in sys.path, where its files would hide packages such as
+    # sagemaker and ray.
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402
@@ -21,7 +22,15 @@ from launch.core.job import command as called  # noqa: E402
 from launch.platforms.parallelcluster import schema  # noqa: E402
 from launch.platforms.parallelcluster.access import access  # noqa: E402
 from launch.platforms.parallelcluster.machines import known, machines  # noqa: E402
-from launch.platforms.parallelcluster.recipe import Keys, Resource, entries, mapping, read, resources, shapes  # noqa: E402
+from launch.platforms.parallelcluster.recipe import (  # noqa: E402
+    Keys,
+    Resource,
+    entries,
+    mapping,
+    read,
+    resources,
+    shapes,
+)
 from launch.platforms.parallelcluster.scheduler import scheduler  # noqa: E402
 from launch.platforms.parallelcluster.storage import standing_cost, storage  # noqa: E402
 from segtrain.errors import EXIT_ERROR  # noqa: E402
@@ -30,21 +39,29 @@ from segtrain.errors import EXIT_ERROR  # noqa: E402
 def build_parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=command,
-        description="Check a cluster configuration of AWS ParallelCluster: what its schema lets pass, but would fail, "
+        description="Check a cluster configuration of AWS ParallelCluster: what its schema lets "
+        "pass, but would fail, "
         "lose work, or cost money.",
-        epilog="Asks AWS nothing. `pcluster create-cluster --dryrun true` asks your account afterwards.",
+        epilog=(
+            "Asks AWS nothing. `pcluster create-cluster --dryrun true` asks your account "
+            "afterwards."
+        ),
         allow_abbrev=False,
     )
     parser.add_argument("recipe", metavar="FILE", help="such as configs/clusters/research.yaml")
     parser.add_argument(
-        "--pcluster", metavar="PROGRAM", help="ask its schema too (default: SEGTRAIN_PCLUSTER, or pcluster on the path)"
+        "--pcluster",
+        metavar="PROGRAM",
+        help="ask its schema too (default: SEGTRAIN_PCLUSTER, or pcluster on the path)",
     )
     return parser
 
 
 def main(arguments: list[str] | None = None, command: str = called("cluster")) -> int:
     """The command line. ``command``: how it was called, for the help."""
-    return console.run(_act, vars(build_parser(command).parse_args(arguments)), "nothing was changed")
+    return console.run(
+        _act, vars(build_parser(command).parse_args(arguments)), "nothing was changed"
+    )
 
 
 def _act(arguments: dict[str, Any]) -> int:
@@ -62,7 +79,13 @@ def _act(arguments: dict[str, Any]) -> int:
 
 def check(recipe: Keys) -> list[Finding]:
     """All findings of segtrain's own rules, without a question to anyone."""
-    return [*shapes(recipe), *machines(recipe), *storage(recipe), *scheduler(recipe), *access(recipe)]
+    return [
+        *shapes(recipe),
+        *machines(recipe),
+        *storage(recipe),
+        *scheduler(recipe),
+        *access(recipe),
+    ]
 
 
 def _show(recipe: Keys) -> None:
@@ -80,23 +103,34 @@ def _show(recipe: Keys) -> None:
         for resource in resources(recipe)
         if resource.least > 0
     ]
-    console.out("while no job runs: " + ", ".join(f"{what} {name}" for what, name in always if name))
+    console.out(
+        "while no job runs: " + ", ".join(f"{what} {name}" for what, name in always if name)
+    )
     dollars, words = standing_cost(recipe)
     for line in words:
         console.out(line)
     if dollars:
-        console.out(f"file systems: ${dollars:.2f} an hour (list price of us-east-1), until they are deleted")
+        console.out(
+            f"file systems: ${dollars:.2f} an hour (list price of us-east-1), until they "
+            "are deleted"
+        )
     sys.stdout.flush()
 
 
 def _words(resource: Resource) -> str:
     machine = known(resource.types[0]) if resource.types else None
     gpus = f" of {machine.gpus} {machine.gpu}" if machine is not None and machine.gpus else ""
-    one_kind = machine is None or len({kind.gpu for kind in map(known, resource.types) if kind is not None}) == 1
+    one_kind = (
+        machine is None
+        or len({kind.gpu for kind in map(known, resource.types) if kind is not None}) == 1
+    )
     each = gpus if one_kind or machine is None else f" of {machine.gpus} GPUs"
     fabric = ", EFA" if resource.efa else ""
     least = f"{resource.least} to " if resource.least != resource.most else ""
-    return f"{least}{resource.most} {resource.capacity.lower()} nodes{each} ({' or '.join(resource.types)}){fabric}"
+    return (
+        f"{least}{resource.most} {resource.capacity.lower()} nodes{each} "
+        f"({' or '.join(resource.types)}){fabric}"
+    )
 
 
 if __name__ == "__main__":

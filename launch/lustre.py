@@ -1,5 +1,5 @@
-"""One command to copy folders of FSx for Lustre to S3, or to free their space: it starts FSx's own task, waits, and
-prints the report.
+"""One command to copy folders of FSx for Lustre to S3, or to free their space: it starts FSx's own
+task, waits, and prints the report.
 
 python launch/lustre.py export fs-0123456789abcdef0 runs --report s3://my-bucket/runs/reports
 python launch/lustre.py release fs-0123456789abcdef0 data/old --days 30
@@ -17,7 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    # A script's folder comes first in sys.path, where its files would hide packages such as
+    # sagemaker and ray.
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402
@@ -36,17 +37,34 @@ SHOWN = 10  # files of the report that are printed
 def build_parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=command,
-        description="Copy what has changed in folders of FSx for Lustre to S3 (export), or free the space of files "
+        description="Copy what has changed in folders of FSx for Lustre to S3 (export), or free "
+        "the space of files "
         "that S3 has (release; a read brings them back), by a data repository task of FSx.",
-        epilog="The folders must be below an association of the file system with S3. After Ctrl-C, FSx goes on.",
+        epilog=(
+            "The folders must be below an association of the file system with S3. After "
+            "Ctrl-C, FSx goes on."
+        ),
         allow_abbrev=False,
     )
     parser.add_argument("verb", choices=tuple(TYPES))
     parser.add_argument("file_system", metavar="fs-ID")
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="from the root of the file system, such as runs")
-    parser.add_argument("--report", metavar="s3://...", help="list the files that failed, below this exported prefix")
     parser.add_argument(
-        "--days", type=int, default=0, metavar="N", help="release: only what nobody has read for N days"
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="from the root of the file system, such as runs",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="s3://...",
+        help="list the files that failed, below this exported prefix",
+    )
+    parser.add_argument(
+        "--days",
+        type=int,
+        default=0,
+        metavar="N",
+        help="release: only what nobody has read for N days",
     )
     parser.add_argument("--region", help=f"default: AWS_REGION or {DEFAULT_REGION}")
     return parser
@@ -60,16 +78,24 @@ def main(arguments: list[str] | None = None, command: str = called("lustre")) ->
 
 
 def _act(known: dict[str, Any]) -> int:
-    request = task_request(known["verb"], known["file_system"], known["folders"], known["report"], known["days"])
+    request = task_request(
+        known["verb"], known["file_system"], known["folders"], known["report"], known["days"]
+    )
     return run(connect(default_region(known["region"])), request, console.out)
 
 
-def task_request(verb: str, file_system: str, folders: list[str], report: str | None, days: int) -> dict[str, Any]:
+def task_request(
+    verb: str, file_system: str, folders: list[str], report: str | None, days: int
+) -> dict[str, Any]:
     """The request for CreateDataRepositoryTask. Raises ConfigError."""
     if report is not None and not report.startswith("s3://"):
-        raise ConfigError(f"--report {report}: write s3://BUCKET/PREFIX", code="report-place", found=report)
+        raise ConfigError(
+            f"--report {report}: write s3://BUCKET/PREFIX", code="report-place", found=report
+        )
     if days < 0 or (days and verb != "release"):
-        raise ConfigError(f"--days {days}: give 0 or more, with release alone", code="release-days", found=days)
+        raise ConfigError(
+            f"--days {days}: give 0 or more, with release alone", code="release-days", found=days
+        )
     request: dict[str, Any] = {
         "Type": TYPES[verb],
         "FileSystemId": file_system,
@@ -79,22 +105,30 @@ def task_request(verb: str, file_system: str, folders: list[str], report: str | 
     if report is not None:
         path = report.rstrip("/")
         request["Report"] = {
-            "Enabled": True, "Path": path, "Format": "REPORT_CSV_20191124", "Scope": "FAILED_FILES_ONLY",
-        }  # fmt: skip
+            "Enabled": True,
+            "Path": path,
+            "Format": "REPORT_CSV_20191124",
+            "Scope": "FAILED_FILES_ONLY",
+        }
     if verb == "release":
-        request["ReleaseConfiguration"] = {"DurationSinceLastAccess": {"Unit": "DAYS", "Value": days}}
+        request["ReleaseConfiguration"] = {
+            "DurationSinceLastAccess": {"Unit": "DAYS", "Value": days}
+        }
     return request
 
 
 def run(clients: Clients, request: dict[str, Any], say: Callable[[str], None]) -> int:
-    """Start the task, wait for its end, and print what it did. Returns 0 if no file failed. Raises SegtrainError."""
+    """Start the task, wait for its end, and print what it did. Returns 0 if no file failed. Raises
+    SegtrainError.
+    """
     with explained(f"CreateDataRepositoryTask for {request['FileSystemId']}"):
         task = clients.fsx.create_data_repository_task(**request)["DataRepositoryTask"]
     name, shown = task["TaskId"], ""
     while True:
         status = task.get("Status", {})
         line = (
-            f"{name}: {task['Lifecycle']}, {status.get('SucceededCount', 0)} of {status.get('TotalCount', '?')} files"
+            f"{name}: {task['Lifecycle']}, {status.get('SucceededCount', 0)} of "
+            f"{status.get('TotalCount', '?')} files"
         )
         if line != shown:
             say(line)
@@ -103,7 +137,9 @@ def run(clients: Clients, request: dict[str, Any], say: Callable[[str], None]) -
             break
         time.sleep(LOOK_S)
         try:
-            task = clients.fsx.describe_data_repository_tasks(TaskIds=[name])["DataRepositoryTasks"][0]
+            task = clients.fsx.describe_data_repository_tasks(TaskIds=[name])[
+                "DataRepositoryTasks"
+            ][0]
         except Exception as error:
             if not passing(error):
                 raise explain(error, f"the task {name}") from None
@@ -122,7 +158,9 @@ def _show_report(clients: Clients, uri: str) -> None:
     """Print the first failed files of a report: name, status, and error code of each."""
     bucket, key = split_uri(uri)
     with explained(f"the report {uri}"):
-        text = clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode("utf-8", "replace")
+        text = (
+            clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode("utf-8", "replace")
+        )
     for path, *reason in list(csv.reader(text.splitlines()))[:SHOWN]:
         tell(f"error: {path}: {' '.join(reason)}")
     tell(f"all files that failed: {uri}")

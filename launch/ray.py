@@ -1,4 +1,5 @@
-"""One command that trains on a Ray cluster, by Ray Train: attach to it or start it, check it, and train.
+"""One command that trains on a Ray cluster, by Ray Train: attach to it or start it, check it, and
+train.
 
 python launch/ray.py configs/camvid_cpu.yaml --workers 2 --dry-run
 python launch/ray.py configs/camvid_cpu.yaml --elastic 1:4 --address auto
@@ -13,7 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    # A script's folder comes first in sys.path, where its files would hide packages such as
+    # sagemaker and ray.
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402

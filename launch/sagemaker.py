@@ -1,5 +1,5 @@
-"""One command to run a SageMaker training job from a laptop: check it, rehearse it here, send it, follow it, and fetch
-its results.
+"""One command to run a SageMaker training job from a laptop: check it, rehearse it here, send it,
+follow it, and fetch its results.
 
 python launch/sagemaker.py --instances 5 --type ml.p3.16xlarge --dry-run
 python launch/sagemaker.py --job configs/jobs/sagemaker.yaml --rehearse
@@ -18,7 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    # A script's folder comes first in sys.path, where its files would hide packages such as
+    # sagemaker and ray.
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402
@@ -57,20 +58,22 @@ def _act(known: dict[str, Any]) -> int:
 
 
 def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """The CreateTrainingJob request of a job. ``job``: a file, its keys, or a SageMakerJob; ``settings``: a list of
-    section.key=value.
+    """The CreateTrainingJob request of a job. ``job``: a file, its keys, or a SageMakerJob;
+    ``settings``: a list of section.key=value.
 
-    For notebooks: ``boto3.client("sagemaker").create_training_job(**request(job))`` after ``upload_code(job, ...)``.
-    Makes no calls to AWS. Errors in the job raise ConfigError; warnings and notes are printed on stderr.
+    For notebooks: ``boto3.client("sagemaker").create_training_job(**request(job))`` after
+    ``upload_code(job, ...)``. Makes no calls to AWS. Errors in the job raise ConfigError; warnings
+    and notes are printed on stderr.
     """
     return sound(job, settings)[1]
 
 
 def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **other: Any) -> Any:
-    """A ``sagemaker.pytorch.PyTorch`` of SDK v2 that sends the same request. To train: ``.fit(inputs(job))``.
+    """A ``sagemaker.pytorch.PyTorch`` of SDK v2 that sends the same request. To train:
+    ``.fit(inputs(job))``.
 
-    ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments for ``PyTorch``, which override
-    the job's. Makes the same checks as ``request``.
+    ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments for
+    ``PyTorch``, which override the job's. Makes the same checks as ``request``.
     """
     from launch.platforms.sagemaker import notebook
 
@@ -80,7 +83,9 @@ def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **
 
 
 def inputs(job: Source) -> dict[str, Any]:
-    """The ``inputs`` argument of the estimator's ``fit``: a TrainingInput or FileSystemInput for each data channel."""
+    """The ``inputs`` argument of the estimator's ``fit``: a TrainingInput or FileSystemInput for
+    each data channel.
+    """
     from launch.platforms.sagemaker import notebook
 
     notebook.sdk()
@@ -106,7 +111,9 @@ def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
-    hosts = known["hosts"] if "hosts" in known else None if job.groups else min(job.hosts, MOST_HOSTS)
+    hosts = (
+        known["hosts"] if "hosts" in known else None if job.groups else min(job.hosts, MOST_HOSTS)
+    )
     spec = console.rehearsal(job, known, FAULTS, "sourcedir.tar.gz", build, hosts)
     return rehearse(job, request, spec, console.out).exit_code
 
@@ -161,7 +168,8 @@ def _come_back(known: dict[str, Any]) -> int:
 
     changes = wanted(known) if "update" in known else {}
     console.refuse_others(
-        known, ("update", "stop", "attach", "region", *changes, *(["price"] if "attach" in known else []))
+        known,
+        ("update", "stop", "attach", "region", *changes, *(["price"] if "attach" in known else [])),
     )
     clients = connect(default_region(known.get("region")))
     if "stop" in known:

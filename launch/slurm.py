@@ -1,4 +1,5 @@
-"""One command from the head node of a Slurm cluster to a training job: look first, then submit and follow.
+"""One command from the head node of a Slurm cluster to a training job: look first, then submit and
+follow.
 
 python launch/slurm.py --partition gpu --nodes 2 --gpus 4 --dry-run
 python launch/slurm.py --job configs/jobs/slurm.yaml train.duration=80ep
@@ -16,7 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    # A script's folder comes first in sys.path, where its files would hide packages such as
+    # sagemaker and ray.
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402
@@ -64,7 +66,9 @@ def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
 def _interactive(job: SlurmJob) -> int:
     """Become salloc and srun, which train in this terminal."""
     inside = "SLURM_JOB_ID" in os.environ
-    if refused(offline(job, ROOT) if inside else look(job, probe=False, terminal=True), "not started"):
+    if refused(
+        offline(job, ROOT) if inside else look(job, probe=False, terminal=True), "not started"
+    ):
         return EXIT_ERROR
     words = interactive(job, inside)
     _say_left_out(job)
@@ -72,7 +76,9 @@ def _interactive(job: SlurmJob) -> int:
     tell(shlex.join(words))
     found = {key: os.path.expandvars(value) for key, value in environment(job).items()}
     if "PYTHONPATH" in found:
-        found["PYTHONPATH"] = os.pathsep.join([found["PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])])
+        found["PYTHONPATH"] = os.pathsep.join(
+            [found["PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
     os.environ.update(found)
     try:
         os.execvp(words[0], words)
@@ -83,7 +89,11 @@ def _interactive(job: SlurmJob) -> int:
 
 def _say_left_out(job: SlurmJob) -> None:
     """Name the parts of a batch script that an interactive job does not have."""
-    for flag, given in (("--setup", job.setup), ("--after", job.after), ("--start node", job.start == "node")):
+    for flag, given in (
+        ("--setup", job.setup),
+        ("--after", job.after),
+        ("--start node", job.start == "node"),
+    ):
         if given:
             tell(f"note: {flag} is for batch jobs alone: nothing of it is done here")
 
@@ -99,9 +109,13 @@ def _send(job: SlurmJob, known: dict[str, Any]) -> int:
     try:
         number = submit(script, dependency(job))
     except KeyboardInterrupt:
-        tell("interrupted: the job may have been submitted: `squeue --me` shows it, scancel stops it")
+        tell(
+            "interrupted: the job may have been submitted: `squeue --me` shows it, scancel stops it"
+        )
         return 130
-    console.out(f"submitted job {number} with {script}; run folder {', '.join(map(str, job.runs()))}")
+    console.out(
+        f"submitted job {number} with {script}; run folder {', '.join(map(str, job.runs()))}"
+    )
     if known.get("no_follow"):
         console.out(f"follow it: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
         return 0

@@ -1,4 +1,5 @@
-"""Submits training to Vertex AI as a custom job: checks it, rehearses it on this machine, sends it, and follows it.
+"""Submits training to Vertex AI as a custom job: checks it, rehearses it on this machine, sends it,
+and follows it.
 
 python launch/vertex.py --machine n1-standard-32 --accelerator NVIDIA_TESLA_T4:4 --hosts 2 --dry-run
 python launch/vertex.py --job configs/jobs/vertex.yaml --rehearse
@@ -16,7 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    # A script's folder comes first in sys.path, where its files would hide packages such as
+    # sagemaker and ray.
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402
@@ -32,7 +34,9 @@ from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
-    """Run the command line and return its exit code. ``command``: the command's name in the help."""
+    """Run the command line and return its exit code. ``command``: the command's name in the
+    help.
+    """
     return console.run(_act, vars(build_parser(command).parse_intermixed_args(arguments)))
 
 
@@ -56,7 +60,8 @@ def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
     """The request body for projects.locations.customJobs.create.
 
     ``job``: a job file, its keys as a mapping, or a VertexJob. ``settings``: section.key=value.
-    Sends nothing to Google. Raises ConfigError if a check finds an error, and prints warnings on stderr.
+    Sends nothing to Google. Raises ConfigError if a check finds an error, and prints warnings on
+    stderr.
     """
     return sound(job, settings)
 
@@ -68,7 +73,9 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
-    spec = console.rehearsal(job, known, FAULTS, "bundle.tar.gz", build, given(VertexJob, known).get("hosts"))
+    spec = console.rehearsal(
+        job, known, FAULTS, "bundle.tar.gz", build, given(VertexJob, known).get("hosts")
+    )
     return rehearse(job, request, spec, console.out).exit_code
 
 
@@ -77,7 +84,8 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
     from launch.platforms.vertex.cloud import Clients, back, fill, submit, upload
     from launch.platforms.vertex.preflight.online import online
 
-    located, _, said = prepare(job)  # report what can be checked without a project, before looking for one
+    # report what can be checked without a project, before looking for one
+    located, _, said = prepare(job)
     if refused([finding for finding in said if finding.code != "placeholder"], "nothing was sent"):
         return EXIT_ERROR
     clients = Clients(located.region)
@@ -123,8 +131,10 @@ def _come_back(known: dict[str, Any]) -> int:
         if region not in ("", place):
             raise ConfigError(
                 f"--{action} {whole[0]} is in {place}: leave --region {region} out",
-                code="job-elsewhere", found=region, expected=place,
-            )  # fmt: skip
+                code="job-elsewhere",
+                found=region,
+                expected=place,
+            )
         region = place
     clients = Clients(region or known_region() or DEFAULT_REGION)
     project = fill(VertexJob(project=project or known_project()), clients).project

@@ -7,7 +7,8 @@
     print(run.scores.miou)
     masks = segtrain.load(run.path).predict(["photo.jpg"])
 
-Everything is imported when it is first used: ``import segtrain`` imports no torch. docs/python.md describes each name.
+Everything is imported when it is first used: ``import segtrain`` imports no torch. docs/python.md
+describes each name.
 """
 
 from __future__ import annotations
@@ -29,10 +30,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "plan", "train"]
+__all__ = [
+    "Config",
+    "Predictor",
+    "Run",
+    "data",
+    "evaluate",
+    "export",
+    "load",
+    "losses",
+    "plan",
+    "train",
+]
 
-# Name -> the module to import it from. Names in __all__ that are missing here are modules. No package has the name of a
-# function: importing it would put the package in the function's place.
+# Name -> the module to import it from. Names in __all__ that are missing here are modules. No
+# package has the name of a function: importing it would put the package in the function's place.
 _HOME = {
     "Config": "config",
     "Predictor": "infer.predictor",

@@ -1,4 +1,6 @@
-"""Training and evaluation from Python: ``segtrain.train``, the run that it returns, and ``segtrain.evaluate``."""
+"""Training and evaluation from Python: ``segtrain.train``, the run that it returns, and
+``segtrain.evaluate``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from segtrain.config import Config
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError, refuse_windows
 from segtrain.evaluation.named_scores import NamedScores
-from segtrain.observe.journal import FILE, best_evaluation, curve, finished, last_status, read_journal
+from segtrain.observe.journal import (
+    FILE,
+    best_evaluation,
+    curve,
+    finished,
+    last_status,
+    read_journal,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,17 +37,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. ``done`` is false if the training did not end, as after a signal: ``train`` then resumes it."""
+    """A run folder. ``done`` is false if the training did not end, as after a signal: ``train``
+    then resumes it.
+    """
 
     path: Path
     done: bool = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        """``Run(folder)`` reads ``done`` from the journal. Raises ConfigError if the folder holds no run."""
+        """``Run(folder)`` reads ``done`` from the journal. Raises ConfigError if the folder holds
+        no run.
+        """
         object.__setattr__(self, "path", Path(self.path))
         if self.done is None:
             if not (self.path / FILE).is_file():
-                text = f"{self.path} is not a run folder: it has no {FILE} (segtrain runs DIR lists runs)"
+                text = (
+                    f"{self.path} is not a run folder: it has no {FILE} (segtrain runs DIR "
+                    "lists runs)"
+                )
                 raise ConfigError(text, code="not-a-run-folder", folder=str(self.path))
             object.__setattr__(self, "done", finished(self.path))
 
@@ -51,16 +67,22 @@ class Run:
 
     @property
     def scores(self) -> NamedScores:
-        """The best scores so far. Read them on the host of rank 0. Raises DataError if nothing was scored yet."""
+        """The best scores so far. Read them on the host of rank 0. Raises DataError if nothing was
+        scored yet.
+        """
         from segtrain.evaluation.load import read_description
 
         best = best_evaluation(curve(read_journal(self.path), "eval"))
         if not best:
-            raise DataError(f"{self.path} has no evaluation with a score yet", code="no-scores", run=self.path)
+            raise DataError(
+                f"{self.path} has no evaluation with a score yet", code="no-scores", run=self.path
+            )
         return NamedScores.of(best["scores"], read_description(self.path)[1].names)
 
     def plot(self) -> Any:
-        """The loss and the mIoU over the steps, as a matplotlib figure. Raises MissingExtra without matplotlib."""
+        """The loss and the mIoU over the steps, as a matplotlib figure. Raises MissingExtra without
+        matplotlib.
+        """
         try:
             from matplotlib.figure import Figure
         except ImportError:
@@ -80,7 +102,11 @@ class Run:
         loss, miou = figure.subplots(1, 2)
         loss.plot([event["step"] for event in steps], [event["loss"] for event in steps])
         loss.set(xlabel="step", ylabel="loss", title="training loss")
-        miou.plot([event["step"] for event in evals], [event["scores"]["miou"] for event in evals], marker="o")
+        miou.plot(
+            [event["step"] for event in evals],
+            [event["scores"]["miou"] for event in evals],
+            marker="o",
+        )
         miou.set(xlabel="step", ylabel="mIoU", title="validation mIoU")
         return figure
 
@@ -98,14 +124,17 @@ def train(
 
     Each part that is passed takes the place of what ``config`` describes:
 
-    model: an ``nn.Module`` that returns logits (N, C, h, w) for images float32 (N, 3, H, W); it is trained in place.
-    criterion: a loss of ``segtrain.losses``, or a callable (logits (N, C, H, W), target int64 (N, H, W)) that returns
-    the mean over the pixels whose target is not ``data.ignore_index``.
-    train_data, val_data: map-style datasets with items (image uint8 (H, W, 3) RGB, mask of class ids (H, W), id).
-    trackers: objects with the methods of ``segtrain.observe.tracker.Tracker``; rank 0 calls them.
+    model: an ``nn.Module`` that returns logits (N, C, h, w) for images float32 (N, 3, H, W); it is
+    trained in place. criterion: a loss of ``segtrain.losses``, or a callable (logits (N, C, H, W),
+    target int64 (N, H, W)) that returns the mean over the pixels whose target is not
+    ``data.ignore_index``.
+    train_data, val_data: map-style datasets with items (image uint8 (H, W, 3) RGB, mask of class
+    ids (H, W), id). trackers: objects with the methods of ``segtrain.observe.tracker.Tracker``;
+    rank 0 calls them.
 
-    Training runs in this process. Under torchrun, every rank must call this function. With ``parallel.procs=N``,
-    N processes train; then you cannot pass a model, criterion, data, or trackers. Raises SegtrainError.
+    Training runs in this process. Under torchrun, every rank must call this function. With
+    ``parallel.procs=N``, N processes train; then you cannot pass a model, criterion, data, or
+    trackers. Raises SegtrainError.
     """
     refuse_windows()
     from segtrain.installed import discover, provided
@@ -114,7 +143,10 @@ def train(
     from segtrain.training.start.user_objects import UserObjects, refuse_parts
 
     if not isinstance(config, Config):
-        text = f"segtrain.train takes a Config, not {config!r:.80}: pass segtrain.Config.load('FILE.yaml')"
+        text = (
+            f"segtrain.train takes a Config, not {config!r:.80}: pass "
+            "segtrain.Config.load('FILE.yaml')"
+        )
         raise ConfigError(text, code="not-a-config", found=type(config).__name__)
     own_trackers = tuple(trackers) if isinstance(trackers, list) else trackers
     objects = UserObjects(model, criterion, train_data, val_data, own_trackers)
@@ -124,11 +156,16 @@ def train(
     early.refuse(config, cluster, ranks, objects.names())
     with (
         _kept(),
-        _other_ranks(config, cluster, ranks) if cluster.alone and ranks > 1 else nullcontext(cluster) as member,
+        _other_ranks(config, cluster, ranks)
+        if cluster.alone and ranks > 1
+        else nullcontext(cluster) as member,
     ):
         code = train_rank(config, member, objects=objects, provided=provided())
-    # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal; its last event may still come.
-    at_limit = code == 0 and (config.run_dir / FILE).is_file() and last_status(config.run_dir) == "stopped"
+    # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal; its last
+    # event may still come.
+    at_limit = (
+        code == 0 and (config.run_dir / FILE).is_file() and last_status(config.run_dir) == "stopped"
+    )
     return Run(config.run_dir, done=code == 0 and not at_limit)
 
 
@@ -142,13 +179,16 @@ def evaluate(
     confusion: str | Path | None = None,
     quiet: bool = True,
 ) -> NamedScores:
-    """Score a run on a split, as ``segtrain eval`` does. Under torchrun every rank calls it and gets the same scores.
+    """Score a run on a split, as ``segtrain eval`` does. Under torchrun every rank calls it and
+    gets the same scores.
 
-    overrides: settings of the sections data and eval, such as ``"data.split=test"`` or ``"eval.flip=true"``.
-    data: the folder of the data, if not that of the run, or a map-style dataset of (image, mask, id).
+    overrides: settings of the sections data and eval, such as ``"data.split=test"`` or
+    ``"eval.flip=true"``. data: the folder of the data, if not that of the run, or a map-style
+    dataset of (image, mask, id).
     which: the ``best`` or the ``last`` checkpoint. model: as for ``segtrain.load``.
     images: a folder for the scores of all images and for pictures of the worst and the best ones.
-    confusion: a .csv or .json file for the confusion matrix. quiet: print no table. Raises SegtrainError.
+    confusion: a .csv or .json file for the confusion matrix. quiet: print no table. Raises
+    SegtrainError.
     """
     from segtrain.installed import discover
     from segtrain.training.evaluate_run import score
@@ -156,14 +196,28 @@ def evaluate(
     folder = [f"data.root={json.dumps(str(data))}"] if isinstance(data, (str, Path)) else []
     items = None if folder else data
     settings = [*folder, *overrides]
-    image_file, matrix_file = (Path(path) if path is not None else None for path in (images, confusion))
-    values = score(Path(run), settings, which, discover(), quiet, image_file, matrix_file, items=items, module=model)
+    image_file, matrix_file = (
+        Path(path) if path is not None else None for path in (images, confusion)
+    )
+    values = score(
+        Path(run),
+        settings,
+        which,
+        discover(),
+        quiet,
+        image_file,
+        matrix_file,
+        items=items,
+        module=model,
+    )
     return NamedScores.of(values, values["class_names"])
 
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Restore torch's generators and switches, the numbers of threads, and the environment at the end."""
+    """Restore torch's generators and switches, the numbers of threads, and the environment at the
+    end.
+    """
     import cv2
     import torch
 
@@ -193,7 +247,8 @@ def _processes(config: Config, own_parts: bool) -> int:
         return 1
     if own_parts:
         raise ConfigError(
-            f"parallel.procs={procs} cannot start processes that have your model, loss, data, or trackers: start this "
+            f"parallel.procs={procs} cannot start processes that have your model, loss, data, or "
+            "trackers: start this "
             f"script with torchrun --nproc-per-node {procs}, or leave parallel.procs at auto",
             code="procs-with-parts",
         )
@@ -204,7 +259,9 @@ def _processes(config: Config, own_parts: bool) -> int:
 
 @contextmanager
 def _other_ranks(config: Config, cluster: Cluster, ranks: int) -> Iterator[Cluster]:
-    """Start processes that train the same config, as ranks 1 to ``ranks - 1``. Yields the ``Cluster`` for rank 0."""
+    """Start processes that train the same config, as ranks 1 to ``ranks - 1``. Yields the
+    ``Cluster`` for rank 0.
+    """
     from segtrain.parallel import spawn
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,6 @@
-"""The command-line parser: one function per command, with its arguments and the function that it calls."""
+"""The command-line parser: one function per command, with its arguments and the function that it
+calls.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,15 @@ from segtrain import __version__, commands
 from segtrain.errors import closest
 
 EXAMPLES = """examples:
-  segtrain train                                                 generated street scenes, no data needed
-  segtrain train configs/camvid_cpu.yaml data.root=CamVid        section.key=value overrides the file
-  torchrun --nproc-per-node 8 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid train.batch_size=16
+  segtrain train                                                 generated street scenes, no data
+  needed segtrain train configs/camvid_cpu.yaml data.root=CamVid        section.key=value overrides
+  the file torchrun --nproc-per-node 8 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid
+  train.batch_size=16
 """
 RUN = "run folder, gs://BUCKET/PREFIX (s3://, az://), or sagemaker:JOB"
 WEIGHTS = "run folder, also in a bucket (gs://BUCKET/PREFIX, s3://, az://)"
-# Subcommands of `segtrain launch`, with their help texts. Each names a module in launch/ that has a function
-# ``main(arguments, command)``.
+# Subcommands of `segtrain launch`, with their help texts. Each names a module in launch/ that has a
+# function ``main(arguments, command)``.
 PLATFORMS = {
     "sagemaker": "a training job on Amazon SageMaker",
     "vertex": "a custom job on Vertex AI",
@@ -38,7 +41,9 @@ class _Parser(argparse.ArgumentParser):
         choices = [str(choice) for choice in action.choices or ()]
         near = closest(str(value), choices) if choices and value not in choices else None
         if near:
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}: did you mean {near!r}?")
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r}: did you mean {near!r}?"
+            )
         super()._check_value(action, value)
 
 
@@ -51,13 +56,28 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"segtrain {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_train, _eval, _predict, _export, _data, _analysis, _profile, _launch, _prove, _machine):
+    for add in (
+        _train,
+        _eval,
+        _predict,
+        _export,
+        _data,
+        _analysis,
+        _profile,
+        _launch,
+        _prove,
+        _machine,
+    ):
         add(subparsers)
     return parser
 
 
-def _command(subparsers: Any, name: str, call: Callable[..., int | None], text: str, **more: Any) -> _Parser:
-    """Add a command that calls ``call``. ``text`` describes the command in the list of all commands."""
+def _command(
+    subparsers: Any, name: str, call: Callable[..., int | None], text: str, **more: Any
+) -> _Parser:
+    """Add a command that calls ``call``. ``text`` describes the command in the list of all
+    commands.
+    """
     parser: _Parser = subparsers.add_parser(name, help=text, **more)
     parser.set_defaults(call=call)
     return parser
@@ -66,11 +86,14 @@ def _command(subparsers: Any, name: str, call: Callable[..., int | None], text: 
 def _take_settings(parser: argparse.ArgumentParser) -> None:
     """Mention ``section.key=value`` settings in the command's usage and help.
 
-    They are not declared as arguments. The parser returns unknown words, and cli.py reads them as settings.
+    They are not declared as arguments. The parser returns unknown words, and cli.py reads them as
+    settings.
     """
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
     parser.usage = f"{usage} [section.key=value ...]".replace("%", "%%")
-    parser.epilog = "section.key=value changes a setting; `segtrain train --print-config` lists all settings"
+    parser.epilog = (
+        "section.key=value changes a setting; `segtrain train --print-config` lists all settings"
+    )
     parser.set_defaults(takes_settings=parser)
 
 
@@ -79,13 +102,19 @@ def _json(parser: argparse.ArgumentParser, text: str = "print one JSON object") 
 
 
 def _which(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint (default: best)")
+    parser.add_argument(
+        "--which", choices=("best", "last"), default="best", help="checkpoint (default: best)"
+    )
 
 
 def _train(subparsers: Any) -> None:
     train = _command(subparsers, "train", commands.train, "train a model")
-    train.add_argument("config", nargs="?", help=f"{CONFIG}; the defaults train a small model on generated scenes")
-    train.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
+    train.add_argument(
+        "config", nargs="?", help=f"{CONFIG}; the defaults train a small model on generated scenes"
+    )
+    train.add_argument(
+        "--print-config", action="store_true", help="print the resolved config and exit"
+    )
     _take_settings(train)
 
 
@@ -93,61 +122,118 @@ def _eval(subparsers: Any) -> None:
     score = _command(subparsers, "eval", commands.score, "evaluate a checkpoint of a run")
     score.add_argument("run", help=WEIGHTS)
     _which(score)
-    score.add_argument("--images", metavar="DIR", type=Path, help="write all scores, and the worst and best pictures")
-    score.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix to FILE.csv or .json")
+    score.add_argument(
+        "--images",
+        metavar="DIR",
+        type=Path,
+        help="write all scores, and the worst and best pictures",
+    )
+    score.add_argument(
+        "--confusion",
+        metavar="FILE",
+        type=Path,
+        help="write the confusion matrix to FILE.csv or .json",
+    )
     _json(score, "print one JSON object; mIoU is a fraction in it")
     _take_settings(score)
 
 
 def _predict(subparsers: Any) -> None:
-    predict = _command(subparsers, "predict", commands.predict, "predict masks and overlays for images")
+    predict = _command(
+        subparsers, "predict", commands.predict, "predict masks and overlays for images"
+    )
     predict.add_argument("run", help=f"{WEIGHTS}, or the folder of an export")
-    predict.add_argument("images", nargs="+", help="image files or folders; also settings such as eval.tile=[512,512]")
-    predict.add_argument("--out", default="predictions", help="output folder (default: predictions)")
+    predict.add_argument(
+        "images",
+        nargs="+",
+        help="image files or folders; also settings such as eval.tile=[512,512]",
+    )
+    predict.add_argument(
+        "--out", default="predictions", help="output folder (default: predictions)"
+    )
     predict.add_argument("--no-overlay", action="store_true", help="write masks only")
-    predict.add_argument("--probabilities", action="store_true", help="also write .npz files: float16 (C, H, W)")
+    predict.add_argument(
+        "--probabilities", action="store_true", help="also write .npz files: float16 (C, H, W)"
+    )
     _which(predict)
-    predict.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
-    size = "images of one size to predict at once (default: 1 on a CPU, on a GPU as many as fit, up to 16)"
+    predict.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)"
+    )
+    size = (
+        "images of one size to predict at once (default: 1 on a CPU, on a GPU as many as fit, "
+        "up to 16)"
+    )
     predict.add_argument("--batch-size", type=int, default=0, metavar="N", help=size)
     _take_settings(predict)
 
 
 def _export(subparsers: Any) -> None:
-    export = _command(subparsers, "export", commands.export, "export a run as safetensors and as a verified ONNX file")
+    export = _command(
+        subparsers,
+        "export",
+        commands.export,
+        "export a run as safetensors and as a verified ONNX file",
+    )
     export.add_argument("run", help=WEIGHTS)
-    export.add_argument("--out", help="output folder, also in a bucket (default: RUN/export, or NAME-export here)")
-    export.add_argument("--formats", default="safetensors,onnx", help="comma-separated (default: safetensors,onnx)")
+    export.add_argument(
+        "--out", help="output folder, also in a bucket (default: RUN/export, or NAME-export here)"
+    )
+    export.add_argument(
+        "--formats", default="safetensors,onnx", help="comma-separated (default: safetensors,onnx)"
+    )
     _which(export)
 
 
 def _data(subparsers: Any) -> None:
     data = subparsers.add_parser("data", help="check, fetch, pack, or convert a data set")
     data = data.add_subparsers(required=True, metavar="COMMAND")
-    check = _command(data, "check", commands.data_check, "report every fault of a data set, and its class statistics")
+    check = _command(
+        data,
+        "check",
+        commands.data_check,
+        "report every fault of a data set, and its class statistics",
+    )
     check.add_argument("dir", help="folder of the data set, or s3://BUCKET/FOLDER")
     check.add_argument("--split", action="append", help="split to check (default: train and val)")
-    check.add_argument("--sample", type=int, metavar="N", help="check only N random images of each split")
+    check.add_argument(
+        "--sample", type=int, metavar="N", help="check only N random images of each split"
+    )
     check.add_argument("--seed", type=int, default=0, help="choose another sample (default: 0)")
     _json(check)
     _take_settings(check)
-    fetch = _command(data, "fetch", commands.data_fetch, "copy a data set in a bucket into the disk cache")
+    fetch = _command(
+        data, "fetch", commands.data_fetch, "copy a data set in a bucket into the disk cache"
+    )
     fetch.add_argument("place", help="s3://BUCKET/FOLDER, or a config file with such a data.root")
-    fetch.add_argument("--split", action="append", help="split to fetch (default: all; of a config: train and val)")
+    fetch.add_argument(
+        "--split", action="append", help="split to fetch (default: all; of a config: train and val)"
+    )
     _json(fetch)
     _take_settings(fetch)
     _pack(data)
-    convert = _command(data, "convert", commands.data_convert, "rewrite a data set with PNG masks of class ids")
-    convert.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout of files")
+    convert = _command(
+        data, "convert", commands.data_convert, "rewrite a data set with PNG masks of class ids"
+    )
+    convert.add_argument(
+        "dir", metavar="SRC", help="folder of the data set, in any layout of files"
+    )
     convert.add_argument("folder", metavar="DST", help="output folder, which must be new or empty")
-    convert.add_argument("--split", action="append", help="split to convert (default: all splits of SRC)")
+    convert.add_argument(
+        "--split", action="append", help="split to convert (default: all splits of SRC)"
+    )
     _take_settings(convert)
 
 
 def _pack(data: Any) -> None:
-    pack = _command(data, "pack", commands.data_pack, "pack a data set into indexed tar shards, and verify them")
-    pack.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout, or s3://BUCKET/FOLDER")
-    pack.add_argument("folder", metavar="DST", help="output folder for the shards, or s3://BUCKET/FOLDER")
+    pack = _command(
+        data, "pack", commands.data_pack, "pack a data set into indexed tar shards, and verify them"
+    )
+    pack.add_argument(
+        "dir", metavar="SRC", help="folder of the data set, in any layout, or s3://BUCKET/FOLDER"
+    )
+    pack.add_argument(
+        "folder", metavar="DST", help="output folder for the shards, or s3://BUCKET/FOLDER"
+    )
     pack.add_argument("--split", action="append", help="split to pack (default: all splits of SRC)")
     pack.add_argument(
         "--image",
@@ -156,12 +242,29 @@ def _pack(data: Any) -> None:
         help="keep: copy the files; recompress: JPEG at --quality; "
         "png: PNG in strips, lossless; raw: pixels (default: keep)",
     )
-    pack.add_argument("--quality", type=int, default=95, help="JPEG quality for recompress and --cap (default: 95)")
-    pack.add_argument("--cap", type=int, default=0, help="longest side of an image in pixels (default: no limit)")
-    pack.add_argument("--shard-mb", type=float, default=256, help="size of a shard in MB (default: 256)")
-    pack.add_argument("--workers", type=int, default=0, help="number of threads (default: one per core)")
-    pack.add_argument("--skip-faults", action="store_true", help="leave out faulty files instead of stopping")
-    pack.add_argument("--estimate", action="store_true", help="write nothing; measure each --image choice on samples")
+    pack.add_argument(
+        "--quality",
+        type=int,
+        default=95,
+        help="JPEG quality for recompress and --cap (default: 95)",
+    )
+    pack.add_argument(
+        "--cap", type=int, default=0, help="longest side of an image in pixels (default: no limit)"
+    )
+    pack.add_argument(
+        "--shard-mb", type=float, default=256, help="size of a shard in MB (default: 256)"
+    )
+    pack.add_argument(
+        "--workers", type=int, default=0, help="number of threads (default: one per core)"
+    )
+    pack.add_argument(
+        "--skip-faults", action="store_true", help="leave out faulty files instead of stopping"
+    )
+    pack.add_argument(
+        "--estimate",
+        action="store_true",
+        help="write nothing; measure each --image choice on samples",
+    )
     _json(pack)
     _take_settings(pack)
 
@@ -173,19 +276,40 @@ def _analysis(subparsers: Any) -> None:
     runs.add_argument("dir", nargs="?", default="runs", help=places)
     _json(runs, "print one JSON object per run")
 
-    report = _command(subparsers, "report", commands.report, "write a run's report as one HTML page")
-    report.add_argument("run", help=f"{RUN}; writes RUN/report.html, or NAME-report.html here for a remote run")
+    report = _command(
+        subparsers, "report", commands.report, "write a run's report as one HTML page"
+    )
+    report.add_argument(
+        "run", help=f"{RUN}; writes RUN/report.html, or NAME-report.html here for a remote run"
+    )
     report.add_argument("--open", action="store_true", help="open the page in the browser")
 
-    diff = _command(subparsers, "diff", commands.diff, "compare two runs: config, environment, data, scores, times")
+    diff = _command(
+        subparsers,
+        "diff",
+        commands.diff,
+        "compare two runs: config, environment, data, scores, times",
+    )
     diff.add_argument("a", metavar="A", help=RUN)
     diff.add_argument("b", metavar="B", help=RUN)
     diff.add_argument("--out", type=Path, help="also write a page, FILE.html")
 
-    diagnose = _command(subparsers, "diagnose", commands.diagnose, "find why a run is slow, and what a fix would gain")
-    diagnose.add_argument("run", help=f"{RUN}, or a copy of a job's output; the run may still be running")
-    diagnose.add_argument("--against", metavar="FIXED", help="run with the fix: check the prediction against it")
-    types = "type of the run's machines, such as ml.g5.xlarge, for the cost of each fix (SageMaker jobs know it)"
+    diagnose = _command(
+        subparsers,
+        "diagnose",
+        commands.diagnose,
+        "find why a run is slow, and what a fix would gain",
+    )
+    diagnose.add_argument(
+        "run", help=f"{RUN}, or a copy of a job's output; the run may still be running"
+    )
+    diagnose.add_argument(
+        "--against", metavar="FIXED", help="run with the fix: check the prediction against it"
+    )
+    types = (
+        "type of the run's machines, such as ml.g5.xlarge, for the cost of each fix "
+        "(SageMaker jobs know it)"
+    )
     diagnose.add_argument("--on", metavar="TYPE", default="", help=types)
     _json(diagnose)
     _plan(subparsers, types)
@@ -194,52 +318,89 @@ def _analysis(subparsers: Any) -> None:
 def _plan(subparsers: Any, types: str) -> None:
     plan = _command(subparsers, "plan", commands.plan, "predict time and cost on other machines")
     plan.add_argument("config", nargs="?", help=CONFIG)
-    plan.add_argument("--like", default="", metavar="RUN", help=f"{RUN}: take all figures from it, not from a config")
+    plan.add_argument(
+        "--like",
+        default="",
+        metavar="RUN",
+        help=f"{RUN}: take all figures from it, not from a config",
+    )
     plan.add_argument("--on", metavar="TYPE", default="", help=types)
-    plan.add_argument("--probe", action="store_true", help="measure samples, and a step if there is a GPU (10 s)")
+    plan.add_argument(
+        "--probe", action="store_true", help="measure samples, and a step if there is a GPU (10 s)"
+    )
     places = "aws, gcp, slurm:PARTITION, or types with commas (default: aws)"
     described = "training images of a data set that is not here, with --image-size"
     plan.add_argument("--images", type=int, default=0, metavar="N", help=described)
-    plan.add_argument("--image-size", default="", metavar="HxW", help="height and width of its images: 1024x2048")
+    plan.add_argument(
+        "--image-size", default="", metavar="HxW", help="height and width of its images: 1024x2048"
+    )
     plan.add_argument("--where", default="aws", metavar="PLACE", help=places)
-    plan.add_argument("--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)")
-    plan.add_argument("--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h")
-    plan.add_argument("--budget", type=float, metavar="USD", help="the fastest that costs at most this")
+    plan.add_argument(
+        "--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)"
+    )
+    plan.add_argument(
+        "--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h"
+    )
+    plan.add_argument(
+        "--budget", type=float, metavar="USD", help="the fastest that costs at most this"
+    )
     spot = "price of spot machines as a share of that on demand, such as 0.35"
     plan.add_argument("--spot", type=float, metavar="SHARE", help=spot)
     often = "with --spot: how often a host is taken away, such as 0.05/h"
     plan.add_argument("--preemptions", default="", metavar="RATE", help=often)
     plan.add_argument("--page", type=Path, metavar="FILE", help="also write a page, FILE.html")
-    plan.add_argument("--save", default="", metavar="RUN", help="keep the plan in this run folder, for --record")
-    plan.add_argument("--record", nargs="*", metavar="FOLDER", help="compare finished runs with their plans (runs/)")
+    plan.add_argument(
+        "--save", default="", metavar="RUN", help="keep the plan in this run folder, for --record"
+    )
+    plan.add_argument(
+        "--record",
+        nargs="*",
+        metavar="FOLDER",
+        help="compare finished runs with their plans (runs/)",
+    )
     plan.add_argument("--all", action="store_true", help="all types and numbers of machines")
     _json(plan)
     _take_settings(plan)
 
 
 def _profile(subparsers: Any) -> None:
-    profile = _command(subparsers, "profile", commands.profile, "sample the system or stacks of a run, or trace it")
+    profile = _command(
+        subparsers, "profile", commands.profile, "sample the system or stacks of a run, or trace it"
+    )
     profile.add_argument("action", choices=("on", "off", "status", "trace", "stacks"))
     profile.add_argument("run", type=Path, help="run folder")
-    profile.add_argument("--ms", type=int, help="milliseconds between samples, 100 to 60000 (default: as before)")
+    profile.add_argument(
+        "--ms", type=int, help="milliseconds between samples, 100 to 60000 (default: as before)"
+    )
     profile.add_argument("--steps", type=int, default=5, help="trace: number of steps (default: 5)")
     profile.add_argument("--seconds", type=float, default=10, help="stacks: duration (default: 10)")
-    profile.add_argument("--hz", type=float, default=100, help="stacks: samples per second (default: 100)")
+    profile.add_argument(
+        "--hz", type=float, default=100, help="stacks: samples per second (default: 100)"
+    )
 
 
 def _launch(subparsers: Any) -> None:
     """The launcher has its own parsers, so these subcommands pass all arguments on unchanged."""
-    launch = subparsers.add_parser("launch", help="train on a cloud: check the job, rehearse it here, submit, follow")
+    launch = subparsers.add_parser(
+        "launch", help="train on a cloud: check the job, rehearse it here, submit, follow"
+    )
     platforms = launch.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
     for platform, text in PLATFORMS.items():
         _command(platforms, platform, commands.launch, text, add_help=False)
 
 
 def _prove(subparsers: Any) -> None:
-    prove = _command(subparsers, "prove", commands.prove, "verify the five guarantees on this machine with your config")
+    prove = _command(
+        subparsers,
+        "prove",
+        commands.prove,
+        "verify the five guarantees on this machine with your config",
+    )
     prove.add_argument("config", nargs="?", help=CONFIG)
     prove.add_argument("--ranks", default="1,2,4", help="world sizes to compare (default: 1,2,4)")
-    prove.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default: cpu)")
+    prove.add_argument(
+        "--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default: cpu)"
+    )
     _take_settings(prove)
 
 
@@ -247,13 +408,36 @@ def _machine(subparsers: Any) -> None:
     """Commands that measure and check this machine: bench and doctor."""
     bench = subparsers.add_parser("bench", help="measure parts of a run on this machine")
     parts = bench.add_subparsers(required=True, metavar="COMMAND")
-    rates = _command(parts, "data", commands.bench_data, "measure the input pipeline, and whether GPUs wait for it")
+    rates = _command(
+        parts,
+        "data",
+        commands.bench_data,
+        "measure the input pipeline, and whether GPUs wait for it",
+    )
     rates.add_argument("config", nargs="?", help=CONFIG)
-    rates.add_argument("--samples", type=int, default=64, help="samples to time, spread over the data (default: 64)")
-    rates.add_argument("--seconds", type=float, default=2.0, help="seconds per loader setting (default: 2)")
-    rates.add_argument("--device-ms", type=float, help="milliseconds that a device needs for train.batch_size images")
+    rates.add_argument(
+        "--samples",
+        type=int,
+        default=64,
+        help="samples to time, spread over the data (default: 64)",
+    )
+    rates.add_argument(
+        "--seconds", type=float, default=2.0, help="seconds per loader setting (default: 2)"
+    )
+    rates.add_argument(
+        "--device-ms",
+        type=float,
+        help="milliseconds that a device needs for train.batch_size images",
+    )
     rates.add_argument("--rate", type=float, help="images/s that a device can train on")
     _json(rates)
     _take_settings(rates)
 
-    _json(_command(subparsers, "doctor", commands.doctor, "check this machine and installation for problems"))
+    _json(
+        _command(
+            subparsers,
+            "doctor",
+            commands.doctor,
+            "check this machine and installation for problems",
+        )
+    )

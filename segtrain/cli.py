@@ -1,4 +1,5 @@
-"""The ``segtrain`` command: parses arguments, calls the command's function, and prints an error as one line.
+"""The ``segtrain`` command: parses arguments, calls the command's function, and prints an error as
+one line.
 
 Nothing heavy is imported here, so that ``segtrain --help`` answers at once.
 """
@@ -19,7 +20,8 @@ from segtrain.errors import EXIT_CODES, EXIT_ERROR, SegtrainError, refuse_window
 def main(argv: list[str] | None = None) -> int:
     """Run a command, and return its exit code.
 
-    If a job script has set SEGTRAIN_EXIT_CODES, each process also reports its code in a file (parallel/failure.py).
+    If a job script has set SEGTRAIN_EXIT_CODES, each process also reports its code in a file
+    (parallel/failure.py).
     """
     code: object = 1
     try:
@@ -58,7 +60,10 @@ def _run(argv: list[str] | None) -> int:
         return 0
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            print(f"error: {printable(str(error.filename))}: there is no such file: {error.strerror}", file=sys.stderr)
+            print(
+                f"error: {printable(str(error.filename))}: there is no such file: {error.strerror}",
+                file=sys.stderr,
+            )
             return EXIT_ERROR
         if not _stdout_fails():
             raise
@@ -70,8 +75,10 @@ def _run(argv: list[str] | None) -> int:
         if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
             raise
         print(
-            f"error: this process has reached its limit of memory or threads ({error or 'out of memory'}). Raise the "
-            "limits (ulimit -v, ulimit -u, container memory), or lower data.workers, train.batch_size, or data.crop.",
+            "error: this process has reached its limit of memory or threads "
+            f"({error or 'out of memory'}). Raise the "
+            "limits (ulimit -v, ulimit -u, container memory), or lower data.workers, "
+            "train.batch_size, or data.crop.",
             file=sys.stderr,
         )
         return EXIT_ERROR
@@ -84,20 +91,24 @@ def _prepare_process() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     say_warnings()
-    # Each shard in use needs an open file. Systems keep the soft limit low only for programs that call select().
+    # Each shard in use needs an open file. Systems keep the soft limit low only for programs that
+    # call select().
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # Idle OpenMP threads spin by default. On a shared machine they take the core from the thread that they wait for.
+    # Idle OpenMP threads spin by default. On a shared machine they take the core from the thread
+    # that they wait for.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     # OpenCV would print a warning about unknown tags for each GeoTIFF.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
 
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command's arguments, and its ``section.key=value`` settings. Exits with code 2 for an unknown argument."""
+    """The command's arguments, and its ``section.key=value`` settings. Exits with code 2 for an
+    unknown argument.
+    """
     parser = build_parser()
     if not argv:
         parser.print_help(sys.stderr)
@@ -105,7 +116,8 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     args, overrides = parser.parse_known_args(_joined(argv))
     command = getattr(args, "takes_settings", None)
     if command is not None:
-        if "=" in (getattr(args, "config", None) or ""):  # `segtrain train key=value`, without a file
+        # `segtrain train key=value`, without a file
+        if "=" in (getattr(args, "config", None) or ""):
             overrides, args.config = [args.config, *overrides], None
         _refuse_flags(command, overrides)
     elif overrides and not hasattr(args, "platform"):  # the launcher parses its arguments itself
@@ -114,11 +126,17 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _joined(argv: list[str]) -> list[str]:
-    """Join ``--section.key value`` with ``=``. Otherwise, argparse would take the value for the config file."""
+    """Join ``--section.key value`` with ``=``. Otherwise, argparse would take the value for the
+    config file.
+    """
     joined, rest = [], list(argv)
     while rest:
         word = rest.pop(0)
-        is_setting = word.startswith("--") and "=" not in word and ("." in word or word in ("--out", "--name"))
+        is_setting = (
+            word.startswith("--")
+            and "=" not in word
+            and ("." in word or word in ("--out", "--name"))
+        )
         joined.append(f"{word}={rest.pop(0)}" if is_setting and rest else word)
     return joined
 
@@ -126,20 +144,27 @@ def _joined(argv: list[str]) -> list[str]:
 def _refuse_flags(command: argparse.ArgumentParser, overrides: list[str]) -> None:
     """Exit at a misspelled flag such as ``--wich last``.
 
-    A word such as ``--train.seed=1`` or ``--out=FOLDER`` is a setting, not a flag: it has a dot or is a top-level key.
+    A word such as ``--train.seed=1`` or ``--out=FOLDER`` is a setting, not a flag: it has a dot or
+    is a top-level key.
     """
-    flags = [word for word in overrides if word.startswith("-") and "." not in word.partition("=")[0]]
+    flags = [
+        word for word in overrides if word.startswith("-") and "." not in word.partition("=")[0]
+    ]
     if not flags:
         return
     from segtrain.config import Config
 
-    wrong = [word for word in flags if word.lstrip("-").partition("=")[0] not in Config.model_fields]
+    wrong = [
+        word for word in flags if word.lstrip("-").partition("=")[0] not in Config.model_fields
+    ]
     if wrong:
         command.error(f"unrecognized arguments: {' '.join(wrong)}")
 
 
 def _reports(error: SegtrainError) -> bool:
-    """Whether this rank prints the error: one rank per job, or one per host if the ranks are not connected yet."""
+    """Whether this rank prints the error: one rank per job, or one per host if the ranks are not
+    connected yet.
+    """
     if error.silent is not None:
         return not error.silent
     from segtrain.installed import discover
@@ -160,5 +185,7 @@ def _stdout_fails() -> bool:
 
 
 def _drop_stdout() -> None:
-    """Discard the rest of the output. Otherwise Python fails again when it flushes standard output at exit."""
+    """Discard the rest of the output. Otherwise Python fails again when it flushes standard output
+    at exit.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,8 @@
-"""The commands. Each imports and calls one function of the package, prints the result, and returns its exit code.
+"""The commands. Each imports and calls one function of the package, prints the result, and returns
+its exit code.
 
-``args``: the arguments that arguments.py describes. ``overrides``: ``section.key=value`` settings. ``argv``: all words
-of the command line. A command that returns None exits with code 0.
+``args``: the arguments that arguments.py describes. ``overrides``: ``section.key=value`` settings.
+``argv``: all words of the command line. A command that returns None exits with code 0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
         return _train(args, overrides, argv, on_connected)
 
 
-def _train(args: Namespace, overrides: list[str], argv: list[str], on_connected: Callable[[], None]) -> int:
+def _train(
+    args: Namespace, overrides: list[str], argv: list[str], on_connected: Callable[[], None]
+) -> int:
     from segtrain.config import load_config
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
@@ -40,7 +43,11 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], on_connected:
     cluster = discover()
     ranks = spawn.ranks_here(config, say_on_stderr) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks)
-    with spawn.children(cluster, ranks, argv) if cluster.alone and ranks > 1 else nullcontext(cluster) as cluster:
+    with (
+        spawn.children(cluster, ranks, argv)
+        if cluster.alone and ranks > 1
+        else nullcontext(cluster) as cluster
+    ):
         watch_for_notices(cluster)
         # This imports torch. It is done here so that all ranks import it at the same time.
         from segtrain.training.rank import train
@@ -60,7 +67,15 @@ def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         lambda text: None if cluster.local_rank else say_on_stderr(text),
         services=run_services(),
     )
-    result = score(run, overrides, args.which, cluster, quiet=args.json, images=args.images, confusion=args.confusion)
+    result = score(
+        run,
+        overrides,
+        args.which,
+        cluster,
+        quiet=args.json,
+        images=args.images,
+        confusion=args.confusion,
+    )
     if args.json and not cluster.rank:
         print(json.dumps(result))
 
@@ -72,8 +87,14 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
     if is_bucket(args.out):
         fix = f"choose a local folder, and copy it to {args.out} afterwards"
-        raise ConfigError(f"--out={args.out}: a bucket cannot hold predictions: {fix}", code="output-in-bucket")
-    settings = [word for word in args.images if re.match(r"(--)?[a-z_]+\.[a-z_.]+=", word) and not Path(word).exists()]
+        raise ConfigError(
+            f"--out={args.out}: a bucket cannot hold predictions: {fix}", code="output-in-bucket"
+        )
+    settings = [
+        word
+        for word in args.images
+        if re.match(r"(--)?[a-z_]+\.[a-z_.]+=", word) and not Path(word).exists()
+    ]
     images = [word for word in args.images if word not in settings]
     for place in filter(is_bucket, images):
         says = f"{place}: predict reads images from the disk: copy them to a local folder first"
@@ -90,7 +111,9 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         batch_size=args.batch_size,
         say=say,
     )
-    kinds = ["masks"] + ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities
+    kinds = (
+        ["masks"] + ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities
+    )
     say(f"{len(done)} " + ", ".join(f"{kind} in {args.out}/{kind}" for kind in kinds))
 
 
@@ -99,9 +122,12 @@ def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.runs.weights import with_weights
 
     run = with_weights(args.run, args.which, services=run_services())
-    # The default is a folder in the run folder; for a run in a bucket, a folder in the working directory.
+    # The default is a folder in the run folder; for a run in a bucket, a folder in the working
+    # directory.
     home = args.run.rstrip("/")
-    folder = f"{home}/export" if str(run) == str(Path(args.run)) else f"{home.rpartition('/')[2]}-export"
+    folder = (
+        f"{home}/export" if str(run) == str(Path(args.run)) else f"{home.rpartition('/')[2]}-export"
+    )
     done = export(run, args.out or folder, tuple(args.formats.split(",")), which=args.which)
     say("\n".join(map(str, done.urls or done.files)))
     if done.onnx:
@@ -177,7 +203,13 @@ def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.report.diff import diff
     from segtrain.insight.runs.remote import local
 
-    say(diff(local(args.a, services=run_services()).folder, local(args.b, services=run_services()).folder, args.out))
+    say(
+        diff(
+            local(args.a, services=run_services()).folder,
+            local(args.b, services=run_services()).folder,
+            args.out,
+        )
+    )
 
 
 def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
@@ -214,7 +246,9 @@ def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:
         make_config({"log": {"profile_ms": args.ms}}, source="--ms")
         if not args.ms:
             fix = f"to stop the profile: segtrain profile off {quote(str(args.run))}"
-            raise ConfigError(f"--ms=0 is not an interval; {fix}", code="interval-is-zero", key="--ms")
+            raise ConfigError(
+                f"--ms=0 is not an interval; {fix}", code="interval-is-zero", key="--ms"
+            )
     if args.action == "stacks":
         from segtrain.observe.trace import stacks
 

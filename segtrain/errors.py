@@ -1,4 +1,6 @@
-"""Errors that a user can act on: one base class, a stable code for each kind of mistake, and the exit codes."""
+"""Errors that a user can act on: one base class, a stable code for each kind of mistake, and the
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from typing import Any
 EXIT_ERROR = 2
 # EX_TEMPFAIL of sysexits.h: the state is saved, and the same command continues the run.
 EXIT_RESUMABLE = 75
-# Another rank has ended, and this rank has made no mistake. The same command continues from the newest checkpoint.
+# Another rank has ended, and this rank has made no mistake. The same command continues from the
+# newest checkpoint.
 EXIT_RANK_LOST = 76
-# Environment variable with a folder where each process leaves its exit code: see report_exit in parallel/failure.py.
+# Environment variable with a folder where each process leaves its exit code: see report_exit in
+# parallel/failure.py.
 EXIT_CODES = "SEGTRAIN_EXIT_CODES"
 
 
@@ -24,15 +28,24 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def refuse_windows() -> None:
-    """Raises ConfigError on Windows, which lacks the signals, processes, and locks that training needs."""
+    """Raises ConfigError on Windows, which lacks the signals, processes, and locks that training
+    needs.
+    """
     if sys.platform == "win32":
-        text = "segtrain trains and evaluates on Linux and macOS: on Windows, use WSL 2 (wsl --install)"
+        text = (
+            "segtrain trains and evaluates on Linux and macOS: on Windows, use WSL 2 (wsl "
+            "--install)"
+        )
         raise ConfigError(text, code="windows-unsupported")
 
 
 def kind_of(value: object) -> str:
     """Describe a wrong argument for a message: "the class Net" or "of the type str"."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of the type {type(value).__name__}"
+    return (
+        f"the class {value.__name__}"
+        if isinstance(value, type)
+        else f"of the type {type(value).__name__}"
+    )
 
 
 def reason_of(error: Exception) -> str:
@@ -43,15 +56,18 @@ def reason_of(error: Exception) -> str:
 class SegtrainError(Exception):
     """An error whose message says what is wrong, where (file, key, value), and how to fix it.
 
-    ``code`` is a stable name for the kind of mistake, such as ``mask-size-differs``. ``values`` holds the details, such
-    as the file. Programs and tests should read these two fields, because the message may be reworded at any time.
-    The command line prints the message on one line, without a traceback, and exits with ``exit_code``.
+    ``code`` is a stable name for the kind of mistake, such as ``mask-size-differs``. ``values``
+    holds the details, such as the file. Programs and tests should read these two fields, because
+    the message may be reworded at any time. The command line prints the message on one line,
+    without a traceback, and exits with ``exit_code``.
     """
 
     exit_code = EXIT_ERROR
-    # Whether another rank reports the error. None: every rank of a host raises it, and the first rank reports it.
+    # Whether another rank reports the error. None: every rank of a host raises it, and the first
+    # rank reports it.
     silent: bool | None = None
-    # Settings that fix the error, if known, such as "data.label_map" -> value. The message shows how to paste them.
+    # Settings that fix the error, if known, such as "data.label_map" -> value. The message shows
+    # how to paste them.
     settings: dict[str, Any] | None = None
 
     def __init__(self, message: str = "", *, code: str = "", **values: Any) -> None:
@@ -69,7 +85,9 @@ class DataError(SegtrainError):
 
 
 def file_error(file: Any, reason: str, *, code: str, **values: Any) -> DataError:
-    """An error about one file. The message begins with its name, which is also ``values["file"]``."""
+    """An error about one file. The message begins with its name, which is also
+    ``values["file"]``.
+    """
     return DataError(f"{file}: {reason}", code=code, file=file, **values)
 
 
@@ -94,8 +112,13 @@ class MissingExtra(SegtrainError):
 
 
 def without_platforms(key: str, value: object) -> ConfigError:
-    """The error for a setting that needs segtrain/platforms/ in an installation of the core alone."""
-    text = f"{key}={value} needs segtrain.platforms, which this installation lacks: install the whole of segtrain"
+    """The error for a setting that needs segtrain/platforms/ in an installation of the core
+    alone.
+    """
+    text = (
+        f"{key}={value} needs segtrain.platforms, which this installation lacks: install the "
+        "whole of segtrain"
+    )
     return ConfigError(text, code="platforms-missing", key=key)
 
 

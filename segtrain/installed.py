@@ -1,4 +1,6 @@
-"""What this installation adds to the core: the lists of segtrain.platforms, or nothing if that package is absent."""
+"""What this installation adds to the core: the lists of segtrain.platforms, or nothing if that
+package is absent.
+"""
 
 from __future__ import annotations
 

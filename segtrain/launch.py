@@ -1,6 +1,8 @@
-"""The launcher for use in Python: ``from segtrain.launch import sagemaker``, with a checkout or an installed package.
+"""The launcher for use in Python: ``from segtrain.launch import sagemaker``, with a checkout or an
+installed package.
 
-A wheel contains launch/ as segtrain/_checkout/launch, because ROS 2 also has a package named ``launch``.
+A wheel contains launch/ as segtrain/_checkout/launch, because ROS 2 also has a package named
+``launch``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ def home() -> Path:
     for folder in (package / "_checkout", package.parent):
         if (folder / "launch/sagemaker.py").is_file() and (folder / _NEEDED).is_file():
             return folder
-    why = f"{package} was installed without the launcher (launch/): install segtrain from its wheel, or use a checkout"
+    why = (
+        f"{package} was installed without the launcher (launch/): install segtrain from its "
+        "wheel, or use a checkout"
+    )
     raise ConfigError(why, code="launcher-missing")
 
 
@@ -32,7 +37,10 @@ def _load() -> None:
         if folder in [Path(path).resolve() for path in getattr(known, "__path__", ())]:
             return
         other = getattr(known, "__file__", None)
-        why = f"another package named 'launch' is loaded already ({other}): import segtrain.launch before it"
+        why = (
+            f"another package named 'launch' is loaded already ({other}): import "
+            "segtrain.launch before it"
+        )
         raise ConfigError(why, code="another-launch-package")
     init, paths = folder / "__init__.py", [str(folder)]
     spec = importlib.util.spec_from_file_location("launch", init, submodule_search_locations=paths)

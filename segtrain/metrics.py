@@ -16,10 +16,11 @@ from segtrain.errors import DataError, SegtrainError, some_of
 
 @torch.no_grad()
 def predict_classes(logits: Tensor, nonfinite: list[Tensor] | None = None) -> Tensor:
-    """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes.
+    """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64
+    above 256 classes.
 
-    nonfinite: a list, to which a bool tensor (N,) is appended. It says for each image whether the largest logit of any
-    pixel is NaN or infinite.
+    nonfinite: a list, to which a bool tensor (N,) is appended. It says for each image whether the
+    largest logit of any pixel is NaN or infinite.
     """
     dtype = torch.uint8 if logits.shape[1] <= 256 else torch.int64
     if logits.device.type != "cpu" or not logits.is_contiguous():
@@ -39,7 +40,9 @@ def predict_classes(logits: Tensor, nonfinite: list[Tensor] | None = None) -> Te
 
 
 def _note_nonfinite(best: Tensor, nonfinite: list[Tensor] | None) -> None:
-    """Append which images of ``best`` (N, H, W) hold NaN or an infinity. Does not wait for a GPU."""
+    """Append which images of ``best`` (N, H, W) hold NaN or an infinity. Does not wait for a
+    GPU.
+    """
     if nonfinite is not None:
         nonfinite.append(~torch.stack(best.flatten(1).aminmax(dim=1)).isfinite().all(0))
 
@@ -47,38 +50,57 @@ def _note_nonfinite(best: Tensor, nonfinite: list[Tensor] | None) -> None:
 def nonfinite_logits(images: list[str]) -> SegtrainError:
     """The error for a model whose logits on these images are NaN or infinite."""
     why = f"the model's logits are NaN or infinite on {len(images)} image{'s' * (len(images) > 1)}"
-    fix = "look for a division by zero, a logarithm, or an overflow in the model, or try train.precision=fp32"
-    return SegtrainError(f"{why} ({some_of(images, 3)}): {fix}", code="logits-not-finite", images=images)
+    fix = (
+        "look for a division by zero, a logarithm, or an overflow in the model, or try "
+        "train.precision=fp32"
+    )
+    return SegtrainError(
+        f"{why} ({some_of(images, 3)}): {fix}", code="logits-not-finite", images=images
+    )
 
 
 def confusions(
-    pred: Tensor, target: Tensor, num_classes: int, ignore_index: int = 255, later: list[Tensor] | None = None
+    pred: Tensor,
+    target: Tensor,
+    num_classes: int,
+    ignore_index: int = 255,
+    later: list[Tensor] | None = None,
 ) -> Tensor:
     """int64 (N, C, C): pixels of each of N images by true class (row) and predicted class (column).
 
-    pred, target: integers (N, ...) of any type. Pixels whose target is ``ignore_index`` do not count. Raises DataError
-    if either holds another id outside 0..C-1; it names the smallest and the largest. This check waits for a GPU. If the
-    list ``later`` is given, nothing is checked here. Instead, a tensor on the device is appended to the list, and
-    ``refuse_unknown`` checks it.
+    pred, target: integers (N, ...) of any type. Pixels whose target is ``ignore_index`` do not
+    count. Raises DataError if either holds another id outside 0..C-1; it names the smallest and the
+    largest. This check waits for a GPU. If the list ``later`` is given, nothing is checked here.
+    Instead, a tensor on the device is appended to the list, and ``refuse_unknown`` checks it.
     """
     if pred.shape != target.shape:
-        why = f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
+        why = (
+            f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: "
+            "resize one first"
+        )
         raise DataError(why, code="prediction-shape")
     images, cells = len(pred), num_classes * num_classes
     valid = target != ignore_index
-    # For each image, bin 0 is for void and the last one for ids outside 0..C-1. int32 is the fastest type.
+    # For each image, bin 0 is for void and the last one for ids outside 0..C-1. int32 is the
+    # fastest type.
     index = torch.where(valid, target.int() * num_classes + pred.int() + 1, 0)
     if target.dtype != torch.uint8:
         index = torch.where(valid & (target < 0), cells + 1, index)
     index = index.clamp_(0, cells + 1).flatten(1)
     if images > 1:
         wide = index if images * (cells + 2) < 2**31 else index.long()
-        index = wide + torch.arange(images, dtype=wide.dtype, device=wide.device)[:, None] * (cells + 2)
+        index = wide + torch.arange(images, dtype=wide.dtype, device=wide.device)[:, None] * (
+            cells + 2
+        )
     # On a CPU bincount is faster.
     count = histogram if index.is_cuda else torch.bincount
     counts = count(index.flatten(), minlength=images * (cells + 2)).view(images, cells + 2)
     tables = counts[:, 1:-1].view(images, num_classes, num_classes)
-    ends = [*pred.aminmax(), *torch.where(valid, target, 0).aminmax()] if pred.numel() else [*counts.new_zeros(4)]
+    ends = (
+        [*pred.aminmax(), *torch.where(valid, target, 0).aminmax()]
+        if pred.numel()
+        else [*counts.new_zeros(4)]
+    )
     found = torch.stack([*(end.long() for end in ends), counts[:, -1].sum()])
     if later is None:
         refuse_unknown([found], num_classes, ignore_index)
@@ -88,30 +110,45 @@ def confusions(
 
 
 def histogram(index: Tensor, minlength: int) -> Tensor:
-    """int64 (minlength,): ``torch.bincount`` of ids below ``minlength``, without waiting for a GPU."""
-    return add_up(minlength, index, torch.ones((), dtype=torch.int64, device=index.device).expand(len(index)))
+    """int64 (minlength,): ``torch.bincount`` of ids below ``minlength``, without waiting for a
+    GPU.
+    """
+    return add_up(
+        minlength, index, torch.ones((), dtype=torch.int64, device=index.device).expand(len(index))
+    )
 
 
 def refuse_unknown(later: list[Tensor], num_classes: int, ignore_index: int = 255) -> None:
-    """Check what ``confusions`` appended to ``later``. Raises DataError for unknown ids. Waits once for the device."""
+    """Check what ``confusions`` appended to ``later``. Raises DataError for unknown ids. Waits once
+    for the device.
+    """
     for least, most, *ids, unknown in torch.stack(later).tolist() if later else []:
         if least < 0 or most >= num_classes:
-            why = f"the prediction holds classes {least}..{most} instead of 0..{num_classes - 1}: use another model"
-            raise DataError(why, code="prediction-classes", found=(least, most), expected=num_classes)
+            why = (
+                f"the prediction holds classes {least}..{most} instead of "
+                f"0..{num_classes - 1}: use another model"
+            )
+            raise DataError(
+                why, code="prediction-classes", found=(least, most), expected=num_classes
+            )
         if unknown:
             wrong = sorted({end for end in ids if not 0 <= end < num_classes})
             known = f"classes are 0..{num_classes - 1}, and {ignore_index} is void"
-            why = f"{unknown} pixels of the target have ids such as {wrong}, but {known}: map them in data.label_map"
+            why = (
+                f"{unknown} pixels of the target have ids such as {wrong}, but {known}: map "
+                "them in data.label_map"
+            )
             raise DataError(why, code="unknown-ids", pixels=unknown, found=wrong)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores in [0, 1], as Python floats made from integer counts: equal counts give equal scores to the last bit.
+    """Scores in [0, 1], as Python floats made from integer counts: equal counts give equal scores
+    to the last bit.
 
-    A class that is neither in the target nor predicted has no score (nan), and does not count in the means. A class
-    that is only predicted has IoU and Dice 0, which count in the means, and no accuracy (recall). Without any pixel,
-    every score is nan.
+    A class that is neither in the target nor predicted has no score (nan), and does not count in
+    the means. A class that is only predicted has IoU and Dice 0, which count in the means, and no
+    accuracy (recall). Without any pixel, every score is nan.
     """
 
     miou: float
@@ -131,11 +168,19 @@ class Scores:
 
     @classmethod
     def from_confusion(cls, counts: Any) -> Scores:
-        """Scores of a confusion matrix: (C, C) integers (tensor, array, or lists), a row per class of the target."""
+        """Scores of a confusion matrix: (C, C) integers (tensor, array, or lists), a row per class
+        of the target.
+        """
         table = torch.as_tensor(counts)
-        hits, pixels, predicted = (part.tolist() for part in (table.diagonal(), table.sum(1), table.sum(0)))
-        iou = tuple(_ratio(hit, truth + guess - hit) for hit, truth, guess in zip(hits, pixels, predicted))
-        dice = tuple(_ratio(2 * hit, truth + guess) for hit, truth, guess in zip(hits, pixels, predicted))
+        hits, pixels, predicted = (
+            part.tolist() for part in (table.diagonal(), table.sum(1), table.sum(0))
+        )
+        iou = tuple(
+            _ratio(hit, truth + guess - hit) for hit, truth, guess in zip(hits, pixels, predicted)
+        )
+        dice = tuple(
+            _ratio(2 * hit, truth + guess) for hit, truth, guess in zip(hits, pixels, predicted)
+        )
         recall = tuple(map(_ratio, hits, pixels))
         return cls(
             miou=_mean(iou),
@@ -150,7 +195,9 @@ class Scores:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; nan becomes None. Adds the number of classes, and of classes in the target."""
+        """Plain values for JSON; nan becomes None. Adds the number of classes, and of classes in
+        the target.
+        """
         counts = {"classes": len(self.pixels), "classes_present": self.classes_present}
         return counts | {
             key: [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
@@ -158,7 +205,9 @@ class Scores:
         }
 
     def table(self, names: Sequence[str]) -> str:
-        """One line per class and one of means; the last columns show the share of pixels in truth and prediction."""
+        """One line per class and one of means; the last columns show the share of pixels in truth
+        and prediction.
+        """
         found, expected = len(names), len(self.iou)
         if found != expected:
             why = f"{found} class names for {expected} classes: give one name per class"
@@ -173,7 +222,10 @@ class Scores:
         present = self.classes_present
         few = f" ({present} of {len(names)} classes)" if present < len(names) else ""
         means = " ".join(map(_percent, (self.miou, self.mean_dice, self.mean_accuracy)))
-        lines.append(f"{'all classes':{width}} {means}   pixel accuracy {_percent(self.accuracy).strip()} %{few}")
+        lines.append(
+            f"{'all classes':{width}} {means}   pixel accuracy "
+            f"{_percent(self.accuracy).strip()} %{few}"
+        )
         return "\n".join(lines)
 
 

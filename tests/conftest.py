@@ -22,15 +22,23 @@ from segtrain.errors import SegtrainError
 if TYPE_CHECKING:
     from cloud.bucket import BucketServer
 
-# Ranks and xdist workers share the cores: more threads only wait for each other, and must not spin while they wait (see
-# segtrain/cli.py). Set before torch is imported.
+# Ranks and xdist workers share the cores: more threads only wait for each other, and must not spin
+# while they wait (see segtrain/cli.py). Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("", "kit", "core", "data", "insight", "platforms", "project")
-PATHS = [ROOT, *(ROOT / "tests" / name for name in PARTS)]  # as in pyproject.toml, for processes that tests start
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# as in pyproject.toml, for processes that tests start
+PATHS = [ROOT, *(ROOT / "tests" / name for name in PARTS)]
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 @contextmanager
@@ -45,7 +53,9 @@ def refused(code: str, **values: Any) -> Iterator[pytest.ExceptionInfo[SegtrainE
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[Any]:
-    """Almost all objects that collecting tests makes stay: the garbage collector would go through them for seconds."""
+    """Almost all objects that collecting tests makes stay: the garbage collector would go through
+    them for seconds.
+    """
     gc.disable()
     try:
         return (yield)
@@ -61,7 +71,9 @@ _NUMBERS = itertools.count()
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not in tmp_path: thousands of tests need none, and each one makes the next one slower.
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path_factory.getbasetemp() / f"caches/{next(_NUMBERS)}"))
+    monkeypatch.setenv(
+        "SEGTRAIN_CACHE", str(tmp_path_factory.getbasetemp() / f"caches/{next(_NUMBERS)}")
+    )
     for name in LAUNCHER_VARIABLES:  # a rendezvous of one test must not reach the next
         monkeypatch.delenv(name, raising=False)
 
@@ -81,8 +93,12 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketSe
 
 @pytest.fixture
 def no_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No request is sent a second time because its answer is late, which on a busy machine any may be."""
-    monkeypatch.setattr("segtrain.data.bucket.readahead_window.ReadAheadWindow.may_repeat", lambda self: False)
+    """No request is sent a second time because its answer is late, which on a busy machine any may
+    be.
+    """
+    monkeypatch.setattr(
+        "segtrain.data.bucket.readahead_window.ReadAheadWindow.may_repeat", lambda self: False
+    )
 
 
 @pytest.fixture
@@ -113,15 +129,20 @@ class Process:
 
 
 class Zygote:
-    """Starts segtrain's command line, or Python code, in a fork of a process that has imported torch already."""
+    """Starts segtrain's command line, or Python code, in a fork of a process that has imported
+    torch already.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, 0
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
         self._process = subprocess.Popen(
             [sys.executable, str(ROOT / "tests/kit/zygote.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         assert json.loads(self._read())["ready"]
 
     def _read(self) -> str:
@@ -141,7 +162,9 @@ class Zygote:
         what = {"code": code} if code else {"args": [str(arg) for arg in args]}
         env = {"SEGTRAIN_CACHE": str(self._folder / "cache"), **env}
         return Process(
-            self, self.ask({**what, "env": env, "cwd": str(cwd or self._folder), "out": str(out)})["pid"], out
+            self,
+            self.ask({**what, "env": env, "cwd": str(cwd or self._folder), "out": str(out)})["pid"],
+            out,
         )
 
     def start_ranks(
@@ -151,14 +174,18 @@ class Zygote:
 
         port = free_port()
         places = [Cluster(rank, world, rank, world, "127.0.0.1", port) for rank in range(world)]
-        return [self.start(*args, code=code, cwd=cwd, **{**place.environment(), **env}) for place in places]
+        return [
+            self.start(*args, code=code, cwd=cwd, **{**place.environment(), **env})
+            for place in places
+        ]
 
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.kill()  # it holds nothing to put away, and how long it would take to leave depends on the load
+        # it holds nothing to put away, and how long it would take to leave depends on the load
+        self._process.kill()
         self._process.wait()
 
 
@@ -171,7 +198,9 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 @pytest.fixture
 def run_ranks(zygote: Zygote) -> Callable[..., list[str]]:
-    """``run_ranks(code, world)`` runs Python code on ``world`` gloo ranks; returns what each printed."""
+    """``run_ranks(code, world)`` runs Python code on ``world`` gloo ranks; returns what each
+    printed.
+    """
 
     def run(code: str, world: int, **env: str) -> list[str]:
         processes = zygote.start_ranks(world, code=code, **env)
@@ -185,9 +214,13 @@ def run_ranks(zygote: Zygote) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def segtrain(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``segtrain("train", "key=value", ...)`` as a user's process in ``tmp_path``; output captured."""
+    """``segtrain("train", "key=value", ...)`` as a user's process in ``tmp_path``; output
+    captured.
+    """
 
-    def call(*arguments: object, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+    def call(
+        *arguments: object, timeout: float = 240, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "segtrain", *map(str, arguments)],
             cwd=tmp_path,
@@ -223,7 +256,9 @@ def public() -> Iterator[Path]:
 
 @pytest.fixture
 def ordinary() -> Callable[..., str]:
-    """``ordinary("train", ...)``: Python code that runs segtrain as a user whom file rights bind, which root is not."""
+    """``ordinary("train", ...)``: Python code that runs segtrain as a user whom file rights bind,
+    which root is not.
+    """
 
     def code(*arguments: object) -> str:
         words = [str(argument) for argument in arguments]

@@ -1,4 +1,6 @@
-"""litdata's streaming data set with samples as in naive.py, in a module that its worker processes can import."""
+"""litdata's streaming data set with samples as in naive.py, in a module that its worker processes
+can import.
+"""
 
 from __future__ import annotations
 

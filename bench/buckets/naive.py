@@ -1,9 +1,11 @@
-"""The usual ways to read a bucket, on a device of a fixed step time: a line of JSON with the time of each step.
+"""The usual ways to read a bucket, on a device of a fixed step time: a line of JSON with the time
+of each step.
 
     python bench/buckets/naive.py SOURCE '{"folder": ..., "url": ..., "marks": ..., ...}'
 
-SOURCE: files (torch DataLoader on a folder or a mount), webdataset, litdata, s3torch. Each runs in an environment that
-has its library. Every one decodes whole images with OpenCV, scales, crops, and flips, in two worker processes.
+SOURCE: files (torch DataLoader on a folder or a mount), webdataset, litdata, s3torch. Each runs in
+an environment that has its library. Every one decodes whole images with OpenCV, scales, crops, and
+flips, in two worker processes.
 """
 
 from __future__ import annotations
@@ -30,12 +32,20 @@ def sample(image: bytes, mask: bytes, request: dict[str, Any]) -> tuple[torch.Te
     labels = cv2.imdecode(np.frombuffer(mask, np.uint8), cv2.IMREAD_GRAYSCALE)
     (height, width), (least, most) = request["crop"], request["scale"]
     factor = max(random.uniform(least, most), height / labels.shape[0], width / labels.shape[1])
-    size = (max(width, round(factor * labels.shape[1])), max(height, round(factor * labels.shape[0])))
-    pixels, labels = cv2.resize(pixels, size), cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
+    size = (
+        max(width, round(factor * labels.shape[1])),
+        max(height, round(factor * labels.shape[0])),
+    )
+    pixels, labels = (
+        cv2.resize(pixels, size),
+        cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST),
+    )
     top, left = random.randint(0, size[1] - height), random.randint(0, size[0] - width)
     window = np.s_[top : top + height, left : left + width]
     turned = slice(None, None, random.choice((1, -1)))
-    return torch.from_numpy(pixels[window][:, turned].copy()), torch.from_numpy(labels[window][:, turned].copy())
+    return torch.from_numpy(pixels[window][:, turned].copy()), torch.from_numpy(
+        labels[window][:, turned].copy()
+    )
 
 
 class Files(Dataset):
@@ -43,7 +53,9 @@ class Files(Dataset):
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request, root = request, Path(request["folder"])
-        self.names = [(str(path), str(root / "masks/train" / f"{path.stem}.png")) for path in _images(root)]
+        self.names = [
+            (str(path), str(root / "masks/train" / f"{path.stem}.png")) for path in _images(root)
+        ]
 
     def __len__(self) -> int:
         return AHEAD_OF_EPOCH
@@ -74,7 +86,8 @@ class S3Objects(Dataset):
             }
             self.parts = [
                 S3MapDataset.from_objects(
-                    [f"{self.request['url']}/{part}/train/{key}.{end}" for key in self.keys], **settings
+                    [f"{self.request['url']}/{part}/train/{key}.{end}" for key in self.keys],
+                    **settings,
                 )
                 for part, end in (("images", "jpg"), ("masks", "png"))
             ]
@@ -83,19 +96,29 @@ class S3Objects(Dataset):
 
 
 def webdataset(request: dict[str, Any]) -> Iterable[Any]:
-    """Its own reader of tar shards, each streamed by curl as its documentation does, with a shuffle buffer."""
+    """Its own reader of tar shards, each streamed by curl as its documentation does, with a shuffle
+    buffer.
+    """
     import webdataset as wds
 
     address = f"{request['endpoint']}/{request['url'].removeprefix('s3://')}-shards"
     shards = sorted(path.relative_to(f"{request['folder']}-shards") for path in _shards(request))
     urls = [f"pipe:curl -s {address}/{shard}" for shard in shards]
-    dataset = wds.WebDataset(urls, resampled=True, shardshuffle=False, empty_check=False).shuffle(100)
-    made = dataset.to_tuple("jpg;image.jpg", "mask.png;png").map(lambda pair: sample(*pair, request))
+    dataset = wds.WebDataset(urls, resampled=True, shardshuffle=False, empty_check=False).shuffle(
+        100
+    )
+    made = dataset.to_tuple("jpg;image.jpg", "mask.png;png").map(
+        lambda pair: sample(*pair, request)
+    )
     return DataLoader(made, batch_size=request["batch"], num_workers=request["workers"])
 
 
 def _shards(request: dict[str, Any]) -> list[Path]:
-    return [path for path in Path(f"{request['folder']}-shards").rglob("*.tar") if "train" in path.as_posix()]
+    return [
+        path
+        for path in Path(f"{request['folder']}-shards").rglob("*.tar")
+        if "train" in path.as_posix()
+    ]
 
 
 def litdata(request: dict[str, Any]) -> Iterable[Any]:
@@ -105,10 +128,21 @@ def litdata(request: dict[str, Any]) -> Iterable[Any]:
 
     folder = Path(f"{request['folder']}-litdata")
     if not (folder / "index.json").exists():
-        lit.optimize(_content, Files(request).names, str(folder), chunk_bytes="8MB", num_workers=1, verbose=False)
+        lit.optimize(
+            _content,
+            Files(request).names,
+            str(folder),
+            chunk_bytes="8MB",
+            num_workers=1,
+            verbose=False,
+        )
     url, options = f"{request['url']}-litdata", {"endpoint_url": request["endpoint"]}
-    chunks = Chunks(request, input_dir=url, cache_dir=request["cache"], shuffle=True, storage_options=options)
-    return lit.StreamingDataLoader(chunks, batch_size=request["batch"], num_workers=request["workers"])
+    chunks = Chunks(
+        request, input_dir=url, cache_dir=request["cache"], shuffle=True, storage_options=options
+    )
+    return lit.StreamingDataLoader(
+        chunks, batch_size=request["batch"], num_workers=request["workers"]
+    )
 
 
 def _content(pair: tuple[str, str]) -> dict[str, bytes]:

@@ -1,4 +1,6 @@
-"""Generated images for the buckets' benches: as large as those of ImageNet, or as those of driving scenes; files and shards."""
+"""Generated images for the buckets' benches: as large as those of ImageNet, or as those of driving
+scenes; files and shards.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _SCENES = 8  # different streets; every image has its own sensor noise
 
 @dataclass(frozen=True)
 class Kind:
-    """A data set: (height, width) of the images and of a crop, range of scales, JPEG quality, strength of the noise."""
+    """A data set: (height, width) of the images and of a crop, range of scales, JPEG quality,
+    strength of the noise.
+    """
 
     size: tuple[int, int]
     crop: tuple[int, int]
@@ -37,8 +41,14 @@ KINDS = {
 
 
 def make(folder: Path, name: str, count: int) -> str:
-    """Write ``count`` pairs and their shards into the bucket below ``folder``, once. Returns a line that says what it is."""
-    files, shards, made = folder / BUCKET / name, folder / BUCKET / f"{name}-shards", folder / f"{name}.json"
+    """Write ``count`` pairs and their shards into the bucket below ``folder``, once. Returns a line
+    that says what it is.
+    """
+    files, shards, made = (
+        folder / BUCKET / name,
+        folder / BUCKET / f"{name}-shards",
+        folder / f"{name}.json",
+    )
     if made.exists() and json.loads(made.read_text())["count"] == count:
         return str(json.loads(made.read_text())["said"])
     for old in folder.glob(f"{BUCKET}/{name}*"):
@@ -48,11 +58,23 @@ def make(folder: Path, name: str, count: int) -> str:
             (files / part / split).mkdir(parents=True)
         for index, (image, mask) in enumerate(_pairs(KINDS[name], number)):
             quality = [cv2.IMWRITE_JPEG_QUALITY, KINDS[name].quality]
-            cv2.imwrite(str(files / "images" / split / f"{index:06d}.jpg"), image[..., ::-1], quality)
+            cv2.imwrite(
+                str(files / "images" / split / f"{index:06d}.jpg"), image[..., ::-1], quality
+            )
             cv2.imwrite(str(files / "masks" / split / f"{index:06d}.png"), mask)
     (files / "classes.txt").write_text("even\nodd\n", encoding="utf-8")
     for split in ("train", "val"):
-        line = [sys.executable, "-m", "segtrain", "data", "pack", str(files), str(shards), "--split", split]
+        line = [
+            sys.executable,
+            "-m",
+            "segtrain",
+            "data",
+            "pack",
+            str(files),
+            str(shards),
+            "--split",
+            split,
+        ]
         subprocess.run([*line, "--image", "keep"], check=True, stdout=subprocess.DEVNULL)
     sizes = [path.stat().st_size for path in (files / "images" / "train").iterdir()]
     height, width = KINDS[name].size

@@ -1,4 +1,6 @@
-"""The object store of a rehearsal as a process that waits before each answer, and a FUSE mount of one of its buckets."""
+"""The object store of a rehearsal as a process that waits before each answer, and a FUSE mount of
+one of its buckets.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ class SlowHandler(buckets.Handler):
 
 
 class SlowStore(buckets.BucketServer):
-    """Buckets are the folders in ``folder``. An answer begins ``delay_s`` after its request; the share ``late`` of the
-    answers comes LATE_S later.
+    """Buckets are the folders in ``folder``. An answer begins ``delay_s`` after its request; the
+    share ``late`` of the answers comes LATE_S later.
     """
 
     handler = SlowHandler
@@ -61,7 +63,9 @@ class SlowStore(buckets.BucketServer):
 
 @contextlib.contextmanager
 def serving(folder: Path, delay_s: float, late: float = 0.0) -> Iterator[SlowStore]:
-    """A server of ``folder`` in a process of its own, so that its CPU time can be told from that of a reader."""
+    """A server of ``folder`` in a process of its own, so that its CPU time can be told from that of
+    a reader.
+    """
     store = SlowStore(folder, delay_s, late)
     process = multiprocessing.get_context("fork").Process(target=store.serve_forever, daemon=True)
     process.start()
@@ -78,19 +82,38 @@ def why_not_mounted() -> str:
     missing = [name for name in (MOUNTED_BY, "fusermount3") if shutil.which(name) is None]
     if missing:
         return f"{' and '.join(missing)} absent: apt-get install rclone fuse3"
-    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse cannot be opened: start as root"
+    return (
+        ""
+        if os.access("/dev/fuse", os.R_OK | os.W_OK)
+        else "/dev/fuse cannot be opened: start as root"
+    )
 
 
 @contextlib.contextmanager
 def mounted(store: SlowStore, bucket: str, place: Path) -> Iterator[Path]:
-    """A bucket as a folder by rclone's FUSE mount, without a disk cache, as a mount of a bucket is by itself."""
+    """A bucket as a folder by rclone's FUSE mount, without a disk cache, as a mount of a bucket is
+    by itself.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    options = f"provider=Other,list_version=2,force_path_style=true,env_auth=true,endpoint='{store.url}'"
-    line = [MOUNTED_BY, "mount", f":s3,{options}:{bucket}", str(place), "--read-only", "--use-server-modtime"]
-    environment = {key: value for key, value in os.environ.items() if key != "AWS_CA_BUNDLE"} | store.environment()
+    options = (
+        f"provider=Other,list_version=2,force_path_style=true,env_auth=true,endpoint='{store.url}'"
+    )
+    line = [
+        MOUNTED_BY,
+        "mount",
+        f":s3,{options}:{bucket}",
+        str(place),
+        "--read-only",
+        "--use-server-modtime",
+    ]
+    environment = {
+        key: value for key, value in os.environ.items() if key != "AWS_CA_BUNDLE"
+    } | store.environment()
     log = place.parent / "mount.log"
     with log.open("w") as output:
-        process = subprocess.Popen([*line, "--dir-cache-time", "1h"], env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [*line, "--dir-cache-time", "1h"], env=environment, stdout=output, stderr=output
+        )
     try:
         until = time.monotonic() + _PATIENCE_S
         while not os.path.ismount(place):

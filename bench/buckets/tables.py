@@ -1,19 +1,32 @@
-"""Tables of bench/accounts_vertex.py: epochs beside the account's, the usual ways beside segtrain's, and CPU time."""
+"""Tables of bench/accounts_vertex.py: epochs beside the account's, the usual ways beside
+segtrain's, and CPU time.
+"""
 
 from __future__ import annotations
 
 from statistics import median
 from typing import Any
 
-from buckets.sides import ACCOUNT, ACCOUNT_BUCKET, ACCOUNT_IMAGES, BATCH, BUCKET_SOURCES, CACHED, SOURCES
+from buckets.sides import (
+    ACCOUNT,
+    ACCOUNT_BUCKET,
+    ACCOUNT_IMAGES,
+    BATCH,
+    BUCKET_SOURCES,
+    CACHED,
+    SOURCES,
+)
 from page import spread
 
 Results = list[dict[str, Any]]
 TITLES = {
-    "local": "local files", "local shards": "local shards", "mount": "bucket, files through a FUSE mount",
-    "files": "bucket, single files", "shards": "bucket, shards",
+    "local": "local files",
+    "local shards": "local shards",
+    "mount": "bucket, files through a FUSE mount",
+    "files": "bucket, single files",
+    "shards": "bucket, shards",
     **{source: f"bucket, {source}" for source in CACHED},
-}  # fmt: skip
+}
 
 
 def line(result: dict[str, Any]) -> str:
@@ -34,7 +47,11 @@ def epoch_s(result: dict[str, Any]) -> float:
 def results_of(results: Results, case: str, name: str, source: str) -> dict[int, dict[str, Any]]:
     """Round -> result of a side."""
     wanted = (case, name, source)
-    return {r["round"]: r for r in results if (r["case"], r["name"], r["source"]) == wanted and "error" not in r}
+    return {
+        r["round"]: r
+        for r in results
+        if (r["case"], r["name"], r["source"]) == wanted and "error" not in r
+    }
 
 
 def ratios(results: Results, name: str, source: str) -> list[float]:
@@ -55,7 +72,11 @@ def spare_table(results: Results) -> list[str]:
             account = local if source == "local" else ACCOUNT_BUCKET.get((name, source))
             if name == "dp" and not rows and not account:
                 continue
-            account_cells = f"{account} ({gpus} GPU{'s' * (gpus > 1)}) | {local / account:.0%}" if account else " | "
+            account_cells = (
+                f"{account} ({gpus} GPU{'s' * (gpus > 1)}) | {local / account:.0%}"
+                if account
+                else " | "
+            )
             if rows:
                 figures = (
                     f"{spread(map(epoch_s, rows.values()), '.0f')} | {spread(ratios(results, name, source), '.1%')} | "
@@ -72,7 +93,11 @@ def spare_table(results: Results) -> list[str]:
 def failure(results: Results, case: str, name: str, source: str) -> str:
     """Why a side has no figures."""
     wanted = (case, name, source)
-    errors = [r["error"] for r in results if (r["case"], r["name"], r["source"]) == wanted and "error" in r]
+    errors = [
+        r["error"]
+        for r in results
+        if (r["case"], r["name"], r["source"]) == wanted and "error" in r
+    ]
     return errors[-1] if errors else "not measured"
 
 
@@ -83,16 +108,24 @@ def naive_table(results: Results) -> list[str]:
         "|---" * 5 + "|",
     ]
     sides = [("spare", "single", source) for source in SOURCES]
-    sides += list(dict.fromkeys((r["case"], r["name"], r["source"]) for r in results if r["case"] == "naive"))
+    sides += list(
+        dict.fromkeys((r["case"], r["name"], r["source"]) for r in results if r["case"] == "naive")
+    )
     own = results_of(results, "naive", "torch DataLoader", "local")
     for case, name, source in sides:
         rows = results_of(results, case, name, source)
-        base = results_of(results, "spare", "single", "local") if case == "spare" or not own else own
+        base = (
+            results_of(results, "spare", "single", "local") if case == "spare" or not own else own
+        )
         reader = "**segtrain**" if case == "spare" else name
         if not rows:
-            table.append(f"| {reader} | {TITLES[source]} | {failure(results, case, name, source)} | | |")
+            table.append(
+                f"| {reader} | {TITLES[source]} | {failure(results, case, name, source)} | | |"
+            )
             continue
-        part = [base[number]["step_s"] / row["step_s"] for number, row in rows.items() if number in base]
+        part = [
+            base[number]["step_s"] / row["step_s"] for number, row in rows.items() if number in base
+        ]
         table.append(
             f"| {reader} | {TITLES[source]} | {spread(map(epoch_s, rows.values()), '.0f')} | {spread(part, '.0%')} | "
             f"{spread((r['cpu_ms'] for r in rows.values()), '.1f')} |"
@@ -108,17 +141,34 @@ def bound_table(results: Results) -> list[str]:
     ]
     for name in dict.fromkeys(r["name"] for r in results if r["case"] == "bound"):
         for source, base in (
-            ("local", ""), ("local shards", ""),
-            *((source, "local shards" if "shards" in source else "local") for source in BUCKET_SOURCES),
-        ):  # fmt: skip
-            rows, against = results_of(results, "bound", name, source), results_of(results, "bound", name, base)
+            ("local", ""),
+            ("local shards", ""),
+            *(
+                (source, "local shards" if "shards" in source else "local")
+                for source in BUCKET_SOURCES
+            ),
+        ):
+            rows, against = (
+                results_of(results, "bound", name, source),
+                results_of(results, "bound", name, base),
+            )
             if "cold" in source and name == "streets":
                 continue
             if not rows:
-                table.append(f"| {name} | {TITLES[source]} | {failure(results, 'bound', name, source)} | | | | |")
+                table.append(
+                    f"| {name} | {TITLES[source]} | {failure(results, 'bound', name, source)} | | | | |"
+                )
                 continue
-            more = [row["cpu_ms"] - against[number]["cpu_ms"] for number, row in rows.items() if number in against]
-            bucket = [row for row in rows.values() if row["requests"]] if source in BUCKET_SOURCES else []
+            more = [
+                row["cpu_ms"] - against[number]["cpu_ms"]
+                for number, row in rows.items()
+                if number in against
+            ]
+            bucket = (
+                [row for row in rows.values() if row["requests"]]
+                if source in BUCKET_SOURCES
+                else []
+            )
             server = (1000 * row["server_cpu_s"] / row["requests"] for row in bucket)
             others = spread((row["others"] for row in rows.values()), ".1f")
             table.append(
@@ -131,18 +181,36 @@ def bound_table(results: Results) -> list[str]:
 def verdict(results: Results) -> str:
     """The last line: the median of the rounds' ratios, over the strategies."""
     speeds = [ratio for name in ACCOUNT for ratio in ratios(results, name, "shards")]
-    return f"shards from the bucket: {median(speeds):.1%} of local speed".replace("%", " %") if speeds else ""
+    return (
+        f"shards from the bucket: {median(speeds):.1%} of local speed".replace("%", " %")
+        if speeds
+        else ""
+    )
 
 
 def lines(results: Results, ranks: int) -> list[str]:
     """The results as Markdown."""
     return [
         "Medians of the rounds, with the least and the most where there were several. Ratios are formed "
-        "within a round.", "",
-        "## Cores to spare", "",
-        f"The device's step is the account's. The account had 4 GPUs in dp, ddp, and fsdp; here are {ranks} ranks.", "",
-        *spare_table(results), "", "## The usual ways on the same server", "",
-        "The device of `single`. Rivals are compared with the torch DataLoader on local files.", "", *naive_table(results), "",
-        "## Core-bound", "", "The loader alone. The server's CPU time is not part of the other columns.", "",
-        *bound_table(results), "", verdict(results),
-    ]  # fmt: skip
+        "within a round.",
+        "",
+        "## Cores to spare",
+        "",
+        f"The device's step is the account's. The account had 4 GPUs in dp, ddp, and fsdp; here are {ranks} ranks.",
+        "",
+        *spare_table(results),
+        "",
+        "## The usual ways on the same server",
+        "",
+        "The device of `single`. Rivals are compared with the torch DataLoader on local files.",
+        "",
+        *naive_table(results),
+        "",
+        "## Core-bound",
+        "",
+        "The loader alone. The server's CPU time is not part of the other columns.",
+        "",
+        *bound_table(results),
+        "",
+        verdict(results),
+    ]

@@ -1,8 +1,10 @@
-"""A training run on a device of a fixed step time: the model sleeps, and all the rest is segtrain's own.
+"""A training run on a device of a fixed step time: the model sleeps, and all the rest is segtrain's
+own.
 
     python bench/buckets/trained.py '{"root": ..., "strategy": "ddp", "ranks": 2, ...}'
 
-The run folder's journal has the time of each step. The process that starts this ends it after the last step that counts.
+The run folder's journal has the time of each step. The process that starts this ends it after the
+last step that counts.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ def _ranks(text: str, count: int) -> int:
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, text],
-            env={**os.environ, **Cluster(rank, count, rank, count, "127.0.0.1", port).environment()},
+            env={
+                **os.environ,
+                **Cluster(rank, count, rank, count, "127.0.0.1", port).environment(),
+            },
         )
         for rank in range(count)
     ]
@@ -48,9 +53,11 @@ def _train(request: dict[str, Any]) -> None:
     from segtrain.training import learner
 
     class Sleeper(nn.Module):
-        """Logits (N, 2, H, W) of a device that takes ``device_s`` seconds per step, and next to nothing of the cores.
+        """Logits (N, 2, H, W) of a device that takes ``device_s`` seconds per step, and next to
+        nothing of the cores.
 
-        Like a GPU, it works on a step while the host prepares the next one: the host waits for the step before.
+        Like a GPU, it works on a step while the host prepares the next one: the host waits for the
+        step before.
         """
 
         def __init__(self) -> None:
@@ -66,13 +73,25 @@ def _train(request: dict[str, Any]) -> None:
         return logits[..., 0, 0].mean()
 
     settings = [
-        f"out={request['out']}", f"data.layout={request['layout']}", f"data.root={request['root']}", "data.check=off",
-        f"data.crop={list(request['crop'])}", f"data.scale={list(request['scale'])}", f"data.workers={request['workers']}",
-        f"train.batch_size={request['batch'] * request['ranks']}", f"train.device={request['device']}", "train.duration=100000st",
-        "parallel.threads=1", f"parallel.strategy={request['strategy']}", "eval.every=100000st",
-        "checkpoint.every=100000st", "log.every=1", "log.tensorboard=false", "log.pictures=0",
+        f"out={request['out']}",
+        f"data.layout={request['layout']}",
+        f"data.root={request['root']}",
+        "data.check=off",
+        f"data.crop={list(request['crop'])}",
+        f"data.scale={list(request['scale'])}",
+        f"data.workers={request['workers']}",
+        f"train.batch_size={request['batch'] * request['ranks']}",
+        f"train.device={request['device']}",
+        "train.duration=100000st",
+        "parallel.threads=1",
+        f"parallel.strategy={request['strategy']}",
+        "eval.every=100000st",
+        "checkpoint.every=100000st",
+        "log.every=1",
+        "log.tensorboard=false",
+        "log.pictures=0",
         *request["settings"],
-    ]  # fmt: skip
+    ]
     # A model that is passed to segtrain.train cannot be sharded by fsdp.
     learner.build_model = lambda _, classes: as_seg_model(Sleeper(), classes).train()  # type: ignore[attr-defined,assignment]
     segtrain.train(segtrain.Config.load(None, *settings), criterion=first)

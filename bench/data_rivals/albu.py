@@ -1,4 +1,5 @@
-"""The usual albumentations transform: cv2 decoding, scale, crop, flip, color, Normalize, ToTensorV2.
+"""The usual albumentations transform: cv2 decoding, scale, crop, flip, color, Normalize,
+ToTensorV2.
 
 OpenCV's own threads are off, as albumentations' guide for loaders with workers advises.
 """
@@ -20,11 +21,17 @@ class LogUniformScale(A.RandomScale):
 
 
 def transform(crop: tuple[int, int], uniform: bool, crop_first: bool = False) -> A.Compose:
-    """``crop_first``: RandomResizedCrop, which never resizes more than the crop; not the same distribution of crops."""
+    """``crop_first``: RandomResizedCrop, which never resizes more than the crop; not the same
+    distribution of crops.
+    """
     height, width = crop
     around = (1 - JITTER, 1 + JITTER)
     if crop_first:
-        cut = [A.RandomResizedCrop((height, width), scale=(0.0625, 1.0), ratio=(width / height, width / height))]
+        cut = [
+            A.RandomResizedCrop(
+                (height, width), scale=(0.0625, 1.0), ratio=(width / height, width / height)
+            )
+        ]
     else:
         kind = A.RandomScale if uniform else LogUniformScale
         scale = kind(scale_limit=(SCALE[0] - 1, SCALE[1] - 1), p=1.0)
@@ -33,14 +40,18 @@ def transform(crop: tuple[int, int], uniform: bool, crop_first: bool = False) ->
         [
             *cut,
             A.HorizontalFlip(p=FLIP),
-            A.ColorJitter(brightness=around, contrast=around, saturation=around, hue=(-HUE, HUE), p=JITTER_P),
+            A.ColorJitter(
+                brightness=around, contrast=around, saturation=around, hue=(-HUE, HUE), p=JITTER_P
+            ),
             A.Normalize(MEAN, STD),
             A.ToTensorV2(),
         ]
     )
 
 
-def augmented(transform: A.Compose, image: np.ndarray, mask: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+def augmented(
+    transform: A.Compose, image: np.ndarray, mask: np.ndarray
+) -> tuple[torch.Tensor, torch.Tensor]:
     sample = transform(image=image, mask=mask)
     return sample["image"], sample["mask"]
 
@@ -48,11 +59,15 @@ def augmented(transform: A.Compose, image: np.ndarray, mask: np.ndarray) -> tupl
 def read(image: str, mask: str) -> tuple[np.ndarray, np.ndarray]:
     """Files to arrays: RGB (H, W, 3) and ids (H, W)."""
     cv2.setNumThreads(0)
-    return cv2.cvtColor(cv2.imread(image), cv2.COLOR_BGR2RGB), cv2.imread(mask, cv2.IMREAD_UNCHANGED)
+    return cv2.cvtColor(cv2.imread(image), cv2.COLOR_BGR2RGB), cv2.imread(
+        mask, cv2.IMREAD_UNCHANGED
+    )
 
 
 def decode(image: bytes, mask: bytes) -> tuple[np.ndarray, np.ndarray]:
     """The same from bytes."""
     cv2.setNumThreads(0)
     pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), cv2.imdecode(np.frombuffer(mask, np.uint8), cv2.IMREAD_UNCHANGED)
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), cv2.imdecode(
+        np.frombuffer(mask, np.uint8), cv2.IMREAD_UNCHANGED
+    )

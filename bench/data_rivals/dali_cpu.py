@@ -1,4 +1,6 @@
-"""DALI without a GPU: only the crop's rectangle is decoded, and then resized; the same distribution of crops."""
+"""DALI without a GPU: only the crop's rectangle is decoded, and then resized; the same distribution
+of crops.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def color(images: Any) -> Any:
         return 1.0 + on * fn.random.uniform(range=(-JITTER, JITTER))
 
     turn = on * fn.random.uniform(range=(-360 * HUE, 360 * HUE))
-    return fn.color_twist(images, brightness=factor(), contrast=factor(), saturation=factor(), hue=turn)
+    return fn.color_twist(
+        images, brightness=factor(), contrast=factor(), saturation=factor(), hue=turn
+    )
 
 
 @pipeline_def
@@ -40,7 +44,8 @@ def pipeline(files: list[tuple[str, str]], crop: list[int], uniform: bool) -> tu
     shape = fn.peek_image_shape(image)
     y, x = fn.random.uniform(range=(0.0, 1.0)), fn.random.uniform(range=(0.0, 1.0))
     full = [fn.cast(shape[axis], dtype=types.FLOAT) for axis in (0, 1)]
-    part = [math.min(crop[axis] / scale, full[axis]) for axis in (0, 1)]  # the rectangle in source pixels
+    # the rectangle in source pixels
+    part = [math.min(crop[axis] / scale, full[axis]) for axis in (0, 1)]
     corner = [u * (full[axis] - part[axis]) for axis, u in enumerate((y, x))]
     where = {
         "start": fn.cast(fn.stack(*corner), dtype=types.INT32),

@@ -24,7 +24,8 @@ Decoder = Callable[[bytes], np.ndarray]
 
 
 def with_cv2(content: bytes) -> np.ndarray:
-    return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)  # BGR: its quickest form
+    # BGR: its quickest form
+    return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
 
 
 def with_pillow(content: bytes) -> np.ndarray:
@@ -74,9 +75,14 @@ def main() -> None:
     decoders = fastest(pairs[0][0]), fastest(pairs[0][1])
 
     def look(batch: list) -> tuple[np.ndarray, np.ndarray]:
-        return np.stack([image[..., :3] for image, _ in batch]), np.stack([mask for _, mask in batch])
+        return np.stack([image[..., :3] for image, _ in batch]), np.stack(
+            [mask for _, mask in batch]
+        )
 
-    names = ", ".join(f"{what} by {d.__name__.removeprefix('with_')}" for what, d in zip(("image", "mask"), decoders))
+    names = ", ".join(
+        f"{what} by {d.__name__.removeprefix('with_')}"
+        for what, d in zip(("image", "mask"), decoders)
+    )
     measure(args, batches(pairs, args.workers, args.batch, decoders), look, decoders=names)
 
 

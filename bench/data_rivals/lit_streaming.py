@@ -1,4 +1,6 @@
-"""LitData: chunks made by ``optimize`` with the files' bytes, decoded by OpenCV, albumentations, its StreamingDataLoader."""
+"""LitData: chunks made by ``optimize`` with the files' bytes, decoded by OpenCV, albumentations,
+its StreamingDataLoader.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ def content(pair: tuple[str, str]) -> dict[str, bytes]:
 
 def main() -> None:
     args = arguments()
-    # It has no way to repeat a set within an epoch: the files are written so often that an epoch outlasts the
-    # measurement.
+    # It has no way to repeat a set within an epoch: the files are written so often that an epoch
+    # outlasts the measurement.
     folder = beside(args, f"litdata-{repeats(args)}")
     if not (folder / "index.json").exists():
-        litdata.optimize(content, many_pairs(args), str(folder), chunk_bytes="64MB", num_workers=1, verbose=False)
-    dataset = Pictures(albu.transform(args.crop, args.uniform), input_dir=str(folder), shuffle=True, drop_last=True)
+        litdata.optimize(
+            content, many_pairs(args), str(folder), chunk_bytes="64MB", num_workers=1, verbose=False
+        )
+    dataset = Pictures(
+        albu.transform(args.crop, args.uniform), input_dir=str(folder), shuffle=True, drop_last=True
+    )
     loader = litdata.StreamingDataLoader(dataset, batch_size=args.batch, num_workers=args.workers)
     measure(args, loader, shards_mb=sum(os.path.getsize(p) for p in folder.iterdir()) // 10**6)
 

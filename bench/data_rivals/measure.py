@@ -1,8 +1,9 @@
 """CPU time of the process tree, rate, and memory of a pipeline per sample, in the steady state.
 
-The CPU time is read while the pipeline is quiet, before the first measured batch and after the last one: nobody takes
-batches, all queues are full, all workers wait. So what was read ahead before is balanced to the sample by what is read
-ahead after. The rate leaves out the first batches, which were ready. Memory is read later, as its reading costs time.
+The CPU time is read while the pipeline is quiet, before the first measured batch and after the last
+one: nobody takes batches, all queues are full, all workers wait. So what was read ahead before is
+balanced to the sample by what is read ahead after. The rate leaves out the first batches, which
+were ready. Memory is read later, as its reading costs time.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ def pss(root: int) -> float:
 
 
 def first_awaited(times: list[float]) -> int:
-    """Number of the first batch that was not ready when it was asked for, by the times at which batches were got.
+    """Number of the first batch that was not ready when it was asked for, by the times at which
+    batches were got.
 
-    It took more than a quarter of what the batches of the second half took on average. At least 1, and below len(times)
+    It took more than a quarter of what the batches of the second half took on average. At least 1,
+    and below len(times)
     - 1.
     """
     half = len(times) // 2
@@ -60,13 +63,16 @@ def first_awaited(times: list[float]) -> int:
 
 
 def measure(
-    args: argparse.Namespace, batches: Iterable[Any], look: Callable[[Any], tuple[Any, Any]] = tuple, **facts: Any
+    args: argparse.Namespace,
+    batches: Iterable[Any],
+    look: Callable[[Any], tuple[Any, Any]] = tuple,
+    **facts: Any,
 ) -> None:
     """Take batches, print one JSON line.
 
-    ``look`` gives a batch's images and masks (torch or NumPy, any layout); it is called on the first batch, for its
-    form, and on those after the measurement, for the mean of the normalized values: a pipeline that does other work
-    shows there.
+    ``look`` gives a batch's images and masks (torch or NumPy, any layout); it is called on the
+    first batch, for its form, and on those after the measurement, for the mean of the normalized
+    values: a pipeline that does other work shows there.
     ``facts`` go into the line.
     """
     root, source = os.getpid(), iter(batches)

@@ -1,7 +1,9 @@
-"""segtrain's own pipeline: TrainLoader over plain files, or over shards which ``segtrain data pack`` made.
+"""segtrain's own pipeline: TrainLoader over plain files, or over shards which ``segtrain data
+pack`` made.
 
-It gives uint8 and leaves the normalization to the device. With --floats its workers normalize to float32 (n, 3, H, W), as
-the others do; with --two-passes the batch is normalized afterwards, by torch.
+It gives uint8 and leaves the normalization to the device. With --floats its workers normalize to
+float32 (n, 3, H, W), as the others do; with --two-passes the batch is normalized afterwards, by
+torch.
 """
 
 from __future__ import annotations
@@ -35,9 +37,12 @@ def packed(source: Path, target: Path, image: str) -> Path:
 
 def main() -> None:
     args = arguments(
-        floats="the workers normalize", two_passes="normalize whole batches, after the workers",
-        raw="shards: pixels", png="shards: PNG in strips", keep="shards: the files as they are",
-    )  # fmt: skip
+        floats="the workers normalize",
+        two_passes="normalize whole batches, after the workers",
+        raw="shards: pixels",
+        png="shards: PNG in strips",
+        keep="shards: the files as they are",
+    )
     image = next((name for name in ("keep", "raw", "png") if getattr(args, name)), "")
     root = packed(Path(args.data), beside(args, image), image) if image else args.data
     settings = [
@@ -64,7 +69,11 @@ def main() -> None:
 
     def batches() -> Any:
         for (batch,) in loader:
-            yield (normalize(batch.images), batch.masks) if args.two_passes else (batch.images, batch.masks)
+            yield (
+                (normalize(batch.images), batch.masks)
+                if args.two_passes
+                else (batch.images, batch.masks)
+            )
 
     with loader:
         measure(args, batches(), path=native.describe())

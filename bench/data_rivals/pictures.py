@@ -1,7 +1,9 @@
-"""Data sets for all pipelines: images/train and masks/train (PNG, ids 0..18, 255 void), written once per kind.
+"""Data sets for all pipelines: images/train and masks/train (PNG, ids 0..18, 255 void), written
+once per kind.
 
-Large pictures are crops of real frames, upscaled, with sensor noise added: so that a file has the entropy of a camera's
-picture, and a decoder its usual work. Without frames segtrain's generated streets take their place.
+Large pictures are crops of real frames, upscaled, with sensor noise added: so that a file has the
+entropy of a camera's picture, and a decoder its usual work. Without frames segtrain's generated
+streets take their place.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-# CamVid's id -> a Cityscapes train id: sky, building, pole, road, pavement, tree, sign, fence, car, pedestrian,
-# bicyclist; 11 is void.
+# CamVid's id -> a Cityscapes train id: sky, building, pole, road, pavement, tree, sign, fence, car,
+# pedestrian, bicyclist; 11 is void.
 NINETEEN = np.full(256, 255, np.uint8)
 NINETEEN[:11] = (10, 2, 5, 0, 1, 8, 7, 4, 13, 11, 18)
-QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
+QUALITY = [
+    cv2.IMWRITE_JPEG_QUALITY,
+    95,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+]
 MASK = [cv2.IMWRITE_PNG_COMPRESSION, 6]
 
 
@@ -28,7 +35,9 @@ NAMES = "road sidewalk building wall fence pole light sign vegetation terrain sk
 
 @dataclass(frozen=True)
 class Kind:
-    """A sort of data set: (height, width) of its pictures and of a crop; ``given``: the frames as they are."""
+    """A sort of data set: (height, width) of its pictures and of a crop; ``given``: the frames as
+    they are.
+    """
 
     size: tuple[int, int]
     crop: tuple[int, int]
@@ -45,17 +54,19 @@ KINDS = {
 
 
 def make(kind: str, folder: Path, frames: str = "", count: int = 64) -> str:
-    """Write a data set of ``count`` pairs into ``folder``, or take the one that is there. Returns one line that says what it is.
+    """Write a data set of ``count`` pairs into ``folder``, or take the one that is there. Returns
+    one line that says what it is.
 
-    ``frames``: CamVid's folder (train, trainannot); of these, kind 'camvid' takes all. Raises SystemExit where the
-    folder is none.
+    ``frames``: CamVid's folder (train, trainannot); of these, kind 'camvid' takes all. Raises
+    SystemExit where the folder is none.
     """
     what, made = KINDS[kind], folder / "made.json"
     source = f"frames of {Path(frames).name}" if frames else "generated streets"
     wanted = {"count": count, "source": source, "size": list(what.size), "version": 2}
     if made.exists() and json.loads(made.read_text())["wanted"] == wanted:
         return json.loads(made.read_text())["line"]
-    for old in (folder, *folder.parent.glob(f"{folder.name}+*")):  # and other forms of it: see common.beside
+    # and other forms of it: see common.beside
+    for old in (folder, *folder.parent.glob(f"{folder.name}+*")):
         shutil.rmtree(old, ignore_errors=True)
     for part in ("images", "masks"):
         (folder / part / "train").mkdir(parents=True)
@@ -65,7 +76,8 @@ def make(kind: str, folder: Path, frames: str = "", count: int = 64) -> str:
         for image, mask in names:
             shutil.copy(image, folder / "images" / "train" / image.name)
             cv2.imwrite(
-                str(folder / "masks" / "train" / mask.name), NINETEEN[cv2.imread(str(mask), cv2.IMREAD_UNCHANGED)]
+                str(folder / "masks" / "train" / mask.name),
+                NINETEEN[cv2.imread(str(mask), cv2.IMREAD_UNCHANGED)],
             )
     else:
         draw = _from_frames(camvid_pairs(Path(frames)), what.size) if frames else _scenes(what.size)
@@ -73,7 +85,9 @@ def make(kind: str, folder: Path, frames: str = "", count: int = 64) -> str:
             image, mask = draw(index)
             name = f"{index:04d}"
             settings = QUALITY if what.ending == ".jpg" else []
-            cv2.imwrite(str(folder / "images" / "train" / (name + what.ending)), image[..., ::-1], settings)
+            cv2.imwrite(
+                str(folder / "images" / "train" / (name + what.ending)), image[..., ::-1], settings
+            )
             cv2.imwrite(str(folder / "masks" / "train" / f"{name}.png"), mask, MASK)
     files = list((folder / "images" / "train").iterdir())
     mean = sum(f.stat().st_size for f in files) / len(files) / 1e6
@@ -95,10 +109,11 @@ def camvid_pairs(source: Path) -> list[tuple[Path, Path]]:
 def enlarge(
     image: np.ndarray, mask: np.ndarray, size: tuple[int, int], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A crop of a small frame, as large as the shape of ``size`` allows, upscaled to ``size`` (height, width).
+    """A crop of a small frame, as large as the shape of ``size`` allows, upscaled to ``size``
+    (height, width).
 
-    Image uint8 (h, w, 3) by bicubic with what upscaling lacks: fine texture where the picture has some, and a sensor's
-    noise, more in the dark. Mask uint8 by nearest, to 19 classes.
+    Image uint8 (h, w, 3) by bicubic with what upscaling lacks: fine texture where the picture has
+    some, and a sensor's noise, more in the dark. Mask uint8 by nearest, to 19 classes.
     """
     height, width = image.shape[:2]
     part = min(height / size[0], width / size[1])
@@ -121,7 +136,9 @@ def _from_frames(
     def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
         image, mask = names[index * 7 % len(names)]  # neighbors in the list are neighbors in time
         picture = cv2.cvtColor(cv2.imread(str(image)), cv2.COLOR_BGR2RGB)
-        return enlarge(picture, cv2.imread(str(mask), cv2.IMREAD_UNCHANGED), size, np.random.default_rng(index))
+        return enlarge(
+            picture, cv2.imread(str(mask), cv2.IMREAD_UNCHANGED), size, np.random.default_rng(index)
+        )
 
     return draw
 

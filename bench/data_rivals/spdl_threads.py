@@ -1,4 +1,6 @@
-"""SPDL: a pipeline of stages in the threads of one process, with albumentations in the stage that makes a sample."""
+"""SPDL: a pipeline of stages in the threads of one process, with albumentations in the stage that
+makes a sample.
+"""
 
 from __future__ import annotations
 

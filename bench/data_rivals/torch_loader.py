@@ -27,7 +27,10 @@ class Pictures(Dataset):
 def main() -> None:
     args = arguments(crop_first="RandomResizedCrop in place of scale and crop")
     dataset = Pictures(many_pairs(args), albu.transform(args.crop, args.uniform, args.crop_first))
-    measure(args, DataLoader(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True))
+    measure(
+        args,
+        DataLoader(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True),
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,19 @@ import random
 from typing import Any
 
 import torch
-from common import FILL, FLIP, HUE, IGNORE, JITTER, JITTER_P, MEAN, STD, arguments, draw_scale, many_pairs
+from common import (
+    FILL,
+    FLIP,
+    HUE,
+    IGNORE,
+    JITTER,
+    JITTER_P,
+    MEAN,
+    STD,
+    arguments,
+    draw_scale,
+    many_pairs,
+)
 from measure import measure
 from PIL import Image
 from torch import nn
@@ -70,7 +82,10 @@ def main() -> None:
     args = arguments()
     random.seed(0)
     dataset = Pictures(many_pairs(args), args.crop, args.uniform)
-    measure(args, DataLoader(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True))
+    measure(
+        args,
+        DataLoader(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True),
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""WebDataset: tar shards of the files, decoded by OpenCV, albumentations, batches made in the workers of a WebLoader."""
+"""WebDataset: tar shards of the files, decoded by OpenCV, albumentations, batches made in the
+workers of a WebLoader.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Predictions of jobs that are described by inputs alone, in the format of `python bench/plan_exam.py FILE.json`.
+"""Predictions of jobs that are described by inputs alone, in the format of `python
+bench/plan_exam.py FILE.json`.
 
-Each entry's own inputs give a model of its rate (job.py). A measured neighbor, such as the rate on one GPU or on
-another GPU, corrects the model: the factor that gives the neighbor's rate is applied to the entry. So the model's
-ratios count where a neighbor is given, and its absolute rates only where none is.
+Each entry's own inputs give a model of its rate (job.py). A measured neighbor, such as the rate on
+one GPU or on another GPU, corrects the model: the factor that gives the neighbor's rate is applied
+to the entry. So the model's ratios count where a neighbor is given, and its absolute rates only
+where none is.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from segtrain.errors import ConfigError
 from segtrain.insight.plan import device
 from segtrain.insight.plan.device import DENSE, Z80
 
-# Standard deviations of the logarithm of (published / predicted), beside those of device.py. They are about the
-# deviations of the figures with neighbors, and larger where few are known.
+# Standard deviations of the logarithm of (published / predicted), beside those of device.py. They
+# are about the deviations of the figures with neighbors, and larger where few are known.
 SD = {
     "software": 0.16,  # more, where the software is not settled: that of the two layouts
     "kind": 0.25,  # more, for networks other than convolutional ones: no figure is known, assumed
@@ -36,16 +38,34 @@ SD = {
     "again": 0.03,  # the same job
     "time": 0.1,  # validation, start, and saving
 }
-# Seconds from the start of a run to its first step, whatever the number of GPUs: 4 to 11 for six trainers
-# (bench/results/2026-11-21-rivals-train.md).
+# Seconds from the start of a run to its first step, whatever the number of GPUs: 4 to 11 for six
+# trainers (bench/results/2026-11-21-rivals-train.md).
 START = 10.0
-_TIMES = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "min": 60.0, "hours": 3600.0, "h": 3600.0}
-_RATES = {"img/s", "images/s", "samples/s", "volumes/s", "sequences/s", "seq/s", "sentences/s", "items/s"}
+_TIMES = {
+    "seconds": 1.0,
+    "second": 1.0,
+    "s": 1.0,
+    "minutes": 60.0,
+    "min": 60.0,
+    "hours": 3600.0,
+    "h": 3600.0,
+}
+_RATES = {
+    "img/s",
+    "images/s",
+    "samples/s",
+    "volumes/s",
+    "sequences/s",
+    "seq/s",
+    "sentences/s",
+    "items/s",
+}
 _MONEY = {"usd", "dollars", "$"}
 
 
 def answers(path: Path) -> list[dict[str, Any]]:
-    """One dictionary for each entry of the file: id, value, low, high, and a reason where value is None.
+    """One dictionary for each entry of the file: id, value, low, high, and a reason where value is
+    None.
 
     Raises ConfigError if the file is not a JSON list.
     """
@@ -65,7 +85,9 @@ def answers(path: Path) -> list[dict[str, Any]]:
 
 
 def answer(entry: Any, dense: float = DENSE) -> dict[str, Any]:
-    """The prediction of one entry. What is missing or malformed is named in "reason", and "value" is None."""
+    """The prediction of one entry. What is missing or malformed is named in "reason", and "value"
+    is None.
+    """
     name = entry.get("id") if isinstance(entry, dict) else None
     name = name if isinstance(name, (str, int)) else None
     try:
@@ -75,7 +97,8 @@ def answer(entry: Any, dense: float = DENSE) -> dict[str, Any]:
         low, high = value * exp(-Z80 * sd), value * exp(Z80 * sd)
         if "%" in str(entry.get("predict")):
             high = max(value, min(high, 105.0))
-        value *= exp(-(sd**2))  # of a log-normal figure: the value with the least expected relative error
+        # of a log-normal figure: the value with the least expected relative error
+        value *= exp(-(sd**2))
         if not all(isfinite(one) and one > 0 for one in (value, low, high)):
             raise Unusable("inputs: so large or small that no rate follows")
     except (Unusable, OverflowError, ZeroDivisionError, ValueError) as error:
@@ -88,7 +111,9 @@ def _short(value: float) -> float:
 
 
 def _predict(inputs: dict[str, Any], unit: str, dense: float) -> tuple[float, float]:
-    """The predicted figure (its median) in the unit, and the standard deviation of its logarithm."""
+    """The predicted figure (its median) in the unit, and the standard deviation of its
+    logarithm.
+    """
     unit = unit.strip().lower()
     job = job_of(inputs)
     found = neighbors_of(inputs, job)
@@ -101,7 +126,9 @@ def _predict(inputs: dict[str, Any], unit: str, dense: float) -> tuple[float, fl
             raise Unusable("gpus_per_host: 0, so there is no rate per GPU")
         return whole / job.ranks, sd
     if unit.startswith("%"):
-        return 100 * whole / (job.ranks * _alone(job, found, by, dense)), _scaling_sd(job, by, dense)
+        return 100 * whole / (job.ranks * _alone(job, found, by, dense)), _scaling_sd(
+            job, by, dense
+        )
     kind = unit.split()[0] if unit else ""
     if kind in _TIMES or kind in _MONEY:
         seconds, sd = _seconds(inputs, job, found, by, sd, dense)
@@ -111,18 +138,24 @@ def _predict(inputs: dict[str, Any], unit: str, dense: float) -> tuple[float, fl
         if price is None:
             raise Unusable("price_per_hour: missing: write the dollars of a host's hour")
         return seconds / 3600 * price * job.hosts, sd
-    raise Unusable(f"predict={unit!r}: not a known unit: write img/s, img/s per GPU, samples/s, volumes/s, % of N x "
-                   "one GPU, minutes, hours, or USD")  # fmt: skip
+    raise Unusable(
+        f"predict={unit!r}: not a known unit: write img/s, img/s per GPU, samples/s, volumes/s, % of N x "
+        "one GPU, minutes, hours, or USD"
+    )
 
 
 def _alone(job: Job, found: Iterable[Neighbor], by: Correction, dense: float) -> float:
     """The rate of one GPU: the given one, else the model's."""
-    given = [one.rate for one in found if one.job.ranks == 1 and one.job.gpu == job.gpu and one.rate]
+    given = [
+        one.rate for one in found if one.job.ranks == 1 and one.job.gpu == job.gpu and one.rate
+    ]
     return given[0] if given else rate(replace(job, gpus=1, hosts=1, workers=None), by, dense)
 
 
 def corrected(job: Job, found: list[Neighbor], dense: float) -> tuple[Correction, float]:
-    """What the neighbors say of the job, and the standard deviation of the logarithm of its rate."""
+    """What the neighbors say of the job, and the standard deviation of the logarithm of its
+    rate.
+    """
     by, sd = Correction(), _specs_sd(job)
     free = [one for one in found if one.rate and not one.fed and one.job.ranks]
     fed = [one for one in found if one.rate and one.fed]
@@ -130,7 +163,10 @@ def corrected(job: Job, found: list[Neighbor], dense: float) -> tuple[Correction
         same = [one for one in free if one.job.gpu == job.gpu] or free
         best = max(same, key=lambda one: (one.unlimited, one.job.ranks <= job.ranks, one.job.ranks))
         own = replace(best.job, workers=None, images=False) if best.unlimited else best.job
-        by = replace(by, device=solve(lambda c: rate(own, replace(by, device=c), dense), float(best.rate or 0)))
+        by = replace(
+            by,
+            device=solve(lambda c: rate(own, replace(by, device=c), dense), float(best.rate or 0)),
+        )
         terms = [device.OTHER_GPU] if best.job.gpu != job.gpu else []
         terms += [SD["size"]] if best.job.size != job.size else []
         terms += [_scaling_sd(job, by, dense)] if best.job.ranks != job.ranks else []
@@ -151,7 +187,11 @@ def _specs_sd(job: Job) -> float:
     _, settled = transposed_passes(job.work.kind, job.framework, job.year, job.precision[0])
     more = {"software": not settled, "kind": job.work.kind not in ("conv", "dense")}
     scaling = 0.1 if job.ranks > 1 else 0.0
-    return sqrt(device.SPECS**2 + sum(SD[name] ** 2 for name, applies in more.items() if applies) + scaling**2)
+    return sqrt(
+        device.SPECS**2
+        + sum(SD[name] ** 2 for name, applies in more.items() if applies)
+        + scaling**2
+    )
 
 
 def _scaling_sd(job: Job, by: Correction, dense: float) -> float:
@@ -182,7 +222,9 @@ def _seconds(
     total = 0.0
     for epochs, size in plan:
         scale = (size / job.size) ** 2 if job.size else 1.0
-        work = replace(job.work, flops=job.work.flops * scale, activations=job.work.activations * scale)
+        work = replace(
+            job.work, flops=job.work.flops * scale, activations=job.work.activations * scale
+        )
         batch = max(1.0, job.batch / scale)  # as much of the memory
         total += epochs * images / rate(replace(job, work=work, size=size, batch=batch), by, dense)
     other = any(size != job.size for _, size in plan)

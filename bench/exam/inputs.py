@@ -15,7 +15,15 @@ from segtrain.machines import Gpu, gpus
 from segtrain.machines.gpu_names import gpu_named
 
 # Samples of a step on one GPU where none is said; in 16 bits twice as many.
-BATCHES = {"conv": 64, "depthwise": 64, "dense": 8, "transformer": 64, "sequence": 32, "volume": 2, "table": 65536}
+BATCHES = {
+    "conv": 64,
+    "depthwise": 64,
+    "dense": 8,
+    "transformer": 64,
+    "sequence": 32,
+    "volume": 2,
+    "table": 65536,
+}
 MOST = 1e6  # GPUs, hosts, and millions of parameters
 
 
@@ -23,7 +31,9 @@ class Unusable(Exception):
     """Why an entry cannot be predicted: the field, and what to write."""
 
 
-def number(inputs: dict[str, Any], key: str, least: float = 0.0, most: float = 1e15) -> float | None:
+def number(
+    inputs: dict[str, Any], key: str, least: float = 0.0, most: float = 1e15
+) -> float | None:
     """A positive number, also as text; None if it is missing. Raises Unusable for anything else."""
     value = inputs.get(key)
     if value is None or value in ("", "-"):
@@ -55,7 +65,9 @@ def whole(inputs: dict[str, Any], key: str, usual: int, least: int = 1) -> int:
 
 
 def size_of(value: Any) -> float | None:
-    """The side of a square of as many pixels: of 224, [800, 1333], or "512x1024". The length, for one number."""
+    """The side of a square of as many pixels: of 224, [800, 1333], or "512x1024". The length, for
+    one number.
+    """
     if isinstance(value, str):
         value = [float(part) for part in re.findall(r"\d+(?:\.\d+)?", value)]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -71,7 +83,9 @@ def size_of(value: Any) -> float | None:
 
 
 def schedule_of(inputs: dict[str, Any], size: float) -> list[tuple[float, float]]:
-    """Pairs of (epochs, size); empty if the entry says neither a schedule nor a number of epochs."""
+    """Pairs of (epochs, size); empty if the entry says neither a schedule nor a number of
+    epochs.
+    """
     plan = inputs.get("schedule")
     if plan is None:
         epochs = number(inputs, "epochs")
@@ -90,7 +104,8 @@ def schedule_of(inputs: dict[str, Any], size: float) -> list[tuple[float, float]
 
 
 def job_of(inputs: dict[str, Any]) -> Job:
-    """The job of an entry. What is missing is taken from known networks, or from what is usual for the kind.
+    """The job of an entry. What is missing is taken from known networks, or from what is usual for
+    the kind.
 
     Raises Unusable if a field is malformed, or if no rate follows from what is there.
     """
@@ -99,13 +114,17 @@ def job_of(inputs: dict[str, Any]) -> Job:
     count = whole(inputs, "gpus_per_host", 1, least=0)
     gpu = gpu_named(text(inputs, "gpu"))
     near_by = inputs.get("given")
-    measured = isinstance(near_by, dict) and any(re.match(r"(rate|minutes|hours|seconds)_\d", key) for key in near_by)
+    measured = isinstance(near_by, dict) and any(
+        re.match(r"(rate|minutes|hours|seconds)_\d", key) for key in near_by
+    )
     if gpu is None and count and measured and inputs.get("gpu"):
         gpu = gpus()["V100"]  # the neighbor's rate tells its speed
     if gpu is None and count:
         name = text(inputs, "gpu")
         near = closest(name, gpus(), 0.3) or "V100"
-        raise Unusable(f"gpu={name[:40] or 'missing'}: not in the table of GPUs: write a name such as {near}")
+        raise Unusable(
+            f"gpu={name[:40] or 'missing'}: not in the table of GPUs: write a name such as {near}"
+        )
     hosts, workers = whole(inputs, "hosts", 1), number(inputs, "workers_per_host", most=MOST)
     if gpu and gpu.arch == "tpu":
         gpu = _slice_of(text(inputs, "gpu"), gpu, count * hosts)
@@ -130,19 +149,24 @@ def job_of(inputs: dict[str, Any]) -> Job:
         year=year,
         workers=workers,
         gradient=2.0 if precision[2] == 2 and not re.search("torch", framework.lower()) else 4.0,
-        images=known.kind in ("conv", "depthwise") and size <= 320 and "synthetic" not in framework.lower(),
+        images=known.kind in ("conv", "depthwise")
+        and size <= 320
+        and "synthetic" not in framework.lower(),
     )
 
 
 def _slice_of(name: str, chip: Gpu, count: int) -> Gpu:
-    """What one of ``count`` accelerators is, where a name such as "TPU v3-8" says a number of cores, two on a chip."""
+    """What one of ``count`` accelerators is, where a name such as "TPU v3-8" says a number of
+    cores, two on a chip.
+    """
     cores = re.search(r"v\d-(\d+)", name.lower())
     part = int(cores[1]) / 2 / count if cores and count else 1.0
     return replace(chip, bf16=(chip.bf16 or 0) * part, memory_gbs=chip.memory_gbs * part)
 
 
 def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) -> Work:
-    """Costs of a sample from the entry, else of the known network at this size, else from each other.
+    """Costs of a sample from the entry, else of the known network at this size, else from each
+    other.
 
     ``corrected``: a neighbor or no GPU, so that only ratios of costs count.
     """
@@ -158,7 +182,9 @@ def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) 
     activations = number(inputs, "activations_M_per_image", most=1e9)
     params = known.params if params is None else 1e6 * params
     flops = (known.flops or 0) * scale or None if flops is None else 1e9 * flops
-    activations = (known.activations or 0) * scale or None if activations is None else 1e6 * activations
+    activations = (
+        (known.activations or 0) * scale or None if activations is None else 1e6 * activations
+    )
     if flops is None and kind == "sequence" and params and size:
         flops = 2 * params * size
     if flops is None and activations is not None:
@@ -166,7 +192,9 @@ def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) 
     if params is None:
         params = 25e6  # as ResNet-50
     if flops is None and not corrected:
-        raise Unusable("flops_G_per_image_forward: missing, and the model is not in the table of networks")
+        raise Unusable(
+            "flops_G_per_image_forward: missing, and the model is not in the table of networks"
+        )
     if flops is None:
         flops = params * (20 if kind == "table" else 320)  # 320: of ResNet-50
     return Work(kind, params, flops, activations or flops / KINDS[kind][0], known.layers)

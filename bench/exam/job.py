@@ -1,4 +1,6 @@
-"""The rate of a described job: the device's step, the all-reduce, the slowest rank, and the supply of samples."""
+"""The rate of a described job: the device's step, the all-reduce, the slowest rank, and the supply
+of samples.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,32 @@ from segtrain.insight.plan import model
 from segtrain.insight.plan.device import DENSE, Work, step
 from segtrain.machines import Gpu
 
-# Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one: NVIDIA's page of
-# ResNet-50 v1.5 says 96.5 to 98.9 % for seven of its ten rows, where samples do not limit.
+# Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one:
+# NVIDIA's page of ResNet-50 v1.5 says 96.5 to 98.9 % for seven of its ten rows, where samples do
+# not limit.
 SPREAD = 0.02
-# The same where samples differ in size, so that ranks finish apart (detection, segmentation, volumes). Assumed.
+# The same where samples differ in size, so that ranks finish apart (detection, segmentation,
+# volumes). Assumed.
 UNEVEN = 0.04
-# Share of the all-reduce that slows the backward pass although it runs beside it: it takes compute units and memory
-# traffic. Assumed; on NVLink it does not matter.
+# Share of the all-reduce that slows the backward pass although it runs beside it: it takes compute
+# units and memory traffic. Assumed; on NVLink it does not matter.
 BESIDE = 0.15
 # Sharpness of the minimum of the device's and the samples' rate.
 SHARP = 6
-# Seconds of a worker for a photo: to decode a JPEG of 500 x 375, and to augment to 224 x 224. Both together are twice
-# the 3.3 ms that torch's DataLoader takes of a whole core (bench/results/2026-11-23-accounts-vertex.md), because a vCPU
-# is half a core.
+# Seconds of a worker for a photo: to decode a JPEG of 500 x 375, and to augment to 224 x 224. Both
+# together are twice the 3.3 ms that torch's DataLoader takes of a whole core
+# (bench/results/2026-11-23-accounts-vertex.md), because a vCPU is half a core.
 DECODE, AUGMENT = 3.5e-3, 3.1e-3
 LARGE_GRADIENTS = 5e9
 
 
 @dataclass(frozen=True)
 class Job:
-    """``size``: of a side. ``gpus``: of a host, 0 for CPU work alone. ``workers``: of a host, None if not known.
+    """``size``: of a side. ``gpus``: of a host, 0 for CPU work alone. ``workers``: of a host, None
+    if not known.
 
-    ``gradient``: bytes of a parameter's gradient on the wire. ``images``: whether samples are decoded from photos, so
-    that a host's cores can limit.
+    ``gradient``: bytes of a parameter's gradient on the wire. ``images``: whether samples are
+    decoded from photos, so that a host's cores can limit.
     """
 
     work: Work
@@ -59,7 +64,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Correction:
-    """What measured neighbors say. ``device``, ``sample``: factors of the model's seconds. ``fed``: samples limit."""
+    """What measured neighbors say. ``device``, ``sample``: factors of the model's seconds. ``fed``:
+    samples limit.
+    """
 
     device: float = 1.0
     sample: float = 1.0
@@ -71,7 +78,9 @@ def rate(job: Job, by: Correction = Correction(), dense: float = DENSE) -> float
     supply = _supply(job, by)
     if job.gpu is None or not job.gpus:
         if supply is None:
-            raise ValueError("workers_per_host: missing, and without GPUs only the workers' number tells the rate")
+            raise ValueError(
+                "workers_per_host: missing, and without GPUs only the workers' number tells the rate"
+            )
         return supply
     name = job.precision[0]
     passes, _ = transposed_passes(job.work.kind, job.framework, job.year, name)
@@ -92,10 +101,16 @@ def exposed(job: Job, device: float) -> float:
 
 @lru_cache(256)
 def _buckets(
-    gradients: float, hosts: int, gpus: int, inside: tuple[float, float], between: tuple[float, float]
+    gradients: float,
+    hosts: int,
+    gpus: int,
+    inside: tuple[float, float],
+    between: tuple[float, float],
 ) -> list[float]:
     """Seconds of the all-reduce of each bucket."""
-    sizes = model.bucket_sizes(gradients) if gradients < LARGE_GRADIENTS else [gradients / 200] * 200
+    sizes = (
+        model.bucket_sizes(gradients) if gradients < LARGE_GRADIENTS else [gradients / 200] * 200
+    )
     return [model.hosts_and_gpus(size, hosts, gpus, inside, between) for size in sizes]
 
 
@@ -108,7 +123,9 @@ def _supply(job: Job, by: Correction) -> float | None:
 
 
 def solve(of: Callable[[float], float], wanted: float) -> float:
-    """The factor of seconds in 1e-3 to 1e3 with which ``of`` gives ``wanted``, the nearest end if none does."""
+    """The factor of seconds in 1e-3 to 1e3 with which ``of`` gives ``wanted``, the nearest end if
+    none does.
+    """
     low, high = log(1e-3), log(1e3)
     for _ in range(32):
         middle = (low + high) / 2

@@ -1,4 +1,6 @@
-"""What the words of a publication mean: names of precisions, links, and networks, read generously."""
+"""What the words of a publication mean: names of precisions, links, and networks, read
+generously.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pathlib import Path
 from segtrain.insight.plan.device import TRANSPOSED
 from segtrain.machines import Gpu
 
-# Bytes/s and seconds of a message of an all-reduce over PCIe: 16 GB/s of version 3 at most, through the host's memory.
+# Bytes/s and seconds of a message of an all-reduce over PCIe: 16 GB/s of version 3 at most, through
+# the host's memory.
 PCIE = (8e9, 30e-6)
 # Share of NVLink's rate in both directions that nccl-tests call bus bandwidth.
 NVLINK_SHARE = 0.43
@@ -26,9 +29,9 @@ _INFINIBAND = {"fdr": 56.0, "edr": 100.0, "hdr": 200.0, "ndr": 400.0}
 class Network:
     """Costs of one image of ``size`` pixels a side, or of one sequence of ``size`` tokens.
 
-    ``kind``: "conv", "depthwise", "dense" (segmentation, detection), "transformer" (of images), "sequence",
-    "volume", or "table" (recommendation). ``params``, ``flops`` (forward pass), ``activations``: numbers; None if not
-    known. ``layers``: for the overhead of launching.
+    ``kind``: "conv", "depthwise", "dense" (segmentation, detection), "transformer" (of images),
+    "sequence", "volume", or "table" (recommendation). ``params``, ``flops`` (forward pass),
+    ``activations``: numbers; None if not known. ``layers``: for the overhead of launching.
     """
 
     kind: str
@@ -39,7 +42,8 @@ class Network:
     layers: int
 
 
-# Where only the kind is known: flops for each activation (RN50 736, VGG-16 2282, ViT-B 2130, B0 114), and layers.
+# Where only the kind is known: flops for each activation (RN50 736, VGG-16 2282, ViT-B 2130, B0
+# 114), and layers.
 KINDS: dict[str, tuple[float, int]] = {
     "conv": (900, 80),
     "depthwise": (130, 90),
@@ -66,14 +70,19 @@ def links_named(text: str, gpu: Gpu, year: int) -> tuple[tuple[float, float], tu
     inside = PCIE if pcie else (NVLINK_SHARE * gpu.nvlink_gbs * 1e9, 8e-6)
     rates = [float(lanes or 1) * float(rate) for lanes, rate in _RATE.findall(low)]
     kind = "efa" if "efa" in low else "rdma" if _RDMA.search(low) else "tcp"
-    usual = {"efa": 100.0 if gpu.arch <= "sm_70" else 400.0, "rdma": 100.0, "tcp": 10.0 if year < 2018 else 25.0}[kind]
+    usual = {
+        "efa": 100.0 if gpu.arch <= "sm_70" else 400.0,
+        "rdma": 100.0,
+        "tcp": 10.0 if year < 2018 else 25.0,
+    }[kind]
     named = [rate for word, rate in _INFINIBAND.items() if word in low]
     gbit = max([rate for rate in rates if rate > 0] or named or [usual])
     return inside, (SHARES[kind] * gbit * 1e9 / 8, 10e-6 if kind == "rdma" else 30e-6)
 
 
 def transposed_passes(kind: str, framework: str, year: int, precision: str) -> tuple[float, bool]:
-    """Passes over the activations for a layout that is not channels-last, and whether the text settles it.
+    """Passes over the activations for a layout that is not channels-last, and whether the text
+    settles it.
 
     Without a word on the layout, half of them are taken.
     """
@@ -81,13 +90,17 @@ def transposed_passes(kind: str, framework: str, year: int, precision: str) -> t
     products = kind in ("transformer", "sequence")
     if products or precision == "fp32":
         return 0.0, products or "pytorch" in low
-    if any(word in low for word in ("nhwc", "channels_last", "channels-last", "channels last", "mlperf")):
+    if any(
+        word in low
+        for word in ("nhwc", "channels_last", "channels-last", "channels last", "mlperf")
+    ):
         return 0.0, True
     nvidia = "nvidia" in low or "deeplearningexamples" in low or "ngc" in low
     if nvidia and "mxnet" in low:
         return 0.0, True
     if nvidia and "torch" in low and precision != "tf32":
-        return (0.0 if year >= 2021 else TRANSPOSED), True  # NVIDIA's page of ResNet-50 changed the layout
+        # NVIDIA's page of ResNet-50 changed the layout
+        return (0.0 if year >= 2021 else TRANSPOSED), True
     if "torch" in low and not nvidia and year <= 2022:
         return TRANSPOSED, "nchw" in low
     return TRANSPOSED / 2, nvidia and precision == "tf32"
@@ -98,7 +111,9 @@ def network_named(text: str) -> Network:
     low = text.lower()
     squeezed = re.sub(r"[^a-z0-9+]", "", low).replace("+", "plus")
     for name in sorted(networks(), key=len, reverse=True):
-        if name in squeezed and not re.match(r"\d", squeezed[squeezed.index(name) + len(name) :][:1]):
+        if name in squeezed and not re.match(
+            r"\d", squeezed[squeezed.index(name) + len(name) :][:1]
+        ):
             found = networks()[name]
             kind = kind_named(low)
             if kind == found.kind or kind == "conv":
@@ -119,7 +134,11 @@ def networks() -> dict[str, Network]:
         row["network"]: Network(
             row["kind"],
             float(row["size"]),
-            *(1e6 * float(row["params_M"]), 1e9 * float(row["flops_G"]), 1e6 * float(row["activations_M"])),
+            *(
+                1e6 * float(row["params_M"]),
+                1e9 * float(row["flops_G"]),
+                1e6 * float(row["activations_M"]),
+            ),
             layers=int(row["layers"]),
         )
         for row in rows

@@ -31,15 +31,25 @@ def run(rig: Rig) -> None:
     facts = torch.cuda.get_device_properties(0)
     free, total = torch.cuda.mem_get_info(0)
     rig.note("GPU", f"{facts.name}, {torch.cuda.device_count()} x {total / 2**30:.0f} GiB")
-    rig.note("compute capability", f"{facts.major}.{facts.minor}, {facts.multi_processor_count} multiprocessors")
+    rig.note(
+        "compute capability",
+        f"{facts.major}.{facts.minor}, {facts.multi_processor_count} multiprocessors",
+    )
     rig.note("CUDA", f"{built}, cuDNN {torch.backends.cudnn.version()}")
     if not torch.version.hip:
         nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else "none"
         rig.note("NCCL", nccl)
     rig.note("free memory", f"{free / 2**30:.1f} GiB", free > 4 * 2**30, "4 GiB")
-    smi = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,temperature.gpu,power.limit", "--format=csv,noheader"]
+    smi = [
+        "nvidia-smi",
+        "--query-gpu=driver_version,clocks.sm,temperature.gpu,power.limit",
+        "--format=csv,noheader",
+    ]
     try:
-        rig.note("nvidia-smi", subprocess.run(smi, capture_output=True, text=True, timeout=30).stdout.strip())
+        rig.note(
+            "nvidia-smi",
+            subprocess.run(smi, capture_output=True, text=True, timeout=30).stdout.strip(),
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         rig.note("nvidia-smi", f"{type(error).__name__}: {error}")
     product = torch.ones(256, 256, device="cuda") @ torch.ones(256, 256, device="cuda")

@@ -1,4 +1,6 @@
-"""What failed on a GPU before, each in a new process that has imported nothing: fsdp, CUDA graphs, the first step, ..."""
+"""What failed on a GPU before, each in a new process that has imported nothing: fsdp, CUDA graphs,
+the first step, ...
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,34 @@ from gpu_stages.runs import NoTime, apart, reported
 from gpu_stages.timing import peak_gib, synchronize
 
 ROOT = Path(__file__).resolve().parents[2]
-FIRST_S, PEAK = 5.0, 1.3  # most seconds of a first step, and most of its peak of memory over that of a later one
+# most seconds of a first step, and most of its peak of memory over that of a later one
+FIRST_S, PEAK = 5.0, 1.3
 LATER = 10
 
 
 def run(rig: Rig) -> None:
-    fsdp = ["parallel.strategy=fsdp", "optim.name=adamw", "train.channels_last=auto", "parallel.backend=gloo"]
+    fsdp = [
+        "parallel.strategy=fsdp",
+        "optim.name=adamw",
+        "train.channels_last=auto",
+        "parallel.backend=gloo",
+    ]
     for ranks in (1, 2):
         with reported(rig, f"fsdp by the plain command, {ranks} ranks"):
-            _command(rig, f"fsdp by the plain command, {ranks} ranks", *fsdp, f"parallel.procs={ranks}")
+            _command(
+                rig, f"fsdp by the plain command, {ranks} ranks", *fsdp, f"parallel.procs={ranks}"
+            )
     for precision in ("fp32", "bf16"):
         what = f"train.cuda_graph=true, {precision}"
         if rig.on_gpu:
             with reported(rig, what):
-                _command(rig, what, "train.cuda_graph=true", f"train.precision={precision}", "optim.name=adamw")
+                _command(
+                    rig,
+                    what,
+                    "train.cuda_graph=true",
+                    f"train.precision={precision}",
+                    "optim.name=adamw",
+                )
         else:
             rig.left_out(what, "it needs a GPU")
     _first_step(rig, tries=False)
@@ -53,13 +69,17 @@ def _command(rig: Rig, what: str, *settings: str) -> None:
     file.write_text(here, encoding="utf-8")
     command = [sys.executable, "-m", "segtrain", "train", str(file)]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(1.0, rig.left_s))
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=max(1.0, rig.left_s)
+        )
     except subprocess.TimeoutExpired:
         raise NoTime("no time is left") from None
     print(done.stdout, done.stderr)
     last = (done.stderr.strip() or "nothing").splitlines()[-1][:200]
     rig.note(
-        what, "exit code 0" if not done.returncode else f"exit code {done.returncode}: {last}", not done.returncode
+        what,
+        "exit code 0" if not done.returncode else f"exit code {done.returncode}: {last}",
+        not done.returncode,
     )
 
 
@@ -102,14 +122,22 @@ def _pinned(rig: Rig) -> None:
 
     data = config(rig, "pinned").data
     with TrainLoader(
-        open_dataset(data, "train"), data, seed=1, batch_size=4, last_step=3, pin_memory=True, workers=2
+        open_dataset(data, "train"),
+        data,
+        seed=1,
+        batch_size=4,
+        last_step=3,
+        pin_memory=True,
+        workers=2,
     ) as loader:
         locked = [parts[0].images.is_pinned() and parts[0].masks.is_pinned() for parts in loader]
     rig.note("batches are page-locked", f"{sum(locked)} of {len(locked)}", all(locked))
 
 
 def _advice(rig: Rig) -> None:
-    """A row: whether `segtrain bench data` advises no kind of worker that it has just measured as slower."""
+    """A row: whether `segtrain bench data` advises no kind of worker that it has just measured as
+    slower.
+    """
     from segtrain.insight.bench.data import measure
 
     found = measure(config(rig, "advice"), 8 if rig.tiny else 32, 0.05 if rig.tiny else 0.5, None)

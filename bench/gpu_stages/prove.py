@@ -10,9 +10,15 @@ from segtrain.prove.table import FAIL, SKIPPED
 
 
 def run(rig: Rig) -> None:
-    # The small network of a rehearsal is too fast to be stopped within its steps, so the rehearsal ends before that.
+    # The small network of a rehearsal is too fast to be stopped within its steps, so the rehearsal
+    # ends before that.
     settings = config(rig, "prove", "train.precision=auto", "data.check=full")
     found = proofs(rig.folder, settings, [1, 2], rig.device, print)
     for row in itertools.islice(found, 5 if rig.tiny else None):
         ok = None if row.verdict == SKIPPED else row.verdict != FAIL
-        rig.note(f"{row.promise}: {row.compared}", f"{row.measured} {row.remark}".strip("- "), ok, row.bound)
+        rig.note(
+            f"{row.promise}: {row.compared}",
+            f"{row.measured} {row.remark}".strip("- "),
+            ok,
+            row.bound,
+        )

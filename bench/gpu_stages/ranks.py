@@ -1,4 +1,6 @@
-"""Strategies and numbers of ranks against one plain process: the weights after a few steps of SGD. And the sentinel."""
+"""Strategies and numbers of ranks against one plain process: the weights after a few steps of SGD.
+And the sentinel.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from segtrain.training import rank
 from segtrain.training.sentinel import Sentinel
 
 STEPS = 3
-MOST = 1e-4  # relative difference of a tensor in fp32: deterministic kernels, but other orders of sums
+# relative difference of a tensor in fp32: deterministic kernels, but other orders of sums
+MOST = 1e-4
 MOST_BF16 = 5e-2  # against one process in bf16
-SHARED = ("parallel.backend=gloo", "parallel.procs=2", "parallel.sync_bn=true")  # NCCL takes one rank per GPU
+# NCCL takes one rank per GPU
+SHARED = ("parallel.backend=gloo", "parallel.procs=2", "parallel.sync_bn=true")
 
 
 def run(rig: Rig) -> None:
@@ -26,8 +30,11 @@ def run(rig: Rig) -> None:
     gpus = visible_gpus() if rig.on_gpu else 0
     backend = "nccl" if rig.on_gpu else "gloo"
     settings = [
-        f"train.duration={STEPS}st", f"checkpoint.every={STEPS}st", f"eval.every={STEPS}st", "train.deterministic=true",
-    ]  # fmt: skip
+        f"train.duration={STEPS}st",
+        f"checkpoint.every={STEPS}st",
+        f"eval.every={STEPS}st",
+        "train.deterministic=true",
+    ]
     alone = ("parallel.strategy=single", "train.channels_last=false")
     plain = config(rig, "ranks-single", *settings, *alone)
     half = config(rig, "ranks-single-bf16", *settings, *alone, "train.precision=bf16")
@@ -43,13 +50,18 @@ def run(rig: Rig) -> None:
     cases = [
         (f"ddp, 1 rank, {backend}", ["parallel.strategy=ddp", one]),
         (f"fsdp, 1 rank, {backend}", ["parallel.strategy=fsdp", one]),
-        ("ddp, 2 ranks on one device, gloo, synchronized batch norm",
-         ["parallel.strategy=ddp", *SHARED]),
+        (
+            "ddp, 2 ranks on one device, gloo, synchronized batch norm",
+            ["parallel.strategy=ddp", *SHARED],
+        ),
         (f"fsdp, 1 rank, {backend}, bf16", ["parallel.strategy=fsdp", one, "train.precision=bf16"]),
-    ]  # fmt: skip
+    ]
     if gpus > 1:
         wide = [one, "parallel.procs=2", "parallel.sync_bn=true"]
-        cases += [(f"{name}, 2 GPUs, nccl", [f"parallel.strategy={name}", *wide]) for name in ("ddp", "fsdp")]
+        cases += [
+            (f"{name}, 2 GPUs, nccl", [f"parallel.strategy={name}", *wide])
+            for name in ("ddp", "fsdp")
+        ]
     for number, (what, more) in enumerate(cases[:1] if rig.tiny else cases):
         with reported(rig, what):
             rig.require(30)
@@ -60,20 +72,32 @@ def run(rig: Rig) -> None:
             rig.below(what, value, most, where)
     what = "the sentinel names the rank of a changed weight: ddp, 2 ranks on one device, gloo"
     with reported(rig, what):
-        said = _planted(rig, config(rig, "ranks-sentinel", *settings, "log.sentinel=1", *SHARED[:1]))
+        said = _planted(
+            rig, config(rig, "ranks-sentinel", *settings, "log.sentinel=1", *SHARED[:1])
+        )
         rig.note(what, said[:140] or "nothing was found", "rank 1" in said)
     if not rig.tiny:
         what = "fsdp, 2 ranks on one device, gloo, synchronized batch norm"
-        here = config(rig, "ranks-fsdp", *settings, "train.channels_last=false", "parallel.strategy=fsdp", *SHARED)
+        here = config(
+            rig,
+            "ranks-fsdp",
+            *settings,
+            "train.channels_last=false",
+            "parallel.strategy=fsdp",
+            *SHARED,
+        )
         with reported(rig, what):
             refused = apart(rig, _try, here)
-            if refused:  # of the collectives that fsdp needs, gloo has not all for GPUs in every torch
+            # of the collectives that fsdp needs, gloo has not all for GPUs in every torch
+            if refused:
                 rig.note(what, f"this torch cannot: {refused}")
             else:
                 value, where = relative(here.run_dir, plain.run_dir)
                 rig.below(what, value, MOST, where)
     if gpus < 2:
-        rig.left_out("2 ranks with NCCL", f"this machine shows {gpus} GPUs, and NCCL takes one rank per GPU")
+        rig.left_out(
+            "2 ranks with NCCL", f"this machine shows {gpus} GPUs, and NCCL takes one rank per GPU"
+        )
 
 
 def _planted(rig: Rig, here: Any) -> str:

@@ -20,23 +20,34 @@ Rows = list[dict[str, Any]]
 
 
 class Report:
-    """The result files, rewritten after each row. Stages of earlier runs on the same commit and GPU stay in them.
+    """The result files, rewritten after each row. Stages of earlier runs on the same commit and GPU
+    stay in them.
 
     ``first``: the rows of the stage check.
     """
 
-    def __init__(self, args: argparse.Namespace, root: Path, stages: Sequence[Stage], first: Rows) -> None:
+    def __init__(
+        self, args: argparse.Namespace, root: Path, stages: Sequence[Stage], first: Rows
+    ) -> None:
         gpu = next((row["result"] for row in first if row["what"] == "GPU"), args.device)
         name = re.sub(r"[^a-z0-9]+", "-", gpu.split(",")[0].lower()).strip("-") or "unknown"
         today = datetime.date.today().isoformat()
         self.path = args.out or root / "bench/results" / f"{today}-gpu-{name}"
         commit = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True
+            ["git", "-C", str(root), "describe", "--always", "--dirty"],
+            capture_output=True,
+            text=True,
         ).stdout.strip()
         self._head = {
-            "date": today, "device": args.device, "tiny": args.tiny, "gpu": gpu, "commit": commit or "unknown",
-            "python": platform.python_version(), "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)),
-        }  # fmt: skip
+            "date": today,
+            "device": args.device,
+            "tiny": args.tiny,
+            "gpu": gpu,
+            "commit": commit or "unknown",
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": len(os.sched_getaffinity(0)),
+        }
         self._titles = {stage.name: stage.title for stage in stages}
         self._stages: dict[str, Rows] = {}
         # Not with_suffix: the name of a GPU may contain a dot.
@@ -46,7 +57,9 @@ class Report:
                 self._stages = earlier["stages"]
 
     def note(self, stage: str, rows: Rows) -> None:
-        """Write the rows of a stage so far. One that is left out keeps the rows of an earlier run."""
+        """Write the rows of a stage so far. One that is left out keeps the rows of an earlier
+        run.
+        """
         if [row["what"] for row in rows] != ["left out"] or stage not in self._stages:
             self._stages[stage] = rows
         self._write({name: self._stages[name] for name in self._titles if name in self._stages})
@@ -62,11 +75,19 @@ class Report:
             lines += ["**A rehearsal: its figures mean nothing.**", ""]
         lines += [f"- {key}: {value}" for key, value in self._head.items()]
         for name, rows in stages.items():
-            lines += ["", f"## {name}: {self._titles[name]}", "", "| | what | result | bound |", "|---|---|---|---|"]
+            lines += [
+                "",
+                f"## {name}: {self._titles[name]}",
+                "",
+                "| | what | result | bound |",
+                "|---|---|---|---|",
+            ]
             logs: list[str] = []
             for row in rows:
                 cells = [GOOD[row["ok"]], row["what"], row["result"], row.get("bound", "")]
-                lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+                lines.append(
+                    "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
+                )
                 if row.get("log"):
                     logs += ["", "```text", row["log"], "```"]
             lines += logs

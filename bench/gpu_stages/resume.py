@@ -1,4 +1,6 @@
-"""Equal runs, one stopped and resumed, and one of CUDA graphs must end with the same bits (train.deterministic=true)."""
+"""Equal runs, one stopped and resumed, and one of CUDA graphs must end with the same bits
+(train.deterministic=true).
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,15 @@ def _precisions(rig: Rig) -> list[str]:
 def _case(rig: Rig, what: str, optimizer: str, precision: str) -> None:
     steps, stop = (3, 1) if rig.tiny else (8, 3)
     settings = [
-        f"optim.name={optimizer}", "optim.lr=0.001", "optim.ema=0.9", f"train.precision={precision}",
-        f"train.duration={steps}st", "train.deterministic=true", f"eval.every={steps}st", f"checkpoint.every={steps}st",
-    ]  # fmt: skip
+        f"optim.name={optimizer}",
+        "optim.lr=0.001",
+        "optim.ema=0.9",
+        f"train.precision={precision}",
+        f"train.duration={steps}st",
+        "train.deterministic=true",
+        f"eval.every={steps}st",
+        f"checkpoint.every={steps}st",
+    ]
     runs: dict[str, Any] = {}
     compared = {"again": "a second run", "stopped": "a run stopped and resumed"}
     if rig.on_gpu and optimizer == "adamw":

@@ -13,19 +13,31 @@ from typing import Any
 
 CLASSES = 19  # of the networks of the stages
 GOOD = {True: "ok", False: "WRONG", None: ""}
-# Module -> its name on the package index. segtrain cannot train without them; all others are optional here.
+# Module -> its name on the package index. segtrain cannot train without them; all others are
+# optional here.
 NEEDED = {
-    "torch": "torch", "numpy": "numpy", "cv2": "opencv-python-headless", "PIL": "pillow", "pydantic": "pydantic",
-    "yaml": "pyyaml", "safetensors": "safetensors", "psutil": "psutil",
-}  # fmt: skip
+    "torch": "torch",
+    "numpy": "numpy",
+    "cv2": "opencv-python-headless",
+    "PIL": "pillow",
+    "pydantic": "pydantic",
+    "yaml": "pyyaml",
+    "safetensors": "safetensors",
+    "psutil": "psutil",
+}
 OPTIONAL = {
-    "segmentation_models_pytorch": "segmentation-models-pytorch", "pynvml": "nvidia-ml-py", "pytest": "pytest",
-    "torchvision": "torchvision", "triton": "triton",
-}  # fmt: skip
+    "segmentation_models_pytorch": "segmentation-models-pytorch",
+    "pynvml": "nvidia-ml-py",
+    "pytest": "pytest",
+    "torchvision": "torchvision",
+    "triton": "triton",
+}
 
 
 def needs() -> str:
-    """One error that names everything that this Python lacks, and how to bring it; "" if it can run."""
+    """One error that names everything that this Python lacks, and how to bring it; "" if it can
+    run.
+    """
     lacking = [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]
     here = f"{sys.executable} (Python {sys.version_info.major}.{sys.version_info.minor})"
     if not lacking:
@@ -51,7 +63,9 @@ class Stage:
 
 
 class NoTime(Exception):
-    """A case does not fit into the time of its stage, which says nothing about whether it is right."""
+    """A case does not fit into the time of its stage, which says nothing about whether it is
+    right.
+    """
 
 
 @dataclass
@@ -73,12 +87,18 @@ class Rig:
         return self.device == "cuda"
 
     def note(self, what: str, result: Any, ok: bool | None = None, bound: str = "") -> None:
-        """A row of the result; ``ok``: None for a measurement that can be neither right nor wrong."""
+        """A row of the result; ``ok``: None for a measurement that can be neither right nor
+        wrong.
+        """
         with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"what": what, "result": str(result), "ok": ok, "bound": bound}) + "\n")
+            file.write(
+                json.dumps({"what": what, "result": str(result), "ok": ok, "bound": bound}) + "\n"
+            )
 
     def below(self, what: str, value: float, most: float, where: str = "") -> None:
-        """A row that is good if ``value`` is at most ``most``. ``where``: what the value belongs to."""
+        """A row that is good if ``value`` is at most ``most``. ``where``: what the value belongs
+        to.
+        """
         self.note(what, f"{value:.1e} {where}".strip(), bool(value <= most), f"{most:.0e}")
 
     def require(self, seconds: float) -> None:
@@ -90,10 +110,16 @@ class Rig:
         self.note(what, f"left out: {why}")
 
     def pictures(self) -> str:
-        """What the JPEG files of ``folder/pictures`` are. Waits until bench/gpu.py, or this call, has made them."""
+        """What the JPEG files of ``folder/pictures`` are. Waits until bench/gpu.py, or this call,
+        has made them.
+        """
         from rivals import pictures
 
-        folder, begun, done = self.folder / "pictures", self.folder / "pictures.begun", self.folder / "pictures.txt"
+        folder, begun, done = (
+            self.folder / "pictures",
+            self.folder / "pictures.begun",
+            self.folder / "pictures.txt",
+        )
         try:
             begun.touch(exist_ok=False)
         except FileExistsError:
@@ -108,11 +134,15 @@ class Rig:
         return text
 
     def networks(self) -> dict[str, dict[str, Any]]:
-        """Settings of ``model`` of the networks of the stages, by name. Only pico if SMP is not installed."""
+        """Settings of ``model`` of the networks of the stages, by name. Only pico if SMP is not
+        installed.
+        """
         if self.tiny:
             return {"pico": {"arch": "pico", "options": TINY}}
         if importlib.util.find_spec("segmentation_models_pytorch") is None:
-            self.left_out("DeepLabV3+, U-Net, SegFormer", "segmentation-models-pytorch is not installed")
+            self.left_out(
+                "DeepLabV3+, U-Net, SegFormer", "segmentation-models-pytorch is not installed"
+            )
             return {"pico": {"arch": "pico"}}
         return {
             "DeepLabV3+ R50": {"arch": "deeplabv3plus", "encoder": "resnet50"},
@@ -131,15 +161,35 @@ def config(rig: Rig, out: str, *overrides: str) -> Any:
     from segtrain.config import Config
 
     settings = [
-        f"out={rig.folder / out}", f"train.device={rig.device}", "train.seed=1", "data.workers=1",
-        "data.check=off", "log.tensorboard=false", "log.pictures=0", "log.every=1", "log.profile_ms=0", "log.spans=false",
-        "optim.name=sgd", "optim.lr=0.01", "checkpoint.background=false", "parallel.procs=1",
-    ]  # fmt: skip
+        f"out={rig.folder / out}",
+        f"train.device={rig.device}",
+        "train.seed=1",
+        "data.workers=1",
+        "data.check=off",
+        "log.tensorboard=false",
+        "log.pictures=0",
+        "log.every=1",
+        "log.profile_ms=0",
+        "log.spans=false",
+        "optim.name=sgd",
+        "optim.lr=0.01",
+        "checkpoint.background=false",
+        "parallel.procs=1",
+    ]
     if rig.tiny:
         settings += [
-            "data.scenes=4", "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=4", "parallel.threads=1",
+            "data.scenes=4",
+            "data.scene_size=[40,48]",
+            "data.crop=[32,32]",
+            "train.batch_size=4",
+            "parallel.threads=1",
             f"model.options={json.dumps(TINY)}",
-        ]  # fmt: skip
+        ]
     else:
-        settings += ["data.scenes=32", "data.scene_size=[128,192]", "data.crop=[96,96]", "train.batch_size=8"]
+        settings += [
+            "data.scenes=32",
+            "data.scene_size=[128,192]",
+            "data.crop=[96,96]",
+            "train.batch_size=8",
+        ]
     return Config.load(None, *settings, *overrides)

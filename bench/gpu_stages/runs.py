@@ -1,4 +1,6 @@
-"""Whole runs of segtrain in processes of their own, and the comparison of their last checkpoints."""
+"""Whole runs of segtrain in processes of their own, and the comparison of their last
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,15 @@ def train(config: Any, trackers: list[Any]) -> None:
 
 
 def apart(rig: Rig, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``function`` returns, a small value, in a fork of this process, which must not have touched CUDA.
+    """What ``function`` returns, a small value, in a fork of this process, which must not have
+    touched CUDA.
 
     Raises RuntimeError if it fails, and NoTime if the time of the stage is over before.
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_guarded, args=(sender, function, arguments))
+    process = multiprocessing.get_context("fork").Process(
+        target=_guarded, args=(sender, function, arguments)
+    )
     process.start()
     process.join(max(1.0, rig.left_s))
     if process.is_alive():
@@ -87,7 +92,8 @@ def reported(rig: Rig, what: str) -> Iterator[None]:
 def last_tensors(run: Path) -> dict[str, torch.Tensor]:
     """Weights, averages, and moments of the newest checkpoint of a run folder.
 
-    From now on, this process computes on one thread: a fork of it would wait forever for other threads of OpenMP.
+    From now on, this process computes on one thread: a fork of it would wait forever for other
+    threads of OpenMP.
     """
     torch.set_num_threads(1)
     state, remarks = checkpoint.newest(run)
@@ -111,13 +117,17 @@ def unequal(one: Path, other: Path) -> str:
 
 
 def relative(one: Path, other: Path) -> tuple[float, str]:
-    """The largest relative difference of a tensor between two runs; the name of the tensor, and its norm in ``other``.
+    """The largest relative difference of a tensor between two runs; the name of the tensor, and its
+    norm in ``other``.
 
-    A difference from a tensor near 0 is divided by 1e-6, so noise in it reads as a large one: look at the norm.
+    A difference from a tensor near 0 is divided by 1e-6, so noise in it reads as a large one: look
+    at the norm.
     """
     first, second = last_tensors(one), last_tensors(other)
     found = {
-        name: float((first[name].double() - value.double()).norm() / value.double().norm().clamp_min(1e-6))
+        name: float(
+            (first[name].double() - value.double()).norm() / value.double().norm().clamp_min(1e-6)
+        )
         for name, value in second.items()
         if name in first and value.is_floating_point()
     }

@@ -1,6 +1,8 @@
-"""Training steps on random images that stay on the device: images/s, TFLOP/s, and peak memory, each choice on and off.
+"""Training steps on random images that stay on the device: images/s, TFLOP/s, and peak memory, each
+choice on and off.
 
-Random values, because a GPU computes faster on zeros. The base is what a user gets with train.precision=auto.
+Random values, because a GPU computes faster on zeros. The base is what a user gets with
+train.precision=auto.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ def run(rig: Rig) -> None:
             reached, result = measure(rig, case, networks[case.network])
             rig.note(what, result)
             if not what.startswith(" ") and case.classes == 19:
-                rig.note("  its convolutions and products alone", ceiling(rig, case, networks[case.network], reached))
+                rig.note(
+                    "  its convolutions and products alone",
+                    ceiling(rig, case, networks[case.network], reached),
+                )
         forget(rig.device)
 
 
@@ -71,13 +76,25 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
     base = Case(names[0], size, images, 19, best)
     wide = replace(base, size=size if rig.tiny else (512, 512), classes=150)
     found = [
-        (f"{name}, {size[0]}x{size[1]}, {images} images, 19 classes, {best}", replace(base, network=name))
+        (
+            f"{name}, {size[0]}x{size[1]}, {images} images, 19 classes, {best}",
+            replace(base, network=name),
+        )
         for name in names
     ]
     if "U-Net R34" in names:
-        found += [("  U-Net R34, the network's plain layers", replace(base, network="U-Net R34", fast=False))]
+        found += [
+            (
+                "  U-Net R34, the network's plain layers",
+                replace(base, network="U-Net R34", fast=False),
+            )
+        ]
     found += [(f"{names[0]}, 150 classes, {wide.size[0]}x{wide.size[1]}, {best}", wide)]
-    precisions = [name for name in ("fp32", "tf32", "bf16", "fp16") if name in fitting(torch.device(rig.device))]
+    precisions = [
+        name
+        for name in ("fp32", "tf32", "bf16", "fp16")
+        if name in fitting(torch.device(rig.device))
+    ]
     graphs: dict[str, dict[str, Any]] = {
         "compiled, CUDA graphs": {"compiled": "reduce-overhead"},
         "CUDA graphs of the step": {"graph": True},
@@ -103,19 +120,32 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
     }
     others = {
         **{f"loss {loss}": {"loss": loss} for loss in ("ohem", "dice", "lovasz", "focal")},
-        **{f"loss {loss}, upsampling direct": {"loss": loss, "upsample": "direct"} for loss in ("ohem", "dice")},
+        **{
+            f"loss {loss}, upsampling direct": {"loss": loss, "upsample": "direct"}
+            for loss in ("ohem", "dice")
+        },
         "sgd": {"optimizer": "sgd"},
         "muon": {"optimizer": "muon"},
         "muon, matrices in bf16": {"optimizer": "muon", "bf16": True},
         "with EMA": {"ema": True},
     }
     found += [(f"  {what}", replace(base, **change)) for what, change in changes.items()]
-    found += [(f"  150 classes, {what}", replace(wide, **change)) for what, change in logits.items()]
+    found += [
+        (f"  150 classes, {what}", replace(wide, **change)) for what, change in logits.items()
+    ]
     found += [(f"  {what}", replace(base, **change)) for what, change in others.items()]
     if "pico" in names:
-        small = Case("pico", size, images, 19, best)  # whose kernels are so short that the host is the limit
-        found += [(f"  pico, {what}", replace(small, **change)) for what, change in {"as it is": {}, **graphs}.items()]
-    return [(what, case) for what, case in found if not (case.compiled or case.graph)][:3] if rig.tiny else found
+        # whose kernels are so short that the host is the limit
+        small = Case("pico", size, images, 19, best)
+        found += [
+            (f"  pico, {what}", replace(small, **change))
+            for what, change in {"as it is": {}, **graphs}.items()
+        ]
+    return (
+        [(what, case) for what, case in found if not (case.compiled or case.graph)][:3]
+        if rig.tiny
+        else found
+    )
 
 
 def measure(rig: Rig, case: Case, settings: dict[str, Any]) -> tuple[float, str]:
@@ -138,15 +168,21 @@ def measure(rig: Rig, case: Case, settings: dict[str, Any]) -> tuple[float, str]
 
 
 def ceiling(rig: Rig, case: Case, settings: dict[str, Any], reached: float) -> str:
-    """What the step could reach at most: the same convolutions and products in the same arithmetic, and nothing else."""
+    """What the step could reach at most: the same convolutions and products in the same arithmetic,
+    and nothing else.
+    """
     forget(rig.device)
     _, network, images = built(rig.device, case, settings)
     most = layers.rate(network, images, case.precision, *((0, 1) if rig.tiny else (3, 10)))
     return f"{most:.1f} TFLOP/s, of which the step reaches {reached / most:.0%}"
 
 
-def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[], None], Any, torch.Tensor]:
-    """A training step on a batch that stays on ``place``, the network, and the images of the batch."""
+def built(
+    place: str, case: Case, settings: dict[str, Any]
+) -> tuple[Callable[[], None], Any, torch.Tensor]:
+    """A training step on a batch that stays on ``place``, the network, and the images of the
+    batch.
+    """
     device = torch.device(place)
     torch.manual_seed(0)
     network: Any = build_model(Model(**{**settings, "fast": case.fast}), case.classes).to(device)
@@ -156,7 +192,11 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
     model = compiled(network, case.compiled)
     config = Config(optim={"name": case.optimizer, "lr": 1e-4})
     optimizer = build_optimizer(
-        network, network.encoder_parameters(), config.optim, network.head_parameters(), bf16=case.bf16
+        network,
+        network.encoder_parameters(),
+        config.optim,
+        network.head_parameters(),
+        bf16=case.bf16,
     )
     criterion, scaler = (
         build_criterion(Loss(terms=[case.loss]), case.classes),
@@ -167,13 +207,23 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
     how = Precision(device.type, case.precision, case.full_logits, upsample=case.upsample)
     images = torch.randn(case.images, 3, *case.size, device=device).to(memory_format=memory)
     given = images.to(AUTOCAST[case.precision] or torch.float32)  # as normalize makes them
-    masks = torch.randint(0, case.classes, (case.images, *case.size), device=device, dtype=torch.uint8)
-    votes, parameters = torch.zeros(2, dtype=torch.float64, device=device), list(network.parameters())
+    masks = torch.randint(
+        0, case.classes, (case.images, *case.size), device=device, dtype=torch.uint8
+    )
+    votes, parameters = (
+        torch.zeros(2, dtype=torch.float64, device=device),
+        list(network.parameters()),
+    )
     graphs = None
     if case.graph:
-        levels, none = torch.randint(256, (case.images, *case.size, 3), device=device, dtype=torch.uint8), np.zeros(0)
+        levels, none = (
+            torch.randint(256, (case.images, *case.size, 3), device=device, dtype=torch.uint8),
+            np.zeros(0),
+        )
         batch = Batch(levels, masks, none, none)
-        learner = Learner(model, network, criterion, optimizer, ema, scaler, how, case.channels_last, given.dtype)
+        learner = Learner(
+            model, network, criterion, optimizer, ema, scaler, how, case.channels_last, given.dtype
+        )
         graphs = StepGraphs(learner, strategy, 0.0)
         graphs.capture(case.images, case.size, False)
 
@@ -186,9 +236,16 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
             graphs.gradients(batch, seed=1, votes=votes, clock=Clock())
         else:
             gradients(
-                model, [Micro(given, masks)], criterion, strategy, how, seed=1, votes=votes, loss_scale=scaler.factor,
+                model,
+                [Micro(given, masks)],
+                criterion,
+                strategy,
+                how,
+                seed=1,
+                votes=votes,
+                loss_scale=scaler.factor,
                 clock=Clock(),
-            )  # fmt: skip
+            )
         scaler.unscale_(parameters)
         skipped = scaler.step(optimizer, clip_(parameters, 0) if scaler.enabled else None)
         if ema is not None:
@@ -198,7 +255,9 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
 
 
 def forward_flops(network: Any, images: torch.Tensor) -> float:
-    """FLOPs of a forward pass of the network, without the loss. Training takes about three times as many."""
+    """FLOPs of a forward pass of the network, without the loss. Training takes about three times as
+    many.
+    """
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(images, low=True)
     return float(counter.get_total_flops())

@@ -1,4 +1,6 @@
-"""Places of segtrain where the host waits for the GPU, by torch.cuda.set_sync_debug_mode; docs/gpu.md lists all of them."""
+"""Places of segtrain where the host waits for the GPU, by torch.cuda.set_sync_debug_mode;
+docs/gpu.md lists all of them.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +68,18 @@ def _count(rig: Rig, loss: str) -> Counter[tuple[str, str, int]]:
     warnings.showwarning = show
     torch.cuda.set_sync_debug_mode("warn")
     settings = [
-        f"loss.terms={loss}", "train.accumulate=2", "optim.name=muon", "optim.lr=0.001", "optim.ema=0.9", "log.every=4",
-        "data.jitter=[0.4,0.4,0.4]", "data.color_jitter_on=device", f"train.duration={STEPS}st", "train.precision=auto",
-        f"eval.every={STEPS}st", f"checkpoint.every={STEPS}st",
-    ]  # fmt: skip
+        f"loss.terms={loss}",
+        "train.accumulate=2",
+        "optim.name=muon",
+        "optim.lr=0.001",
+        "optim.ema=0.9",
+        "log.every=4",
+        "data.jitter=[0.4,0.4,0.4]",
+        "data.color_jitter_on=device",
+        f"train.duration={STEPS}st",
+        "train.precision=auto",
+        f"eval.every={STEPS}st",
+        f"checkpoint.every={STEPS}st",
+    ]
     segtrain.train(config(rig, f"syncs-{loss}", *settings), trackers=[Begin()])
     return waits

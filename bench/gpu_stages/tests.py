@@ -24,11 +24,18 @@ def run(rig: Rig) -> None:
     if rig.tiny:
         command.append("--collect-only")  # of one file
     done = subprocess.run(
-        [*command, *(f"tests/data/{name}" for name in FILES[: 1 if rig.tiny else None])], cwd=ROOT, capture_output=True, text=True,
+        [*command, *(f"tests/data/{name}" for name in FILES[: 1 if rig.tiny else None])],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         timeout=max(1.0, rig.left_s),
-    )  # fmt: skip
-    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr.strip()[-300:]
-    missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", done.stdout + done.stderr)
+    )
+    last = (
+        done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr.strip()[-300:]
+    )
+    missing = re.search(
+        r"ModuleNotFoundError: No module named '([\w.]+)'", done.stdout + done.stderr
+    )
     if missing:
         rig.left_out("tests of the suite", f"{missing[1]} is not installed")
         return

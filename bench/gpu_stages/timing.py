@@ -30,7 +30,9 @@ def milliseconds(call: Callable[[], object], device: str, warm: int = 3, times: 
 
 
 def rate(call: Callable[[], object], device: str, warm: int, times: int) -> float:
-    """Calls per second of ``times`` calls in a row, which may overlap on the device. ``peak_gib`` is theirs then."""
+    """Calls per second of ``times`` calls in a row, which may overlap on the device. ``peak_gib``
+    is theirs then.
+    """
     for _ in range(warm):
         call()
     synchronize(device)
@@ -44,7 +46,9 @@ def rate(call: Callable[[], object], device: str, warm: int, times: int) -> floa
 
 
 def forget(device: str) -> None:
-    """Free what earlier measurements left, compiled networks and their CUDA graphs too; start a new count of the peak."""
+    """Free what earlier measurements left, compiled networks and their CUDA graphs too; start a new
+    count of the peak.
+    """
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
     gc.collect()

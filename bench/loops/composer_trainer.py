@@ -34,9 +34,16 @@ class MarkSteps(Callback):  # type: ignore[misc]
 def run(task: Task, mark: Stopwatch) -> None:
     model = Segmenter(task.network.train())
     trainer = Trainer(
-        model=model, train_dataloader=task.batches(), max_duration=f"{task.steps}ba", callbacks=[MarkSteps(mark)],
-        optimizers=torch.optim.AdamW(model.parameters(), lr=LR), device="gpu" if task.device == "cuda" else "cpu",
-        device_train_microbatch_size=task.case.images, precision="amp_bf16" if task.amp else "fp32", progress_bar=False, log_to_console=False,
-    )  # fmt: skip
+        model=model,
+        train_dataloader=task.batches(),
+        max_duration=f"{task.steps}ba",
+        callbacks=[MarkSteps(mark)],
+        optimizers=torch.optim.AdamW(model.parameters(), lr=LR),
+        device="gpu" if task.device == "cuda" else "cpu",
+        device_train_microbatch_size=task.case.images,
+        precision="amp_bf16" if task.amp else "fp32",
+        progress_bar=False,
+        log_to_console=False,
+    )
     trainer.fit()
     trainer.close()

@@ -1,4 +1,6 @@
-"""Lightning's Trainer with an SMP network in bf16-mixed, without loggers, checkpoints, and metrics."""
+"""Lightning's Trainer with an SMP network in bf16-mixed, without loggers, checkpoints, and
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,15 @@ class MarkSteps(pl.Callback):  # type: ignore[misc]
 def run(task: Task, mark: Stopwatch) -> None:
     logging.getLogger(pl.__name__).setLevel(logging.ERROR)
     trainer = pl.Trainer(
-        accelerator="gpu" if task.device == "cuda" else "cpu", devices=1, max_steps=task.steps, logger=False,
-        precision="bf16-mixed" if task.amp else "32-true", callbacks=[MarkSteps(mark)], enable_progress_bar=False,
-        enable_checkpointing=False, enable_model_summary=False, benchmark=True,
-    )  # fmt: skip
+        accelerator="gpu" if task.device == "cuda" else "cpu",
+        devices=1,
+        max_steps=task.steps,
+        logger=False,
+        precision="bf16-mixed" if task.amp else "32-true",
+        callbacks=[MarkSteps(mark)],
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        benchmark=True,
+    )
     trainer.fit(Segmenter(task.network.train()), train_dataloaders=task.batches())

@@ -36,14 +36,26 @@ class MarkSteps(Hook):  # type: ignore[misc]
 
 def run(task: Task, mark: Stopwatch) -> None:
     optimizer = torch.optim.AdamW(task.network.to(task.device).parameters(), lr=LR)
-    amp = {"type": "AmpOptimWrapper", "dtype": "bfloat16", "loss_scale": 1.0}  # bfloat16 needs no scale
+    # bfloat16 needs no scale
+    amp = {"type": "AmpOptimWrapper", "dtype": "bfloat16", "loss_scale": 1.0}
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(
-            model=Segmenter(task.network), work_dir=folder, train_dataloader=task.batches(), log_level="ERROR",
+            model=Segmenter(task.network),
+            work_dir=folder,
+            train_dataloader=task.batches(),
+            log_level="ERROR",
             train_cfg={"by_epoch": False, "max_iters": task.steps, "val_interval": 10**9},
-            optim_wrapper={**(amp if task.amp and task.device == "cuda" else {"type": "OptimWrapper"}), "optimizer": optimizer},
-            default_hooks={"logger": {"type": "LoggerHook", "interval": 50, "log_metric_by_epoch": False}, "checkpoint": None, "sampler_seed": None},
-            custom_hooks=[MarkSteps(mark)], experiment_name=f"run-{id(mark)}",
+            optim_wrapper={
+                **(amp if task.amp and task.device == "cuda" else {"type": "OptimWrapper"}),
+                "optimizer": optimizer,
+            },
+            default_hooks={
+                "logger": {"type": "LoggerHook", "interval": 50, "log_metric_by_epoch": False},
+                "checkpoint": None,
+                "sampler_seed": None,
+            },
+            custom_hooks=[MarkSteps(mark)],
+            experiment_name=f"run-{id(mark)}",
             env_cfg={"cudnn_benchmark": False},
-        )  # fmt: skip
+        )
         runner.train()

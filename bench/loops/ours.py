@@ -1,7 +1,9 @@
-"""segtrain on the same network: the whole ``segtrain.train`` with images in memory, and its step alone.
+"""segtrain on the same network: the whole ``segtrain.train`` with images in memory, and its step
+alone.
 
-The whole run does more than the other loops here: workers cut crops from images in memory, batches travel to the device,
-and are normalized there. The step alone gets batches that are on the device, as the others do.
+The whole run does more than the other loops here: workers cut crops from images in memory, batches
+travel to the device, and are normalized there. The step alone gets batches that are on the device,
+as the others do.
 """
 
 from __future__ import annotations
@@ -57,15 +59,32 @@ def run(task: Task, mark: Stopwatch) -> None:
     case = task.case
     with tempfile.TemporaryDirectory() as folder:
         config = segtrain.Config.load(
-            None, f"out={Path(folder) / 'run'}", f"model.arch={case.arch}", f"model.encoder={case.encoder}",
-            f"data.crop={list(case.size)}", f"data.classes={json.dumps([f'c{k}' for k in range(case.classes)])}",
-            "data.scale=[1,1]", "data.check=off", f"train.batch_size={case.images}", f"train.duration={task.steps}st",
-            f"train.device={task.device}", f"train.precision={'auto' if task.amp else 'fp32'}", "optim.name=adamw",
-            f"optim.lr={LR}", f"log.every={task.warm}", f"eval.every={task.steps}st", f"checkpoint.every={task.steps}st",
-            "log.tensorboard=false", "log.pictures=0", "parallel.procs=1",
-        )  # fmt: skip
+            None,
+            f"out={Path(folder) / 'run'}",
+            f"model.arch={case.arch}",
+            f"model.encoder={case.encoder}",
+            f"data.crop={list(case.size)}",
+            f"data.classes={json.dumps([f'c{k}' for k in range(case.classes)])}",
+            "data.scale=[1,1]",
+            "data.check=off",
+            f"train.batch_size={case.images}",
+            f"train.duration={task.steps}st",
+            f"train.device={task.device}",
+            f"train.precision={'auto' if task.amp else 'fp32'}",
+            "optim.name=adamw",
+            f"optim.lr={LR}",
+            f"log.every={task.warm}",
+            f"eval.every={task.steps}st",
+            f"checkpoint.every={task.steps}st",
+            "log.tensorboard=false",
+            "log.pictures=0",
+            "parallel.procs=1",
+        )
         segtrain.train(
-            config, train_data=Memory(case, 4 * case.images), val_data=Memory(case, 1), trackers=[Marks(mark)]
+            config,
+            train_data=Memory(case, 4 * case.images),
+            val_data=Memory(case, 1),
+            trackers=[Marks(mark)],
         )
 
 
@@ -75,7 +94,9 @@ def run_step(task: Task, mark: Stopwatch) -> None:
         precision = next(name for name in AUTO if name in fitting(torch.device(task.device)))
     allow_tf32(False)
     settings = {"arch": case.arch, "encoder": case.encoder}
-    step, _, _ = built(task.device, Step(case.name, case.size, case.images, case.classes, precision), settings)
+    step, _, _ = built(
+        task.device, Step(case.name, case.size, case.images, case.classes, precision), settings
+    )
     for _ in range(task.steps):
         step()
         mark()

@@ -1,4 +1,6 @@
-"""Interleaved rounds of all loops: images/s, peak memory, and our rate divided by each other one."""
+"""Interleaved rounds of all loops: images/s, peak memory, and our rate divided by each other
+one.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ def compete(
     late: Callable[[], bool],
     note: Callable[[str, str], None] = lambda what, result: None,
 ) -> dict[str, SideResult]:
-    """All sides take turns, ``rounds`` times, or until ``late()``. Lightning, Composer, ... count if installed.
+    """All sides take turns, ``rounds`` times, or until ``late()``. Lightning, Composer, ... count
+    if installed.
 
     ``note(what, result)`` gets each measurement at once.
     """
@@ -93,11 +96,16 @@ def compete(
                     _function(side)(Task(case, network, device, amp, warm, steps), mark)
             except Exception as error:
                 traceback.print_exc()
-                results[side].errors.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                results[side].errors.append(
+                    f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                )
                 continue
             results[side].rates[number] = (steps - warm) * case.images / mark.seconds
             results[side].peak_gib = mark.peak_gib
-            note(f"  {case.title}, round {number + 1}, {side}", f"{results[side].rates[number]:.1f} images/s")
+            note(
+                f"  {case.title}, round {number + 1}, {side}",
+                f"{results[side].rates[number]:.1f} images/s",
+            )
     return results
 
 
@@ -113,21 +121,27 @@ def _quiet() -> Iterator[None]:
 
 
 def rows(case: Case, results: dict[str, SideResult]) -> Iterator[tuple[str, str]]:
-    """(what, result) of each side of a case. A ratio is formed within each round; its median is reported."""
+    """(what, result) of each side of a case. A ratio is formed within each round; its median is
+    reported.
+    """
     ours = results[OURS].rates
     yield case.title, f"rounds: {max(len(side_result.rates) for side_result in results.values())}"
     for side, side_result in results.items():
         if side_result.errors:
             yield f"  {side}", f"failed: {side_result.errors[0]}"
             continue
-        ratios = [ours[number] / rate for number, rate in side_result.rates.items() if number in ours]
+        ratios = [
+            ours[number] / rate for number, rate in side_result.rates.items() if number in ours
+        ]
         ratio = f", segtrain is {median(ratios):.2f} x as fast" if ratios and side != OURS else ""
         if side_result.rates:
             rates = page.each_round(side_result.rates.values(), ".1f")
             yield f"  {side}", f"images/s: {rates}, peak {side_result.peak_gib:.2f} GiB{ratio}"
 
 
-def race(device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Callable[[str, str], None]) -> None:
+def race(
+    device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Callable[[str, str], None]
+) -> None:
     """All cases until ``end`` (time.monotonic()). ``note(what, result)`` gets each row."""
     for side in SIDES:
         if lacking := absent(side):
@@ -139,7 +153,9 @@ def race(device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Call
         if begin + 0.6 * longest > end:
             note(case.title, "left out: no time is left")
             continue
-        results = compete(case, device, amp, rounds, warm, steps, lambda: time.monotonic() > end, note)
+        results = compete(
+            case, device, amp, rounds, warm, steps, lambda: time.monotonic() > end, note
+        )
         longest = max(longest, time.monotonic() - begin)
         for what, result in rows(case, results):
             note(what, result)

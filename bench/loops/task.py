@@ -48,7 +48,9 @@ class Task:
     steps: int
 
     def batches(self) -> DataLoader[Any]:
-        """A batch for each step: images float32 (n, 3, H, W), normalized, masks int64 (n, H, W), on the device."""
+        """A batch for each step: images float32 (n, 3, H, W), normalized, masks int64 (n, H, W), on
+        the device.
+        """
         return DataLoader(_Batches(self), batch_size=None)
 
 
@@ -88,7 +90,9 @@ def smp_network(case: Case) -> nn.Module:
 
 
 class Stopwatch:
-    """``mark`` of a loop. Waits for the device at the end of the last step that does not count, and of the last one."""
+    """``mark`` of a loop. Waits for the device at the end of the last step that does not count, and
+    of the last one.
+    """
 
     def __init__(self, device: str, warm: int, steps: int) -> None:
         self._device, self._warm, self._steps, self._step = device, warm, steps, 0
@@ -111,6 +115,7 @@ class Stopwatch:
 def fresh(device: str) -> None:
     """The state that a user's process begins with, and no memory of the loop before."""
     forget(device)
-    torch.backends.cudnn.benchmark = False  # as in ours: its trials take a minute per case and most of the memory
+    # as in ours: its trials take a minute per case and most of the memory
+    torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,8 +1,9 @@
 """The loop of torchvision's segmentation reference with --amp.
 
-Its scripts are in torchvision's repository and in no package, so their structure is rebuilt here in own words: a model
-that answers with a dict, autocast to float16 with a gradient scaler, a schedule that is stepped in each iteration, and a
-logger that reads the loss in each step. A CPU has no scaler, so there it computes in float32.
+Its scripts are in torchvision's repository and in no package, so their structure is rebuilt here in
+own words: a model that answers with a dict, autocast to float16 with a gradient scaler, a schedule
+that is stepped in each iteration, and a logger that reads the loss in each step. A CPU has no
+scaler, so there it computes in float32.
 """
 
 from __future__ import annotations

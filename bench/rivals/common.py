@@ -1,7 +1,8 @@
 """What all rivals share: model, pictures, batch, crop, and the record of each step.
 
-Each rival script keeps its own library's loop, optimizer, schedule, logging and input pipeline; this file holds what a
-fair race must hold equal. It imports torch and SMP inside functions, so that a rival pays for its imports itself.
+Each rival script keeps its own library's loop, optimizer, schedule, logging and input pipeline;
+this file holds what a fair race must hold equal. It imports torch and SMP inside functions, so that
+a rival pays for its imports itself.
 """
 
 from __future__ import annotations
@@ -19,17 +20,28 @@ EXTENSIONS = (".jpg", ".jpeg", ".png")
 
 
 def arguments() -> argparse.Namespace:
-    """Settings of the race; ``world``, ``rank`` and ``local_batch`` follow from the launcher's environment."""
+    """Settings of the race; ``world``, ``rank`` and ``local_batch`` follow from the launcher's
+    environment.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True, help="folder with images/train and masks/train")
     parser.add_argument("--model", default="unet", choices=("unet", "deeplabv3plus"))
     parser.add_argument("--encoder", default="resnet18")
     parser.add_argument("--classes", type=int, default=11)
-    parser.add_argument("--batch", type=int, default=8, help="global batch: images in one optimizer step, all ranks")
+    parser.add_argument(
+        "--batch", type=int, default=8, help="global batch: images in one optimizer step, all ranks"
+    )
     parser.add_argument("--crop", type=int, default=256)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--workers", type=int, default=-1, help="loader processes; -1: what this rival's examples use")
-    parser.add_argument("--marks", required=True, help="file that gets one JSON line at the end of each step")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=-1,
+        help="loader processes; -1: what this rival's examples use",
+    )
+    parser.add_argument(
+        "--marks", required=True, help="file that gets one JSON line at the end of each step"
+    )
     args = parser.parse_args()
     args.world = int(os.environ.get("WORLD_SIZE", "1"))
     args.rank = int(os.environ.get("RANK", "0"))
@@ -38,12 +50,16 @@ def arguments() -> argparse.Namespace:
 
 
 def workers(args: argparse.Namespace, usual: int) -> int:
-    """``usual``: loader processes in the rival's own examples, here bounded by the cores, as torch advises."""
+    """``usual``: loader processes in the rival's own examples, here bounded by the cores, as torch
+    advises.
+    """
     return args.workers if args.workers >= 0 else min(usual, len(os.sched_getaffinity(0)))
 
 
 class Marks:
-    """Rank 0 appends ``{"step": k, "time": unix seconds}`` at the end of optimizer step k (1-based)."""
+    """Rank 0 appends ``{"step": k, "time": unix seconds}`` at the end of optimizer step k
+    (1-based).
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.file = open(args.marks, "a", buffering=1) if args.rank == 0 else None  # noqa: SIM115
@@ -57,7 +73,9 @@ class Marks:
 
 def pairs(root: str) -> list[tuple[str, str]]:
     """(image, mask) paths of the train split, in the order of their names."""
-    images = sorted(p for p in (Path(root) / "images" / "train").iterdir() if p.suffix in EXTENSIONS)
+    images = sorted(
+        p for p in (Path(root) / "images" / "train").iterdir() if p.suffix in EXTENSIONS
+    )
     return [(str(p), str(Path(root) / "masks" / "train" / f"{p.stem}.png")) for p in images]
 
 

@@ -1,7 +1,7 @@
 """Training with Composer's Trainer at its defaults.
 
-DecoupledSGDW, MIoU and cross-entropy metrics during training (which its segmentation model logged), and a PIL input
-pipeline with 8 loader processes (at most one per core).
+DecoupledSGDW, MIoU and cross-entropy metrics during training (which its segmentation model logged),
+and a PIL input pipeline with 8 loader processes (at most one per core).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The usual albumentations input pipeline: cv2 decoding, RandomCrop, HorizontalFlip, optionally Normalize."""
+"""The usual albumentations input pipeline: cv2 decoding, RandomCrop, HorizontalFlip, optionally
+Normalize.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Training with Hugging Face's Trainer at the defaults of its TrainingArguments.
 
-Fused AdamW, clipping at 1.0, loading in the main process, progress bar; albumentations as in its segmentation example;
-the SMP network behind its model protocol.
+Fused AdamW, clipping at 1.0, loading in the main process, progress bar; albumentations as in its
+segmentation example; the SMP network behind its model protocol.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Training with mmengine's Runner, in an iteration-based loop as mmsegmentation configures it.
 
-SGD 0.01, poly schedule per step, log every 50 steps, 4 loader processes (at most one per core), mmcv's transforms, and
-the SMP network as a BaseModel. The Runner cannot start several ranks on a machine without CUDA (it selects a GPU while
-it makes the process group), so the group is made before, with gloo.
+SGD 0.01, poly schedule per step, log every 50 steps, 4 loader processes (at most one per core),
+mmcv's transforms, and the SMP network as a BaseModel. The Runner cannot start several ranks on a
+machine without CUDA (it selects a GPU while it makes the process group), so the group is made
+before, with gloo.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class RandomCrop(BaseTransform):
         top = np.random.randint(0, height - self.crop + 1)
         left = np.random.randint(0, width - self.crop + 1)
         window = slice(top, top + self.crop), slice(left, left + self.crop)
-        results["img"], results["gt_seg_map"] = results["img"][window], results["gt_seg_map"][window]
+        results["img"], results["gt_seg_map"] = (
+            results["img"][window],
+            results["gt_seg_map"][window],
+        )
         return results
 
 
@@ -67,7 +71,9 @@ class Segmenter(BaseModel):
     def forward(self, inputs: torch.Tensor, data_samples: list[torch.Tensor], mode: str = "tensor"):
         logits = self.net(inputs)
         if mode == "loss":
-            return {"loss_ce": cross_entropy(logits, torch.stack(data_samples), ignore_index=IGNORE)}
+            return {
+                "loss_ce": cross_entropy(logits, torch.stack(data_samples), ignore_index=IGNORE)
+            }
         return logits
 
 
@@ -87,7 +93,11 @@ def main() -> None:
     if args.world > 1:
         torch.distributed.init_process_group("gloo")
         # The wrapper that it makes by default, without the GPU number it would add.
-        wrapper = {"type": "MMDistributedDataParallel", "device_ids": None, "broadcast_buffers": False}
+        wrapper = {
+            "type": "MMDistributedDataParallel",
+            "device_ids": None,
+            "broadcast_buffers": False,
+        }
         several = {"launcher": "pytorch", "cfg": {"model_wrapper_cfg": wrapper}}
     count = workers(args, 4)
     runner = Runner(
@@ -101,8 +111,17 @@ def main() -> None:
             "dataset": Pictures(args.data, args.crop),
         },
         train_cfg={"by_epoch": False, "max_iters": args.steps, "val_interval": 4000},
-        optim_wrapper={"optimizer": {"type": "SGD", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}},
-        param_scheduler={"type": "PolyLR", "eta_min": 1e-4, "power": 0.9, "begin": 0, "end": 40000, "by_epoch": False},
+        optim_wrapper={
+            "optimizer": {"type": "SGD", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
+        },
+        param_scheduler={
+            "type": "PolyLR",
+            "eta_min": 1e-4,
+            "power": 0.9,
+            "begin": 0,
+            "end": 40000,
+            "by_epoch": False,
+        },
         default_hooks={
             "logger": {"type": "LoggerHook", "interval": 50, "log_metric_by_epoch": False},
             "checkpoint": {"type": "CheckpointHook", "by_epoch": False, "interval": 4000},

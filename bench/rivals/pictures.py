@@ -1,4 +1,6 @@
-"""The pictures of all sides: images/{train,val} (JPEG) and masks/{train,val} (PNG, ids 0..C-1, 255 void)."""
+"""The pictures of all sides: images/{train,val} (JPEG) and masks/{train,val} (PNG, ids 0..C-1, 255
+void).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,19 @@ from data_rivals.pictures import camvid_pairs
 from PIL import Image
 
 
-def make(folder: Path, source: str, classes: int, count: int = 367, size: tuple[int, int] = (360, 480)) -> str:
-    """Generate streets (``source`` empty), turn CamVid's folders into this layout, or take a folder that has it.
+def make(
+    folder: Path, source: str, classes: int, count: int = 367, size: tuple[int, int] = (360, 480)
+) -> str:
+    """Generate streets (``source`` empty), turn CamVid's folders into this layout, or take a folder
+    that has it.
 
     Returns one line that says what they are. The validation split is tiny: nothing here is scored.
     """
     if source and not (Path(source) / "trainannot").is_dir():
         if not (Path(source) / "images" / "train").is_dir():
-            raise SystemExit(f"{source} has neither trainannot (CamVid) nor images/train: --data cannot use it")
+            raise SystemExit(
+                f"{source} has neither trainannot (CamVid) nor images/train: --data cannot use it"
+            )
         return f"images of {Path(source).name}"
     for kind in ("images", "masks"):
         for split in ("train", "val"):

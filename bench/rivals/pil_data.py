@@ -1,4 +1,6 @@
-"""The usual PIL input pipeline: decode, random crop, random flip, tensor, normalize (torchvision functions)."""
+"""The usual PIL input pipeline: decode, random crop, random flip, tensor, normalize (torchvision
+functions).
+"""
 
 from __future__ import annotations
 

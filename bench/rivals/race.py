@@ -1,9 +1,10 @@
-"""Start and measurement of one side of a race: the same clock, definition of a step, and end for all.
+"""Start and measurement of one side of a race: the same clock, definition of a step, and end for
+all.
 
-Every side writes the time at the end of each optimizer step into a file: rivals by ``common.Marks``, segtrain by the
-``step`` events of its journal. This process watches that file, reads the CPU time of the whole process tree at the end
-of the last warm-up step and at the end of the last step, then ends the tree (so that no side's final evaluation or
-checkpoint costs time).
+Every side writes the time at the end of each optimizer step into a file: rivals by
+``common.Marks``, segtrain by the ``step`` events of its journal. This process watches that file,
+reads the CPU time of the whole process tree at the end of the last warm-up step and at the end of
+the last step, then ends the tree (so that no side's final evaluation or checkpoint costs time).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _THREADS = ("OMP_", "MKL_", "GOMP_", "KMP_", "OPENBLAS_")
 
 @dataclass(frozen=True)
 class Result:
-    """One start of one side. Times in seconds; ``foreign`` is the load of other processes meanwhile, in cores."""
+    """One start of one side. Times in seconds; ``foreign`` is the load of other processes
+    meanwhile, in cores.
+    """
 
     side: str
     model: str
@@ -44,9 +47,18 @@ class Result:
 
 
 def run(
-    command: list[str], folder: Path, marks: Path, *, side: str, model: str, number: int, batch: int, warmup: int,
-    steps: int, timeout: float,
-) -> Result:  # fmt: skip
+    command: list[str],
+    folder: Path,
+    marks: Path,
+    *,
+    side: str,
+    model: str,
+    number: int,
+    batch: int,
+    warmup: int,
+    steps: int,
+    timeout: float,
+) -> Result:
     """Start ``command`` in ``folder``, wait for ``warmup + steps`` steps in ``marks``, end it.
 
     images/s = steps * batch / (end of the last step - end of the last warm-up step).
@@ -55,8 +67,11 @@ def run(
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_THREADS)}
     started = time.time()
     with open(folder / "output.txt", "wb") as output:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    cpu: dict[int, tuple[float, float]] = {}  # step: (CPU seconds of the tree, busy core seconds of the machine)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    # step: (CPU seconds of the tree, busy core seconds of the machine)
+    cpu: dict[int, tuple[float, float]] = {}
     times: list[float] = []
     try:
         while len(times) < warmup + steps:
@@ -89,7 +104,9 @@ def run(
 
 
 def _step_times(marks: Path) -> list[float]:
-    """Unix times of the ends of steps 1, 2, ...: lines of ``common.Marks`` or of segtrain's journal."""
+    """Unix times of the ends of steps 1, 2, ...: lines of ``common.Marks`` or of segtrain's
+    journal.
+    """
     try:
         lines = marks.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -105,7 +122,9 @@ def _step_times(marks: Path) -> list[float]:
 
 def cause(output: Path) -> str:
     """The last line that names an error (a launcher's own summary aside), else the last line."""
-    lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()
+    ]
     errors = [line for line in lines if "Error" in line and "ChildFailedError" not in line]
     return (errors or lines or ["no output"])[-1][:300]
 

@@ -1,10 +1,11 @@
 """Training as torchvision's segmentation reference does it.
 
-Those scripts are in torchvision's repository and in no package, so their documented structure is rebuilt here in own
-words: a model that answers with a dict of outputs, cross-entropy summed over it with ignore index 255, SGD (lr 0.02,
-momentum 0.9, weight decay 1e-4), a polynomial schedule stepped every iteration, a logger that takes ``loss.item()`` and
-the learning rate each step and prints every tenth, 16 loader processes (bounded by the cores), batches padded to a
-common size. SyncBatchNorm, which the scripts switch on with several ranks, has no CPU kernel and is left out.
+Those scripts are in torchvision's repository and in no package, so their documented structure is
+rebuilt here in own words: a model that answers with a dict of outputs, cross-entropy summed over it
+with ignore index 255, SGD (lr 0.02, momentum 0.9, weight decay 1e-4), a polynomial schedule stepped
+every iteration, a logger that takes ``loss.item()`` and the learning rate each step and prints
+every tenth, 16 loader processes (bounded by the cores), batches padded to a common size.
+SyncBatchNorm, which the scripts switch on with several ranks, has no CPU kernel and is left out.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class Meter:
         self.values["time"].append(time.time() - self.last)
         self.last = time.time()
         if self.count % self.every == 0:
-            print("  ".join(f"{name}: {sum(v) / len(v):.4f}" for name, v in self.values.items()), flush=True)
+            print(
+                "  ".join(f"{name}: {sum(v) / len(v):.4f}" for name, v in self.values.items()),
+                flush=True,
+            )
         self.count += 1
 
 
@@ -60,7 +64,9 @@ def padded(batch: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
 
 
 def loss_of(outputs: dict[str, torch.Tensor], masks: torch.Tensor) -> torch.Tensor:
-    losses = {name: cross_entropy(logits, masks, ignore_index=IGNORE) for name, logits in outputs.items()}
+    losses = {
+        name: cross_entropy(logits, masks, ignore_index=IGNORE) for name, logits in outputs.items()
+    }
     return losses["out"] + 0.5 * losses["aux"] if "aux" in losses else losses["out"]
 
 
@@ -73,10 +79,17 @@ def main() -> None:
         model = torch.nn.parallel.DistributedDataParallel(model)
         sampler = DistributedSampler(data)
     loader = DataLoader(
-        data, args.local_batch, sampler=sampler, num_workers=workers(args, 16), collate_fn=padded, drop_last=True
+        data,
+        args.local_batch,
+        sampler=sampler,
+        num_workers=workers(args, 16),
+        collate_fn=padded,
+        drop_last=True,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=30 * len(loader), power=0.9)
+    schedule = torch.optim.lr_scheduler.PolynomialLR(
+        optimizer, total_iters=30 * len(loader), power=0.9
+    )
     meter, mark = Meter(), Marks(args)
     model.train()
     while True:

@@ -1,7 +1,8 @@
-"""Start program of a Vertex AI container: it fetches the code bundle, installs its packages, and starts the training.
+"""Start program of a Vertex AI container: it fetches the code bundle, installs its packages, and
+starts the training.
 
-The launcher sends this text as the container's command, so it also works in Google's images. It needs only Python and
-pip. A container that is restarted runs it again.
+The launcher sends this text as the container's command, so it also works in Google's images. It
+needs only Python and pip. A container that is restarted runs it again.
 """
 
 import json
@@ -20,7 +21,9 @@ emulator, metadata = os.environ.get("STORAGE_EMULATOR_HOST"), os.environ.get("GC
 
 
 def answer_to(place, headers):
-    with urllib.request.urlopen(urllib.request.Request(place, headers=headers), timeout=60) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(place, headers=headers), timeout=60
+    ) as answer:
         return answer.read()
 
 
@@ -48,8 +51,8 @@ for pause in (1, 2, 4, 8, 16, None):
         with tarfile.open(source) as tar:
             tar.extractall(code)
         break
-    # The errors are of many kinds: a lost connection raises errors of http.client, and a truncated archive those of
-    # zlib.
+    # The errors are of many kinds: a lost connection raises errors of http.client, and a truncated
+    # archive those of zlib.
     except Exception as error:
         if pause is None:
             sys.exit("error: cannot fetch the code from " + bundle + ": " + str(error))
@@ -57,9 +60,22 @@ for pause in (1, 2, 4, 8, 16, None):
         time.sleep(pause)
 os.chdir(code)
 if os.environ.get("SEGTRAIN_PIP") != "0":
-    install = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-q", "-r", "requirements.txt"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "-q",
+        "-r",
+        "requirements.txt",
+    ]
     ended = subprocess.call(install)
     if ended:
-        sys.exit("error: pip ended with " + str(ended) + ": it could not install requirements.txt (see above)")
+        sys.exit(
+            "error: pip ended with "
+            + str(ended)
+            + ": it could not install requirements.txt (see above)"
+        )
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH")]))
 os.execv(sys.executable, [sys.executable, "-m", "segtrain.platforms.vertex", *sys.argv[1:]])

@@ -1,4 +1,5 @@
-"""The code bundle that the machines get: one tar.gz with the package, the configs, and the script that starts training.
+"""The code bundle that the machines get: one tar.gz with the package, the configs, and the script
+that starts training.
 
 Every process has the unpacked bundle as its working directory and imports the package from there.
 """
@@ -29,14 +30,19 @@ _IMPORTED = re.compile(r"^[ \t]*(?:import|from)[ \t]+albumentations\b", re.MULTI
 _PLACE = re.compile(r"(?:[A-Za-z]:(?=[\\/]))?[^\s:@]+\.(?:py|ya?ml|json|txt)")
 
 
-def contents(root: Path, job: Job, program: str = "", packages: Iterable[str] = ()) -> list[tuple[str, Path | bytes]]:
-    """The files of the bundle: (name, path or bytes), sorted by name. Raises ConfigError for a file that is missing.
+def contents(
+    root: Path, job: Job, program: str = "", packages: Iterable[str] = ()
+) -> list[tuple[str, Path | bytes]]:
+    """The files of the bundle: (name, path or bytes), sorted by name. Raises ConfigError for a file
+    that is missing.
 
-    ``program``: the repository's file that becomes train.py, the script that starts training; "" for a platform that
-    starts a module. ``packages``: further lines for requirements.txt that the platform needs.
+    ``program``: the repository's file that becomes train.py, the script that starts training; ""
+    for a platform that starts a module. ``packages``: further lines for requirements.txt that the
+    platform needs.
     """
     found: dict[str, Path | bytes] = {}
-    package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE  # a wheel holds ``root`` in the package
+    # a wheel holds ``root`` in the package
+    package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package.parent)
         if path.suffix in _SOURCES and path.is_file() and not _hidden(name):
@@ -44,7 +50,8 @@ def contents(root: Path, job: Job, program: str = "", packages: Iterable[str] = 
     found |= native.carried(root)[0]
     for path in sorted((root / "configs").rglob("*.y*ml")):
         name = path.relative_to(root)
-        if name.parts[1] != "jobs" and not _hidden(name):  # configs/jobs has roles and buckets: machines do not need it
+        # configs/jobs has roles and buckets: machines do not need it
+        if name.parts[1] != "jobs" and not _hidden(name):
             found[name.as_posix()] = path
     if program:
         found["train.py"] = _there(root / program, "the script that starts a process")
@@ -62,7 +69,8 @@ def contents(root: Path, job: Job, program: str = "", packages: Iterable[str] = 
 def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, Any]:
     """Write the bundle atomically. Returns the number of files, the bytes, and the SHA-256.
 
-    The same files always give the same bytes: the archive has no times, owners, or permissions of this machine.
+    The same files always give the same bytes: the archive has no times, owners, or permissions of
+    this machine.
     """
     content = io.BytesIO()
     with (
@@ -84,29 +92,38 @@ def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, 
 
 
 def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
-    """The text of requirements.txt: the package's dependencies except those that the image has, the extras in use,
-    ``packages``, and the job's own lines.
+    """The text of requirements.txt: the package's dependencies except those that the image has, the
+    extras in use, ``packages``, and the job's own lines.
     """
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     if match is None:
         raise ConfigError(
-            f"{root / 'pyproject.toml'} has no list 'dependencies': take the file from the repository",
-            code="dependencies-missing", file=str(root / "pyproject.toml"),
-        )  # fmt: skip
+            (
+                f"{root / 'pyproject.toml'} has no list 'dependencies': take the file from the "
+                "repository"
+            ),
+            code="dependencies-missing",
+            file=str(root / "pyproject.toml"),
+        )
     lines = [
-        line for line in re.findall(r'^\s*"([^"]+)"', match[1], re.MULTILINE) if _package(line) not in OF_THE_IMAGE
+        line
+        for line in re.findall(r'^\s*"([^"]+)"', match[1], re.MULTILINE)
+        if _package(line) not in OF_THE_IMAGE
     ]
     lines += dict.fromkeys([*_of_extras(text, job, root), *packages])
     if job.requirements:
-        own = _there(_near(job.requirements, root), f"requirements={job.requirements}").read_text(encoding="utf-8")
+        own = _there(_near(job.requirements, root), f"requirements={job.requirements}").read_text(
+            encoding="utf-8"
+        )
         lines += [f"# {Path(job.requirements).name}", *own.splitlines()]
     return "\n".join(lines) + "\n"
 
 
 def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
-    """Packages that ``log.mlflow``, ``log.wandb``, ``data.transforms``, and folders in buckets need, if set. They are
-    extras in pyproject.toml: neither segtrain's dependencies nor the image has them.
+    """Packages that ``log.mlflow``, ``log.wandb``, ``data.transforms``, and folders in buckets
+    need, if set. They are extras in pyproject.toml: neither segtrain's dependencies nor the image
+    has them.
     """
     from segtrain.installed import trackers
 
@@ -120,21 +137,25 @@ def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
 
 
 def _albumentations(pipeline: Any, root: Path) -> bool:
-    """Whether a value of ``data.transforms`` needs albumentations: a list or a saved file does, and so does code that
-    imports it.
+    """Whether a value of ``data.transforms`` needs albumentations: a list or a saved file does, and
+    so does code that imports it.
     """
     if not isinstance(pipeline, str):
         return bool(pipeline)
     place = pipeline.partition("@")[0].rpartition(":")[0]
     if place and not pipeline.startswith(("[", "{")):
         path = _near(place if place.endswith(".py") else f"{place.replace('.', '/')}.py", root)
-        return os.path.isfile(path) and _IMPORTED.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+        return (
+            os.path.isfile(path)
+            and _IMPORTED.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+        )
     return bool(pipeline)
 
 
 def named_files(job: Job, root: Path) -> list[str]:
-    """Relative paths that ``data.classes`` and ``data.transforms`` name, below the working directory or the repository.
-    The files keep these paths in the bundle. A file elsewhere is left out, which the preflight check reports.
+    """Relative paths that ``data.classes`` and ``data.transforms`` name, below the working
+    directory or the repository. The files keep these paths in the bundle. A file elsewhere is left
+    out, which the preflight check reports.
     """
     found = []
     for value in file_settings(job, root).values():
@@ -145,13 +166,19 @@ def named_files(job: Job, root: Path) -> list[str]:
 
 
 def file_settings(job: Job, root: Path) -> dict[str, str]:
-    """The settings in ``FILES`` that are strings, from the job's settings or its config (if PyYAML is installed)."""
+    """The settings in ``FILES`` that are strings, from the job's settings or its config (if PyYAML
+    is installed).
+    """
     settings = all_settings(job, root)
-    return {key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]}
+    return {
+        key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]
+    }
 
 
 def settings_here(job: Job, root: Path) -> dict[str, str]:
-    """The settings in ``FILES`` whose file is below the working directory, with its absolute path."""
+    """The settings in ``FILES`` whose file is below the working directory, with its absolute
+    path.
+    """
     found = {}
     for key, value in file_settings(job, root).items():
         match = _PLACE.match(value)
@@ -161,19 +188,23 @@ def settings_here(job: Job, root: Path) -> dict[str, str]:
 
 
 def all_settings(job: Job, root: Path) -> dict[str, Any]:
-    """The config's settings (if PyYAML is installed), overridden by the job's own, by their dotted keys."""
+    """The config's settings (if PyYAML is installed), overridden by the job's own, by their dotted
+    keys.
+    """
     return {**_of_config(config_file(job, root)), **job.settings}
 
 
 def data_setting(job: Job, data: str) -> dict[str, str]:
-    """data.root for a job's ``data``, which win over that of the config; {} if the training draws its own images."""
+    """data.root for a job's ``data``, which win over that of the config; {} if the training draws
+    its own images.
+    """
     layout = all_settings(job, ROOT).get("data.layout", "" if job.config else "scenes")
     return {"data.root": data} if data and layout != "scenes" else {}
 
 
 def _of_config(path: Path) -> dict[str, Any]:
-    """The settings of a config file by their dotted keys; {} if the file cannot be read, as the preflight check of the
-    config then reports it.
+    """The settings of a config file by their dotted keys; {} if the file cannot be read, as the
+    preflight check of the config then reports it.
     """
     try:
         return _parsed(path.read_bytes())
@@ -192,7 +223,12 @@ def _parsed(text: bytes) -> dict[str, Any]:
     except yaml.YAMLError:
         return {}
     found = sections.items() if isinstance(sections, dict) else ()
-    return {f"{name}.{key}": value for name, keys in found if isinstance(keys, Mapping) for key, value in keys.items()}
+    return {
+        f"{name}.{key}": value
+        for name, keys in found
+        if isinstance(keys, Mapping)
+        for key, value in keys.items()
+    }
 
 
 def _package(line: str) -> str:
@@ -210,22 +246,33 @@ def _near(name: str, root: Path) -> Path:
 
 
 def _escapes(name: str) -> bool:
-    return os.path.isabs(name) or bool(PureWindowsPath(name).drive) or ".." in PurePosixPath(name).parts
+    return (
+        os.path.isabs(name)
+        or bool(PureWindowsPath(name).drive)
+        or ".." in PurePosixPath(name).parts
+    )
 
 
 def _inside(name: str, key: str) -> str:
     if _escapes(name):
         raise ConfigError(
             f"{key}={name} is outside of the bundle: give a path below the working directory",
-            code="path-outside", key=key, found=name,
-        )  # fmt: skip
+            code="path-outside",
+            key=key,
+            found=name,
+        )
     return PurePosixPath(name).as_posix()
 
 
 def _there(path: Path, what: str) -> Path:
     if not os.path.isfile(path):
         raise ConfigError(
-            f"{what}: there is no file {path}: check the path (relative to the working directory or the repository)",
-            code="file-missing", file=str(path),
-        )  # fmt: skip
+            (
+                f"{what}: there is no file {path}: check the path (relative to the working "
+                "directory "
+                "or the repository)"
+            ),
+            code="file-missing",
+            file=str(path),
+        )
     return path

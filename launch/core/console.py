@@ -1,4 +1,6 @@
-"""What the command lines of all launchers do alike: errors and interrupts, a dry run, and the start of a rehearsal."""
+"""What the command lines of all launchers do alike: errors and interrupts, a dry run, and the start
+of a rehearsal.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,15 @@ def out(text: str) -> None:
     tell(text, sys.stdout)
 
 
-def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], interrupted: str = "no job was sent") -> int:
+def run(
+    act: Callable[[dict[str, Any]], int],
+    known: dict[str, Any],
+    interrupted: str = "no job was sent",
+) -> int:
     """Call ``act`` with the flags, and return the exit code. Errors are printed on stderr.
 
-    ``interrupted``: what Ctrl-C leaves. Of an action on a sent job, nobody knows whether it has arrived.
+    ``interrupted``: what Ctrl-C leaves. Of an action on a sent job, nobody knows whether it has
+    arrived.
     """
     try:
         return act(known)
@@ -45,7 +52,9 @@ def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], interrupted
 
 
 def script(main: Callable[[], int]) -> NoReturn:
-    """End this process as a script whose reader may close the pipe, as in ``... --dry-run | head``."""
+    """End this process as a script whose reader may close the pipe, as in ``... --dry-run |
+    head``.
+    """
     try:
         raise SystemExit(main())
     except BrokenPipeError:
@@ -54,16 +63,27 @@ def script(main: Callable[[], int]) -> NoReturn:
 
 
 def spread(job: JobT, ranks: int) -> JobT:
-    """Raise the batch size of the default config, which is meant for one machine, to two images per rank."""
+    """Raise the batch size of the default config, which is meant for one machine, to two images per
+    rank.
+    """
     if "train.batch_size" in job.settings or ranks <= DEFAULT_BATCH // 2:
         return job
     images = 2 * ranks
-    say([note("batch", f"no --config is given: {job.config} with train.batch_size={images}, two per rank")])
+    say(
+        [
+            note(
+                "batch",
+                f"no --config is given: {job.config} with train.batch_size={images}, two per rank",
+            )
+        ]
+    )
     return replace(job, settings={**job.settings, "train.batch_size": images})
 
 
 def dry_run(text: str, findings: list[Finding], also: Callable[[], None] = lambda: None) -> int:
-    """Print the request or script on stdout, and the findings on stderr. ``also`` prints more there."""
+    """Print the request or script on stdout, and the findings on stderr. ``also`` prints more
+    there.
+    """
     bad = errors(findings)
     try:
         print(text, flush=True)
@@ -76,14 +96,17 @@ def dry_run(text: str, findings: list[Finding], also: Callable[[], None] = lambd
 
 
 def refuse_others(known: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Raises ConfigError if a flag or a setting is not for a sent job: --stop JOB --dry-run must not stop the job."""
+    """Raises ConfigError if a flag or a setting is not for a sent job: --stop JOB --dry-run must
+    not stop the job.
+    """
     others = [f"--{key.replace('_', '-')}" for key in sorted({*known} - {*allowed, "overrides"})]
     others += known.get("overrides", [])
     if others:
         raise ConfigError(
             f"{others[0]} is for a new job, not for one that has been sent: leave it out",
-            code="flag-of-a-new-job", found=others[0],
-        )  # fmt: skip
+            code="flag-of-a-new-job",
+            found=others[0],
+        )
 
 
 def rehearsal(
@@ -96,7 +119,9 @@ def rehearsal(
 ) -> RehearsalSpec:
     """Build the bundle (``name``) in the folder of a rehearsal. Returns its spec."""
     if sys.platform == "win32":
-        raise ConfigError("--rehearse needs Linux or macOS: on Windows, use WSL 2", code="rehearse-windows")
+        raise ConfigError(
+            "--rehearse needs Linux or macOS: on Windows, use WSL 2", code="rehearse-windows"
+        )
     from launch.core.rehearse.cluster import read_fault
     from launch.core.rehearse.local_config import shorter
     from launch.core.rehearse.process import RehearsalSpec
@@ -109,7 +134,16 @@ def rehearsal(
     chosen = any(setting.startswith("train.duration=") for setting in known.get("overrides", []))
     short = {} if chosen else shorter(job, 0 if plant.kind in ("fail", "late") else plant.at)
     if short:
-        out(f"note: a short training, train.duration={short['train.duration']}: give train.duration=... to choose")
+        out(
+            f"note: a short training, train.duration={short['train.duration']}: give "
+            "train.duration=... to choose"
+        )
     return RehearsalSpec(
-        str(folder / name), str(folder), str(known.get("sample", "")), hosts, known.get("procs"), text, short
-    )  # fmt: skip
+        str(folder / name),
+        str(folder),
+        str(known.get("sample", "")),
+        hosts,
+        known.get("procs"),
+        text,
+        short,
+    )

@@ -1,4 +1,6 @@
-"""Findings of the checks that run before anything is sent: the level of each, what is wrong, and the fix."""
+"""Findings of the checks that run before anything is sent: the level of each, what is wrong, and
+the fix.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of a check. Level ``error``: the job would certainly fail or waste money; ``warning``: it may do so;
-    ``note``: something that could not be checked, or is good to know.
+    """One result of a check. Level ``error``: the job would certainly fail or waste money;
+    ``warning``: it may do so; ``note``: something that could not be checked, or is good to know.
 
-    ``code`` is a stable word for tests and programs. ``message`` names the setting and its value, ``cure`` says what to
-    type, and ``source`` tells where a fact comes from, with its date.
+    ``code`` is a stable word for tests and programs. ``message`` names the setting and its value,
+    ``cure`` says what to type, and ``source`` tells where a fact comes from, with its date.
     """
 
     level: Level
@@ -66,12 +68,15 @@ def require(findings: list[Finding]) -> None:
     if bad:
         raise ConfigError(
             f"{len(bad)} of the job's settings would fail:\n{show(bad)}",
-            code="job-not-sound", found=[finding.code for finding in bad],
-        )  # fmt: skip
+            code="job-not-sound",
+            found=[finding.code for finding in bad],
+        )
 
 
 def refused(findings: list[Finding], what: str) -> bool:
-    """Print findings. If one is an error, also print the consequence ``what`` (such as "not sent"), and return True."""
+    """Print findings. If one is an error, also print the consequence ``what`` (such as "not sent"),
+    and return True.
+    """
     say(findings)
     bad = errors(findings)
     if bad:
@@ -81,16 +86,23 @@ def refused(findings: list[Finding], what: str) -> bool:
 
 def _paragraph(finding: Finding, width: int) -> str:
     indent = " " * 9
-    lines = [fill(finding.message, width, initial_indent=f"{finding.level:<9}", subsequent_indent=indent)]
+    lines = [
+        fill(finding.message, width, initial_indent=f"{finding.level:<9}", subsequent_indent=indent)
+    ]
     if finding.cure:
         lines.append(f"{indent}-> {finding.cure}")  # one line, which can be copied
     if finding.source:
-        lines.append(fill(finding.source, width, initial_indent=f"{indent}[", subsequent_indent=f"{indent} ") + "]")
+        lines.append(
+            fill(finding.source, width, initial_indent=f"{indent}[", subsequent_indent=f"{indent} ")
+            + "]"
+        )
     return "\n".join(lines)
 
 
 def agreed(question: str) -> bool:
-    """Ask the user to confirm something that costs money. False if standard input is not a terminal."""
+    """Ask the user to confirm something that costs money. False if standard input is not a
+    terminal.
+    """
     if not sys.stdin.isatty():
         tell(f"error: {question} Standard input is not a terminal: give --yes")
         return False

@@ -31,14 +31,20 @@ class Unpredicted(Exception):
         self.finding = note(code, f"time and cost are not predicted: {text}", cure)
 
 
-def on_type(job: Job, config: Config, name: str, hosts: int, ranks: int, price: float | None = None) -> Plan:
-    """The plan of a job on ``hosts`` machines of the type ``name`` with ``ranks`` ranks in all, with one offer.
+def on_type(
+    job: Job, config: Config, name: str, hosts: int, ranks: int, price: float | None = None
+) -> Plan:
+    """The plan of a job on ``hosts`` machines of the type ``name`` with ``ranks`` ranks in all,
+    with one offer.
 
     ``price``: dollars per hour of a machine, if it is not that of the table. Raises Unpredicted.
     """
     machine = all_types().get(name)
     if not job.like:
-        cure = "--like RUN, a run with this config, if only a short one; or segtrain plan CONFIG, which needs no run"
+        cure = (
+            "--like RUN, a run with this config, if only a short one; or segtrain plan "
+            "CONFIG, which needs no run"
+        )
         raise Unpredicted("no past run is given", cure, "plan-without-run")
     if machine is None:
         raise Unpredicted(f"{name} is not in segtrain's tables")
@@ -52,14 +58,24 @@ def on_type(job: Job, config: Config, name: str, hosts: int, ranks: int, price: 
     except (SegtrainError, ImportError) as problem:
         cure = f"another run, or segtrain plan --like {quote(job.like)} --on TYPE"
         raise Unpredicted(str(problem), cure) from None
-    return _plan(job, config, terms, hosts, ranks, machine if price is None else replace(machine, price=price))
+    return _plan(
+        job,
+        config,
+        terms,
+        hosts,
+        ranks,
+        machine if price is None else replace(machine, price=price),
+    )
 
 
-def on_nodes(job: Job, config: Config, hosts: int, local: int, cores: int = 0, gpu: str | None = None) -> Plan:
-    """The plan of a job on ``hosts`` nodes of a cluster with ``local`` ranks each, with one offer. Raises Unpredicted.
+def on_nodes(
+    job: Job, config: Config, hosts: int, local: int, cores: int = 0, gpu: str | None = None
+) -> Plan:
+    """The plan of a job on ``hosts`` nodes of a cluster with ``local`` ranks each, with one offer.
+    Raises Unpredicted.
 
-    ``cores``: of a node; 0: as many as the host of the past run. ``gpu``: the name of its GPUs; "": those of that host;
-    None: it has none. A node costs train.price, or nothing.
+    ``cores``: of a node; 0: as many as the host of the past run. ``gpu``: the name of its GPUs; "":
+    those of that host; None: it has none. A node costs train.price, or nothing.
     """
     try:
         from segtrain.insight.plan.candidates import node
@@ -69,18 +85,34 @@ def on_nodes(job: Job, config: Config, hosts: int, local: int, cores: int = 0, g
     except (SegtrainError, ImportError) as problem:
         raise Unpredicted(str(problem), "another run") from None
     known = (gpu or host.gpu) if gpu is not None else ""
-    own = node(f"a node of {cores or host.vcpus} cores", cores or host.vcpus, 0.0, known, local * (gpu is not None))
+    own = node(
+        f"a node of {cores or host.vcpus} cores",
+        cores or host.vcpus,
+        0.0,
+        known,
+        local * (gpu is not None),
+    )
     if own.gpu != host.gpu and not {own.gpu, host.gpu} <= {"", *gpus()}:
-        raise Unpredicted(f"the rates of {own.gpu} or {host.gpu} are not in segtrain's tables", "another run")
+        raise Unpredicted(
+            f"the rates of {own.gpu} or {host.gpu} are not in segtrain's tables", "another run"
+        )
     own = replace(own, price=config.train.price or 0.0)
     terms = replace(terms, machine=own.name, local=local)
     return _plan(job, config, terms, hosts, hosts * local, own, host if host.gpus else own)
 
 
 def _plan(
-    job: Job, config: Config, terms: Terms, hosts: int, ranks: int, machine: Machine, own: Machine | None = None
+    job: Job,
+    config: Config,
+    terms: Terms,
+    hosts: int,
+    ranks: int,
+    machine: Machine,
+    own: Machine | None = None,
 ) -> Plan:
-    """The plan with the one offer of ``hosts`` machines. ``terms``: of the run. Raises Unpredicted."""
+    """The plan with the one offer of ``hosts`` machines. ``terms``: of the run. Raises
+    Unpredicted.
+    """
     from segtrain.insight.plan.offers import plan
     from segtrain.insight.plan.terms import terms_for
 
@@ -89,7 +121,9 @@ def _plan(
     except (SegtrainError, ImportError) as problem:
         raise Unpredicted(str(problem), "another run") from None
     if not found.offers:
-        why = found.left_out.get(machine.name, f"the run was on {terms.machine}, which tells nothing of {machine.name}")
+        why = found.left_out.get(
+            machine.name, f"the run was on {terms.machine}, which tells nothing of {machine.name}"
+        )
         raise Unpredicted(f"{why} (--like {job.like})", "another run")
     return found
 
@@ -107,17 +141,27 @@ def plan_findings(predict: Callable[[], Plan], config: Config) -> Iterator[Findi
     machine, hourly = offer.machine, offer.hosts * float(offer.machine.price or 0.0)
     text = f"{offer.hosts} x {machine.name}: about "
     if machine.name in all_types():
-        text += f"{_spread(offer.seconds, 60)} min" + (f" and ${_spread(offer.dollars, 1)}" if hourly else "")
+        text += f"{_spread(offer.seconds, 60)} min" + (
+            f" and ${_spread(offer.dollars, 1)}" if hourly else ""
+        )
         text += " to the end, with the time until the first step"
     else:
-        text += f"{_spread(offer.trained, 60)} min, {_spread(offer.trained, 3600 / offer.hosts)} node-hours"
+        text += (
+            f"{_spread(offer.trained, 60)} min, {_spread(offer.trained, 3600 / offer.hosts)} "
+            "node-hours"
+        )
         text += f", and ${_spread(offer.trained, 3600 / hourly)}" if hourly else ""
         text += " to the end, without the time in the queue"
     text += f"; bound by {'its samples' if offer.bound == 'samples' else f'the {offer.bound}'}"
     kept, broken = _limits(config, offer)
     yield note("plan", "; ".join([text, *kept]), source=_SOURCE)
     for limit in broken:
-        yield error("plan-over-limit", limit, "a larger limit, more machines, or a shorter train.duration", _SOURCE)
+        yield error(
+            "plan-over-limit",
+            limit,
+            "a larger limit, more machines, or a shorter train.duration",
+            _SOURCE,
+        )
 
 
 def file_of(predict: Callable[[], Plan], config: Config) -> bytes:
@@ -141,27 +185,45 @@ def keep(file: bytes, run: Path) -> None:
 
 
 def _limits(config: Config, offer: Offer) -> tuple[list[str], list[str]]:
-    """Sentences on the limits that may be kept, and on those that cannot be. They hold for the training alone."""
+    """Sentences on the limits that may be kept, and on those that cannot be. They hold for the
+    training alone.
+    """
     from segtrain.config.limits import dollars_of, seconds_of
 
     train, hourly = config.train, offer.hosts * float(offer.machine.price or 0.0)
-    limits = [(f"train.deadline={train.deadline}", seconds_of(train.deadline) or 0.0)] * bool(train.deadline)
+    limits = [(f"train.deadline={train.deadline}", seconds_of(train.deadline) or 0.0)] * bool(
+        train.deadline
+    )
     if train.budget and hourly:
-        limits.append((f"train.budget={train.budget}", 3600 * (dollars_of(train.budget) or 0.0) / hourly))
+        limits.append(
+            (f"train.budget={train.budget}", 3600 * (dollars_of(train.budget) or 0.0) / hourly)
+        )
     kept, broken = [], []
     for name, seconds in limits:
         if offer.soonest > seconds:
             broken.append(
-                f"{name} would stop the training after {seconds / 60:,.1f} min, and its end comes after "
+                f"{name} would stop the training after {seconds / 60:,.1f} min, and its end "
+                "comes after "
                 f"{offer.soonest / 60:,.1f} min at the soonest"
             )
         else:
             middle, high = (one <= seconds for one in offer.trained[1:])
-            kept.append(f"{name} is " + ("kept in 90 % of the cases" if high else "likely to be kept" if middle else
-                        "likely to be too short"))  # fmt: skip
+            kept.append(
+                f"{name} is "
+                + (
+                    "kept in 90 % of the cases"
+                    if high
+                    else "likely to be kept"
+                    if middle
+                    else "likely to be too short"
+                )
+            )
     return kept, broken
 
 
 def _spread(interval: Interval, unit: float) -> str:
-    low, middle, high = (f"{value / unit:,.3g}" if value < 100 * unit else f"{value / unit:,.0f}" for value in interval)
+    low, middle, high = (
+        f"{value / unit:,.3g}" if value < 100 * unit else f"{value / unit:,.0f}"
+        for value in interval
+    )
     return f"{middle} ({low} to {high})"

@@ -1,9 +1,9 @@
-"""The part of a job's description that all platforms share. It comes from a YAML file or keys, then flags, then
-training settings.
+"""The part of a job's description that all platforms share. It comes from a YAML file or keys, then
+flags, then training settings.
 
-A platform derives its own class and adds fields for what only it has (machines, data, prices). Each field holds its
-flag, and the function that converts a user's input. This module imports only the standard library, so that a bare
-Python can check a job; it needs PyYAML only to read a YAML file.
+A platform derives its own class and adds fields for what only it has (machines, data, prices). Each
+field holds its flag, and the function that converts a user's input. This module imports only the
+standard library, so that a bare Python can check a job; it needs PyYAML only to read a YAML file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import segtrain.errors
 from launch.core import job_values as values
 from segtrain.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]  # has configs/ and docker/ too: a checkout, or CARRIED inside the package
-CARRIED = "_checkout"  # the name of the folder with launch/, configs/, and docker/ in an installed package (setup.py)
+# has configs/ and docker/ too: a checkout, or CARRIED inside the package
+ROOT = Path(__file__).resolve().parents[2]
+# the name of the folder with launch/, configs/, and docker/ in an installed package (setup.py)
+CARRIED = "_checkout"
 PACKAGE = Path(segtrain.errors.__file__).resolve().parent
 
 Strategy = Literal["single", "ddp", "fsdp", "dp", "smddp"]
@@ -34,20 +36,31 @@ _READERS: dict[Any, Reader] = {
     Mapping[str, str]: values.pairs,
 }
 
-MACHINES, DATA, TIME, JOB = "machines", "data and results", "time and money", "job"  # the groups of flags in --help
+# the groups of flags in --help
+MACHINES, DATA, TIME, JOB = "machines", "data and results", "time and money", "job"
 
 
 def option(
-    default: Any, metavar: str = "", text: str = "", group: str = JOB, *, read: Reader | None = None, flag: str = ""
+    default: Any,
+    metavar: str = "",
+    text: str = "",
+    group: str = JOB,
+    *,
+    read: Reader | None = None,
+    flag: str = "",
 ) -> Any:
     """A field of a job. ``default``: a value, or a type that makes it.
 
-    ``metavar`` and ``text``: of its flag in --help; without a text, it has no flag. The flag is repeatable if the text
-    says so. ``read(value, where)`` converts a user's input or raises ConfigError, where the type of the field does not
-    say how; ``where`` is the name of the input in messages. ``flag``: where it differs from the name of the field.
+    ``metavar`` and ``text``: of its flag in --help; without a text, it has no flag. The flag is
+    repeatable if the text says so. ``read(value, where)`` converts a user's input or raises
+    ConfigError, where the type of the field does not say how; ``where`` is the name of the input in
+    messages. ``flag``: where it differs from the name of the field.
     """
     metadata = {"read": read, "flag": flag, "metavar": metavar, "text": text, "group": group}
-    return field(**{"default_factory" if isinstance(default, type) else "default": default}, metadata=metadata)
+    return field(
+        **{"default_factory" if isinstance(default, type) else "default": default},
+        metadata=metadata,
+    )
 
 
 def _settings(value: Any, where: str) -> dict[str, Any]:
@@ -56,19 +69,31 @@ def _settings(value: Any, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """The settings that every platform needs. If one is an empty text, the launcher chooses a value and reports it."""
+    """The settings that every platform needs. If one is an empty text, the launcher chooses a value
+    and reports it.
+    """
 
     name: str = option("segtrain", "WORD", "prefix of the job's name (default: segtrain)")
     # Relative to the working directory, or to the repository.
-    config: str = option("configs/scenes.yaml", "FILE", "training config (default: configs/scenes.yaml)", DATA)
+    config: str = option(
+        "configs/scenes.yaml", "FILE", "training config (default: configs/scenes.yaml)", DATA
+    )
     # Settings of the training: dotted key -> value.
     settings: Mapping[str, Any] = option(dict, read=_settings)
-    strategy: Strategy = option("ddp", "NAME", "single, ddp, fsdp, smddp, or dp (default: ddp)", MACHINES)
+    strategy: Strategy = option(
+        "ddp", "NAME", "single, ddp, fsdp, smddp, or dp (default: ddp)", MACHINES
+    )
     output: str = ""
-    environment: Mapping[str, str] = option(dict, "KEY=VALUE", "variable of the training; repeatable", flag="--env")
+    environment: Mapping[str, str] = option(
+        dict, "KEY=VALUE", "variable of the training; repeatable", flag="--env"
+    )
     image: str = ""
     max_run: int = option(
-        86400, "TIME", "limit of the training time, such as 6h or 90m (default: 24h)", TIME, read=values.seconds
+        86400,
+        "TIME",
+        "limit of the training time, such as 6h or 90m (default: 24h)",
+        TIME,
+        read=values.seconds,
     )
     # A pip requirements file whose lines are added to those of the package.
     requirements: str = ""
@@ -81,7 +106,9 @@ JobT = TypeVar("JobT", bound=Job)
 
 def command(platform: str) -> str:
     """The command that launches on a platform: with an installed package, or in a checkout."""
-    return f"segtrain launch {platform}" if PACKAGE in ROOT.parents else f"python launch/{platform}.py"
+    return (
+        f"segtrain launch {platform}" if PACKAGE in ROOT.parents else f"python launch/{platform}.py"
+    )
 
 
 def load_job(
@@ -90,9 +117,11 @@ def load_job(
     flags: Mapping[str, Any],
     overrides: Sequence[str] = (),
 ) -> JobT:
-    """A job from a YAML file or its keys (None: only defaults), then the flags, then ``section.key=value``.
+    """A job from a YAML file or its keys (None: only defaults), then the flags, then
+    ``section.key=value``.
 
-    A flag whose value is None counts as not given. Raises ConfigError that names the key, the value, and the fix.
+    A flag whose value is None counts as not given. Raises ConfigError that names the key, the
+    value, and the fix.
     """
     return build(kind, described(kind, source), given(kind, flags), overrides)
 
@@ -104,9 +133,15 @@ def described(kind: type[Job], source: str | Path | Mapping[str, Any] | None) ->
 
 
 def given(kind: type[Job], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are set by flags. Flags that are no field of the job, such as --dry-run, are left out."""
+    """The fields that are set by flags. Flags that are no field of the job, such as --dry-run, are
+    left out.
+    """
     names = {item.name for item in fields(kind)}
-    return _checked(kind, {key: flags[key] for key in flags if key in names and flags[key] not in (None, [], ())}, "")
+    return _checked(
+        kind,
+        {key: flags[key] for key in flags if key in names and flags[key] not in (None, [], ())},
+        "",
+    )
 
 
 def label(source: str | Path | Mapping[str, Any] | None) -> str:
@@ -115,38 +150,47 @@ def label(source: str | Path | Mapping[str, Any] | None) -> str:
 
 
 def build(
-    kind: type[JobT], described: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[str] = ()
+    kind: type[JobT],
+    described: Mapping[str, Any],
+    given: Mapping[str, Any],
+    overrides: Sequence[str] = (),
 ) -> JobT:
-    """A job from checked fields. Flags replace the values of the file, but key=value pairs, such as labels, merge."""
+    """A job from checked fields. Flags replace the values of the file, but key=value pairs, such as
+    labels, merge.
+    """
     added = {name for name, read in readers(kind).items() if read is values.pairs}
     both = {key: {**described[key], **given[key]} for key in added & set(described) & set(given)}
     job = kind(**{**described, **given, **both})
     settings = {**job.settings, **_overrides(kind, overrides)}
     if (other := settings.pop("parallel.strategy", job.strategy)) != job.strategy:
         raise ConfigError(
-            f"parallel.strategy={other} and strategy={job.strategy} differ, but the machines start the ranks of one "
+            f"parallel.strategy={other} and strategy={job.strategy} differ, but the machines "
+            "start the ranks of one "
             f"strategy: set it once, with --strategy {other}",
-            code="strategy-twice", found=other, expected=job.strategy,
-        )  # fmt: skip
+            code="strategy-twice",
+            found=other,
+            expected=job.strategy,
+        )
     return replace(job, settings=settings)
 
 
 def config_file(job: Job, root: Path = ROOT) -> Path:
-    """The path of ``job.config``: relative to the working directory if it is there, else to ``root`` (it may be in
-    neither).
+    """The path of ``job.config``: relative to the working directory if it is there, else to
+    ``root`` (it may be in neither).
     """
     here = Path(job.config)
     return here if here.is_absolute() or os.path.isfile(here) else root / here
 
 
 def config_name(job: Job, root: Path = ROOT) -> str:
-    """The name of ``job.config`` in the code bundle: its own path for a file of the repository's configs/, else a name
-    in configs/job/.
+    """The name of ``job.config`` in the code bundle: its own path for a file of the repository's
+    configs/, else a name in configs/job/.
     """
     if not job.config:
         return ""
     path, configs = config_file(job, root).resolve(), (root / "configs").resolve()
-    return f"configs/{path.relative_to(configs).as_posix() if configs in path.parents else f'job/{path.name}'}"
+    inside = configs in path.parents
+    return f"configs/{path.relative_to(configs).as_posix() if inside else f'job/{path.name}'}"
 
 
 def readers(kind: type[Job]) -> dict[str, Reader]:
@@ -154,7 +198,9 @@ def readers(kind: type[Job]) -> dict[str, Reader]:
     found = {}
     for name, hint in get_type_hints(kind).items():
         own = kind.__dataclass_fields__[name].metadata.get("read")
-        found[name] = own or (values.one_of(hint) if get_origin(hint) is Literal else _READERS[hint])
+        found[name] = own or (
+            values.one_of(hint) if get_origin(hint) is Literal else _READERS[hint]
+        )
     return found
 
 
@@ -163,7 +209,9 @@ def flag_of(item: Field[Any]) -> str:
 
 
 def _checked(kind: type[Job], keys: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The fields, converted to their types. Raises ConfigError for an unknown key, or for a value of a wrong type."""
+    """The fields, converted to their types. Raises ConfigError for an unknown key, or for a value
+    of a wrong type.
+    """
     known = {item.name: item for item in fields(kind)}
     read = readers(kind)
     checked: dict[str, Any] = {}
@@ -182,13 +230,16 @@ def _overrides(kind: type[Job], arguments: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigError(
                 f"cannot read the argument {argument!r}: write --flag VALUE or section.key=value",
-                code="argument-unreadable", found=argument,
-            )  # fmt: skip
+                code="argument-unreadable",
+                found=argument,
+            )
         if key in keys and key != "name":
             raise ConfigError(
                 f"{argument}: {key} is a setting of the job, not of the training: write "
                 f"--{key.replace('_', '-')} {text}",
-                code="setting-of-the-job", key=key, found=text,
-            )  # fmt: skip
+                code="setting-of-the-job",
+                key=key,
+                found=text,
+            )
         settings[key] = values.scalar(text, key)
     return settings

@@ -1,4 +1,6 @@
-"""Checks that the jobs of several platforms need: times, restarts, results inside the data, secrets, the bundle."""
+"""Checks that the jobs of several platforms need: times, restarts, results inside the data,
+secrets, the bundle.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def short_run(job: Job, least_s: int) -> Iterator[Finding]:
     if job.max_run < least_s:
         yield warning(
             "max-run-short",
-            f"max_run={job.max_run} s is short: the start alone takes minutes, and a number without a unit is seconds",
+            (
+                f"max_run={job.max_run} s is short: the start alone takes minutes, and a number "
+                "without a unit is seconds"
+            ),
             f"--max-run {job.max_run}{'h' if job.max_run <= 72 else 'm'}, if that was meant",
         )
 
@@ -40,12 +45,17 @@ def resume_off(config: Config, level: Callable[..., Finding], restart: str) -> I
 
 
 def results_in_data(key: str, data: str, results: Mapping[str, str]) -> Iterator[Finding]:
-    """A warning for each place of results inside the data of ``key``: a later run would read them as data."""
+    """A warning for each place of results inside the data of ``key``: a later run would read them
+    as data.
+    """
     for name, place in results.items():
         if place and data and f"{place.rstrip('/')}/".startswith(f"{data.rstrip('/')}/"):
             yield warning(
                 "results-in-data",
-                f"{name}={place!r} is inside {key}={data!r}: a later run would read what this one has written",
+                (
+                    f"{name}={place!r} is inside {key}={data!r}: a later run would read what this "
+                    "one has written"
+                ),
                 f"give --{name} a place beside the data",
             )
 
@@ -57,7 +67,10 @@ def secrets(places: Mapping[str, Mapping[str, Any]], cure: str) -> Iterator[Find
             if preflight.looks_secret(key, str(value)):
                 yield warning(
                     "secret",
-                    f"{kind} {key}=(hidden) looks like a secret: everybody who may see the job can read it, forever",
+                    (
+                        f"{kind} {key}=(hidden) looks like a secret: everybody who may see the job "
+                        "can read it, forever"
+                    ),
                     cure,
                 )
 
@@ -67,7 +80,8 @@ def bundled(job: Job, root: Path, contents: Callable[[], Files]) -> tuple[Files,
     try:
         return contents(), []
     except SegtrainError as problem:
-        if not os.path.isfile(config_file(job, root)):  # the check of the config reports the missing file
+        # the check of the config reports the missing file
+        if not os.path.isfile(config_file(job, root)):
             return {}, []
         return {}, [error("bundle", str(problem), "fix it in the job, or restore the file")]
 

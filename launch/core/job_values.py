@@ -1,5 +1,5 @@
-"""Functions that read a user's input for a job, such as ``6h`` or ``key=value``. Each returns the value or raises
-ConfigError.
+"""Functions that read a user's input for a job, such as ``6h`` or ``key=value``. Each returns the
+value or raises ConfigError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _LARGEST = 10**9
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
-    """The keys and values of a YAML (or JSON) file. Raises ConfigError if the file holds anything else."""
+    """The keys and values of a YAML (or JSON) file. Raises ConfigError if the file holds anything
+    else.
+    """
     try:
         content = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -30,14 +32,21 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path} is not text ({error}): a job is YAML in UTF-8", code="job-not-text", file=str(path)
+            f"{path} is not text ({error}): a job is YAML in UTF-8",
+            code="job-not-text",
+            file=str(path),
         ) from None
     loaded = _yaml(content, str(path))
     if loaded is not None and not isinstance(loaded, dict):
         raise ConfigError(
-            f"{path} holds a {type(loaded).__name__}, not a mapping: write keys with values, such as name: camvid",
-            code="job-not-keys", file=str(path), found=type(loaded).__name__,
-        )  # fmt: skip
+            (
+                f"{path} holds a {type(loaded).__name__}, not a mapping: write keys with values, "
+                "such as name: camvid"
+            ),
+            code="job-not-keys",
+            file=str(path),
+            found=type(loaded).__name__,
+        )
     return {str(key): value for key, value in (loaded or {}).items()}
 
 
@@ -49,18 +58,25 @@ def _yaml(content: str, source: str) -> Any:
             return json.loads(content)  # JSON is YAML too, and needs no package
         except ValueError:
             raise ConfigError(
-                f"{source} is YAML, which this Python cannot read: pip install pyyaml, or use flags",
-                code="yaml-package-missing", file=source,
-            ) from None  # fmt: skip
+                (
+                    f"{source} is YAML, which this Python cannot read: pip install pyyaml, or "
+                    "use flags"
+                ),
+                code="yaml-package-missing",
+                file=source,
+            ) from None
     try:
         return _load_yaml()(content)
     except RecursionError:
         raise ConfigError(
-            f"{source}: lists and mappings are nested too deep: write it flat", code="yaml-too-deep", file=source
+            f"{source}: lists and mappings are nested too deep: write it flat",
+            code="yaml-too-deep",
+            file=source,
         ) from None
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
-        # A message that begins with "line" is about valid YAML that segtrain refuses, such as a repeated key.
+        # A message that begins with "line" is about valid YAML that segtrain refuses, such as a
+        # repeated key.
         raise ConfigError(
             f"{source}{': ' if words.startswith('line ') else ' is not valid YAML: '}{words}",
             code="yaml-invalid",
@@ -69,8 +85,8 @@ def _yaml(content: str, source: str) -> Any:
 
 
 def _load_yaml() -> Callable[[str], Any]:
-    """The function that reads YAML: that of segtrain's configs, which refuses repeated keys and huge values, or
-    ``yaml.safe_load`` if pydantic, which it needs, is not installed.
+    """The function that reads YAML: that of segtrain's configs, which refuses repeated keys and
+    huge values, or ``yaml.safe_load`` if pydantic, which it needs, is not installed.
     """
     try:
         from segtrain.config.yaml_text import load_yaml
@@ -82,13 +98,20 @@ def _load_yaml() -> Callable[[str], Any]:
 
 
 def _near_file(path: Path) -> str:
-    there = sorted(p.name for p in path.parent.glob("[!.]*.y*ml")) if os.path.isdir(path.parent) else []
+    there = (
+        sorted(p.name for p in path.parent.glob("[!.]*.y*ml")) if os.path.isdir(path.parent) else []
+    )
     near = closest(path.name, there, 0.4)
-    return f"did you mean {str(path.parent / near)!r}?" if near else "check the path and its permissions"
+    return (
+        f"did you mean {str(path.parent / near)!r}?"
+        if near
+        else "check the path and its permissions"
+    )
 
 
 def scalar(content: str, key: str) -> Any:
-    """The value of ``key=content`` as segtrain reads it: as YAML, or as text for a text setting (``{split}.csv``).
+    """The value of ``key=content`` as segtrain reads it: as YAML, or as text for a text setting
+    (``{split}.csv``).
 
     Without pydantic, it is always read as YAML; without PyYAML, as JSON or else as text.
     """
@@ -103,7 +126,8 @@ def scalar(content: str, key: str) -> Any:
 
 
 def _plain(content: str, key: str) -> Any:
-    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", content):  # YAML 1.1 would read 1e-3 as a string
+    # YAML 1.1 would read 1e-3 as a string
+    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", content):
         return float(content)
     try:
         import yaml
@@ -116,18 +140,25 @@ def _plain(content: str, key: str) -> Any:
         return yaml.safe_load(content) if content else ""
     except RecursionError:
         raise ConfigError(
-            f"{key}={content[:80]}: lists and mappings are nested too deep", code="yaml-too-deep", key=key
+            f"{key}={content[:80]}: lists and mappings are nested too deep",
+            code="yaml-too-deep",
+            key=key,
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"the value of {key}={content} is not valid YAML ({' '.join(str(error).split())}): close its "
+            f"the value of {key}={content} is not valid YAML ({' '.join(str(error).split())}): "
+            "close its "
             f"brackets, or if it is plain text, quote it: '{key}=\"{content}\"'",
-            code="yaml-invalid", key=key, found=content,
-        ) from None  # fmt: skip
+            code="yaml-invalid",
+            key=key,
+            found=content,
+        ) from None
 
 
 def wrong(where: str, value: Any, wanted: str) -> ConfigError:
-    return ConfigError(f"{where}={value!r}: must be {wanted}", code="value-invalid", key=where, found=value)
+    return ConfigError(
+        f"{where}={value!r}: must be {wanted}", code="value-invalid", key=where, found=value
+    )
 
 
 def text(value: Any, where: str) -> str:
@@ -154,9 +185,14 @@ def whole(value: Any, where: str) -> int:
         raise wrong(where, value, "a whole number")
     if abs(value) > _LARGEST:
         raise ConfigError(
-            f"{where} has {len(str(abs(value)))} digits: the largest number that is read is {_LARGEST:,}",
-            code="value-too-large", key=where, found=value,
-        )  # fmt: skip
+            (
+                f"{where} has {len(str(abs(value)))} digits: the largest number that is read is "
+                f"{_LARGEST:,}"
+            ),
+            code="value-too-large",
+            key=where,
+            found=value,
+        )
     return value
 
 
@@ -221,7 +257,9 @@ def mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
-    """A mapping whose keys are all in ``keys``. Raises ConfigError that names the known key nearest to a wrong one."""
+    """A mapping whose keys are all in ``keys``. Raises ConfigError that names the known key nearest
+    to a wrong one.
+    """
     for key in mapping(value, where):
         if key not in keys:
             near = closest(str(key), keys, 0.5)
@@ -236,7 +274,10 @@ def pairs(value: Any, where: str) -> dict[str, str]:
     A number becomes a string, and a boolean becomes "true" or "false".
     """
     if not isinstance(value, Mapping):
-        split = [text(item, where).partition("=") for item in (value if isinstance(value, (list, tuple)) else [value])]
+        split = [
+            text(item, where).partition("=")
+            for item in (value if isinstance(value, (list, tuple)) else [value])
+        ]
         for item in split:
             if not item[0] or not item[1]:
                 raise wrong(where, "".join(item), "key=value")
@@ -246,18 +287,27 @@ def pairs(value: Any, where: str) -> dict[str, str]:
     for key, content in value.items():
         if isinstance(key, bool):  # YAML 1.1 reads a bare on or off as a boolean
             raise ConfigError(
-                f"{where}: YAML reads a bare on, off, yes, or no as true or false: quote it, as 'on'",
+                (
+                    f"{where}: YAML reads a bare on, off, yes, or no as true or false: quote "
+                    "it, as 'on'"
+                ),
                 code="key-not-text",
                 key=where,
             )
         if isinstance(content, (Mapping, list)):
             raise wrong(f"{where}.{key}", content, "a text")
-        found[str(key)] = str(content).lower() if isinstance(content, bool) else str("" if content is None else content)
+        found[str(key)] = (
+            str(content).lower()
+            if isinstance(content, bool)
+            else str("" if content is None else content)
+        )
     return found
 
 
 def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten ``{train: {batch_size: 8}}``, the sections of a training config, to ``{"train.batch_size": 8}``."""
+    """Flatten ``{train: {batch_size: 8}}``, the sections of a training config, to
+    ``{"train.batch_size": 8}``.
+    """
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and "." not in str(key):
@@ -284,5 +334,8 @@ def once(names: Sequence[str], where: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
-                f"{where}: {name!r} is given twice: give each its own name", code="name-twice", key=where, found=name
+                f"{where}: {name!r} is given twice: give each its own name",
+                code="name-twice",
+                key=where,
+                found=name,
             )

@@ -1,4 +1,6 @@
-"""Checks of the training config before a job is sent: that it loads, and fits the machines. Used by all platforms."""
+"""Checks of the training config before a job is sent: that it loads, and fits the machines. Used by
+all platforms.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,14 @@ from segtrain.errors import ConfigError
 if TYPE_CHECKING:
     from segtrain.config import Config
 
-_SECRET_NAME = re.compile(r"SECRET|PASSWORD|PASSWD|(API|PRIVATE|ACCESS)_?KEY(?!_ID$)|(^|_)TOKEN$", re.IGNORECASE)
-# Secrets with a known format: AWS, private keys, Hugging Face, GitHub, GitLab, Slack, OpenAI and Anthropic, Google,
-# PyPI, npm, and a password inside a URL.
+_SECRET_NAME = re.compile(
+    r"SECRET|PASSWORD|PASSWD|(API|PRIVATE|ACCESS)_?KEY(?!_ID$)|(^|_)TOKEN$", re.IGNORECASE
+)
+# Secrets with a known format: AWS, private keys, Hugging Face, GitHub, GitLab, Slack, OpenAI and
+# Anthropic, Google, PyPI, npm, and a password inside a URL.
 SECRET_VALUE = re.compile(
-    r"\bA(KIA|SIA)[0-9A-Z]{16}\b|BEGIN [A-Z ]*PRIVATE KEY|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
+    r"\bA(KIA|SIA)[0-9A-Z]{16}\b|BEGIN [A-Z ]*PRIVATE "
+    r"KEY|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
     r"|\bgithub_pat_\w{20,}|\bglpat-[\w-]{15,}|\bxox[abprs]-[\w-]{10,}|\bsk-[\w-]{20,}|\bAIza[\w-]{30,}"
     r"|\bpypi-[\w-]{30,}|\bnpm_[A-Za-z0-9]{30,}|://[^/\s:@]+:[^/\s:@]+@"
 )
@@ -31,8 +36,8 @@ SECRET_VALUE = re.compile(
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines that train. ``gpus``: GPUs per host, None if unknown; ``gpu`` and ``arch``: model and compute
-    capability, such as ``A10G`` and ``sm_86``.
+    """The machines that train. ``gpus``: GPUs per host, None if unknown; ``gpu`` and ``arch``:
+    model and compute capability, such as ``A10G`` and ``sm_86``.
 
     ``ranks``: ranks of all hosts together; ``local``: ranks per host.
     """
@@ -49,7 +54,9 @@ class Machines:
 
 @dataclass(frozen=True)
 class Read:
-    """The config of a job as the machines will see it (None if it cannot be checked), and findings from reading it."""
+    """The config of a job as the machines will see it (None if it cannot be checked), and findings
+    from reading it.
+    """
 
     config: Config | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -58,7 +65,9 @@ class Read:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def setting(self, section: str, key: str, default: Any = "") -> Any:
-        """The value of a setting in the job's settings, else in the config file, else ``default``."""
+        """The value of a setting in the job's settings, else in the config file, else
+        ``default``.
+        """
         found = self.written.get(section)
         inner = found.get(key, default) if isinstance(found, dict) else default
         return self.settings.get(f"{section}.{key}", inner)
@@ -69,47 +78,68 @@ class Read:
 
 
 def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
-    """Read a job's config as the machines would. ``data``: the place of the job's data there, which wins over
-    data.root; "" if the job has none. ``unknown``: stands for data.root where nothing names one.
+    """Read a job's config as the machines would. ``data``: the place of the job's data there, which
+    wins over data.root; "" if the job has none. ``unknown``: stands for data.root where nothing
+    names one.
     """
     path = config_file(job, root).absolute()
     if job.config and not os.path.isfile(path):
         cure = "a file, such as configs/scenes.yaml"
-        return Read(findings=[error("config", f"config={job.config!r}: there is no such file", cure)])
+        return Read(
+            findings=[error("config", f"config={job.config!r}: there is no such file", cure)]
+        )
     try:
         import yaml
 
         from segtrain.config import load_config, refuse_names
     except ImportError as missing:
-        return Read(findings=[note(
-            "config-unchecked",
-            f"config {job.config} and its settings are not checked: this Python has no package {missing.name!r}",
-            "pip install . (or pip install pydantic pyyaml)",
-        )])  # fmt: skip
+        return Read(
+            findings=[
+                note(
+                    "config-unchecked",
+                    (
+                        f"config {job.config} and its settings are not checked: this Python has no "
+                        f"package {missing.name!r}"
+                    ),
+                    "pip install . (or pip install pydantic pyyaml)",
+                )
+            ]
+        )
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8")) if job.config else {}
         read = Read(written=raw if isinstance(raw, dict) else {}, settings=dict(job.settings))
         given = {**job.settings, **settings_here(job, root), "parallel.strategy": job.strategy}
-        if read.reads_files and (place := data or ("" if read.setting("data", "root") else unknown)):
+        if read.reads_files and (
+            place := data or ("" if read.setting("data", "root") else unknown)
+        ):
             given["data.root"] = place
         with _inside(root):
             config = load_config(
-                path if job.config else None, [f"{key}={json.dumps(value)}" for key, value in given.items()]
+                path if job.config else None,
+                [f"{key}={json.dumps(value)}" for key, value in given.items()],
             )
     except (ConfigError, yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
         lines = str(problem).replace(f"{path}", job.config).splitlines()
-        return Read(findings=[error("config", line, "fix the config, or give section.key=value") for line in lines])
+        return Read(
+            findings=[
+                error("config", line, "fix the config, or give section.key=value") for line in lines
+            ]
+        )
     try:
         refuse_names(config.model)
     except ConfigError as problem:
-        wrong = error("model-name", f"{job.config}: {problem}", "fix the config, or give section.key=value")
+        wrong = error(
+            "model-name", f"{job.config}: {problem}", "fix the config, or give section.key=value"
+        )
         read.findings.append(wrong)
     return Read(config, read.findings, read.written, read.settings)
 
 
 @contextmanager
 def _inside(root: Path) -> Iterator[None]:
-    """Work in ``root``: paths in a config are relative to the folder of the code, both here and on the machines."""
+    """Work in ``root``: paths in a config are relative to the folder of the code, both here and on
+    the machines.
+    """
     before = os.getcwd()
     os.chdir(root)
     try:
@@ -129,8 +159,12 @@ def files_of_weights(config: Config) -> list[tuple[str, str]]:
     return [(key, place) for key, place in named if place]
 
 
-def download(config: Config, level: Callable[..., Finding], where: str, cure: str) -> Iterator[Finding]:
-    """A finding of ``level`` for weights that each host downloads. ``where``: what stands against that."""
+def download(
+    config: Config, level: Callable[..., Finding], where: str, cure: str
+) -> Iterator[Finding]:
+    """A finding of ``level`` for weights that each host downloads. ``where``: what stands against
+    that.
+    """
     weights = config.model.encoder_weights
     if weights and "model.encoder_weights" not in dict(files_of_weights(config)):
         yield level(
@@ -156,35 +190,52 @@ def batch(config: Config, machines: Machines) -> Iterator[Finding]:
     elif images % world:
         yield warning(
             "batch-uneven",
-            f"{per_step}: {images} images are not a multiple of {world} ranks ({hint}); each step waits for the "
+            f"{per_step}: {images} images are not a multiple of {world} ranks ({hint}); each "
+            "step waits for the "
             "ranks with one image more",
             f"train.batch_size={-(-images // world) * world * train.accumulate}",
         )
 
 
 def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
-    """Checks that device, backend, precision, and workers fit the machines. None for machines with unknown GPUs."""
+    """Checks that device, backend, precision, and workers fit the machines. None for machines with
+    unknown GPUs.
+    """
     if machines.gpus is None:
         return
     train = config.train
     if machines.gpus and train.device == "cpu":
         yield warning(
-            "device-cpu", f"train.device=cpu on {machines.type}: its {machines.gpus} GPUs would idle", "leave it out"
+            "device-cpu",
+            f"train.device=cpu on {machines.type}: its {machines.gpus} GPUs would idle",
+            "leave it out",
         )
     if not machines.gpus and train.device == "cuda":
-        yield error("device-cuda", f"train.device=cuda, but {machines.type} has no GPU", "train.device=auto")
+        yield error(
+            "device-cuda", f"train.device=cuda, but {machines.type} has no GPU", "train.device=auto"
+        )
     if machines.gpus and config.parallel.backend == "gloo" and train.device != "cpu":
         yield warning(
             "backend-gloo",
-            f"parallel.backend=gloo on {machines.type}: gradients of GPUs would travel through the CPUs",
+            (
+                f"parallel.backend=gloo on {machines.type}: gradients of GPUs would travel through "
+                "the CPUs"
+            ),
             "parallel.backend=auto",
         )
     if train.precision == "tf32" and (not machines.gpus or machines.arch in ("sm_70", "sm_75")):
-        yield error("precision", f"train.precision=tf32 on {machines.type}, which has no units for it", "auto or fp32")
+        yield error(
+            "precision",
+            f"train.precision=tf32 on {machines.type}, which has no units for it",
+            "auto or fp32",
+        )
     if train.precision == "bf16" and machines.arch in ("sm_70", "sm_75"):
         yield warning(
             "precision",
-            f"train.precision=bf16 on {machines.gpu} ({machines.arch}), which computes it slowly, in software",
+            (
+                f"train.precision=bf16 on {machines.gpu} ({machines.arch}), which computes it "
+                "slowly, in software"
+            ),
             "train.precision=auto, which is fp16 there",
             "CUDA C++ programming guide: bf16 from compute capability 8.0 on",
         )
@@ -192,7 +243,10 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
     if isinstance(workers, int) and workers * machines.local > 2 * machines.vcpus:
         yield warning(
             "workers-many",
-            f"data.workers={workers} for each of {machines.local} ranks on {machines.vcpus} vCPUs of {machines.type}",
+            (
+                f"data.workers={workers} for each of {machines.local} ranks on {machines.vcpus} "
+                f"vCPUs of {machines.type}"
+            ),
             "data.workers=auto",
         )
 
@@ -202,14 +256,17 @@ def class_names(config: Config) -> Iterator[Finding]:
     if config.data.layout in ("folders", "list") and not config.data.classes:
         yield warning(
             "classes-unknown",
-            f"data.classes is empty, and data.layout={config.data.layout} has no class names: unless a classes.txt is "
+            f"data.classes is empty, and data.layout={config.data.layout} has no class names: "
+            "unless a classes.txt is "
             "at the top of the data, the job ends at its start",
             "data.classes=[background, road, ...], in the order of the ids",
         )
 
 
 def data(job: Job, given: str, read: Read, cure: str) -> Iterator[Finding]:
-    """Findings if the training reads nothing of ``given``, the place of the job's data, or has none to read."""
+    """Findings if the training reads nothing of ``given``, the place of the job's data, or has none
+    to read.
+    """
     if not read.reads_files:
         if given:
             yield warning(
@@ -221,22 +278,30 @@ def data(job: Job, given: str, read: Read, cure: str) -> Iterator[Finding]:
     if not given and not read.setting("data", "root"):
         layout = read.setting("data", "layout")
         yield error(
-            "data-missing", f"config {job.config}: data.layout={layout} reads files, but the job has no data", cure
+            "data-missing",
+            f"config {job.config}: data.layout={layout} reads files, but the job has no data",
+            cure,
         )
     yield from data_twice(read, given)
 
 
 def variables(job: Job) -> Iterator[Finding]:
-    """An error for each variable of the job's environment that no shell and no container can have."""
+    """An error for each variable of the job's environment that no shell and no container can
+    have.
+    """
     for key in job.environment:
         if not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
             yield error(
-                "env-name", f"environment: {key!r} cannot be the name of a variable", "use letters, digits, and _"
+                "env-name",
+                f"environment: {key!r} cannot be the name of a variable",
+                "use letters, digits, and _",
             )
 
 
 def data_twice(read: Read, data: str) -> Iterator[Finding]:
-    """A warning if data.root is another place than ``data``, the place of the job's data on the machines."""
+    """A warning if data.root is another place than ``data``, the place of the job's data on the
+    machines.
+    """
     root = str(read.setting("data", "root"))
     if root and data and root != data:
         words = f"data.root={root!r} of the config or the settings: --data wins, which is {data}"
@@ -249,20 +314,32 @@ def looks_secret(name: str, text: str) -> bool:
 
 
 def trackers(job: Job, config: Config) -> Iterator[Finding]:
-    """A tracker must be a server that the machines can reach: what is stored on a machine is lost when the job ends."""
+    """A tracker must be a server that the machines can reach: what is stored on a machine is lost
+    when the job ends.
+    """
     tracker = config.log.mlflow
     if re.match(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])([:/]|$)", tracker):
-        yield error("mlflow-here", f"log.mlflow={tracker!r} is the job's own container", "a server that it can reach")
+        yield error(
+            "mlflow-here",
+            f"log.mlflow={tracker!r} is the job's own container",
+            "a server that it can reach",
+        )
     if tracker and not tracker.startswith(("https://", "http://", "arn:aws", "databricks")):
         yield warning(
-            "mlflow-local", f"log.mlflow={tracker!r} is on the job's machine, and lost with it", "a server: https://..."
+            "mlflow-local",
+            f"log.mlflow={tracker!r} is on the job's machine, and lost with it",
+            "a server: https://...",
         )
     if config.log.wandb and not {"WANDB_API_KEY", "WANDB_MODE"} & set(job.environment):
         yield warning(
             "wandb-key",
-            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, without which wandb "
+            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, "
+            "without which wandb "
             "cannot start, and the job fails",
-            "--env WANDB_API_KEY=... (anyone who may describe the job can read it), or --env WANDB_MODE=offline",
+            (
+                "--env WANDB_API_KEY=... (anyone who may describe the job can read it), or --env "
+                "WANDB_MODE=offline"
+            ),
         )
 
 
@@ -276,5 +353,9 @@ def files(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
             yield error(
                 "file-not-bundled",
                 f"{key}={text!r}: {path} does not travel with the job",
-                f"put it below the working directory, such as configs/{Path(path).name}, and set {key} to that path",
+                (
+                    f"put it below the working directory, such as configs/{Path(path).name}, "
+                    "and set "
+                    f"{key} to that path"
+                ),
             )

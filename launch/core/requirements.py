@@ -1,4 +1,6 @@
-"""Checks of requirements.txt, whose packages pip installs in the containers. Used by all platforms with images."""
+"""Checks of requirements.txt, whose packages pip installs in the containers. Used by all platforms
+with images.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _LINE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^]]*\])?\s*([^;#@]*)")
 
 
 def requirements(text: str, image: str, torch: str) -> Iterator[Finding]:
-    """Findings for the lines of requirements.txt, which pip installs in the container. ``torch``: the version in the
-    image; "" if unknown.
+    """Findings for the lines of requirements.txt, which pip installs in the container. ``torch``:
+    the version in the image; "" if unknown.
     """
     for line in (line.strip() for line in text.splitlines()):
         if not line or line.startswith("#"):
@@ -32,7 +34,10 @@ def requirements(text: str, image: str, torch: str) -> Iterator[Finding]:
 
 
 def _requirement(line: str, image: str, torch: str) -> Iterator[Finding]:
-    if re.match(r"(-[erc]\b|--editable|--requirement|--constraint|\.{0,2}/|file:)", line) or "@ file:" in line:
+    if (
+        re.match(r"(-[erc]\b|--editable|--requirement|--constraint|\.{0,2}/|file:)", line)
+        or "@ file:" in line
+    ):
         yield error(
             "requirement-path",
             f"requirements: {line!r} is a place on this machine, not in the container",
@@ -43,7 +48,8 @@ def _requirement(line: str, image: str, torch: str) -> Iterator[Finding]:
         place = re.sub(r"://[^/\s@]*@", "://(hidden)@", line)
         yield warning(
             "requirement-secret",
-            f"requirements: {place if place != line else '(hidden)'} holds a password or token, which would be "
+            f"requirements: {place if place != line else '(hidden)'} holds a password or token, "
+            "which would be "
             "in the bundle, in S3",
             "let pip take it from a mirror that the job's account may read",
         )
@@ -62,7 +68,10 @@ def _requirement(line: str, image: str, torch: str) -> Iterator[Finding]:
     if name.startswith("smdistributed"):
         yield error(
             "requirement-smddp",
-            f"requirements: {line!r} is not on the package index: the install would fail on every host",
+            (
+                f"requirements: {line!r} is not on the package index: the install would fail on "
+                "every host"
+            ),
             "leave it out: images for smddp carry it",
             "pip index, 2026-11-21",
         )
@@ -77,13 +86,18 @@ def _torch(line: str, name: str, wanted: str, image: str, torch: str) -> Iterato
     level = error if torch and name == "torch" else warning
     yield level(
         "requirement-torch",
-        f"requirements: {line!r} may replace the image's torch, built for its GPUs and network ({has})",
+        (
+            f"requirements: {line!r} may replace the image's torch, built for its GPUs and "
+            f"network ({has})"
+        ),
         f"leave {name} out, or choose the image by --image",
     )
 
 
 def admits(wanted: str, have: str) -> bool:
-    """Does ``>=2.0,<3`` admit ``2.8.0``? A requirement with anything but numeric versions admits nothing."""
+    """Does ``>=2.0,<3`` admit ``2.8.0``? A requirement with anything but numeric versions admits
+    nothing.
+    """
     mine = _version(have)
     for part in wanted.split(","):
         match = re.fullmatch(r"\s*(==|>=|<=|!=|~=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*", part)

@@ -1,1 +1,3 @@
-"""Small modules that every package uses: files, terminal, cores, memory, thread stacks, private parts of torch."""
+"""Small modules that every package uses: files, terminal, cores, memory, thread stacks, private
+parts of torch.
+"""

@@ -1,4 +1,6 @@
-"""CPU cores that this process may use, how long a thread waited for a core, and how often it waited for the disk."""
+"""CPU cores that this process may use, how long a thread waited for a core, and how often it waited
+for the disk.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-# Statistics of the thread that opens this file. See Documentation/scheduler/sched-stats.rst in Linux.
+# Statistics of the thread that opens this file. See Documentation/scheduler/sched-stats.rst in
+# Linux.
 SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
@@ -33,16 +36,21 @@ def cpu_quota(cgroup: Path = CGROUP) -> float | None:
 
 
 def tasks_per_node(environ: Mapping[str, str]) -> list[int]:
-    """Tasks of a Slurm step on each of its nodes: ``2(x3),1`` means 2 on each of three nodes, then 1 on the next."""
+    """Tasks of a Slurm step on each of its nodes: ``2(x3),1`` means 2 on each of three nodes, then
+    1 on the next.
+    """
     return [
         int(count)
-        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        for count, times in re.findall(
+            r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+        )
         for _ in range(int(times or 1))
     ]
 
 
 def slurm_cores(environ: Mapping[str, str]) -> tuple[int | None, int]:
-    """Cores that a Slurm job has on this node (None: outside of a job), and the tasks of this step that share them.
+    """Cores that a Slurm job has on this node (None: outside of a job), and the tasks of this step
+    that share them.
 
     Slurm may bind each task to its own cores, or leave the job free to use all of the node's.
     """
@@ -56,7 +64,9 @@ def slurm_cores(environ: Mapping[str, str]) -> tuple[int | None, int]:
 
 
 def usable_cores(cgroup: Path = CGROUP) -> float:
-    """Cores that this process and the other ranks of its host can keep busy, possibly a fraction."""
+    """Cores that this process and the other ranks of its host can keep busy, possibly a
+    fraction.
+    """
     job, sharing = slurm_cores(os.environ)
     return min(float(affinity() * sharing), cpu_quota(cgroup) or float("inf"), job or float("inf"))
 
@@ -67,7 +77,9 @@ def cores(cgroup: Path = CGROUP) -> int:
 
 
 class _Schedstat:
-    """The schedstat file of a thread, open as long as the thread lives: a read then takes 2 us instead of 7 us."""
+    """The schedstat file of a thread, open as long as the thread lives: a read then takes 2 us
+    instead of 7 us.
+    """
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -85,9 +97,12 @@ _here = threading.local()
 
 
 def runqueue_wait() -> float | None:
-    """Run-queue wait: seconds for which this thread was ready but had no core. None if Linux does not count them."""
+    """Run-queue wait: seconds for which this thread was ready but had no core. None if Linux does
+    not count them.
+    """
     file = getattr(_here, "file", None)
-    if file is None or file.process != os.getpid():  # forked: the file belongs to a thread of the parent
+    # forked: the file belongs to a thread of the parent
+    if file is None or file.process != os.getpid():
         file = _here.file = _Schedstat()
     try:
         return int(os.pread(file.number, 64, 0).split()[1]) / 1e9
@@ -96,7 +111,9 @@ def runqueue_wait() -> float | None:
 
 
 def major_faults() -> int:
-    """How often this thread needed a page of a mapped file that was not in memory; 0 if the system does not count."""
+    """How often this thread needed a page of a mapped file that was not in memory; 0 if the system
+    does not count.
+    """
     with suppress(ImportError, AttributeError):
         import resource
 

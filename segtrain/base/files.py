@@ -1,4 +1,6 @@
-"""Reading of regular files, atomic writing, a lock for making a file, the cache folder, a file system's clock."""
+"""Reading of regular files, atomic writing, a lock for making a file, the cache folder, a file
+system's clock.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ from typing import BinaryIO
 
 from segtrain.errors import CheckpointError
 
-# Pattern of unfinished files in a folder, including files left by killed processes and by version 0.1.
+# Pattern of unfinished files in a folder, including files left by killed processes and by version
+# 0.1.
 PARTIAL = ".*.part"
-MOST_LINES, MOST_TEXT = 1 << 30, 64 << 20  # bytes of a file that is read line by line, and of one that is read whole
+# bytes of a file that is read line by line, and of one that is read whole
+MOST_LINES, MOST_TEXT = 1 << 30, 64 << 20
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag: do not wait for the other end of a pipe
 
 
@@ -26,8 +30,12 @@ def cache_folder() -> Path:
     """The folder for results that would otherwise be computed again at each start."""
     folder = os.path.expanduser(os.environ.get("SEGTRAIN_CACHE") or "~/.cache/segtrain")
     if folder.startswith("~"):  # no HOME, and no such user in /etc/passwd
-        folder = os.environ["SEGTRAIN_CACHE"] = os.path.join(tempfile.gettempdir(), f"segtrain-{os.getuid()}")
-        warnings.warn(f"this user has no home folder: the cache is {folder}, or SEGTRAIN_CACHE", stacklevel=2)
+        folder = os.environ["SEGTRAIN_CACHE"] = os.path.join(
+            tempfile.gettempdir(), f"segtrain-{os.getuid()}"
+        )
+        warnings.warn(
+            f"this user has no home folder: the cache is {folder}, or SEGTRAIN_CACHE", stacklevel=2
+        )
     return Path(folder)
 
 
@@ -39,8 +47,8 @@ def without_waiting(path: str, flags: int) -> int:
 def open_file(path: str | Path, most: float = MOST_LINES) -> BinaryIO:
     """A regular file of up to ``most`` bytes, opened for reading.
 
-    For files that others may have made, as in a copied run folder. Raises OSError: also for a pipe or a device, which
-    could wait or never end.
+    For files that others may have made, as in a copied run folder. Raises OSError: also for a pipe
+    or a device, which could wait or never end.
     """
     stream = open(path, "rb", opener=without_waiting)  # noqa: SIM115 (the caller closes it)
     status = os.fstat(stream.fileno())
@@ -52,15 +60,19 @@ def open_file(path: str | Path, most: float = MOST_LINES) -> BinaryIO:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a regular file in UTF-8. Raises OSError like ``open_file``, UnicodeDecodeError."""
+    """The text of a regular file in UTF-8. Raises OSError like ``open_file``,
+    UnicodeDecodeError.
+    """
     with open_file(path, MOST_TEXT) as stream:
         return stream.read().decode()
 
 
 def now_ns(folder: Path) -> int:
-    """Unix time in nanoseconds by the clock of the folder's file system, which may be that of a file server.
+    """Unix time in nanoseconds by the clock of the folder's file system, which may be that of a
+    file server.
 
-    The time is that of a new temporary file in the folder. If the folder is not writable, this machine's clock is used.
+    The time is that of a new temporary file in the folder. If the folder is not writable, this
+    machine's clock is used.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -83,16 +95,18 @@ def is_running(pid: int) -> bool:
 def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
     """A hidden temporary path to write to, which is renamed to ``path`` when the block ends.
 
-    It is in the folder of ``path``, or in ``beside``, which must be on the same disk. After any error, the temporary
-    file is removed and ``path`` is unchanged. Raises OSError.
+    It is in the folder of ``path``, or in ``beside``, which must be on the same disk. After any
+    error, the temporary file is removed and ``path`` is unchanged. Raises OSError.
     """
-    # Unique among threads, processes, and hosts that share the folder, and never too long for a file system.
+    # Unique among threads, processes, and hosts that share the folder, and never too long for a
+    # file system.
     partial = (beside or path.parent) / f".{path.name[:48]}.{uuid.uuid4().hex[:8]}.part"
     try:
         yield partial
         os.replace(partial, path)
     except BaseException:
-        # The folder may have been removed or replaced by a file, or its disk may have become read-only.
+        # The folder may have been removed or replaced by a file, or its disk may have become
+        # read-only.
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
@@ -102,7 +116,8 @@ def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
 def writing(path: Path, sync: bool = False, beside: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write and read that becomes ``path`` when the block ends; see ``replacing``.
 
-    ``sync``: flush the content to the disk before the rename, so that a crash cannot leave a truncated file.
+    ``sync``: flush the content to the disk before the rename, so that a crash cannot leave a
+    truncated file.
     """
     with replacing(path, beside) as partial, open(partial, "x+b") as stream:
         yield stream
@@ -113,9 +128,11 @@ def writing(path: Path, sync: bool = False, beside: Path | None = None) -> Itera
 
 @contextlib.contextmanager
 def alone(file: Path) -> Iterator[bool]:
-    """Hold the lock of ``file`` among the processes of this host; yields whether another process held it before.
+    """Hold the lock of ``file`` among the processes of this host; yields whether another process
+    held it before.
 
-    ``file``: a result that only one of these processes has to make. If locks are not possible, none is held.
+    ``file``: a result that only one of these processes has to make. If locks are not possible, none
+    is held.
     """
     waited, path = False, file.with_suffix(".lock")
     with contextlib.ExitStack() as stack:
@@ -133,8 +150,8 @@ def alone(file: Path) -> Iterator[bool]:
         try:
             yield waited
         finally:
-            # Processes that wait for the lock have the file open, so the lock still works for them. Later processes
-            # find the result.
+            # Processes that wait for the lock have the file open, so the lock still works for them.
+            # Later processes find the result.
             with contextlib.suppress(OSError):
                 path.unlink()
 
@@ -150,5 +167,7 @@ def write_atomically(path: Path, content: bytes, place: str = "`out`") -> None:
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror}: free space or choose another {place}",
-            code="file-not-written", file=str(path), reason=error.strerror,
-        ) from None  # fmt: skip
+            code="file-not-written",
+            file=str(path),
+            reason=error.strerror,
+        ) from None

@@ -1,4 +1,6 @@
-"""Safe reading of JSON that may be truncated, of another format, or nested too deep, and atomic writing."""
+"""Safe reading of JSON that may be truncated, of another format, or nested too deep, and atomic
+writing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 
 from segtrain.base.files import read_text, writing
 
-# Limit for numbers, larger than any real count or measurement. Infinity and NaN exceed it or fail the comparison.
+# Limit for numbers, larger than any real count or measurement. Infinity and NaN exceed it or fail
+# the comparison.
 MOST = 1e15
 
 
@@ -37,7 +40,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sound(item: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The valid part of a JSON object: its numbers, and the strings and nested objects that ``form`` lists.
+    """The valid part of a JSON object: its numbers, and the strings and nested objects that
+    ``form`` lists.
 
     ``form``: name -> str for a string, or name -> the form of a nested object.
     """

@@ -1,4 +1,6 @@
-"""The arithmetic of train.precision: which one fits a device, its autocast dtype, and its switches in torch."""
+"""The arithmetic of train.precision: which one fits a device, its autocast dtype, and its switches
+in torch.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ import torch
 
 from segtrain.errors import ConfigError
 
-# Autocast dtype of the forward pass. With tf32, tensors stay float32; the GPU rounds factors of products to 10 bits.
+# Autocast dtype of the forward pass. With tf32, tensors stay float32; the GPU rounds factors of
+# products to 10 bits.
 AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: str, name: str) -> torch.autocast:
-    """The context of a forward pass in ``name`` on a type of device, also inside another autocast."""
+    """The context of a forward pass in ``name`` on a type of device, also inside another
+    autocast.
+    """
     dtype = AUTOCAST[name]
     return torch.autocast(device, dtype, enabled=dtype is not None)
 
@@ -26,19 +31,28 @@ AUTO = ("bf16", "fp16", "fp32")  # what train.precision=auto may choose, in this
 def fitting(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
     """The arithmetic that ``device`` has units for, the fastest first.
 
-    bf16: GPUs of compute capability 8 and up, AMD GPUs that torch reports, and CPUs with bf16 units (AMX, AVX512_BF16,
-    or Arm's BF16). fp16: GPUs of compute capability 7 and up. fp16 is not for CPUs.
+    bf16: GPUs of compute capability 8 and up, AMD GPUs that torch reports, and CPUs with bf16 units
+    (AMX, AVX512_BF16, or Arm's BF16). fp16: GPUs of compute capability 7 and up. fp16 is not for
+    CPUs.
     """
     if device.type != "cuda":
         return ("bf16", "fp32") if _has_bf16_units(cpuinfo) else ("fp32",)
     if torch.version.hip:
         return ("bf16", "fp16", "fp32") if torch.cuda.is_bf16_supported() else ("fp16", "fp32")
     major, _ = torch.cuda.get_device_capability(device)
-    return ("bf16", "fp16", "tf32", "fp32") if major >= 8 else ("fp16", "fp32") if major == 7 else ("fp32",)
+    return (
+        ("bf16", "fp16", "tf32", "fp32")
+        if major >= 8
+        else ("fp16", "fp32")
+        if major == 7
+        else ("fp32",)
+    )
 
 
 def meant(setting: str, device: torch.device) -> str:
-    """The arithmetic that ``train.precision`` means for a prediction on a GPU: fp32 where its units are missing."""
+    """The arithmetic that ``train.precision`` means for a prediction on a GPU: fp32 where its units
+    are missing.
+    """
     if setting in ("fp32", "bf16"):
         return setting
     fits = fitting(device)
@@ -55,12 +69,17 @@ def _has_bf16_units(cpuinfo: Path) -> bool:
 
 
 def refuse_unfit(name: str, device: torch.device) -> None:
-    """Raise ConfigError if ``device`` cannot compute in ``name``. bf16 works everywhere, in places only slowly."""
+    """Raise ConfigError if ``device`` cannot compute in ``name``. bf16 works everywhere, in places
+    only slowly.
+    """
     if name == "fp16" and device.type != "cuda":
         text = "train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)"
         raise ConfigError(text, code="precision-needs-gpu", key="train.precision")
     if name == "tf32" and name not in fitting(device):
-        text = "train.precision=tf32 needs an NVIDIA GPU of compute capability 8 or higher (Ampere): use auto or fp32"
+        text = (
+            "train.precision=tf32 needs an NVIDIA GPU of compute capability 8 or higher "
+            "(Ampere): use auto or fp32"
+        )
         raise ConfigError(text, code="precision-needs-gpu", key="train.precision")
 
 

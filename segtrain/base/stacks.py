@@ -1,7 +1,9 @@
-"""Samples the Python stacks of this process from a thread, which needs no tracing rights and costs nothing when off.
+"""Samples the Python stacks of this process from a thread, which needs no tracing rights and costs
+nothing when off.
 
-The sampling thread needs the GIL, so a sample may come late. Each sample therefore counts for the time since the one
-before it. Threads that wait or compute in C appear at the Python line that made the call: the result is wall time.
+The sampling thread needs the GIL, so a sample may come late. Each sample therefore counts for the
+time since the one before it. Threads that wait or compute in C appear at the Python line that made
+the call: the result is wall time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def read_order(run: str | Path) -> StackRequest | None:
 
 
 class StackSampler:
-    """Samples for ``order.seconds``, then writes RUN/stacks/NAME.txt and NAME.json. ``stop`` ends this early."""
+    """Samples for ``order.seconds``, then writes RUN/stacks/NAME.txt and NAME.json. ``stop`` ends
+    this early.
+    """
 
     def __init__(self, run: str | Path, name: str, order: StackRequest, **facts: Any) -> None:
         self._folder, self._name, self._order, self._facts = Path(run, FOLDER), name, order, facts
@@ -64,7 +68,12 @@ class StackSampler:
 
     def _work(self) -> None:
         stacks, count, seconds = sample(self._order.seconds, self._order.hz, self._stop)
-        facts = {"asked": self._order.asked, "seconds": round(seconds, 3), "samples": count, "pid": os.getpid()}
+        facts = {
+            "asked": self._order.asked,
+            "seconds": round(seconds, 3),
+            "samples": count,
+            "pid": os.getpid(),
+        }
         try:
             write(self._folder, self._name, stacks, {**facts, **self._facts})
         except OSError as error:
@@ -78,7 +87,9 @@ def sample(seconds: float, hz: float, stop: threading.Event) -> tuple[Stacks, in
     labels, own = dict[CodeType, str](), threading.get_ident()
     begun = last = time.perf_counter()
     count = 0
-    while last - begun < seconds and not stop.wait(max(0.0, begun + (count + 1) / hz - time.perf_counter())):
+    while last - begun < seconds and not stop.wait(
+        max(0.0, begun + (count + 1) / hz - time.perf_counter())
+    ):
         now = time.perf_counter()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
@@ -102,7 +113,9 @@ def stack(frame: FrameType | None, labels: dict[CodeType, str]) -> tuple[str, ..
 
 
 def label(code: CodeType) -> str:
-    """``gradients (segtrain/training/step.py:88)``: the function, its file, the line of its ``def``."""
+    """``gradients (segtrain/training/step.py:88)``: the function, its file, the line of its
+    ``def``.
+    """
     file = code.co_filename
     if file.startswith(_PACKAGE + os.sep):
         file = f"segtrain/{os.path.relpath(file, _PACKAGE)}"
@@ -119,7 +132,8 @@ def plain(text: str) -> str:
 
 
 def write(folder: Path, name: str, stacks: Stacks, facts: dict[str, Any]) -> None:
-    """Write collapsed stacks (one per line, with milliseconds) for speedscope and flamegraph.pl, and ``facts`` as JSON.
+    """Write collapsed stacks (one per line, with milliseconds) for speedscope and flamegraph.pl,
+    and ``facts`` as JSON.
 
     Each file appears complete or not at all. Raises OSError.
     """

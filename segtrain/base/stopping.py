@@ -1,4 +1,6 @@
-"""Whether this process was asked to stop by a signal, and whether it uploads the end of its run: waits of minutes."""
+"""Whether this process was asked to stop by a signal, and whether it uploads the end of its run:
+waits of minutes.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,21 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-# Environment variable with a path. The file exists while the process uploads the end of its run, so that its parent
-# does not kill it then.
+# Environment variable with a path. The file exists while the process uploads the end of its run, so
+# that its parent does not kill it then.
 UPLOADING = "SEGTRAIN_UPLOADING"
 
 requested = threading.Event()
 uploading = threading.Event()
 connected = threading.Event()  # set once the ranks have met: until then, there is nothing to save
-rank_ended = threading.Event()  # set if a rank that this process has started ended before the ranks had met
+# set if a rank that this process has started ended before the ranks had met
+rank_ended = threading.Event()
 
 
 def note_signals(*numbers: int) -> list[int]:
-    """A list to which each of these signals is appended from now on; only the main thread can install handlers."""
+    """A list to which each of these signals is appended from now on; only the main thread can
+    install handlers.
+    """
     received: list[int] = []
     if threading.current_thread() is threading.main_thread():
         for number in numbers:

@@ -1,4 +1,6 @@
-"""Text for the terminal: aligned columns, and printing without the control characters that could change it."""
+"""Text for the terminal: aligned columns, and printing without the control characters that could
+change it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,14 @@ import warnings
 from collections.abc import Container, Sequence
 from typing import Any
 
-# C0 and C1 control characters and DEL, except tab and line feed; and characters that change the writing direction.
+# C0 and C1 control characters and DEL, except tab and line feed; and characters that change the
+# writing direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    r"""``text`` with each control character escaped: ``"\x1b[2J"`` becomes the six characters ``\x1b[2J``.
+    r"""``text`` with each control character escaped: ``"\x1b[2J"`` becomes the six characters
+    ``\x1b[2J``.
 
     >>> printable("road\x1b[31m")
     'road\\x1b[31m'
@@ -28,14 +32,18 @@ def counted(count: int, noun: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """The rows as lines with aligned columns; columns whose number is in ``right`` are aligned to the right.
+    """The rows as lines with aligned columns; columns whose number is in ``right`` are aligned to
+    the right.
 
     >>> columns([("class", "IoU"), ("road", "9")], right={1})
     ['class  IoU', 'road     9']
     """
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [
-        "  ".join(f"{cell:{'><'[k not in right]}{width}}" for k, (cell, width) in enumerate(zip(row, widths))).rstrip()
+        "  ".join(
+            f"{cell:{'><'[k not in right]}{width}}"
+            for k, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
         for row in rows
     ]
 
@@ -46,15 +54,19 @@ def say(text: object) -> None:
 
 
 def say_warnings() -> None:
-    """From now on, print each warning of a library as one line on standard error, without file and line number.
+    """From now on, print each warning of a library as one line on standard error, without file and
+    line number.
 
-    Pillow's warning about large images is dropped. The code that reads image headers checks sizes itself.
+    Pillow's warning about large images is dropped. The code that reads image headers checks sizes
+    itself.
     """
     warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\) exceeds limit")
     warnings.showwarning = _warned
 
 
-def _warned(message: Warning | str, category: type[Warning], filename: str, *_: Any, **more: Any) -> None:
+def _warned(
+    message: Warning | str, category: type[Warning], filename: str, *_: Any, **more: Any
+) -> None:
     library = re.search(r"(?:site|dist)-packages[/\\](\w+)", filename)
     text = printable(" ".join(str(message).split()))
     with contextlib.suppress(OSError, ValueError):  # standard error is closed

@@ -10,7 +10,11 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "?"
     whole = max(0, round(seconds))
-    for unit, lesser, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
+    for unit, lesser, size, part in (
+        ("d", "h", 86400, 3600),
+        ("h", "m", 3600, 60),
+        ("m", "s", 60, 1),
+    ):
         if whole >= size:
             return f"{whole // size}{unit} {whole % size // part:02d}{lesser}"
     return f"{whole}s"
@@ -21,7 +25,9 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """``value`` with ``digits`` significant digits; large numbers without an exponent: ``1,190``."""
+    """``value`` with ``digits`` significant digits; large numbers without an exponent:
+    ``1,190``.
+    """
     return f"{float(f'{value:.{digits}g}'):,.12g}"
 
 

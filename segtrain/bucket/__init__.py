@@ -1,4 +1,6 @@
-"""Buckets of S3, Google Cloud Storage, and Azure: how to recognize their URLs, and requests with retries."""
+"""Buckets of S3, Google Cloud Storage, and Azure: how to recognize their URLs, and requests with
+retries.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,18 @@ SCHEMES = (*CLOUDS, "https://", "http://")
 def is_bucket(place: str) -> bool:
     """Whether a path or URL names a place in a bucket rather than on the disk.
 
-    Raises ConfigError for a misspelled URL such as ``s3:/bucket``, which would become the name of a local folder.
+    Raises ConfigError for a misspelled URL such as ``s3:/bucket``, which would become the name of a
+    local folder.
     """
     if place.startswith(SCHEMES):
         return True
     if wrong := re.match(r"(s3|gs|az|https?):/+", place, re.IGNORECASE):
         meant = f"{wrong[1].lower()}://{place[wrong.end() :]}"
-        raise ConfigError(f"{place} is not a URL of a bucket: write {meant}", code="bucket-url-misspelled", found=place)
+        raise ConfigError(
+            f"{place} is not a URL of a bucket: write {meant}",
+            code="bucket-url-misspelled",
+            found=place,
+        )
     return False
 
 
@@ -33,6 +40,8 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def key_in(base: str, path: str) -> str:
-    """The key of ``path``, a file or folder in the bucket ``base``. The path may hold ``./`` and ``../``."""
+    """The key of ``path``, a file or folder in the bucket ``base``. The path may hold ``./`` and
+    ``../``.
+    """
     key = path.removeprefix(base).strip("/")
     return posixpath.normpath(key) if "./" in key else key

@@ -1,7 +1,8 @@
 """Requests to one bucket through obstore, retried until they succeed or an outage lasts too long.
 
-obstore's own retries are off for reads, so that each fault is seen, counted by its kind, and bounded by one time limit.
-Each process makes its own clients, because obstore hangs in a forked child.
+obstore's own retries are off for reads, so that each fault is seen, counted by its kind, and
+bounded by one time limit. Each process makes its own clients, because obstore hangs in a forked
+child.
 """
 
 from __future__ import annotations
@@ -26,29 +27,35 @@ from segtrain.errors import ConfigError, DataError, MissingExtra
 T = TypeVar("T")
 Content = Union[bytes, memoryview, Path]
 
-# Seconds of the first and of the longest pause before a retry. The pause doubles after each failure. Each pause is
-# shortened at random.
+# Seconds of the first and of the longest pause before a retry. The pause doubles after each
+# failure. Each pause is shortened at random.
 _FIRST_PAUSE, _LAST_PAUSE = 0.01, 2.0
 # Size of a part of a large object in bytes, and the number of its parts that are in memory at once.
 PART, _PARTS = 32 << 20, 4
-# Time limits by size in bytes: a request for at most this many bytes is retried if it is not complete after this time.
-# Otherwise a request whose bytes arrive very slowly would never end.
+# Time limits by size in bytes: a request for at most this many bytes is retried if it is not
+# complete after this time. Otherwise a request whose bytes arrive very slowly would never end.
 _TIMES = ((1 << 20, "60s"), (PART, "600s"))
 _REPEATS = 20  # retries by obstore itself of each part of a large object that is written
 _LITTLE = 1 << 20  # bytes; a larger body is sent with a longer time limit
-_SAID_S = 5.0  # after so many seconds without an answer, a warning is printed, and a signal ends the process at once
+# after so many seconds without an answer, a warning is printed, and a signal ends the process at
+# once
+_SAID_S = 5.0
 PAGE = 1000  # objects per page of a listing: the maximum of the clouds
-# Prefixes of values that cannot be used as a condition (If-Match): weak etags, and the times of ``etag_of``.
+# Prefixes of values that cannot be used as a condition (If-Match): weak etags, and the times of
+# ``etag_of``.
 _WEAK = ("W/", "@")
 
 
 def etag_of(meta: Any) -> str:
-    """A value that changes with an object's content: its etag, or "@" and its modification time if it has no etag."""
+    """A value that changes with an object's content: its etag, or "@" and its modification time if
+    it has no etag.
+    """
     return meta.get("e_tag") or f"@{meta['last_modified'].timestamp()}"
 
 
 class Answer(NamedTuple):
-    """Bytes of an object (a buffer that was not copied), with the size and the etag of the whole object.
+    """Bytes of an object (a buffer that was not copied), with the size and the etag of the whole
+    object.
 
     ``seconds``: of the request.
     """
@@ -60,7 +67,9 @@ class Answer(NamedTuple):
 
 
 class Stopped(faults.RequestError):
-    """The caller stopped reading the data set during a request, so the requested bytes are no longer needed."""
+    """The caller stopped reading the data set during a request, so the requested bytes are no
+    longer needed.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path}: the pass was closed", code="pass-closed", file=path)
@@ -68,7 +77,9 @@ class Stopped(faults.RequestError):
 
 @dataclass
 class Client:
-    """A thread-safe client of one bucket. ``base``: its URL, such as ``s3://BUCKET``. Keys are relative to that URL."""
+    """A thread-safe client of one bucket. ``base``: its URL, such as ``s3://BUCKET``. Keys are
+    relative to that URL.
+    """
 
     base: str
     store: Any
@@ -94,14 +105,17 @@ class Client:
         stop: threading.Event | None = None,
         size: int = -1,
     ) -> Answer:
-        """Read the bytes ``span`` (begin, end) of an object, or the whole object if ``span`` is None.
+        """Read the bytes ``span`` (begin, end) of an object, or the whole object if ``span`` is
+        None.
 
-        ``etag``: the etag that the object must have; "" accepts any. ``size``: size of the object, -1 if it is not
-        known. The request is repeated if the answer has another length.
-        Raises DataError if the object is missing, denied, changed, or too short, or after ``outage_s`` without an
-        answer; raises Stopped once ``stop`` is set.
+        ``etag``: the etag that the object must have; "" accepts any. ``size``: size of the object,
+        -1 if it is not known. The request is repeated if the answer has another length.
+        Raises DataError if the object is missing, denied, changed, or too short, or after
+        ``outage_s`` without an answer; raises Stopped once ``stop`` is set.
         """
-        return self._repeated(key, partial(self._get, key, span, etag, size), outage_s, stop, read=True)
+        return self._repeated(
+            key, partial(self._get, key, span, etag, size), outage_s, stop, read=True
+        )
 
     def _get(self, key: str, span: tuple[int, int] | None, etag: str, size: int) -> Answer:
         import obstore
@@ -138,10 +152,14 @@ class Client:
         return Answer(b"", meta["size"], etag_of(meta))
 
     def folder(self, prefix: str, outage_s: float) -> tuple[list[Any], list[str]]:
-        """The objects directly in a folder, as obstore's dictionaries, and the keys of the folders in it."""
+        """The objects directly in a folder, as obstore's dictionaries, and the keys of the folders
+        in it.
+        """
         import obstore
 
-        found = self._repeated(prefix, lambda: obstore.list_with_delimiter(self.store, prefix or None), outage_s)
+        found = self._repeated(
+            prefix, lambda: obstore.list_with_delimiter(self.store, prefix or None), outage_s
+        )
         return list(found["objects"]), list(found["common_prefixes"])
 
     def below(self, prefix: str, outage_s: float) -> Iterator[list[Any]]:
@@ -152,8 +170,11 @@ class Client:
 
         def page() -> list[Any]:
             nonlocal stream
-            # An error ends the stream: the retry opens a new one after the last key that was received.
-            stream = stream or iter(obstore.list(self.store, prefix or None, offset=last or None, chunk_size=PAGE))
+            # An error ends the stream: the retry opens a new one after the last key that was
+            # received.
+            stream = stream or iter(
+                obstore.list(self.store, prefix or None, offset=last or None, chunk_size=PAGE)
+            )
             try:
                 return list(next(stream, ()))
             except Exception:
@@ -164,8 +185,11 @@ class Client:
             last = found[-1]["path"]
             yield found
 
-    def put(self, key: str, content: Content, outage_s: float, stop: threading.Event | None = None) -> str:
-        """Write an object atomically: readers see the previous object, or the whole new one. Returns its etag.
+    def put(
+        self, key: str, content: Content, outage_s: float, stop: threading.Event | None = None
+    ) -> str:
+        """Write an object atomically: readers see the previous object, or the whole new one.
+        Returns its etag.
 
         ``content``: bytes, or a local file, whose parts are sent in parallel if it is large.
         """
@@ -191,13 +215,15 @@ class Client:
             try:
                 self._repeated(key, partial(obstore.delete, self.store, key), outage_s)
             except DataError as error:
-                # Google Cloud Storage reports an object that is already gone. A retry finds it gone if the answer to
-                # the first delete was lost.
+                # Google Cloud Storage reports an object that is already gone. A retry finds it gone
+                # if the answer to the first delete was lost.
                 if error.code != "object-missing":
                     raise
 
     def patient(self) -> None:
-        """Forget when the current outage began: the next request may again take its full ``outage_s``."""
+        """Forget when the current outage began: the next request may again take its full
+        ``outage_s``.
+        """
         with self._lock:
             self._down_since = None
 
@@ -209,7 +235,8 @@ class Client:
         stop: threading.Event | None = None,
         read: bool = False,
     ) -> T:
-        """Call ``attempt``, again after each temporary fault, and return its result. Raises DataError.
+        """Call ``attempt``, again after each temporary fault, and return its result. Raises
+        DataError.
 
         ``read``: whether ``attempt`` reads an object: only the faults of reads are counted.
         """
@@ -234,7 +261,9 @@ class Client:
                 if stopping.requested.is_set():
                     raise faults.stopped(path, kind, lasted)
                 self._say_once(kind, outage_s)
-            pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2 ** min(tries - 1, 20)) * random.uniform(0.5, 1)
+            pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2 ** min(tries - 1, 20)) * random.uniform(
+                0.5, 1
+            )
             if read:
                 self.tally.retried(kind, now - began + pause)
             if stop is None:
@@ -247,11 +276,16 @@ class Client:
         with self._lock:
             told, self._told = self._told, True
         if not told:
-            text = f"{self.base}: {faults.PASSING[kind]}: requests are repeated for up to {outage_s:g} s"
+            text = (
+                f"{self.base}: {faults.PASSING[kind]}: requests are repeated for up to "
+                f"{outage_s:g} s"
+            )
             print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def _failed(self, began: float, now: float, outage_s: float) -> float:
-        """Record a failure. Returns when the outage began; after ``outage_s`` without failures, a new one begins."""
+        """Record a failure. Returns when the outage began; after ``outage_s`` without failures, a
+        new one begins.
+        """
         with self._lock:
             since = self._down_since
             if since is None or now - self._failed_at > outage_s:
@@ -265,7 +299,8 @@ _making = threading.Lock()
 
 
 def client_of(base: str) -> Client:
-    """The client of a bucket in this process, made on first use. It reads the environment variables at that time.
+    """The client of a bucket in this process, made on first use. It reads the environment variables
+    at that time.
 
     Raises MissingExtra without obstore, and ConfigError for settings that obstore refuses.
     """
@@ -279,15 +314,21 @@ def client_of(base: str) -> Client:
         if key not in _clients:
             try:
                 settings |= connection.aws_login(base, settings)
-                quick = tuple((limit, connected(base, settings, 0, seconds)) for limit, seconds in _TIMES)
+                quick = tuple(
+                    (limit, connected(base, settings, 0, seconds)) for limit, seconds in _TIMES
+                )
                 sender, writer = (
-                    connected(base, settings, repeats, silent=connection.SENDING) for repeats in (0, _REPEATS)
+                    connected(base, settings, repeats, silent=connection.SENDING)
+                    for repeats in (0, _REPEATS)
                 )
                 _clients[key] = Client(base, connected(base, settings, 0), quick, sender, writer)
             except Exception as error:
                 reason = faults.reason_of(error)
                 message = (
-                    f"{base}: the bucket cannot be used ({reason}): check the URL and the variables of its credentials"
+                    f"{base}: the bucket cannot be used ({reason}): check the URL and the "
+                    "variables of its credentials"
                 )
-                raise ConfigError(message, code="bucket-settings", file=base, found=reason) from None
+                raise ConfigError(
+                    message, code="bucket-settings", file=base, found=reason
+                ) from None
         return _clients[key]

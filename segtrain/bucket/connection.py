@@ -6,18 +6,21 @@ import os
 from datetime import timedelta
 from typing import Any
 
-# A request is retried if no answer, or no more bytes of it, arrive for this long. The wait for the answer includes the
-# time to send the body: a request with a large body gets SENDING.
+# A request is retried if no answer, or no more bytes of it, arrive for this long. The wait for the
+# answer includes the time to send the body: a request with a large body gets SENDING.
 SILENT, SENDING = "30s", "300s"
 _CONNECT = "5s"
 _LONGEST = "3600s"
-# boto3 renews credentials with less than 10 to 15 minutes left, but only when it is asked for them: ask this often.
+# boto3 renews credentials with less than 10 to 15 minutes left, but only when it is asked for them:
+# ask this often.
 _KEEP_LOGIN = timedelta(minutes=10)
 _TRUE = ("1", "true", "yes")
 
 
 def settings_of(base: str) -> dict[str, Any]:
-    """Endpoint, region, and anonymous access, read from environment variables. obstore itself reads all others."""
+    """Endpoint, region, and anonymous access, read from environment variables. obstore itself reads
+    all others.
+    """
     environ, scheme = os.environ, base.partition("://")[0]
     prefix = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}.get(scheme, "")
     found: dict[str, Any] = {}
@@ -35,9 +38,14 @@ def settings_of(base: str) -> dict[str, Any]:
 
 
 def connected(
-    base: str, settings: dict[str, Any], repeats: int, timeout: str = _LONGEST, silent: str | None = None
+    base: str,
+    settings: dict[str, Any],
+    repeats: int,
+    timeout: str = _LONGEST,
+    silent: str | None = None,
 ) -> Any:
-    """An obstore store that itself retries a request up to ``repeats`` times. ``settings``: with the login.
+    """An obstore store that itself retries a request up to ``repeats`` times. ``settings``: with
+    the login.
 
     A request ends after ``timeout``, or after ``silent`` (None: SILENT) without an answer.
     """
@@ -58,7 +66,8 @@ def connected(
     if scheme == "s3":
         return store.S3Store(name, **settings, **options)
     if scheme == "gs":
-        # An emulator needs anonymous access, but GCSStore asks for credentials when it writes: give it a made-up token.
+        # An emulator needs anonymous access, but GCSStore asks for credentials when it writes: give
+        # it a made-up token.
         if "base_url" in settings and settings.pop("skip_signature", False):
             options["credential_provider"] = lambda: {"token": "anonymous", "expires_at": None}
         return store.GCSStore(name, **settings, **options)
@@ -68,11 +77,16 @@ def connected(
 
 
 def aws_login(base: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Credentials and region that boto3 finds, for example in a profile or a sign-in. Empty if there are none.
+    """Credentials and region that boto3 finds, for example in a profile or a sign-in. Empty if
+    there are none.
 
     obstore itself finds credentials in environment variables and in roles of the machine.
     """
-    if not base.startswith("s3://") or settings.get("skip_signature") or os.environ.get("AWS_ACCESS_KEY_ID"):
+    if (
+        not base.startswith("s3://")
+        or settings.get("skip_signature")
+        or os.environ.get("AWS_ACCESS_KEY_ID")
+    ):
         return {}
     try:
         import boto3
@@ -82,5 +96,7 @@ def aws_login(base: str, settings: dict[str, Any]) -> dict[str, Any]:
     session = boto3.Session()
     if session.get_credentials() is None:
         return {}
-    region = {} if "region" in settings or not session.region_name else {"region": session.region_name}
+    region = (
+        {} if "region" in settings or not session.region_name else {"region": session.region_name}
+    )
     return {"credential_provider": Boto3CredentialProvider(session, ttl=_KEEP_LOGIN), **region}

@@ -14,7 +14,9 @@ _TRIES = 3  # attempts to read an object that is replaced meanwhile
 
 
 def download(client: Client, key: str, path: Path, size: int, outage_s: float) -> None:
-    """Write one complete version of an object of about ``size`` bytes to a file. Raises DataError and OSError."""
+    """Write one complete version of an object of about ``size`` bytes to a file. Raises DataError
+    and OSError.
+    """
     if size <= PART:
         path.write_bytes(client.get(key, None, "", outage_s).content)
         return

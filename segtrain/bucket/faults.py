@@ -1,4 +1,6 @@
-"""Faults of requests to a bucket: which ones are worth another try, and the errors for the others."""
+"""Faults of requests to a bucket: which ones are worth another try, and the errors for the
+others.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ PASSING = {
 _STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"\bkind: (\w+)")
 _KINDS = {
-    "Connect": "connection", "Request": "connection", "Timeout": "timeout", "Interrupted": "cut", "Body": "cut",
-}  # fmt: skip
+    "Connect": "connection",
+    "Request": "connection",
+    "Timeout": "timeout",
+    "Interrupted": "cut",
+    "Body": "cut",
+}
 _THROTTLED = ("429", "503")
-# If the body of a request arrives too slowly, S3 answers 400 with this code, and Google Cloud Storage answers 408.
+# If the body of a request arrives too slowly, S3 answers 400 with this code, and Google Cloud
+# Storage answers 408.
 _STALLED = "<Code>RequestTimeout</Code>"
 # Codes of S3 and Google Cloud Storage, and of Azure, in an answer with the status 404.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
@@ -39,7 +46,9 @@ _SIGN_IN = {
 
 
 class RequestError(DataError):
-    """A request failed for a reason that says nothing about its object, such as an outage, credentials, or a signal."""
+    """A request failed for a reason that says nothing about its object, such as an outage,
+    credentials, or a signal.
+    """
 
 
 @contextlib.contextmanager
@@ -58,10 +67,15 @@ class WrongLength(Exception):
 
 
 def passing_kind(error: Exception) -> str:
-    """The kind of a temporary fault, a key of PASSING; "" for an error that a retry would only repeat."""
+    """The kind of a temporary fault, a key of PASSING; "" for an error that a retry would only
+    repeat.
+    """
     if isinstance(error, WrongLength):
         return "wrong"
-    if isinstance(error, (FileNotFoundError, SegtrainError)) or type(error).__name__ != "GenericError":
+    if (
+        isinstance(error, (FileNotFoundError, SegtrainError))
+        or type(error).__name__ != "GenericError"
+    ):
         return ""
     text, _, source = str(error).partition("Debug source")
     status = _STATUS.search(text)
@@ -77,7 +91,9 @@ def passing_kind(error: Exception) -> str:
 
 
 def no_login(error: Exception) -> bool:
-    """Whether the error is about credentials. If none are set, obstore asks a metadata server (169.254.169.254)."""
+    """Whether the error is about credentials. If none are set, obstore asks a metadata server
+    (169.254.169.254).
+    """
     return "169.254.169.254" in str(error) or "credential" in str(error).lower()
 
 
@@ -85,7 +101,8 @@ def reason_of(error: Exception) -> str:
     """The first sentence of an error of obstore, without URL and time."""
     text = " ".join(str(error).partition("Debug source")[0].split())
     code = re.search(r"<Code>(\w+)</Code>", text)
-    text = re.sub(r":? ?<\??[a-zA-Z].*", f" ({code[1]})" if code else "", text)  # the XML that the server sent
+    # the XML that the server sent
+    text = re.sub(r":? ?<\??[a-zA-Z].*", f" ({code[1]})" if code else "", text)
     return text.rpartition("s - ")[2][:300].strip().rstrip(".") or type(error).__name__
 
 
@@ -97,15 +114,22 @@ def lasting(path: str, error: Exception) -> SegtrainError:
     status = found[1] if found else ""
     if status == "404" or isinstance(error, FileNotFoundError):
         if any(code in str(error) for code in _NO_BUCKET):
-            return _refused(path, "there is no such bucket", "check its name in the URL", "bucket-missing")
+            return _refused(
+                path, "there is no such bucket", "check its name in the URL", "bucket-missing"
+            )
         fix = "check the bucket and the name, or upload it"
         return file_error(path, f"is not in the bucket: {fix}", code="object-missing")
     if status in ("401", "403") or no_login(error):
-        problem = "no credentials were found" if no_login(error) else "these credentials may not do this"
+        problem = (
+            "no credentials were found" if no_login(error) else "these credentials may not do this"
+        )
         fix = f"{problem}: {_SIGN_IN.get(scheme, 'use a URL that carries its signature')}"
         return _refused(path, reason, fix, "bucket-denied")
     if "empty path segment" in reason or "illegal character sequence" in reason:
-        fix = "the name of an object has two slashes in a row, or a part '.' or '..': rename or remove this object"
+        fix = (
+            "the name of an object has two slashes in a row, or a part '.' or '..': rename or "
+            "remove this object"
+        )
         return file_error(path, f"{reason}: {fix}", code="object-name-invalid", found=reason)
     if "redirect" in reason:
         fix = "the bucket is probably in another region: set AWS_REGION"
@@ -121,25 +145,37 @@ def _refused(path: str, reason: str, fix: str, code: str) -> RequestError:
 def outage(path: str, kind: str, tries: int, seconds: float, limit: float) -> RequestError:
     """The error for a bucket that did not answer for ``limit`` seconds."""
     return RequestError(
-        f"{path}: {PASSING[kind]} ({tries} requests in {seconds:.0f} s): check the network and the bucket, and start "
+        f"{path}: {PASSING[kind]} ({tries} requests in {seconds:.0f} s): check the network and "
+        "the bucket, and start "
         f"the same command again, or set data.outage_s above {limit:g}",
-        code="bucket-unreachable", file=path, kind=kind, tries=tries, limit=limit,
-    )  # fmt: skip
+        code="bucket-unreachable",
+        file=path,
+        kind=kind,
+        tries=tries,
+        limit=limit,
+    )
 
 
 class StoppedInOutage(RequestError):
-    """A signal arrived while a bucket did not answer. The run can continue from its newest checkpoint."""
+    """A signal arrived while a bucket did not answer. The run can continue from its newest
+    checkpoint.
+    """
 
     exit_code = EXIT_RESUMABLE
 
 
 def stopped(path: str, kind: str, seconds: float) -> StoppedInOutage:
-    """The error for a signal after ``seconds`` without an answer. The process ends without waiting any longer."""
+    """The error for a signal after ``seconds`` without an answer. The process ends without waiting
+    any longer.
+    """
     return StoppedInOutage(
-        f"{path}: {PASSING[kind]} for {seconds:.0f} s, and a signal stopped this process: the same command continues "
+        f"{path}: {PASSING[kind]} for {seconds:.0f} s, and a signal stopped this process: the "
+        "same command continues "
         "from the newest checkpoint",
-        code="stopped-in-outage", file=path, kind=kind,
-    )  # fmt: skip
+        code="stopped-in-outage",
+        file=path,
+        kind=kind,
+    )
 
 
 def changed(path: str, expected: str) -> DataError:
@@ -151,7 +187,9 @@ def changed(path: str, expected: str) -> DataError:
 
 def ends_early(path: str, size: int, needed: int) -> DataError:
     """The error for a requested range that goes beyond the end of an object."""
-    message = f"the object ends at byte {size:,}, but is read up to byte {needed:,}: upload it again"
+    message = (
+        f"the object ends at byte {size:,}, but is read up to byte {needed:,}: upload it again"
+    )
     return file_error(path, message, code="file-ends-early", found=size, expected=needed)
 
 

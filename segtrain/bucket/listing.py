@@ -16,16 +16,23 @@ from segtrain.errors import DataError
 _PARALLEL = 16
 # Stores that list objects in the order of their keys, and can start after any key.
 _ORDERED = ("s3://", "gs://")
-# Alphabets (sorted) of the counters in names such as frame_000123, and the largest number of places in a
+# Alphabets (sorted) of the counters in names such as frame_000123, and the largest number of places
+# in a
 # name at which a range of names is split.
 _ALPHABETS = (
-    digits, digits + "abcdef", digits + "ABCDEF", digits + ascii_lowercase, digits + ascii_uppercase + ascii_lowercase,
-)  # fmt: skip
+    digits,
+    digits + "abcdef",
+    digits + "ABCDEF",
+    digits + ascii_lowercase,
+    digits + ascii_uppercase + ascii_lowercase,
+)
 _PLACES = 8
 
 
 def page(client: Client, prefix: str, after: str, outage_s: float) -> list[Any]:
-    """The first objects below a folder whose keys come after ``after``, at most PAGE, in the order of keys."""
+    """The first objects below a folder whose keys come after ``after``, at most PAGE, in the order
+    of keys.
+    """
     import obstore
 
     def attempt() -> list[Any]:
@@ -38,8 +45,9 @@ def page(client: Client, prefix: str, after: str, outage_s: float) -> list[Any]:
 def side_by_side(client: Client, prefix: str, outage_s: float) -> Iterator[list[Any]]:
     """Pages of all objects below a folder, in any order; at most 16 of them are in memory.
 
-    While threads are free, the remaining range of keys is split, so that a single large folder is also listed in
-    parallel. A store that does not list in the order of keys is listed page by page. Raises DataError.
+    While threads are free, the remaining range of keys is split, so that a single large folder is
+    also listed in parallel. A store that does not list in the order of keys is listed page by page.
+    Raises DataError.
     """
     first = page(client, prefix, "", outage_s) if client.base.startswith(_ORDERED) else []
     keys, half = _keys(first), len(first) // 2
@@ -50,7 +58,8 @@ def side_by_side(client: Client, prefix: str, outage_s: float) -> Iterator[list[
     if _keys(page(client, prefix, keys[half], outage_s))[: PAGE - half - 1] != keys[half + 1 :]:
         yield from client.below(prefix, outage_s)
         return
-    # A range (after, last) holds the keys that come after ``after``, up to and including ``last`` ("": to the end).
+    # A range (after, last) holds the keys that come after ``after``, up to and including ``last``
+    # ("": to the end).
     waiting, running = deque(_divided(keys, "")), dict[Future[list[Any]], tuple[str, str]]()
     with ThreadPoolExecutor(_PARALLEL) as pool:
         try:
@@ -64,7 +73,10 @@ def side_by_side(client: Client, prefix: str, outage_s: float) -> Iterator[list[
                     found = future.result()
                     keys = _keys(found)
                     if any(one >= other for one, other in itertools.pairwise([after, *keys])):
-                        message = f"{client.base}/{prefix}: the listing is not in the order of keys: start again"
+                        message = (
+                            f"{client.base}/{prefix}: the listing is not in the order of "
+                            "keys: start again"
+                        )
                         raise DataError(message, code="listing-disordered", folder=prefix)
                     inside = [item for item in found if not last or item["path"] <= last]
                     if len(inside) == PAGE and (not last or keys[-1] < last):
@@ -80,18 +92,21 @@ def _keys(found: list[Any]) -> list[str]:
 
 
 def _divided(keys: list[str], last: str) -> list[tuple[str, str]]:
-    """Split the range that follows a page of keys, up to ``last`` ("": to the end). Returns ranges (after, last).
+    """Split the range that follows a page of keys, up to ``last`` ("": to the end). Returns ranges
+    (after, last).
 
-    The names are assumed to hold a counter. After frame_000999, the range is split at frame_01, frame_02, ..., frame_1,
-    frame_2, ...
+    The names are assumed to hold a counter. After frame_000999, the range is split at frame_01,
+    frame_02, ..., frame_1, frame_2, ...
     """
     end = keys[-1]
     # The first key is a prefix of the last one if it is the marker object of a folder.
-    place = next((at for at, (one, other) in enumerate(zip(keys[0], end)) if one != other), len(keys[0]))
+    place = next(
+        (at for at, (one, other) in enumerate(zip(keys[0], end)) if one != other), len(keys[0])
+    )
     seen = {key[place] for key in keys if len(key) > place}
     alphabet = next((known for known in _ALPHABETS if seen <= {*known}), sorted(seen))
-    # The digits before the first difference are constant within a page. The nearest one changes about once per page:
-    # ranges split there would be too small.
+    # The digits before the first difference are constant within a page. The nearest one changes
+    # about once per page: ranges split there would be too small.
     run = [*itertools.takewhile(lambda at: end[at] in alphabet, range(place - 1, -1, -1))]
     places = (run[1:] or run or [place])[:_PLACES]
     cuts = [end[:at] + letter for at in places for letter in alphabet if letter > end[at]]

@@ -1,4 +1,6 @@
-"""Counts of requests that read objects: their number and bytes, retries by kind of fault, and repeats."""
+"""Counts of requests that read objects: their number and bytes, retries by kind of fault, and
+repeats.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from typing import Any, NamedTuple
 class Requests(NamedTuple):
     """Sums over requests. ``requests`` also counts failed requests.
 
-    ``bytes``, ``seconds``, ``bytes2``, and ``bytes_s`` are sums over the requests that returned bytes. ``bytes2`` sums
-    bytes squared, and ``bytes_s`` bytes times seconds: they show which part of a request's time grows with its size.
-    ``retries``: kind of a fault -> (number of failed requests, their seconds including the pauses after them).
-    ``late``: requests that were sent a second time because no answer had come.
+    ``bytes``, ``seconds``, ``bytes2``, and ``bytes_s`` are sums over the requests that returned
+    bytes. ``bytes2`` sums bytes squared, and ``bytes_s`` bytes times seconds: they show which part
+    of a request's time grows with its size. ``retries``: kind of a fault -> (number of failed
+    requests, their seconds including the pauses after them). ``late``: requests that were sent a
+    second time because no answer had come.
     """
 
     requests: int = 0
@@ -61,7 +64,9 @@ class Requests(NamedTuple):
 
 
 class RequestTally:
-    """Sums to which several threads add. ``whole``: another tally, to which everything is added as well."""
+    """Sums to which several threads add. ``whole``: another tally, to which everything is added as
+    well.
+    """
 
     def __init__(self, whole: RequestTally | None = None) -> None:
         self._whole, self.sums = whole, Requests()
@@ -76,11 +81,19 @@ class RequestTally:
         self.add(Requests(1, retries={kind: (1, seconds)}))
 
     def withdrawn(self, kind: str, count: int, seconds: float) -> None:
-        """Count a request as failed that was counted by ``answered``, because its bytes turned out to be wrong."""
-        self.add(Requests(0, -count, -seconds, -float(count * count), -count * seconds, {kind: (1, seconds)}))
+        """Count a request as failed that was counted by ``answered``, because its bytes turned out
+        to be wrong.
+        """
+        self.add(
+            Requests(
+                0, -count, -seconds, -float(count * count), -count * seconds, {kind: (1, seconds)}
+            )
+        )
 
     def repeated(self) -> None:
-        """Count a request that is sent a second time because no answer has come. Its answers are counted as usual."""
+        """Count a request that is sent a second time because no answer has come. Its answers are
+        counted as usual.
+        """
         self.add(Requests(late=1))
 
     def add(self, more: Requests) -> None:
@@ -91,7 +104,9 @@ class RequestTally:
             self._whole.add(more)
 
     def counter(self) -> Callable[[], Requests]:
-        """A function that returns the sums since its previous call; at its first call, since ``counter`` was called."""
+        """A function that returns the sums since its previous call; at its first call, since
+        ``counter`` was called.
+        """
         before = self.sums
 
         def more() -> Requests:

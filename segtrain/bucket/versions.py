@@ -1,6 +1,7 @@
 """Conditional writes: an object is written only if nobody else has written it since it was read.
 
-This is not guaranteed by stores that ignore the condition (``If-None-Match``, ``If-Match``; Google: generations).
+This is not guaranteed by stores that ignore the condition (``If-None-Match``, ``If-Match``; Google:
+generations).
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ Version = Mapping[str, str]
 
 
 class Versioned(NamedTuple):
-    """The content of an object, and its version, which a later write passes as the version to replace."""
+    """The content of an object, and its version, which a later write passes as the version to
+    replace.
+    """
 
     content: bytes
     version: Version
 
 
 def read_version(client: Client, key: str, outage_s: float) -> Versioned | None:
-    """Read an object with its version. Returns None if the object does not exist. Raises DataError."""
+    """Read an object with its version. Returns None if the object does not exist. Raises
+    DataError.
+    """
     import obstore
 
     def attempt() -> Versioned:
@@ -37,11 +42,15 @@ def read_version(client: Client, key: str, outage_s: float) -> Versioned | None:
         raise
 
 
-def write_version(client: Client, key: str, content: bytes, known: Version | None, outage_s: float) -> Version | None:
-    """Replace the version ``known``, or create the object if ``known`` is None. Returns the new version.
+def write_version(
+    client: Client, key: str, content: bytes, known: Version | None, outage_s: float
+) -> Version | None:
+    """Replace the version ``known``, or create the object if ``known`` is None. Returns the new
+    version.
 
-    Returns None if the object has another version by now. This call itself may have written that version, if the answer
-    to its first request was lost. To find out, compare the contents. Raises DataError, also if there is no such bucket.
+    Returns None if the object has another version by now. This call itself may have written that
+    version, if the answer to its first request was lost. To find out, compare the contents. Raises
+    DataError, also if there is no such bucket.
     """
     import obstore
 

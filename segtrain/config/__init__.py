@@ -3,7 +3,14 @@
 # ruff: noqa: F401 (names for other packages)
 
 from segtrain.config.data import Data
-from segtrain.config.load import RUN_HEADER, load_config, load_saved, make_config, parse_overrides, refuse_older_run
+from segtrain.config.load import (
+    RUN_HEADER,
+    load_config,
+    load_saved,
+    make_config,
+    parse_overrides,
+    refuse_older_run,
+)
 from segtrain.config.loss import Loss, LossTerm
 from segtrain.config.networks import (
     SMP,

@@ -21,17 +21,26 @@ Auto = Literal["auto"]
 
 
 class Data(Section):
-    """Where the images and masks are, what the labels mean, and how training samples are augmented."""
+    """Where the images and masks are, what the labels mean, and how training samples are
+    augmented.
+    """
 
     root: UserPath = setting(
         ["untrained", "per_host", "listing", "eval", "plan_neutral"],
         "",
-        description="folder of the data set, or s3://BUCKET/FOLDER (gs://, az://); empty for layout 'scenes'",
+        description=(
+            "folder of the data set, or s3://BUCKET/FOLDER (gs://, az://); empty for "
+            "layout 'scenes'"
+        ),
     )
-    layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = setting(
+    layout: Literal[
+        "scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"
+    ] = setting(
         ["storage", "listing", "eval"],
         "scenes",
-        description="how images and masks are stored; see layouts.md. 'scenes' generates street scenes",
+        description=(
+            "how images and masks are stored; see layouts.md. 'scenes' generates street scenes"
+        ),
     )
     train_split: str = setting(["eval"], "train", description="split to train on")
     split: str = setting(["untrained", "eval"], "val", description="split to evaluate on")
@@ -48,8 +57,10 @@ class Data(Section):
     pair: Union[tuple[str, str], None] = setting(
         ["listing", "eval"],
         None,
-        description="layout 'folders': name patterns of an image and its mask, such as `['{name}_frame.jpg', "
-        "'{name}_mask.png']`; a pattern without an extension matches any. null: same name, or a mask with a "
+        description="layout 'folders': name patterns of an image and its mask, such as "
+        "`['{name}_frame.jpg', "
+        "'{name}_mask.png']`; a pattern without an extension matches any. null: same name, or a "
+        "mask with a "
         "common suffix such as _mask. `{split}` stands for the split",
     )
     index: str = setting(
@@ -60,8 +71,10 @@ class Data(Section):
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = setting(
         ["storage", "eval"],
         "",
-        description="class names: a list; or a mapping of each name to its color (or colors) in RGB masks, such as "
-        "`{road: [128, 64, 128]}`; or a text, CSV, YAML, or JSON file. Names such as 'void' and 'ignore' are "
+        description="class names: a list; or a mapping of each name to its color (or colors) in "
+        "RGB masks, such as "
+        "`{road: [128, 64, 128]}`; or a text, CSV, YAML, or JSON file. Names such as 'void' and "
+        "'ignore' are "
         "not classes: their pixels are ignored. Empty: the classes of the layout",
     )
     label_map: dict[int, int] = setting(
@@ -70,26 +83,40 @@ class Data(Section):
         description="raw id -> train id; -1 means ignore. Empty: the mapping of the layout",
     )
     ignore_index: int = setting(
-        ["eval", "speed_neutral"], 255, ge=0, le=255, description="class id of pixels that losses and metrics ignore"
+        ["eval", "speed_neutral"],
+        255,
+        ge=0,
+        le=255,
+        description="class id of pixels that losses and metrics ignore",
     )
     bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = setting(
         ["eval", "predict"],
         "auto",
-        description="bits used in 16-bit images, 8 to 16. auto: 16, and nearly black images are an error",
+        description=(
+            "bits used in 16-bit images, 8 to 16. auto: 16, and nearly black images are an error"
+        ),
     )
     extra_bands: Literal["error", "drop"] = setting(
         ["eval", "predict"],
         "error",
-        description="TIFF images with more than three bands: an error, or only the first three bands are used",
+        description=(
+            "TIFF images with more than three bands: an error, or only the first three "
+            "bands are used"
+        ),
     )
     mean: Union[tuple[Share, Share, Share], None] = Field(
         None,
-        description="mean of the images (red, green, blue; 0 to 1) that the network expects. null: as its pretrained "
+        description="mean of the images (red, green, blue; 0 to 1) that the network expects. "
+        "null: as its pretrained "
         "weights do, else ImageNet's",
     )
-    std: Union[tuple[Std, Std, Std], None] = Field(None, description="standard deviation of the images, like data.mean")
+    std: Union[tuple[Std, Std, Std], None] = Field(
+        None, description="standard deviation of the images, like data.mean"
+    )
     split_by: SplitBy = setting(
-        ["storage", "eval"], default_factory=SplitBy, description="how to make splits: `{val: 20%}`; see below"
+        ["storage", "eval"],
+        default_factory=SplitBy,
+        description="how to make splits: `{val: 20%}`; see below",
     )
     overlap: Literal["refuse", "accept"] = setting(
         ["untrained", "plan_neutral"],
@@ -97,72 +124,112 @@ class Data(Section):
         description="training images that are also in the validation split: an error, or a warning",
     )
     limit: int = setting(
-        ["listing", "eval"], 0, ge=0, description="use only this many images of each split, evenly spaced; 0: all"
+        ["listing", "eval"],
+        0,
+        ge=0,
+        description="use only this many images of each split, evenly spaced; 0: all",
     )
     crop: Size = Field((256, 256), description="height and width of a training crop in pixels")
     scale: tuple[float, float] = Field((0.5, 2.0), description="range of the random scale factor")
     scale_end: Union[tuple[float, float], None] = Field(
-        None, description="the scale range moves linearly to this range over the run; null: it does not change"
+        None,
+        description=(
+            "the scale range moves linearly to this range over the run; null: it does not change"
+        ),
     )
     base_scale: float = setting(
         ["eval", "predict"],
         1.0,
         ge=0.01,
         le=100,
-        description="fixed scale factor of all images, in training and evaluation; the random scale multiplies it",
+        description=(
+            "fixed scale factor of all images, in training and evaluation; the random "
+            "scale multiplies it"
+        ),
     )
     flip: Share = Field(0.5, description="probability of a horizontal flip")
     flip_pairs: tuple[tuple[Union[int, str], Union[int, str]], ...] = setting(
         ["eval", "predict"],
         (),
-        description="pairs of classes, by name or train id, that a mirrored image exchanges, such as "
+        description="pairs of classes, by name or train id, that a mirrored image exchanges, "
+        "such as "
         "`[[left arm, right arm]]`: in data.flip and eval.flip, not in your own transforms",
     )
-    rotate: float = Field(0.0, ge=0, le=180, description="largest random rotation, either way, in degrees")
+    rotate: float = Field(
+        0.0, ge=0, le=180, description="largest random rotation, either way, in degrees"
+    )
     scale_sampling: Literal["log", "uniform"] = Field(
-        "log", description="random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor"
+        "log",
+        description="random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor",
     )
     jitter: tuple[Share, Share, Share] = Field(
-        (0.3, 0.3, 0.3), description="random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3"
+        (0.3, 0.3, 0.3),
+        description=(
+            "random brightness, contrast, and saturation: 0.3 draws factors from 0.7 to 1.3"
+        ),
     )
-    hue: float = Field(0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel")
-    color_jitter_prob: Share = Field(1.0, description="probability of color jitter (data.jitter and data.hue)")
+    hue: float = Field(
+        0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel"
+    )
+    color_jitter_prob: Share = Field(
+        1.0, description="probability of color jitter (data.jitter and data.hue)"
+    )
     color_jitter_on: Literal["auto", "cpu", "device"] = setting(
         ["untrained", "per_host", "plan_neutral"],
         "auto",
-        description="where color jitter is computed. auto: on CUDA without rotate or transforms, else workers",
+        description=(
+            "where color jitter is computed. auto: on CUDA without rotate or transforms, "
+            "else workers"
+        ),
     )
     class_balanced_crop_prob: Share = Field(
-        0.0, description="probability that a crop is centered on a pixel of a random class, which favors rare classes"
+        0.0,
+        description=(
+            "probability that a crop is centered on a pixel of a random class, which "
+            "favors rare classes"
+        ),
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
         "",
-        description="your own augmentation: a file written by `albumentations.save`, `package.module:attribute`, "
-        "`file.py:attribute`, or a list of albumentations classes such as `[{HorizontalFlip: {p: 0.5}}]`; "
+        description="your own augmentation: a file written by `albumentations.save`, "
+        "`package.module:attribute`, "
+        "`file.py:attribute`, or a list of albumentations classes such as `[{HorizontalFlip: {p: "
+        "0.5}}]`; "
         "see transforms.md",
     )
     transforms_mode: Literal["after", "replace"] = Field(
         "after",
-        description="whether transforms run 'after' scale, crop, flip, and color jitter, or 'replace' them",
+        description=(
+            "whether transforms run 'after' scale, crop, flip, and color jitter, or 'replace' them"
+        ),
     )
     cache: Literal["off", "ram", "disk"] = setting(
         ["untrained", "per_host"],
         "off",
-        description="'ram' keeps decoded images in memory, for small data sets. 'disk' keeps what was read from a "
+        description="'ram' keeps decoded images in memory, for small data sets. 'disk' keeps "
+        "what was read from a "
         "bucket on the local disk; see layouts.md. For data on a disk, 'disk' changes nothing",
     )
     cache_dir: UserPath = Field(
-        "", description="folder of cache 'disk', which all runs may share; empty: `buckets` in the user's cache folder"
+        "",
+        description=(
+            "folder of cache 'disk', which all runs may share; empty: `buckets` in the "
+            "user's cache folder"
+        ),
     )
     cache_gb: Union[Annotated[float, Field(gt=0)], Auto] = setting(
         ["plan_neutral"],
         "auto",
-        description="bound of cache 'disk' in GB (1e9 bytes). auto: most of the free space of its disk",
+        description=(
+            "bound of cache 'disk' in GB (1e9 bytes). auto: most of the free space of its disk"
+        ),
     )
     check: Literal["full", "off"] = setting(
         ["untrained", "speed_neutral", "plan_neutral"],
         "full",
-        description="'full' reads and checks all images and masks before training, and caches the result",
+        description=(
+            "'full' reads and checks all images and masks before training, and caches the result"
+        ),
     )
     faults: Literal["error", "skip"] = setting(
         ["untrained", "listing", "speed_neutral", "plan_neutral"],
@@ -178,21 +245,30 @@ class Data(Section):
     workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = setting(
         ["untrained", "per_host", "eval"],
         "auto",
-        description="loader workers per rank; 0: the training loop loads. auto: adapts, up to the rank's cores",
+        description=(
+            "loader workers per rank; 0: the training loop loads. auto: adapts, up to "
+            "the rank's cores"
+        ),
     )
     worker_kind: Literal["auto", "thread", "process"] = setting(
         ["untrained", "per_host"],
         "auto",
-        description="auto: threads, because decoding releases the GIL; processes if data.transforms is set",
+        description=(
+            "auto: threads, because decoding releases the GIL; processes if data.transforms is set"
+        ),
     )
     helpers: Literal["none", "ray", "ray-data"] = setting(
         ["untrained"],
         "none",
-        description="'ray': hosts without GPUs make samples too, in the Ray cluster at RAY_ADDRESS. 'ray-data': Ray "
-        "Data makes all samples there, in an order of its own, and the run cannot resume; see helpers.md",
+        description="'ray': hosts without GPUs make samples too, in the Ray cluster at "
+        "RAY_ADDRESS. 'ray-data': Ray "
+        "Data makes all samples there, in an order of its own, and the run cannot resume; see "
+        "helpers.md",
     )
     helper_cores: Union[Annotated[int, Field(ge=1, le=65536)], Auto] = setting(
-        ["untrained"], "auto", description="cores of helping hosts that the ranks use together. auto: all of them"
+        ["untrained"],
+        "auto",
+        description="cores of helping hosts that the ranks use together. auto: all of them",
     )
     helper_timeout_s: float = setting(
         ["untrained"],
@@ -202,7 +278,11 @@ class Data(Section):
         description="seconds without a sign of life after which a helper's samples are made again",
     )
     prefetch: int = setting(
-        ["untrained", "per_host"], 4, ge=1, le=1024, description="batches that each rank keeps ready"
+        ["untrained", "per_host"],
+        4,
+        ge=1,
+        le=1024,
+        description="batches that each rank keeps ready",
     )
     scenes: int = setting(
         ["eval"],
@@ -220,7 +300,9 @@ class Data(Section):
 
     @property
     def own_splits(self) -> bool:
-        """Whether the layout has splits of its own, so that ``data.split_by.of`` must name the one to divide."""
+        """Whether the layout has splits of its own, so that ``data.split_by.of`` must name the one
+        to divide.
+        """
         named = {"folders": (self.images, self.masks), "list": (self.index,)}.get(self.layout)
         return named is None or any("{split}" in text for text in named)
 
@@ -250,9 +332,13 @@ class Data(Section):
         for text in value or ():
             if text.count("{name}") != 1 or "/" in text:
                 expected = "a file name that contains {name} once, such as '{name}_mask.png'"
-                raise ValueError(f"{text!r} must be {expected}; set folders in data.images and data.masks")
+                raise ValueError(
+                    f"{text!r} must be {expected}; set folders in data.images and data.masks"
+                )
         if value and value[0] == value[1]:
-            raise ValueError("the image and the mask have the same pattern: give the mask another one")
+            raise ValueError(
+                "the image and the mask have the same pattern: give the mask another one"
+            )
         return value
 
     @field_validator("split_by", mode="before")

@@ -1,4 +1,6 @@
-"""Facts about settings that other packages ask for (``run.keys_with``). They stand beside each setting."""
+"""Facts about settings that other packages ask for (``run.keys_with``). They stand beside each
+setting.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,24 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-# untrained: changes only where and how a run executes. It is not part of the hash, and may change when a run resumes.
-# per_host: may differ between hosts. All others decide what is trained, or the order of the collectives.
-# storage: where and how samples are stored. A run may change from files to shards of the same samples.
-# listing: decides which files a split has.
+# untrained: changes only where and how a run executes. It is not part of the hash, and may change
+# when a run resumes. per_host: may differ between hosts. All others decide what is trained, or the
+# order of the collectives. storage: where and how samples are stored. A run may change from files
+# to shards of the same samples. listing: decides which files a split has.
 # eval: `segtrain eval` reads it. predict: `segtrain predict` takes it.
-# speed_neutral: does not change the speed of a run: a name, a length, or what only affects what the model learns.
-# plan_neutral: does not change the time of a step in a plan, or is compared there in another form.
-Fact = Literal["untrained", "per_host", "storage", "listing", "eval", "predict", "speed_neutral", "plan_neutral"]
+# speed_neutral: does not change the speed of a run: a name, a length, or what only affects what the
+# model learns. plan_neutral: does not change the time of a step in a plan, or is compared there in
+# another form.
+Fact = Literal[
+    "untrained",
+    "per_host",
+    "storage",
+    "listing",
+    "eval",
+    "predict",
+    "speed_neutral",
+    "plan_neutral",
+]
 
 
 def setting(facts: Sequence[Fact], *default: Any, **field: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Checks of class names and label maps, whose values YAML may read as another type (`no` is read as false)."""
+"""Checks of class names and label maps, whose values YAML may read as another type (`no` is read as
+false).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,24 @@ from segtrain.config.paste import command, flow
 from segtrain.config.section import SettingError
 
 _RANGE = re.compile(r"\d+ ?(?:-|\.\.\.?) ?\d+")
-_EXPECTED = "expected pairs of integers, mask value: class id, such as data.label_map={0: 0, 255: 1}"
+_EXPECTED = (
+    "expected pairs of integers, mask value: class id, such as data.label_map={0: 0, 255: 1}"
+)
 
 
 def check_class_names(given: Any) -> Any:
-    """Return ``given``. Raises SettingError unless it is a file name, a list of names, or a mapping to colors."""
+    """Return ``given``. Raises SettingError unless it is a file name, a list of names, or a mapping
+    to colors.
+    """
     if isinstance(given, str):
         return given
-    if not isinstance(given, (list, tuple, Mapping)) or any(isinstance(name, (list, dict)) for name in given):
+    if not isinstance(given, (list, tuple, Mapping)) or any(
+        isinstance(name, (list, dict)) for name in given
+    ):
         expected = "a list of names, a mapping of names to colors, or a file"
-        raise SettingError(f"data.classes={given!r}: expected {expected}", "wrong-type", found=given)
+        raise SettingError(
+            f"data.classes={given!r}: expected {expected}", "wrong-type", found=given
+        )
     not_text = [name for name in given if not isinstance(name, str)]
     if not_text:
         why = f"{flow(not_text[0])} is not text"
@@ -28,7 +38,9 @@ def check_class_names(given: Any) -> Any:
         names = [_text(name) for name in given]
         fixed: Any = dict(zip(names, given.values())) if isinstance(given, Mapping) else names
         fix = command({"data.classes": fixed})
-        raise SettingError(f"data.classes: {why}. Quote such names: {fix}", "class-name-not-text", fix=fix)
+        raise SettingError(
+            f"data.classes: {why}. Quote such names: {fix}", "class-name-not-text", fix=fix
+        )
     unnamed = [name for name in given if name.startswith("?")]
     if unnamed:
         why = f"{unnamed[0]!r} stands for a name that only you know: write the name of the class"
@@ -37,12 +49,19 @@ def check_class_names(given: Any) -> Any:
         return given
     if given and all(colors is None for colors in given.values()):  # {road, car}
         fix = command({"data.classes": list(given)})
-        raise SettingError(f"data.classes: write names without colors as a list: {fix}", "colors-missing", fix=fix)
+        raise SettingError(
+            f"data.classes: write names without colors as a list: {fix}", "colors-missing", fix=fix
+        )
     for name, colors in given.items():
-        several = isinstance(colors, (list, tuple)) and all(isinstance(color, (list, tuple)) for color in colors)
+        several = isinstance(colors, (list, tuple)) and all(
+            isinstance(color, (list, tuple)) for color in colors
+        )
         if not all(map(_is_color, colors if several else [colors])):
             key = f"data.classes.{name}"
-            why = "give one color as [red, green, blue] (integers, 0 to 255), several as [[...], [...]], or none as []"
+            why = (
+                "give one color as [red, green, blue] (integers, 0 to 255), several as [[...], "
+                "[...]], or none as []"
+            )
             raise SettingError(f"{key}={colors!r}: {why}", "invalid-color", key=key, found=colors)
     return given
 
@@ -57,14 +76,20 @@ def check_label_map(given: Any) -> Any:
             raise SettingError(f"data.label_map: {why}", "label-range", found=raw)
         if not _is_integer(train) or not _is_integer(raw):
             pair = f"{{{flow(raw)}: {flow(train)}}}"
-            raise SettingError(f"data.label_map={pair}: {_EXPECTED}", "wrong-type", found={raw: train})
+            raise SettingError(
+                f"data.label_map={pair}: {_EXPECTED}", "wrong-type", found={raw: train}
+            )
     return given
 
 
 def _is_integer(value: Any) -> bool:
     if isinstance(value, str):
         return re.fullmatch(r"[+-]?\d+", value) is not None
-    return value.is_integer() if isinstance(value, float) else isinstance(value, int) and not isinstance(value, bool)
+    return (
+        value.is_integer()
+        if isinstance(value, float)
+        else isinstance(value, int) and not isinstance(value, bool)
+    )
 
 
 def _is_color(value: Any) -> bool:

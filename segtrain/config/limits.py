@@ -24,7 +24,9 @@ def dollars_of(text: str) -> float | None:
 
 
 def limit(read: Callable[[str], float | None], words: str) -> Callable[[Any], Any]:
-    """A validator for a text that ``read`` turns into a number above zero, or "". ``words``: what to write."""
+    """A validator for a text that ``read`` turns into a number above zero, or "". ``words``: what
+    to write.
+    """
 
     def check(value: Any) -> Any:
         if value != "" and not (isinstance(value, str) and read(value)):

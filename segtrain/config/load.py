@@ -24,7 +24,9 @@ _OLDER_HEADER = "# segtrain run "
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Nested settings from ``section.key=value``, ``--section.key=value``, and ``--section.key value``."""
+    """Nested settings from ``section.key=value``, ``--section.key=value``, and ``--section.key
+    value``.
+    """
     settings: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
@@ -40,7 +42,9 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parse ``text`` as YAML. Returns ``text`` itself if the setting takes text and YAML reads another type."""
+    """Parse ``text`` as YAML. Returns ``text`` itself if the setting takes text and YAML reads
+    another type.
+    """
     kinds = members(fields()[key].annotation, containers=True) if key in fields() else set()
     try:
         value = load_yaml(text) if text else ""
@@ -49,10 +53,17 @@ def _value(key: str, text: str) -> Any:
         is_text = str in kinds and {"[": tuple, "{": dict, '"': str}.get(text[:1]) not in kinds
         if is_text and text.isprintable():
             return text
-        fix = "close its brackets, quote the whole argument if it has spaces, and put text with backslashes in '...'"
+        fix = (
+            "close its brackets, quote the whole argument if it has spaces, and put text with "
+            "backslashes in '...'"
+        )
         raise _not_yaml(error, f"{key}={text[:80]}", fix, key=key) from None
     # YAML 1.1 reads 1e-3 as text, but a number is meant.
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) and str not in kinds:
+    if (
+        isinstance(value, str)
+        and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value)
+        and str not in kinds
+    ):
         return float(value)
     if str in kinds and value is not None and not isinstance(value, str):
         kind = tuple if isinstance(value, list) else type(value)
@@ -73,7 +84,9 @@ def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in extra.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
@@ -82,24 +95,33 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
 
     The file may also be the config.yaml of a run folder.
 
-    Raises ConfigError with one line per mistake: the key, the value, the closest valid key, and the fix.
+    Raises ConfigError with one line per mistake: the key, the value, the closest valid key, and the
+    fix.
     """
     settings: dict[str, Any] = {}
     if not isinstance(path, (str, Path, type(None))):
-        kind, fix = type(path).__name__, "pass settings as Config.load(None, 'section.key=value', ...)"
+        kind, fix = (
+            type(path).__name__,
+            "pass settings as Config.load(None, 'section.key=value', ...)",
+        )
         why = f"Config.load takes the path of a YAML file, not {kind}: {fix}"
         raise ConfigError(why, code="config-not-a-file", found=kind)
     if path is not None:
         settings = {"name": Path(path).stem, **_read(Path(path))}
-    return make_config(_overridden(settings, overrides), source=str(path or COMMAND_LINE), given=overrides)
+    return make_config(
+        _overridden(settings, overrides), source=str(path or COMMAND_LINE), given=overrides
+    )
 
 
 def load_saved(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read the config.yaml of a run folder, which another machine may have written.
 
-    Like ``load_config``, but without looking up ``data.transforms``: no other file is read, and no code is imported.
+    Like ``load_config``, but without looking up ``data.transforms``: no other file is read, and no
+    code is imported.
     """
-    return make_config(_overridden(_read(Path(path)), overrides), source=str(path), saved=True, given=overrides)
+    return make_config(
+        _overridden(_read(Path(path)), overrides), source=str(path), saved=True, given=overrides
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -130,7 +152,10 @@ def refuse_older_run(run_dir: Path) -> None:
 
 def _refuse_older(path: Path, text: str) -> None:
     if text.startswith(_OLDER_HEADER):
-        why = f"{path} was written by segtrain 0.1: use that version for it, or begin a new run with out=FOLDER"
+        why = (
+            f"{path} was written by segtrain 0.1: use that version for it, or begin a new run "
+            "with out=FOLDER"
+        )
         raise ConfigError(why, code="run-of-older-version", file=str(path))
 
 
@@ -138,7 +163,11 @@ def _near_file(path: Path) -> str:
     if str(path) in fields():
         return f"{path} is a setting: write {path}=VALUE"
     near = closest(path.name, sorted(p.name for p in path.parent.glob("*.y*ml")), 0.4)
-    return f"did you mean {str(path.parent / near)!r}?" if near else "check the path and its permissions"
+    return (
+        f"did you mean {str(path.parent / near)!r}?"
+        if near
+        else "check the path and its permissions"
+    )
 
 
 def _overridden(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -161,18 +190,25 @@ def _own(block: dict[str, Any]) -> dict[str, Any]:
     own = known.get(str(block.get("name", next(iter(known), ""))))
     if own is None:
         return block
-    foreign = {name for other in known.values() for name in other.model_fields} - set(own.model_fields)
+    foreign = {name for other in known.values() for name in other.model_fields} - set(
+        own.model_fields
+    )
     if block.get("schedule", "poly") != "poly":
         foreign.add("poly_power")
     return {name: value for name, value in block.items() if name not in foreign}
 
 
 def make_config(
-    settings: dict[str, Any], source: str = "the settings", saved: bool = False, given: Sequence[str] = ()
+    settings: dict[str, Any],
+    source: str = "the settings",
+    saved: bool = False,
+    given: Sequence[str] = (),
 ) -> Config:
-    """A Config from nested settings. Raises ConfigError like ``load_config``. ``saved``: see ``load_saved``.
+    """A Config from nested settings. Raises ConfigError like ``load_config``. ``saved``: see
+    ``load_saved``.
 
-    ``given``: the ``section.key=value`` of the command line among them, so that an error does not blame ``source``.
+    ``given``: the ``section.key=value`` of the command line among them, so that an error does not
+    blame ``source``.
     """
     try:
         return Config.model_validate(settings, context={"saved": saved})
@@ -184,7 +220,8 @@ def make_config(
 def _with_tried_advice(refused: ConfigError, settings: dict[str, Any]) -> ConfigError:
     """The error, whose ``settings`` are advice that was tried, with what its advice runs into.
 
-    One fix may need another: then the message ends with all of them. If there is no way out, ``settings`` is None.
+    One fix may need another: then the message ends with all of them. If there is no way out,
+    ``settings`` is None.
     """
     advice, found = dict[str, Any](), refused
     while found.settings and not found.settings.items() <= advice.items():

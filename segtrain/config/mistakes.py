@@ -45,18 +45,42 @@ _NAMES_ELSEWHERE = {
     "train.precision=bf16": "amp mixed_precision",
 }
 OTHER_TRAINERS = {name: here for here, names in _NAMES_ELSEWHERE.items() for name in names.split()}
-_STOP = "there is no early stopping; the best checkpoint is kept, and Ctrl-C saves the state and stops"
+_STOP = (
+    "there is no early stopping; the best checkpoint is kept, and Ctrl-C saves the state and stops"
+)
 _PROCESSES = "start one process per GPU: torchrun --nproc-per-node N -m segtrain train ..."
-ABSENT = {"early_stop": _STOP, "early_stopping": _STOP, "patience": _STOP, "devices": _PROCESSES, "gpus": _PROCESSES}
+ABSENT = {
+    "early_stop": _STOP,
+    "early_stopping": _STOP,
+    "patience": _STOP,
+    "devices": _PROCESSES,
+    "gpus": _PROCESSES,
+}
 # How pydantic's names for values of a wrong type end, and other such names.
-_WRONG_TYPE = ("_type", "_parsing", "_parsing_size", "_from_float", "literal_error", "missing", "too_long")
+_WRONG_TYPE = (
+    "_type",
+    "_parsing",
+    "_parsing_size",
+    "_from_float",
+    "literal_error",
+    "missing",
+    "too_long",
+)
 
-_TYPE_NAMES = {int: "integer", float: "number", str: "text", bool: "true, false", type(None): "null"}
+_TYPE_NAMES = {
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "true, false",
+    type(None): "null",
+}
 
 
 @functools.lru_cache(maxsize=1)
 def fields() -> dict[str, FieldInfo]:
-    """Every key of a config (``out``, ``data``, ``data.root``, ``data.split_by.val``, ...) with its field."""
+    """Every key of a config (``out``, ``data``, ``data.root``, ``data.split_by.val``, ...) with its
+    field.
+    """
     found: dict[str, FieldInfo] = {}
 
     def walk(kind: type[Section], prefix: str) -> None:
@@ -70,7 +94,8 @@ def fields() -> dict[str, FieldInfo]:
 
 
 def explained(error: ValidationError, source: str, given: Sequence[str] = ()) -> ConfigError:
-    """An error with one line per mistake. Its code and values are from the first mistake; ``keys`` lists all keys.
+    """An error with one line per mistake. Its code and values are from the first mistake; ``keys``
+    lists all keys.
 
     Its ``settings`` are the advised ones, not tried.
 
@@ -81,7 +106,8 @@ def explained(error: ValidationError, source: str, given: Sequence[str] = ()) ->
         # In a list that is too short, pydantic names the missing item.
         loc = item["loc"][:-1] if item["type"] == "missing" else item["loc"]
         found.append((_position(loc), item))
-    # A union reports one error for each of its members. Keep the first one per key, and of nested keys the deepest.
+    # A union reports one error for each of its members. Keep the first one per key, and of nested
+    # keys the deepest.
     by_key = {
         position.key: _explain(position, item)
         for position, item in reversed(found)
@@ -89,9 +115,16 @@ def explained(error: ValidationError, source: str, given: Sequence[str] = ()) ->
     }
     mistakes = list(reversed(by_key.values()))
     keys = tuple(mistake.values["key"] for mistake in mistakes)
-    sources = [COMMAND_LINE if any(f"{key}.".startswith(f"{mine}.") for mine in given) else source for key in keys]
-    text = "\n".join(dict.fromkeys(f"{where}: {mistake}" for where, mistake in zip(sources, mistakes)))
-    told = ConfigError(text, code=mistakes[0].code, source=sources[0], keys=keys, **mistakes[0].values)
+    sources = [
+        COMMAND_LINE if any(f"{key}.".startswith(f"{mine}.") for mine in given) else source
+        for key in keys
+    ]
+    text = "\n".join(
+        dict.fromkeys(f"{where}: {mistake}" for where, mistake in zip(sources, mistakes))
+    )
+    told = ConfigError(
+        text, code=mistakes[0].code, source=sources[0], keys=keys, **mistakes[0].values
+    )
     told.settings = {key: value for mistake in mistakes for key, value in mistake.advice.items()}
     return told
 
@@ -102,11 +135,14 @@ class _Position(NamedTuple):
     key: str  # loss.terms.0.gamma
     choice: dict[str, type[Section]]  # sections to choose from, for example one per optimizer
     chosen: str  # the name of the chosen section
-    field: FieldInfo | None  # the setting; None if the mistake is inside its value, or there is no such setting
+    # the setting; None if the mistake is inside its value, or there is no such setting
+    field: FieldInfo | None
 
 
 def _position(loc: tuple[Any, ...]) -> _Position:
-    """Convert pydantic's ``loc`` to a position, without the names that pydantic adds for members of unions."""
+    """Convert pydantic's ``loc`` to a position, without the names that pydantic adds for members of
+    unions.
+    """
     path: list[str] = []
     kind: type[Section] | None = Config
     choice: dict[str, type[Section]] = {}
@@ -156,8 +192,11 @@ def _explain(position: _Position, item: Any) -> SettingError:
     return SettingError(f"{key}={value!r}: {message}", code, key=key, found=value)
 
 
-def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str, name: str) -> SettingError:
-    """The error for an unknown key: a key of another choice (such as an optimizer) or of another trainer, or a typo.
+def _unknown(
+    key: str, value: Any, choice: dict[str, type[Section]], chosen: str, name: str
+) -> SettingError:
+    """The error for an unknown key: a key of another choice (such as an optimizer) or of another
+    trainer, or a typo.
 
     ``name``: the key without its section.
     """
@@ -170,21 +209,31 @@ def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str
     near = _suggestion(key, value, own)
     if "." in name:
         nested = in_yaml({near or key: value})
-        text = f"unknown key {key!r}: dots are for the command line. In a file, nest the key: {nested}"
+        text = (
+            f"unknown key {key!r}: dots are for the command line. In a file, nest the key: {nested}"
+        )
         return SettingError(text, "dotted-key", key=key, fix=nested)
     owners = [name for name, kind in choice.items() if last in kind.model_fields]
     if owners and chosen:
         why = f"{chosen!r} has no setting {last!r}, unlike {' and '.join(map(repr, owners))}"
         text = f"{key}={value!r}: {why}: remove it, or set {section}.name={owners[0]}"
-        return SettingError(text, "setting-of-another-choice", key=key, found=value, owners=tuple(owners))
-    hint = f"did you mean {near!r}?" if near else f"{chosen or section or 'a config'} has the keys {', '.join(own)}"
+        return SettingError(
+            text, "setting-of-another-choice", key=key, found=value, owners=tuple(owners)
+        )
+    hint = (
+        f"did you mean {near!r}?"
+        if near
+        else f"{chosen or section or 'a config'} has the keys {', '.join(own)}"
+    )
     if last in ABSENT:
         near, hint = None, ABSENT[last]
     return SettingError(f"unknown key {key!r}: {hint}", "unknown-key", key=key, suggestion=near)
 
 
 def _suggestion(key: str, value: Any, own: Sequence[str]) -> str | None:
-    """The setting that an unknown key probably means, by its section's ``own`` names, or by those of all sections."""
+    """The setting that an unknown key probably means, by its section's ``own`` names, or by those
+    of all sections.
+    """
     section, _, last = key.rpartition(".")
     if near := closest(last, own, 0.5 if isinstance(value, dict) else 0.7):
         return f"{section}.{near}".lstrip(".")
@@ -214,7 +263,9 @@ def in_words(kind: Any, mark: str = "`") -> str:
         return ", ".join(f"{mark}{member}{mark}" for member in inner)
     if origin is typing.Union:
         words = [in_words(member, mark) for member in inner]
-        *most, last = dict.fromkeys(word for text in words for word in ([text] if "[" in text else text.split(", ")))
+        *most, last = dict.fromkeys(
+            word for text in words for word in ([text] if "[" in text else text.split(", "))
+        )
         return f"{', '.join(most)} or {last}" if most else last
     if origin is tuple:
         if blocks(kind):

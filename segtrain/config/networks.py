@@ -43,12 +43,18 @@ def architectures() -> list[str]:
 
 
 def is_file_name(text: str | None) -> bool:
-    """Whether ``model.encoder_weights`` names a file rather than a set of weights such as ``imagenet``."""
-    return text is not None and ("/" in text or text.endswith((".safetensors", ".pth", ".pt", ".bin", ".ckpt")))
+    """Whether ``model.encoder_weights`` names a file rather than a set of weights such as
+    ``imagenet``.
+    """
+    return text is not None and (
+        "/" in text or text.endswith((".safetensors", ".pth", ".pt", ".bin", ".ckpt"))
+    )
 
 
 def local_paths(section: Section, prefix: str = "") -> dict[str, str]:
-    """Key and value of each setting that names a file or folder of this machine, such as ``model.init``."""
+    """Key and value of each setting that names a file or folder of this machine, such as
+    ``model.init``.
+    """
     found = dict[str, str]()
     for name, field in type(section).model_fields.items():
         value, kind = getattr(section, name), field.rebuild_annotation()
@@ -64,14 +70,16 @@ def local_paths(section: Section, prefix: str = "") -> dict[str, str]:
 def refuse_arch(model: Model) -> None:
     """Raises ConfigError for an unknown architecture, with the closest known name."""
     if model.arch.lower() not in architectures():
-        raise unknown_name("arch", model.arch, architectures(), f"choose from {', '.join(architectures())}")
+        raise unknown_name(
+            "arch", model.arch, architectures(), f"choose from {', '.join(architectures())}"
+        )
 
 
 def refuse_names(model: Model) -> None:
     """Raises ConfigError for an architecture, encoder, or weights that no installed library knows.
 
-    Searches the source files of segmentation-models-pytorch and timm, which is fast. Weights that only another encoder
-    has are not refused here, but when the network is built.
+    Searches the source files of segmentation-models-pytorch and timm, which is fast. Weights that
+    only another encoder has are not refused here, but when the network is built.
     """
     refuse_arch(model)
     if model.arch.lower() not in SMP:
@@ -81,7 +89,9 @@ def refuse_names(model: Model) -> None:
         # Each architecture of timm is a function.
         functions = _matches(r"^def (\w+)\(", "timm", "models")
         if "resnet18" in functions and name.removeprefix("tu-").partition(".")[0] not in functions:
-            raise unknown_name("encoder", name, functions, "timm.list_models() lists all names", "tu-")
+            raise unknown_name(
+                "encoder", name, functions, "timm.list_models() lists all names", "tu-"
+            )
         return
     text = _source("segmentation_models_pytorch", "encoders")
     # Another release may write the names differently: then nothing is checked.
@@ -92,10 +102,17 @@ def refuse_names(model: Model) -> None:
         fix = "use an encoder of segmentation-models-pytorch, or tu-NAME for a model of timm"
         raise unknown_name("encoder", name, known, fix)
     if weights is not None and not is_file_name(weights) and f'"{weights}"' not in text:
-        raise unknown_name("encoder_weights", weights, known, "most encoders have imagenet; null trains from scratch")
+        raise unknown_name(
+            "encoder_weights",
+            weights,
+            known,
+            "most encoders have imagenet; null trains from scratch",
+        )
 
 
-def unknown_name(key: str, found: str, known: Iterable[str], fix: str, prefix: str = "") -> ConfigError:
+def unknown_name(
+    key: str, found: str, known: Iterable[str], fix: str, prefix: str = ""
+) -> ConfigError:
     """The error for ``model.key=found``, with the closest of the ``known`` names.
 
     ``prefix``: the start of ``found`` that the ``known`` names lack, such as ``tu-``.
@@ -115,7 +132,9 @@ def _matches(pattern: str, package: str, folder: str) -> dict[str, None]:
 
 @lru_cache(maxsize=2)
 def _source(package: str, folder: str) -> str:
-    """The Python files in a folder of a package as one text, without importing it. Empty if it is not installed."""
+    """The Python files in a folder of a package as one text, without importing it. Empty if it is
+    not installed.
+    """
     found = importlib.util.find_spec(package)
     if found is None or not found.origin:
         return ""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from segtrain.config.facts import setting
 from segtrain.config.section import Section, SettingError, durations
@@ -16,10 +22,17 @@ class _Optim(Section):
     """Settings that all optimizers share."""
 
     name: str = ""
-    lr: float = setting(["speed_neutral"], 1e-3, gt=0, description="peak learning rate, before the schedule")
-    encoder_lr: float = setting(["speed_neutral"], 1.0, ge=0, description="factor on lr for the encoder")
+    lr: float = setting(
+        ["speed_neutral"], 1e-3, gt=0, description="peak learning rate, before the schedule"
+    )
+    encoder_lr: float = setting(
+        ["speed_neutral"], 1.0, ge=0, description="factor on lr for the encoder"
+    )
     weight_decay: float = setting(
-        ["speed_neutral"], 1e-2, ge=0, description="weight decay; not applied to biases and normalization layers"
+        ["speed_neutral"],
+        1e-2,
+        ge=0,
+        description="weight decay; not applied to biases and normalization layers",
     )
     schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = setting(
         ["speed_neutral"],
@@ -30,17 +43,23 @@ class _Optim(Section):
         ["speed_neutral"], POLY_POWER, gt=0, description="'poly': lr * (1 - step / steps) ** power"
     )
     warmup: str = setting(
-        ["speed_neutral"], "0st", description="linear warm-up, or rising part of 'onecycle': '1ep', '500st', or '15%'"
+        ["speed_neutral"],
+        "0st",
+        description="linear warm-up, or rising part of 'onecycle': '1ep', '500st', or '15%'",
     )
     clip: float = Field(0.0, ge=0, description="largest global gradient norm; 0: no clipping")
-    ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: off")
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: off"
+    )
 
     _check_warmup = field_validator("warmup", mode="before")(durations("ep", "st", "%", zero=True))
 
     @model_validator(mode="before")
     @classmethod
     def _schedule(cls, value: Any) -> Any:
-        """``poly_power`` belongs to the schedule ``poly``. With any other schedule, it is None and cannot be set."""
+        """``poly_power`` belongs to the schedule ``poly``. With any other schedule, it is None and
+        cannot be set.
+        """
         if not isinstance(value, dict):
             return value
         schedule, power = value.get("schedule", "poly"), value.get("poly_power")
@@ -48,7 +67,9 @@ class _Optim(Section):
             return {**value, "poly_power": POLY_POWER if power is None else power}
         if power is not None:
             why = f"schedule {schedule!r} has no poly_power: remove it, or set optim.schedule=poly"
-            raise SettingError(f"optim.poly_power={power!r}: {why}", "setting-of-another-choice", owners=("poly",))
+            raise SettingError(
+                f"optim.poly_power={power!r}: {why}", "setting-of-another-choice", owners=("poly",)
+            )
         return {**value, "poly_power": None}
 
     @model_serializer(mode="wrap")
@@ -66,14 +87,18 @@ class AdamWOptim(_Optim):
     """AdamW."""
 
     name: Literal["adamw"] = Field("adamw", description="which optimizer")
-    betas: tuple[Beta, Beta] = setting(["speed_neutral"], (0.9, 0.999), description="decay rates of the two moments")
+    betas: tuple[Beta, Beta] = setting(
+        ["speed_neutral"], (0.9, 0.999), description="decay rates of the two moments"
+    )
 
 
 class SGDOptim(_Optim):
     """SGD with Nesterov momentum."""
 
     name: Literal["sgd"] = Field("sgd", description="which optimizer")
-    momentum: float = setting(["speed_neutral"], 0.9, ge=0, lt=1, description="momentum; 0: plain SGD")
+    momentum: float = setting(
+        ["speed_neutral"], 0.9, ge=0, lt=1, description="momentum; 0: plain SGD"
+    )
 
 
 class MuonOptim(_Optim):
@@ -81,9 +106,14 @@ class MuonOptim(_Optim):
 
     name: Literal["muon"] = Field("muon", description="which optimizer")
     muon_lr: float = setting(
-        ["speed_neutral"], 2e-2, gt=0, description="learning rate of convolution filters; lr is for all other weights"
+        ["speed_neutral"],
+        2e-2,
+        gt=0,
+        description="learning rate of convolution filters; lr is for all other weights",
     )
-    momentum: float = setting(["speed_neutral"], 0.9, ge=0, lt=1, description="momentum of the convolution filters")
+    momentum: float = setting(
+        ["speed_neutral"], 0.9, ge=0, lt=1, description="momentum of the convolution filters"
+    )
     betas: tuple[Beta, Beta] = setting(
         ["speed_neutral"], (0.9, 0.999), description="decay rates of the two moments of AdamW"
     )

@@ -1,4 +1,6 @@
-"""Origin of the weights that a network begins with: the images that they expect, and their license."""
+"""Origin of the weights that a network begins with: the images that they expect, and their
+license.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _FREE = ("", "apache-2.0", "bsd-3-clause", "mit")
 
 @dataclass(frozen=True)
 class Origin:
-    """The network takes ``(x / 255 - mean) / std`` of RGB images. ``license``: of its pretrained weights, or ""."""
+    """The network takes ``(x / 255 - mean) / std`` of RGB images. ``license``: of its pretrained
+    weights, or "".
+    """
 
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD

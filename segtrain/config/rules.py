@@ -23,11 +23,14 @@ def check_data(data: Data) -> Data:
 
 def _root(data: Data) -> None:
     if data.layout != "scenes" and not data.root:
-        raise SettingError(f"data.root is empty, but layout {data.layout!r} reads files: set data.root=FOLDER")
+        raise SettingError(
+            f"data.root is empty, but layout {data.layout!r} reads files: set data.root=FOLDER"
+        )
     if data.layout == "scenes" and data.root:
         layouts = " or ".join(get_args(type(data).model_fields["layout"].annotation)[1:])
         raise SettingError(
-            f"data.layout=scenes reads no files, but data.root is set: set data.layout to {layouts}. To detect it: "
+            "data.layout=scenes reads no files, but data.root is set: set data.layout to "
+            f"{layouts}. To detect it: "
             f"segtrain data check {shlex.quote(data.root)}"
         )
 
@@ -36,15 +39,24 @@ def _divided(data: Data) -> None:
     if not data.split_by.on:
         return
     if data.layout == "scenes":
-        raise SettingError("data.split_by: layout 'scenes' generates its splits: remove data.split_by")
+        raise SettingError(
+            "data.split_by: layout 'scenes' generates its splits: remove data.split_by"
+        )
     if not data.split_by.of and data.own_splits:
-        keys = {"folders": " ({split} in data.images or data.masks)", "list": " ({split} in data.index)"}
+        keys = {
+            "folders": " ({split} in data.images or data.masks)",
+            "list": " ({split} in data.index)",
+        }
         why = f"layout {data.layout!r} has its own splits{keys.get(data.layout, '')}"
-        unsplit = "; if the shards have no splits, {of: all, val: 20%}" if data.layout == "shards" else ""
+        unsplit = (
+            "; if the shards have no splits, {of: all, val: 20%}" if data.layout == "shards" else ""
+        )
         fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{unsplit}"
         raise SettingError(f"data.split_by: {why}: {fix}")
     if data.train_split in ("val", "test"):
-        why = f"data.train_split={data.train_split}: data.split_by makes this split: set it to train"
+        why = (
+            f"data.train_split={data.train_split}: data.split_by makes this split: set it to train"
+        )
         raise SettingError(why, advice={"data.train_split": "train"})
 
 
@@ -53,12 +65,19 @@ def _helped(data: Data) -> None:
         return
     if data.workers == 0:
         raise SettingError(
-            f"data.workers=0: data.helpers={data.helpers} needs a local worker, for what helpers leave: use 1",
+            (
+                f"data.workers=0: data.helpers={data.helpers} needs a local worker, for what "
+                "helpers "
+                "leave: use 1"
+            ),
             advice={"data.workers": 1},
         )
     if data.helpers == "ray-data" and data.worker_kind == "process":
         raise SettingError(
-            "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set it to auto",
+            (
+                "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set "
+                "it to auto"
+            ),
             advice={"data.worker_kind": "auto"},
         )
     if data.cache == "ram":
@@ -68,56 +87,88 @@ def _helped(data: Data) -> None:
 
 def _policies(data: Data) -> None:
     if data.worker_kind == "process" and data.cache == "ram":
-        why = "each process would keep its own copy of data.cache=ram: set data.cache=off, or use thread"
-        raise SettingError(f"data.worker_kind=process: {why}", "cache-with-processes", {"data.cache": "off"})
+        why = (
+            "each process would keep its own copy of data.cache=ram: set data.cache=off, or "
+            "use thread"
+        )
+        raise SettingError(
+            f"data.worker_kind=process: {why}", "cache-with-processes", {"data.cache": "off"}
+        )
     if data.faults == "skip" and data.check == "off":
         why = "data.faults=skip needs the check that finds faulty files: set data.check=full"
         raise SettingError(why, advice={"data.check": "full"})
     if data.color_jitter_on == "device" and (data.transforms or data.rotate):
         key = "transforms" if data.transforms else "rotate"
-        why = f"data.color_jitter_on=device: data.{key} runs after color jitter, on the CPU: use auto"
+        why = (
+            f"data.color_jitter_on=device: data.{key} runs after color jitter, on the CPU: use auto"
+        )
         raise SettingError(why, advice={"data.color_jitter_on": "auto"})
     if data.transforms and data.transforms_mode == "replace" and data.class_balanced_crop_prob > 0:
-        why = "data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0"
+        why = (
+            "data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0"
+        )
         raise SettingError(why, advice={"data.class_balanced_crop_prob": 0})
 
 
 def rules_of_training(config: Config) -> list[Rule]:
     """Rules: whether the settings break it, what to say, and the settings that fix it."""
-    train, parallel, loss, cpu = config.train, config.parallel, config.loss, config.train.device == "cpu"
+    train, parallel, loss, cpu = (
+        config.train,
+        config.parallel,
+        config.loss,
+        config.train.device == "cpu",
+    )
     micro, timeout = train.accumulate, f"{parallel.timeout_s:g}"
     weights, classes = loss.class_weights, config.data.classes
     named = isinstance(weights, tuple) and isinstance(classes, tuple)
-    numbers = f"{len(weights)} numbers for {len(classes)} classes" if named else ""  # type: ignore[arg-type]
+    numbers = (f"{len(weights)} numbers for {len(classes)} classes") if named else ""  # type: ignore[arg-type]
     hang_s = config.log.hang_s
     return [
         (
             bool(train.batch_size % micro),
-            f"train.batch_size={train.batch_size} does not divide into equal micro-batches: make it a multiple of "
+            f"train.batch_size={train.batch_size} does not divide into equal micro-batches: make "
+            "it a multiple of "
             f"train.accumulate={micro}",
             {"train.batch_size": micro * -(-train.batch_size // micro)},
         ),
         (
             outlasts(config.optim.warmup, train.duration),
-            f"optim.warmup={config.optim.warmup} must be shorter than train.duration={train.duration}",
+            (
+                f"optim.warmup={config.optim.warmup} must be shorter than "
+                f"train.duration={train.duration}"
+            ),
             {},
         ),
         (
             hang_s != "auto" and hang_s >= parallel.timeout_s,
-            f"log.hang_s={hang_s} is too long: set it below parallel.timeout_s={timeout}, or to auto",
+            (
+                f"log.hang_s={hang_s} is too long: set it below parallel.timeout_s={timeout}, "
+                "or to auto"
+            ),
             {"log.hang_s": "auto"},
         ),
         (
-            bool(train.progressive and config.data.transforms and config.data.transforms_mode == "replace"),
+            bool(
+                train.progressive
+                and config.data.transforms
+                and config.data.transforms_mode == "replace"
+            ),
             "train.progressive and data.transforms_mode=replace both set the crop: use only one",
             {},
         ),
         (
             cpu and train.precision in ("fp16", "tf32"),
-            f"train.precision={train.precision} needs a GPU: use fp32, or bf16 on a CPU with bf16 units",
+            (
+                f"train.precision={train.precision} needs a GPU: use fp32, or bf16 on a CPU with "
+                "bf16 units"
+            ),
             {"train.precision": "fp32"},
         ),
-        (cpu and loss.upsample == "fused", "loss.upsample=fused needs a GPU: use auto", {"loss.upsample": "auto"}),
+        (
+            cpu and loss.upsample == "fused",
+            "loss.upsample=fused needs a GPU: use auto",
+            {"loss.upsample": "auto"},
+        ),
         (
             named and len(weights) != len(classes),  # type: ignore[arg-type]
             f"loss.class_weights has {numbers}: give one number per class",
@@ -129,7 +180,11 @@ def rules_of_training(config: Config) -> list[Rule]:
 def rules_of_strategy(config: Config) -> list[Rule]:
     """Rules of the parallel strategy, the backend, and the compiler, as ``rules_of_training``."""
     train, parallel, strategy = config.train, config.parallel, config.parallel.strategy
-    cpu, micro, ray_data = train.device == "cpu", train.accumulate > 1, config.data.helpers == "ray-data"
+    cpu, micro, ray_data = (
+        train.device == "cpu",
+        train.accumulate > 1,
+        config.data.helpers == "ray-data",
+    )
     rows: list[Rule] = [
         (
             strategy == "smddp" and cpu,
@@ -153,28 +208,41 @@ def rules_of_strategy(config: Config) -> list[Rule]:
         ),
         (
             config.optim.name == "muon" and strategy == "fsdp",
-            "optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or optim.name=adamw",
+            (
+                "optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or "
+                "optim.name=adamw"
+            ),
             {"parallel.strategy": "ddp"},
         ),
         (
             train.channels_last is True and strategy == "fsdp",
-            "train.channels_last=true: fsdp shards contiguous weights only: use train.channels_last=auto",
+            (
+                "train.channels_last=true: fsdp shards contiguous weights only: use "
+                "train.channels_last=auto"
+            ),
             {"train.channels_last": "auto"},
         ),
         (
             train.compile == "reduce-overhead" and micro,
-            "train.compile=reduce-overhead: with train.accumulate>1, each micro-batch would overwrite the last "
+            "train.compile=reduce-overhead: with train.accumulate>1, each micro-batch would "
+            "overwrite the last "
             "gradients: use true or regions",
             {"train.compile": True},
         ),
         (
             isinstance(train.compile, str) and strategy in ("dp", "fsdp"),
-            f"train.compile={train.compile}: parallel.strategy={strategy} takes only the whole network: use true",
+            (
+                f"train.compile={train.compile}: parallel.strategy={strategy} takes only the whole "
+                "network: use true"
+            ),
             {"train.compile": True},
         ),
         (
             parallel.compress != "none" and strategy in ("single", "dp", "fsdp"),
-            f"parallel.compress={parallel.compress}: parallel.strategy={strategy} does not compress: use none",
+            (
+                f"parallel.compress={parallel.compress}: parallel.strategy={strategy} does not "
+                "compress: use none"
+            ),
             {"parallel.compress": "none"},
         ),
     ]
@@ -182,8 +250,10 @@ def rules_of_strategy(config: Config) -> list[Rule]:
         "train.device=cpu, which has no CUDA graphs": cpu,
         "train.accumulate>1, which draws dropout for each micro-batch": micro,
         "loss.stride>1, which reads other pixels in each step": config.loss.stride > 1,
-        "train.compile=reduce-overhead, which has its own CUDA graphs": train.compile == "reduce-overhead",
-        f"parallel.strategy={strategy}, which is not one process on one GPU": strategy not in ("auto", "single"),
+        "train.compile=reduce-overhead, which has its own CUDA graphs": train.compile
+        == "reduce-overhead",
+        f"parallel.strategy={strategy}, which is not one process on one GPU": strategy
+        not in ("auto", "single"),
     }
     for rival, conflict in graphs.items():
         text = f"train.cuda_graph=true does not go with {rival}: set one of them back"

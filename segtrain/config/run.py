@@ -30,9 +30,11 @@ PLAN = "plan.json"
 
 
 def _changed(section: Section, left_out: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """Settings that differ from their defaults, except the keys in ``left_out``. ``prefix``: of the section's keys.
+    """Settings that differ from their defaults, except the keys in ``left_out``. ``prefix``: of the
+    section's keys.
 
-    If a section has another type than the default one (such as another optimizer), its name is included.
+    If a section has another type than the default one (such as another optimizer), its name is
+    included.
     """
     defaults = type(section)()
     found: dict[str, Any] = {}
@@ -83,19 +85,31 @@ class Config(Section):
     @field_validator("out")
     @classmethod
     def _writable(cls, value: str) -> str:
-        if is_bucket(value) and (not value.startswith(CLOUDS) or not split_url(value)[0].partition("://")[2]):
-            raise ValueError("must be a folder, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or az://CONTAINER/FOLDER")
+        if is_bucket(value) and (
+            not value.startswith(CLOUDS) or not split_url(value)[0].partition("://")[2]
+        ):
+            raise ValueError(
+                "must be a folder, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or az://CONTAINER/FOLDER"
+            )
         return value
 
     @field_validator("optim", mode="before")
     @classmethod
     def _adamw(cls, value: Any) -> Any:
-        return {"name": "adamw", **(value or {})} if isinstance(value, (dict, type(None))) else value
+        return (
+            {"name": "adamw", **(value or {})} if isinstance(value, (dict, type(None))) else value
+        )
 
     @model_validator(mode="after")
     def _combinations(self) -> Config:
-        """Refuse settings that do not go together: all of them at once, each with its fix if one setting is enough."""
-        found = [(reason, fix) for holds, reason, fix in (*rules_of_training(self), *rules_of_strategy(self)) if holds]
+        """Refuse settings that do not go together: all of them at once, each with its fix if one
+        setting is enough.
+        """
+        found = [
+            (reason, fix)
+            for holds, reason, fix in (*rules_of_training(self), *rules_of_strategy(self))
+            if holds
+        ]
         if found:
             fixes = {key: value for _, fix in found for key, value in fix.items()}
             raise SettingError("; ".join(reason for reason, _ in found), advice=fixes)
@@ -103,7 +117,8 @@ class Config(Section):
 
     @classmethod
     def load(cls, path: str | Path | None = None, *overrides: str) -> Config:
-        """Read a YAML file (None: the defaults), apply ``section.key=value`` overrides, and check the result.
+        """Read a YAML file (None: the defaults), apply ``section.key=value`` overrides, and check
+        the result.
 
         >>> Config.load(None, "train.duration=5ep", "optim.name=sgd").train.duration
         '5ep'
@@ -121,7 +136,8 @@ class Config(Section):
     def hash(self) -> str:
         """Eight hex digits from the settings that change the result and are not at their defaults.
 
-        So the hash of a run stays the same in a release that adds a setting whose default keeps the behavior.
+        So the hash of a run stays the same in a release that adds a setting whose default keeps the
+        behavior.
         """
         settings = _changed(self, keys_with("untrained"))
         if self.data.helpers == "ray-data":  # the only kind of helpers that changes the batches
@@ -129,9 +145,13 @@ class Config(Section):
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
     def trained_settings(self) -> dict[str, Any]:
-        """The settings that change the result of training. The others may change when a run resumes."""
+        """The settings that change the result of training. The others may change when a run
+        resumes.
+        """
         settings = self.dump_without("untrained")
-        settings["data"]["helpers"] = self.data.helpers if self.data.helpers == "ray-data" else "none or ray"
+        settings["data"]["helpers"] = (
+            self.data.helpers if self.data.helpers == "ray-data" else "none or ray"
+        )
         return settings
 
     def dump_without(self, fact: Fact) -> dict[str, Any]:
@@ -180,7 +200,9 @@ def keys_with(fact: Fact) -> frozenset[str]:
             found.add(name)
         for section in sections:
             below = section.model_fields.items()
-            found |= {f"{name}.{key}" for key, inner in below if has(field, fact) or has(inner, fact)}
+            found |= {
+                f"{name}.{key}" for key, inner in below if has(field, fact) or has(inner, fact)
+            }
     return frozenset(found)
 
 

@@ -1,4 +1,6 @@
-"""Base class of all config sections, and the types that several sections share: sizes, paths, durations."""
+"""Base class of all config sections, and the types that several sections share: sizes, paths,
+durations.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,17 @@ def _sides(size: tuple[int, int]) -> tuple[int, int]:
 Size = Annotated[tuple[int, int], AfterValidator(_sides)]  # height, width in pixels
 
 
-# Shells do not expand ``~`` in `data.root=~/folder`, nor in a config file. If segtrain did not expand it either, a
-# folder named ``~`` would be used.
-UserPath = Annotated[str, AfterValidator(lambda path: os.path.expanduser(path) if path.startswith("~/") else path)]
+# Shells do not expand ``~`` in `data.root=~/folder`, nor in a config file. If segtrain did not
+# expand it either, a folder named ``~`` would be used.
+UserPath = Annotated[
+    str, AfterValidator(lambda path: os.path.expanduser(path) if path.startswith("~/") else path)
+]
 
 MAX_DURATION = 10**9  # epochs or steps
-RARE = 25  # least steps between automatic evaluations or checkpoints: more frequent ones would take much of the time
+# least steps between automatic evaluations or checkpoints: more frequent ones would take much of
+# the
+# time
+RARE = 25
 OFTEN = 4  # least number of automatic evaluations or checkpoints in a run that is long enough
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ep|st|%)")
 _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%' (of the run)"}
@@ -38,41 +45,65 @@ _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%
 class SettingError(ValueError):
     """An error whose message starts with the key and is shown as it is.
 
-    mistakes.py passes ``code`` and ``values`` on to the ConfigError. ``advice``: settings that the message
-    advises, such as "train.precision" -> "fp32"; they are tried before they are printed.
+    mistakes.py passes ``code`` and ``values`` on to the ConfigError. ``advice``: settings that the
+    message advises, such as "train.precision" -> "fp32"; they are tried before they are printed.
     """
 
     def __init__(
-        self, message: str, code: str = "conflicting-settings", advice: dict[str, Any] | None = None, **values: Any
+        self,
+        message: str,
+        code: str = "conflicting-settings",
+        advice: dict[str, Any] | None = None,
+        **values: Any,
     ) -> None:
         super().__init__(message)
         key = re.match(r"[\w.]*\w", message)
-        self.code, self.values, self.advice = code, {"key": key[0] if key else "", **values}, advice or {}
+        self.code, self.values, self.advice = (
+            code,
+            {"key": key[0] if key else "", **values},
+            advice or {},
+        )
 
 
 class Section(BaseModel):
     """A frozen group of settings that refuses unknown keys, infinity, and NaN."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
     def __setattr__(self, name: str, value: Any) -> None:
         fix = f"load another one with Config.load(FILE, 'section.{name}={value}')"
-        raise ConfigError(f"{name}={value!r}: a config is immutable: {fix}", code="config-is-frozen", key=name)
+        raise ConfigError(
+            f"{name}={value!r}: a config is immutable: {fix}", code="config-is-frozen", key=name
+        )
 
     @model_validator(mode="before")
     @classmethod
     def _given(cls, given: Any) -> Any:
-        """Read null (an empty section in YAML) as the defaults, and refuse booleans in place of numbers."""
+        """Read null (an empty section in YAML) as the defaults, and refuse booleans in place of
+        numbers.
+        """
         for name, value in given.items() if isinstance(given, dict) else ():
-            kinds = members(cls.model_fields[name].annotation) if name in cls.model_fields else set()
+            kinds = (
+                members(cls.model_fields[name].annotation) if name in cls.model_fields else set()
+            )
             if kinds & {int, float} and not kinds & {bool, str} and _has_boolean(value):
                 text = "expected a number (YAML reads on, off, yes, and no as true and false)"
-                raise PydanticCustomError("boolean-for-number", text, {"name": name, "value": value})
+                raise PydanticCustomError(
+                    "boolean-for-number", text, {"name": name, "value": value}
+                )
         return {} if given is None else given
 
 
 def _has_boolean(value: Any) -> bool:
-    items = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    items = (
+        (*value, *value.values())
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, (list, tuple))
+        else ()
+    )
     return isinstance(value, bool) or any(map(_has_boolean, items))
 
 
@@ -83,7 +114,9 @@ def is_section(kind: Any) -> TypeGuard[type[Section]]:
 
 
 def members(kind: Any, containers: bool = False) -> set[Any]:
-    """The types in an annotation: {int, str} for ``Union[int, tuple[str, ...]]``, {int, tuple} with ``containers``."""
+    """The types in an annotation: {int, str} for ``Union[int, tuple[str, ...]]``, {int, tuple} with
+    ``containers``.
+    """
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return set()
@@ -95,7 +128,9 @@ def members(kind: Any, containers: bool = False) -> set[Any]:
 
 
 def blocks(kind: Any) -> dict[str, type[Section]]:
-    """The sections that a setting chooses from by name: {"adamw": AdamWOptim, ...}. Empty for other annotations."""
+    """The sections that a setting chooses from by name: {"adamw": AdamWOptim, ...}. Empty for other
+    annotations.
+    """
     found: dict[str, type[Section]] = {}
     for member in typing.get_args(kind):
         if is_section(member):
@@ -106,7 +141,9 @@ def blocks(kind: Any) -> dict[str, type[Section]]:
 
 
 def sections_of(kind: Any) -> list[type[Section]]:
-    """The section that an annotation names, or those to choose from. Empty for a plain value and a list of sections."""
+    """The section that an annotation names, or those to choose from. Empty for a plain value and a
+    list of sections.
+    """
     if is_section(kind):
         return [kind]
     return [] if typing.get_origin(kind) is tuple else list(blocks(kind).values())
@@ -133,7 +170,9 @@ def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[
 
 
 def outlasts(part: str, whole: str) -> bool:
-    """Whether duration ``part`` is at least as long as ``whole``. False if that depends on the number of images."""
+    """Whether duration ``part`` is at least as long as ``whole``. False if that depends on the
+    number of images.
+    """
     one, other = _DURATION.fullmatch(part), _DURATION.fullmatch(whole)
     if one is None or other is None:
         return False
@@ -143,7 +182,8 @@ def outlasts(part: str, whole: str) -> bool:
 
 
 def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | None = None) -> int:
-    """Optimizer steps in a duration, rounded up. ``15%`` is a share of ``steps``, the length of the run.
+    """Optimizer steps in a duration, rounded up. ``15%`` is a share of ``steps``, the length of the
+    run.
 
     Raises ConfigError for an invalid text, and for a percentage without ``steps``.
     """
@@ -154,14 +194,19 @@ def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | Non
     number = float(match["number"])
     if match["unit"] == "%":
         return math.ceil(number / 100 * steps)  # type: ignore[operator]
-    return math.ceil(number * samples / batch_size - 1e-9) if match["unit"] == "ep" else math.ceil(number)
+    return (
+        math.ceil(number * samples / batch_size - 1e-9)
+        if match["unit"] == "ep"
+        else math.ceil(number)
+    )
 
 
 def interval_in_steps(text: str, samples: int, batch_size: int, steps: int) -> int:
     """Steps between two evaluations or checkpoints.
 
-    With auto, this is one epoch. If an epoch is short, it is the least number of whole epochs with RARE steps or more.
-    In a short run it is fewer epochs, so that there are OFTEN evaluations or checkpoints if possible.
+    With auto, this is one epoch. If an epoch is short, it is the least number of whole epochs with
+    RARE steps or more. In a short run it is fewer epochs, so that there are OFTEN evaluations or
+    checkpoints if possible.
     The result depends on data and settings only, so it is the same in a resumed run.
     """
     if text == "auto":

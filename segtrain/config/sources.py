@@ -18,14 +18,18 @@ from segtrain.config.yaml_text import load_yaml
 
 
 def transform_source(text: str) -> tuple[Path, str, str]:
-    """File, attribute, and digest ("" if none) of ``file.py:attribute@digest`` or ``package.module:attribute@digest``.
+    """File, attribute, and digest ("" if none) of ``file.py:attribute@digest`` or
+    ``package.module:attribute@digest``.
 
     Raises ValueError for any other text and for a missing file.
     """
     text, _, digest = text.partition("@")
     module, colon, attribute = text.rpartition(":")
     if not colon or not attribute.isidentifier():
-        kinds = "a .yaml or .json file of albumentations.save, file.py:attribute, package.module:attribute"
+        kinds = (
+            "a .yaml or .json file of albumentations.save, file.py:attribute, "
+            "package.module:attribute"
+        )
         raise ValueError(f"must be {kinds}, or a list of transforms")
     path = Path(module)
     if path.suffix != ".py":
@@ -33,16 +37,22 @@ def transform_source(text: str) -> tuple[Path, str, str]:
             with importable():
                 found = importlib.util.find_spec(module)
         except (ImportError, ValueError) as error:
-            raise ValueError(f"module {module!r} was not found ({error}): check its name and PYTHONPATH") from None
+            raise ValueError(
+                f"module {module!r} was not found ({error}): check its name and PYTHONPATH"
+            ) from None
         path = Path((found and found.origin) or module)
     if not path.is_file():
-        raise ValueError(f"the file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH")
+        raise ValueError(
+            f"the file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH"
+        )
     return path, attribute, digest
 
 
 @contextmanager
 def importable() -> Iterator[None]:
-    """Allow imports from the working directory, as ``python -m`` does and the ``segtrain`` command does not."""
+    """Allow imports from the working directory, as ``python -m`` does and the ``segtrain`` command
+    does not.
+    """
     here = os.getcwd()
     sys.path.append(here)
     try:
@@ -57,9 +67,11 @@ def file_digest(path: Path) -> str:
 
 
 def pinned(text: str) -> Any:
-    """The value that a config stores for ``data.transforms=text``, so that the run's hash changes with the transforms.
+    """The value that a config stores for ``data.transforms=text``, so that the run's hash changes
+    with the transforms.
 
-    For a saved pipeline, this is its content. For Python code, it is ``text`` and the digest of the code's file.
+    For a saved pipeline, this is its content. For Python code, it is ``text`` and the digest of the
+    code's file.
     """
     if text.endswith((".yaml", ".yml", ".json")):
         try:
@@ -71,7 +83,8 @@ def pinned(text: str) -> Any:
         if not isinstance(content, (dict, list)):
             raise ValueError("does not contain a pipeline: write it with albumentations.save")
         return content
-    if not text or re.search(r"@[0-9a-f]{8}$", text):  # has a digest, from a run folder; checked when training starts
+    # has a digest, from a run folder; checked when training starts
+    if not text or re.search(r"@[0-9a-f]{8}$", text):
         return text
     path, _, _ = transform_source(text)
     return f"{text}@{file_digest(path)}"

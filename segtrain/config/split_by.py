@@ -25,21 +25,30 @@ def share(part: Part) -> float | None:
 class SplitBy(Section):
     """Splits a data set, or one of its splits, by a hash of the image names.
 
-    Off unless `val` is set. The resulting splits are `data.train_split` (the rest), `val`, and `test`.
+    Off unless `val` is set. The resulting splits are `data.train_split` (the rest), `val`, and
+    `test`.
     """
 
     val: Part = Field(
         "",
-        description="images to validate on: a share (`20%` or 0.2) or a number. Empty: the data set has its own splits",
+        description=(
+            "images to validate on: a share (`20%` or 0.2) or a number. Empty: the data "
+            "set has its own splits"
+        ),
     )
-    test: Part = Field("", description="images to hold out for testing: a share or a number. Empty: none")
+    test: Part = Field(
+        "", description="images to hold out for testing: a share or a number. Empty: none"
+    )
     seed: int = Field(0, ge=0, description="a different seed gives a different split")
     group: str = Field(
         "",
-        description="regular expression for image names: images with the same first group (or match), such as those of "
+        description="regular expression for image names: images with the same first group (or "
+        "match), such as those of "
         "a patient, stay in one split",
     )
-    of: str = Field("", description="split to divide, such as `train`, if the layout has splits of its own")
+    of: str = Field(
+        "", description="split to divide, such as `train`, if the layout has splits of its own"
+    )
 
     @property
     def on(self) -> bool:
@@ -53,7 +62,9 @@ class SplitBy(Section):
         number = share(value) if isinstance(value, (str, float)) else None
         counted = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not counted and not (number is not None and 0 < number < 1):
-            raise ValueError("must be a share of the images ('20%' or 0.2), or their number (1 or more)")
+            raise ValueError(
+                "must be a share of the images ('20%' or 0.2), or their number (1 or more)"
+            )
         return value
 
     @field_validator("group")
@@ -68,19 +79,31 @@ class SplitBy(Section):
         # A later version of Python may read `[[a-z]` as a nested set, and `[a||b]` as a union.
         except FutureWarning as warning:
             fix = "inside [...], write a backslash before each plain [, -, &, ~, or |"
-            raise ValueError(f"a later Python may split the data differently ({warning}): {fix}") from None
+            raise ValueError(
+                f"a later Python may split the data differently ({warning}): {fix}"
+            ) from None
         return value
 
     @model_validator(mode="after")
     def _together(self) -> SplitBy:
         if not self.on and (self.test or self.group or self.of):
-            raise SettingError("data.split_by.val is empty: set the share to validate on: data.split_by.val=20%")
+            raise SettingError(
+                "data.split_by.val is empty: set the share to validate on: data.split_by.val=20%"
+            )
         if sum(share(part) or 0.0 for part in (self.val, self.test)) >= 1:
-            raise SettingError(f"data.split_by: val={self.val} and test={self.test} leave no images to train on")
+            raise SettingError(
+                f"data.split_by: val={self.val} and test={self.test} leave no images to train on"
+            )
         return self
 
     def text(self) -> str:
         """One line of text, such as ``val 20%, test 10%, seed 0, by 'scene_(.*)_'``."""
-        parts = [f"{name} {part}" for name, part in (("val", self.val), ("test", self.test)) if part]
-        parts += [f"of {self.of}"] * bool(self.of) + [f"seed {self.seed}"] + [f"by '{self.group}'"] * bool(self.group)
+        parts = [
+            f"{name} {part}" for name, part in (("val", self.val), ("test", self.test)) if part
+        ]
+        parts += (
+            [f"of {self.of}"] * bool(self.of)
+            + [f"seed {self.seed}"]
+            + [f"by '{self.group}'"] * bool(self.group)
+        )
         return ", ".join(parts)

@@ -1,4 +1,6 @@
-"""Settings of the network, the training, the parallel strategy, the evaluation, the checkpoints, and the log."""
+"""Settings of the network, the training, the parallel strategy, the evaluation, the checkpoints,
+and the log.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,39 @@ from segtrain.config.section import Section, SettingError, Size, UserPath, durat
 
 
 class Model(Section):
-    """The network: `pico` (ours), an SMP architecture (`unet`, `fpn`, ...), or `torchvision/NAME`."""
+    """The network: `pico` (ours), an SMP architecture (`unet`, `fpn`, ...), or
+    `torchvision/NAME`.
+    """
 
-    arch: str = Field("pico", description="'pico' (small, for CPUs), one of SMP (unet, fpn, ...), or torchvision/NAME")
-    encoder: str = Field("resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm")
+    arch: str = Field(
+        "pico",
+        description="'pico' (small, for CPUs), one of SMP (unet, fpn, ...), or torchvision/NAME",
+    )
+    encoder: str = Field(
+        "resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm"
+    )
     encoder_weights: Union[UserPath, None] = setting(
         ["speed_neutral", "plan_neutral"],
         None,
-        description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; null: random",
+        description=(
+            "weights of the encoder: 'imagenet', another name that SMP knows, or a file; "
+            "null: random"
+        ),
     )
     init: UserPath = setting(
-        ["plan_neutral"], "", description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth"
+        ["plan_neutral"],
+        "",
+        description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth",
     )
-    freeze: Literal["none", "encoder"] = Field("none", description="'encoder': its weights and batch norms stay fixed")
-    fast: bool = Field(True, description="replace slow layers by faster ones with the same weights and gradients")
-    options: dict[str, Any] = Field(default_factory=dict, description="extra arguments of the network's constructor")
+    freeze: Literal["none", "encoder"] = Field(
+        "none", description="'encoder': its weights and batch norms stay fixed"
+    )
+    fast: bool = Field(
+        True, description="replace slow layers by faster ones with the same weights and gradients"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="extra arguments of the network's constructor"
+    )
 
     @model_validator(mode="after")
     def _frozen(self) -> Model:
@@ -45,15 +65,24 @@ class Train(Section):
         description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)",
     )
     batch_size: int = setting(
-        ["plan_neutral"], 16, ge=1, description="images per optimizer step, over all ranks and micro-batches"
+        ["plan_neutral"],
+        16,
+        ge=1,
+        description="images per optimizer step, over all ranks and micro-batches",
     )
     accumulate: int = setting(
-        ["untrained", "plan_neutral"], 1, ge=1, description="micro-batches per optimizer step (gradient accumulation)"
+        ["untrained", "plan_neutral"],
+        1,
+        ge=1,
+        description="micro-batches per optimizer step (gradient accumulation)",
     )
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = setting(
         ["eval"],
         "fp32",
-        description="arithmetic; weights stay fp32. auto: bf16 or fp16 if the device has units for it, else fp32",
+        description=(
+            "arithmetic; weights stay fp32. auto: bf16 or fp16 if the device has units "
+            "for it, else fp32"
+        ),
     )
     seed: int = setting(
         ["speed_neutral", "plan_neutral"],
@@ -63,45 +92,65 @@ class Train(Section):
         description="seed of initial weights, sample order, and augmentation",
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
-        ["untrained", "eval", "plan_neutral"], "auto", description="auto: cuda if there is a GPU, otherwise cpu"
+        ["untrained", "eval", "plan_neutral"],
+        "auto",
+        description="auto: cuda if there is a GPU, otherwise cpu",
     )
 
     @field_validator("device", mode="before")
     @classmethod
     def _no_mps(cls, device: Any) -> Any:
         if device == "mps":
-            raise SettingError("train.device=mps: Apple's GPU is not supported: use cpu", "unknown-choice")
+            raise SettingError(
+                "train.device=mps: Apple's GPU is not supported: use cpu", "unknown-choice"
+            )
         return device
 
     channels_last: Union[bool, Literal["auto"]] = setting(
-        ["untrained"], "auto", description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512"
+        ["untrained"],
+        "auto",
+        description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512",
     )
     compile: Union[bool, Literal["regions", "reduce-overhead"]] = setting(
         ["untrained"],
         False,
-        description="use torch.compile: a slower start, then faster steps. true: the whole network; regions: each of "
+        description="use torch.compile: a slower start, then faster steps. true: the whole "
+        "network; regions: each of "
         "its repeated blocks; reduce-overhead: the whole network, replayed as CUDA graphs",
     )
     cuda_graph: bool = setting(
         ["untrained"],
         False,
-        description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: for networks so small "
+        description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: "
+        "for networks so small "
         "that the host is the limit",
     )
-    deterministic: bool = Field(False, description="refuse kernels whose results vary from run to run")
+    deterministic: bool = Field(
+        False, description="refuse kernels whose results vary from run to run"
+    )
     progressive: tuple[tuple[float, float], ...] = Field(
-        (), description="`[[until, factor], ...]`: until that fraction of the run, multiply the crop size by factor"
+        (),
+        description=(
+            "`[[until, factor], ...]`: until that fraction of the run, multiply the crop "
+            "size by factor"
+        ),
     )
 
     deadline: str = setting(
         ["untrained", "plan_neutral"],
         "",
-        description="stop with a checkpoint before the run has taken this long: '90m', '2h'; empty: no limit",
+        description=(
+            "stop with a checkpoint before the run has taken this long: '90m', '2h'; "
+            "empty: no limit"
+        ),
     )
     budget: str = setting(
         ["untrained", "plan_neutral"],
         "",
-        description="stop with a checkpoint before the run's machines have cost this much: '20$'; empty: no limit",
+        description=(
+            "stop with a checkpoint before the run's machines have cost this much: "
+            "'20$'; empty: no limit"
+        ),
     )
     price: Union[float, None] = setting(
         ["untrained", "plan_neutral"],
@@ -112,15 +161,25 @@ class Train(Section):
     )
 
     _check_duration = field_validator("duration", mode="before")(durations("ep", "st"))
-    _check_deadline = field_validator("deadline", mode="before")(limit(seconds_of, "a time such as '90m' or '2h'"))
-    _check_budget = field_validator("budget", mode="before")(limit(dollars_of, "dollars, such as '20$'"))
+    _check_deadline = field_validator("deadline", mode="before")(
+        limit(seconds_of, "a time such as '90m' or '2h'")
+    )
+    _check_budget = field_validator("budget", mode="before")(
+        limit(dollars_of, "dollars, such as '20$'")
+    )
 
     @field_validator("progressive")
     @classmethod
     def _stages(cls, value: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
         ends = [end for end, _ in value]
-        if ends != sorted(set(ends)) or any(not 0 < end <= 1 for end in ends) or any(not 0 < f <= 1 for _, f in value):
-            raise ValueError("must be [[until, factor], ...] with increasing 0 < until <= 1 and 0 < factor <= 1")
+        if (
+            ends != sorted(set(ends))
+            or any(not 0 < end <= 1 for end in ends)
+            or any(not 0 < f <= 1 for _, f in value)
+        ):
+            raise ValueError(
+                "must be [[until, factor], ...] with increasing 0 < until <= 1 and 0 < factor <= 1"
+            )
         return value
 
 
@@ -133,33 +192,55 @@ class Parallel(Section):
     strategy: Literal["auto", "single", "dp", "ddp", "fsdp", "smddp"] = Field(
         "auto", description="auto: ddp with several ranks, otherwise single"
     )
-    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="auto: nccl with CUDA, otherwise gloo")
+    backend: Literal["auto", "nccl", "gloo"] = Field(
+        "auto", description="auto: nccl with CUDA, otherwise gloo"
+    )
     procs: Union[Count, Literal["auto"]] = setting(
         ["per_host"],
         "auto",
-        description="ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core",
+        description=(
+            "ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core"
+        ),
     )
     threads: Union[Count, Literal["auto"]] = setting(
         ["per_host"], "auto", description="compute threads per rank. auto: cores / ranks"
     )
-    sync_bn: bool = Field(False, description="compute batch norm statistics over all ranks (SyncBatchNorm)")
-    bucket_mb: float = Field(25.0, gt=0, le=65_536, description="ddp: size of a gradient bucket in MiB (bucket_cap_mb)")
-    bucket_view: bool = Field(True, description="ddp: gradients are views into the buckets (gradient_as_bucket_view)")
-    static_graph: bool = Field(False, description="ddp: assume that every step uses the same layers (static_graph)")
+    sync_bn: bool = Field(
+        False, description="compute batch norm statistics over all ranks (SyncBatchNorm)"
+    )
+    bucket_mb: float = Field(
+        25.0, gt=0, le=65_536, description="ddp: size of a gradient bucket in MiB (bucket_cap_mb)"
+    )
+    bucket_view: bool = Field(
+        True, description="ddp: gradients are views into the buckets (gradient_as_bucket_view)"
+    )
+    static_graph: bool = Field(
+        False, description="ddp: assume that every step uses the same layers (static_graph)"
+    )
     compress: Literal["none", "fp16", "bf16", "powersgd"] = Field(
         "none",
-        description="compression of gradients on their way between ranks (ddp and smddp). fp16 and bf16 send half the "
+        description="compression of gradients on their way between ranks (ddp and smddp). fp16 "
+        "and bf16 send half the "
         "bytes; powersgd sends much less, changes the result, and cannot resume",
     )
-    broadcast_buffers: bool = Field(False, description="ddp: copy rank 0's batch norm statistics before each forward")
+    broadcast_buffers: bool = Field(
+        False, description="ddp: copy rank 0's batch norm statistics before each forward"
+    )
     timeout_s: float = setting(
-        ["speed_neutral"], 600.0, gt=0, le=2_592_000, description="seconds that a collective waits for other ranks"
+        ["speed_neutral"],
+        600.0,
+        gt=0,
+        le=2_592_000,
+        description="seconds that a collective waits for other ranks",
     )
 
 
 Scale = Annotated[float, Field(ge=0.01, le=16)]
 
-AUTO = "auto: each epoch, or every 25 steps if epochs are shorter (at least 4 times if possible); always at the end"
+AUTO = (
+    "auto: each epoch, or every 25 steps if epochs are shorter (at least 4 times if "
+    "possible); always at the end"
+)
 
 
 class Eval(Section):
@@ -167,20 +248,39 @@ class Eval(Section):
 
     every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}")
     batch_size: int = setting(
-        ["eval"], 1, ge=1, le=65_536, description="images per forward pass; does not change the score"
+        ["eval"],
+        1,
+        ge=1,
+        le=65_536,
+        description="images per forward pass; does not change the score",
     )
     tile: Union[Size, None] = setting(
-        ["eval", "predict"], None, description="height and width of a sliding window; null: the whole image"
+        ["eval", "predict"],
+        None,
+        description="height and width of a sliding window; null: the whole image",
     )
     overlap: float = setting(
-        ["eval", "predict"], 0.5, ge=0, le=0.95, description="fraction of a window that overlaps its neighbor"
+        ["eval", "predict"],
+        0.5,
+        ge=0,
+        le=0.95,
+        description="fraction of a window that overlaps its neighbor",
     )
     scales: tuple[Scale, ...] = setting(
-        ["eval", "predict"], (1.0,), min_length=1, description="scale factors; predictions are averaged"
+        ["eval", "predict"],
+        (1.0,),
+        min_length=1,
+        description="scale factors; predictions are averaged",
     )
-    flip: bool = setting(["eval", "predict"], False, description="average with the prediction of the mirrored image")
+    flip: bool = setting(
+        ["eval", "predict"], False, description="average with the prediction of the mirrored image"
+    )
     size: Union[Size, None] = setting(
-        ["eval"], None, description="score at this height and width, with resized masks; null: the size of each mask"
+        ["eval"],
+        None,
+        description=(
+            "score at this height and width, with resized masks; null: the size of each mask"
+        ),
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
@@ -189,16 +289,29 @@ class Eval(Section):
 class Checkpoint(Section):
     """What is saved, and when."""
 
-    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}. SIGTERM and Ctrl-C also save")
-    keep: int = setting(
-        ["speed_neutral"], 2, ge=1, description="number of recent checkpoints to keep; the best one is also kept"
+    every: str = Field(
+        "auto", description=f"'1ep' or '500st'; {AUTO}. SIGTERM and Ctrl-C also save"
     )
-    background: bool = Field(True, description="write checkpoints in a thread while training continues")
+    keep: int = setting(
+        ["speed_neutral"],
+        2,
+        ge=1,
+        description="number of recent checkpoints to keep; the best one is also kept",
+    )
+    background: bool = Field(
+        True, description="write checkpoints in a thread while training continues"
+    )
     resume: bool = setting(
-        ["speed_neutral"], True, description="continue from the newest complete checkpoint in the run folder"
+        ["speed_neutral"],
+        True,
+        description="continue from the newest complete checkpoint in the run folder",
     )
     data_changed: Literal["refuse", "accept"] = Field(
-        "refuse", description="if the data changed since the run began: an error, or a warning of what no longer holds"
+        "refuse",
+        description=(
+            "if the data changed since the run began: an error, or a warning of what no "
+            "longer holds"
+        ),
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
@@ -211,30 +324,51 @@ class Log(Section):
     tensorboard: bool = Field(True, description="write scalars and pictures to RUN/tensorboard")
     mlflow: str = setting(["per_host"], "", description="MLflow tracking URI; empty: off")
     wandb: str = setting(["per_host"], "", description="Weights & Biases project; empty: off")
-    vertex: str = setting(["per_host"], "", description="Vertex AI experiment: NAME or PROJECT/REGION/NAME; empty: off")
+    vertex: str = setting(
+        ["per_host"],
+        "",
+        description="Vertex AI experiment: NAME or PROJECT/REGION/NAME; empty: off",
+    )
     vertex_tensorboard: str = setting(
         ["per_host"],
         "",
-        description="Vertex TensorBoard for log.vertex, by its id or full name; none: no time series; empty: that of "
+        description="Vertex TensorBoard for log.vertex, by its id or full name; none: no time "
+        "series; empty: that of "
         "the job or the experiment, or the region's default",
     )
     pictures: int = setting(
-        ["eval"], 8, ge=0, description="validation images to draw; at the end, also half as many of the worst and best"
+        ["eval"],
+        8,
+        ge=0,
+        description=(
+            "validation images to draw; at the end, also half as many of the worst and best"
+        ),
     )
-    digest: bool = Field(False, description="write a checksum of the samples and pixels of each step to the journal")
-    spans: bool = Field(True, description="record the time of each phase, by rank and worker, in RUN/spans")
-    sentinel: int = Field(500, ge=0, description="steps between checks that all ranks hold the same weights; 0: off")
+    digest: bool = Field(
+        False, description="write a checksum of the samples and pixels of each step to the journal"
+    )
+    spans: bool = Field(
+        True, description="record the time of each phase, by rank and worker, in RUN/spans"
+    )
+    sentinel: int = Field(
+        500, ge=0, description="steps between checks that all ranks hold the same weights; 0: off"
+    )
     hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = setting(
         ["speed_neutral"],
         "auto",
-        description="seconds without progress before ranks report what they wait for; 0: never. auto: timeout_s / 2",
+        description=(
+            "seconds without progress before ranks report what they wait for; 0: never. "
+            "auto: timeout_s / 2"
+        ),
     )
     profile_ms: int = setting(
         ["per_host"],
         500,
         ge=0,
         le=60_000,
-        description="milliseconds between system samples, at least 100; 0: off until `segtrain profile on`",
+        description=(
+            "milliseconds between system samples, at least 100; 0: off until `segtrain profile on`"
+        ),
     )
 
     @field_validator("profile_ms")

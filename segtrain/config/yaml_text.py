@@ -8,10 +8,12 @@ from typing import Any
 import yaml
 
 DEPTH = 50  # nested lists and mappings
-# Each alias may repeat what others have repeated. Of these, a text cannot make more than 1,500 times its own size.
+# Each alias may repeat what others have repeated. Of these, a text cannot make more than 1,500
+# times its own size.
 ALIASES = 20
 
-# The C parser is ten times faster, if it is installed. Its composer recurses in C, so deep nesting must not reach it.
+# The C parser is ten times faster, if it is installed. Its composer recurses in C, so deep nesting
+# must not reach it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -33,8 +35,8 @@ class _OpenNode:
 def load_yaml(text: str) -> Any:
     """Parse a YAML text and return its value.
 
-    Raises yaml.YAMLError for invalid YAML, a duplicate key, a key that contains its value (`{lr:0.1}`), deep nesting,
-    and alias bombs (a few lines whose aliases expand to gigabytes).
+    Raises yaml.YAMLError for invalid YAML, a duplicate key, a key that contains its value
+    (`{lr:0.1}`), deep nesting, and alias bombs (a few lines whose aliases expand to gigabytes).
     """
     try:
         _check(text)
@@ -56,7 +58,9 @@ def _check(text: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             aliases += 1
             if any(event.anchor == part.anchor for part in stack):
-                raise RefusedYaml(f"line {line}: the alias *{event.anchor} is inside its own value: write it out")
+                raise RefusedYaml(
+                    f"line {line}: the alias *{event.anchor} is inside its own value: write it out"
+                )
             if aliases > ALIASES:
                 raise RefusedYaml(f"line {line}: more than {ALIASES} aliases: write the values out")
         elif isinstance(event, yaml.ScalarEvent) and node.mapping:
@@ -65,7 +69,10 @@ def _check(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             stack.append(_OpenNode(event.anchor, isinstance(event, yaml.MappingStartEvent)))
             if len(stack) > DEPTH:
-                raise RefusedYaml(f"line {line}: lists and mappings are nested more than {DEPTH} deep: flatten them")
+                raise RefusedYaml(
+                    f"line {line}: lists and mappings are nested more than {DEPTH} deep: "
+                    "flatten them"
+                )
 
 
 def _check_key(node: _OpenNode, event: yaml.ScalarEvent, line: int) -> None:
@@ -76,5 +83,7 @@ def _check_key(node: _OpenNode, event: yaml.ScalarEvent, line: int) -> None:
         return
     node.glued = key if not event.style and ":" in key.strip(":") else ""
     if key in node.keys and key != "<<":
-        raise RefusedYaml(f"line {line}: duplicate key {key!r}, which line {node.keys[key]} sets already")
+        raise RefusedYaml(
+            f"line {line}: duplicate key {key!r}, which line {node.keys[key]} sets already"
+        )
     node.keys[key] = line

@@ -1,4 +1,6 @@
-"""Data, from files to batches. ``segtrain.data.loader(config)`` returns batches for any training loop."""
+"""Data, from files to batches. ``segtrain.data.loader(config)`` returns batches for any training
+loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The input pipeline as an iterable of batches, for your own training loop (plain PyTorch or Lightning)."""
+"""The input pipeline as an iterable of batches, for your own training loop (plain PyTorch or
+Lightning).
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,19 @@ DTYPES = ("float32", "bfloat16", "uint8")
 
 
 class BatchLoader:
-    """Iterates over batches of (images, masks), which ``data.workers`` workers prefetch. One pass is an epoch.
+    """Iterates over batches of (images, masks), which ``data.workers`` workers prefetch. One pass
+    is an epoch.
 
-    split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a map-style dataset of
-    (image, mask, id) to use instead of ``data.root``. train: random crops with augmentation; otherwise each whole image
-    once. dtype: ``float32`` or ``bfloat16`` images (n, 3, H, W) are normalized with ``data.mean`` and ``data.std``
-    (null: ImageNet's, whatever the encoder expects), and masks are int64 (n, H, W); ``uint8`` images are (n, H, W, 3)
-    RGB and masks uint8 (n, H, W).
-    channels_last: the memory format of normalized images. Ignored pixels have the id ``data.ignore_index``. rank,
-    world_size: each rank gets its part of ``train.batch_size``; the defaults are the environment variables RANK and
-    WORLD_SIZE. A batch stays valid as long as its tensors are kept.
+    split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a
+    map-style dataset of (image, mask, id) to use instead of ``data.root``. train: random crops with
+    augmentation; otherwise each whole image once. dtype: ``float32`` or ``bfloat16`` images (n, 3,
+    H, W) are normalized with ``data.mean`` and ``data.std`` (null: ImageNet's, whatever the encoder
+    expects), and masks are int64 (n, H, W); ``uint8`` images are (n, H, W, 3) RGB and masks uint8
+    (n, H, W).
+    channels_last: the memory format of normalized images. Ignored pixels have the id
+    ``data.ignore_index``. rank, world_size: each rank gets its part of ``train.batch_size``; the
+    defaults are the environment variables RANK and WORLD_SIZE. A batch stays valid as long as its
+    tensors are kept.
 
     The attribute ``dataset.labels`` has the classes. Raises ConfigError or DataError.
     """
@@ -58,31 +63,50 @@ class BatchLoader:
             message = f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: pass one of them"
             raise ConfigError(message, code="loader-dtype", found=dtype)
         origin = Origin().changed(config.data)
-        self.floats = None if dtype == "uint8" else Floats(dtype, channels_last, origin.mean, origin.std)
+        self.floats = (
+            None if dtype == "uint8" else Floats(dtype, channels_last, origin.mean, origin.std)
+        )
         self.config, self.train, self.epoch = config, train, 0
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
-        self.world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+        self.world_size = (
+            int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+        )
         if not 0 <= self.rank < self.world_size:
-            message = f"rank={self.rank} does not exist among {self.world_size} ranks: pass 0 to {self.world_size - 1}"
-            raise ConfigError(message, code="rank-outside-world", rank=self.rank, world_size=self.world_size)
+            message = (
+                f"rank={self.rank} does not exist among {self.world_size} ranks: pass 0 to "
+                f"{self.world_size - 1}"
+            )
+            raise ConfigError(
+                message, code="rank-outside-world", rank=self.rank, world_size=self.world_size
+            )
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size)))
         cpu_training = not torch.cuda.is_available()
-        self.workers = worker_count(config.data.workers, cores(), local, cpu_training=cpu_training).start
+        self.workers = worker_count(
+            config.data.workers, cores(), local, cpu_training=cpu_training
+        ).start
         self._sizes: list[tuple[int, int]] = []
         self._groups: list[list[int]] = []
         if not train:
             self._sizes = image_sizes(self.dataset)
-            self._groups = eval_groups(self._sizes, config.eval.batch_size)[self.rank :: self.world_size]
+            self._groups = eval_groups(self._sizes, config.eval.batch_size)[
+                self.rank :: self.world_size
+            ]
 
     def __len__(self) -> int:
         """The number of batches in a pass.
 
         Training samples that do not fill a batch begin the next pass, so none is lost or repeated.
         """
-        return max(1, len(self.dataset) // self.config.train.batch_size) if self.train else len(self._groups)
+        return (
+            max(1, len(self.dataset) // self.config.train.batch_size)
+            if self.train
+            else len(self._groups)
+        )
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass, so that a resumed run gets the samples that would have come next."""
+        """Set the epoch of the next pass, so that a resumed run gets the samples that would have
+        come next.
+        """
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -112,10 +136,14 @@ class BatchLoader:
 
     def _whole_images(self) -> Iterator[tuple[Tensor, Tensor]]:
         prefetch = self.config.data.prefetch
-        with EvalLoader(self.dataset, self._groups, self.workers, prefetch, sizes=self._sizes) as batches:
+        with EvalLoader(
+            self.dataset, self._groups, self.workers, prefetch, sizes=self._sizes
+        ) as batches:
             for _, images, masks in batches:  # in memory that the loader reuses
                 if self.floats is None:
                     yield images.clone(), masks.clone()
                 else:
-                    values = normalize(images, self.floats.mean, self.floats.std, self.floats.channels_last)
+                    values = normalize(
+                        images, self.floats.mean, self.floats.std, self.floats.channels_last
+                    )
                     yield values.to(getattr(torch, self.floats.dtype)), masks.long()

@@ -17,7 +17,9 @@ _SIZES = 128
 
 
 def _pixels(source: SampleSource, index: int) -> int:
-    """Pixels of an image, from its header or the index; 0 for a faulty file, which the check reports."""
+    """Pixels of an image, from its header or the index; 0 for a faulty file, which the check
+    reports.
+    """
     with ignoring_file_faults():
         height, width = source.size(index)
         return height * width
@@ -25,7 +27,9 @@ def _pixels(source: SampleSource, index: int) -> int:
 
 
 def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
-    """Raise ConfigError if the decoded images, once for each of the ``ranks`` of this host, need too much memory."""
+    """Raise ConfigError if the decoded images, once for each of the ``ranks`` of this host, need
+    too much memory.
+    """
     if not len(source):
         return
     step = max(1, len(source) // _SIZES)
@@ -34,10 +38,20 @@ def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     each, (limit, _) = int(4 * pixels * len(source)), memory_limit()
     if each * ranks <= 0.8 * limit:
         return
-    copies = f" in each of {ranks} ranks, {each * ranks / 2**30:.1f} GiB together" if ranks > 1 else ""
-    message = f"data.cache=ram: {len(source)} images of {pixels / 1e6:.2g} MP need {each / 2**30:.1f} GiB{copies}; "
-    message += f"this machine has {limit / 2**30:.1f} GiB: set data.cache=off" + ", or use fewer ranks" * (ranks > 1)
-    raise ConfigError(message, code="cache-too-large", key="data.cache", found=each * ranks, expected=limit)
+    copies = (
+        f" in each of {ranks} ranks, {each * ranks / 2**30:.1f} GiB together" if ranks > 1 else ""
+    )
+    message = (
+        f"data.cache=ram: {len(source)} images of {pixels / 1e6:.2g} MP need "
+        f"{each / 2**30:.1f} GiB{copies}; "
+    )
+    message += (
+        f"this machine has {limit / 2**30:.1f} GiB: set data.cache=off"
+        + ", or use fewer ranks" * (ranks > 1)
+    )
+    raise ConfigError(
+        message, code="cache-too-large", key="data.cache", found=each * ranks, expected=limit
+    )
 
 
 class RamCache:
@@ -58,7 +72,8 @@ class RamCache:
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         sample = self._kept.get(index)
-        if sample is None:  # two threads may read it at once: they get the same pixels, and one result is kept
+        # two threads may read it at once: they get the same pixels, and one result is kept
+        if sample is None:
             with DECODE:
                 sample = self._kept[index] = self.source.read(index)
         return sample

@@ -1,4 +1,6 @@
-"""`segtrain data convert`: copies a data set, and turns JPEG masks into PNG masks of the nearest known class ids."""
+"""`segtrain data convert`: copies a data set, and turns JPEG masks into PNG masks of the nearest
+known class ids.
+"""
 
 from __future__ import annotations
 
@@ -40,28 +42,43 @@ _SHOWN = 5
 
 
 def convert_folder(
-    root: str, folder: str, splits: list[str] | None, overrides: list[str], say: Callable[[str], None] = print
+    root: str,
+    folder: str,
+    splits: list[str] | None,
+    overrides: list[str],
+    say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Write ``folder``/images/SPLIT, masks/SPLIT, and classes.txt. Images are hard links if possible, otherwise copies.
+    """Write ``folder``/images/SPLIT, masks/SPLIT, and classes.txt. Images are hard links if
+    possible, otherwise copies.
 
-    Returns counts for each split. The folder appears complete at the end, or not at all. Raises DataError, ConfigError.
+    Returns counts for each split. The folder appears complete at the end, or not at all. Raises
+    DataError, ConfigError.
     """
     # Imported here, because ``check`` imports this file (its findings propose this command).
     from segtrain.data.audit.check import settings_of
 
     for place in (root, folder):
         if is_bucket(place):
-            message = f"{place}: data convert cannot read or write a bucket: download the data set first"
+            message = (
+                f"{place}: data convert cannot read or write a bucket: download the data set first"
+            )
             raise ConfigError(message, code="convert-in-bucket", found=place)
     data, names = settings_of(root, overrides)
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         message = f"{folder}: exists already: choose another folder to convert to"
         raise DataError(message, code="folder-exists", folder=folder)
-    if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
+    if (
+        data.layout == "folders"
+        and not data.split_by.on
+        and "{split}" not in data.images + data.masks
+    ):
         names = (POOL,)  # without {split} in a path, all splits have the same images
     datasets = [open_dataset(data, split) for split in splits or names]
     if not datasets[0].separate_files:
-        message = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
+        message = (
+            f"data convert reads image files, and data.layout={data.layout} has none: give "
+            "a folder of files"
+        )
         raise ConfigError(message, code="layout-without-files", layout=data.layout)
     for dataset in datasets:
         refuse_near_values(dataset)
@@ -78,10 +95,17 @@ def convert_folder(
             (made / "classes.txt").write_text(_classes(datasets[0].labels), encoding="utf-8")
             made.replace(target)
     except OSError as error:
-        message = f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions"
+        message = (
+            f"{folder}: cannot be written ({error.strerror or error}): check the free "
+            "space and the permissions"
+        )
         raise DataError(message, code="folder-unwritable", folder=folder) from None
     void = {} if data.ignore_index == 255 else {"data.ignore_index": data.ignore_index}
-    say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {command(void)}".rstrip())
+    say(
+        (
+            f"to see how to train on it: segtrain data check {shlex.quote(folder)} {command(void)}"
+        ).rstrip()
+    )
     return result
 
 
@@ -111,11 +135,19 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
             pixels, ambiguous = pixels + written[0], ambiguous + written[1]
             worst = max(worst, (written[1] / written[0], file))
     if faults:
-        message = f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing was written: "
+        message = (
+            f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and "
+            "nothing was written: "
+        )
         message += "; ".join(grouped(faults))
         raise DataError(message, code="samples-faulty", split=dataset.split, faults=len(faults))
-    done = f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of {pixels:,} pixels"
-    done += f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
+    done = (
+        f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of "
+        f"{pixels:,} pixels"
+    )
+    done += (
+        f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
+    )
     say(done + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
     return {"masks": len(dataset), "pixels": pixels, "ambiguous": ambiguous, "worst": list(worst)}
 
@@ -123,16 +155,23 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
 def _classes(labels: LabelSpace) -> str:
     """The names, one per line, with colors if the classes have some."""
     lines = zip(labels.palette, labels.names)
-    return "".join(f"{' '.join(map(str, color))} {name}\n" if labels.colors else f"{name}\n" for color, name in lines)
+    return "".join(
+        f"{' '.join(map(str, color))} {name}\n" if labels.colors else f"{name}\n"
+        for color, name in lines
+    )
 
 
 def _safe(name: str) -> str:
     """The name of a sample as a relative path that cannot leave its folder."""
-    return "/".join("_" if part in ("", ".", "..") else part for part in re.sub(r"^/+", "", name).split("/"))
+    return "/".join(
+        "_" if part in ("", ".", "..") else part for part in re.sub(r"^/+", "", name).split("/")
+    )
 
 
 def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, int]:
-    """Write one image and its mask. Returns the number of pixels, and of ambiguous pixels. Raises DataError."""
+    """Write one image and its mask. Returns the number of pixels, and of ambiguous pixels. Raises
+    DataError.
+    """
     from PIL import Image
 
     entry = dataset.entries[index]
@@ -157,7 +196,9 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, in
 
 
 def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
-    """Train ids uint8 (H, W) of a mask of any format, and how many of its pixels were ambiguous. Raises DataError."""
+    """Train ids uint8 (H, W) of a mask of any format, and how many of its pixels were ambiguous.
+    Raises DataError.
+    """
     content, name = decode.load(mask)
     header = decode.read_header(content, name)
     if header.format != "jpeg":
@@ -166,7 +207,9 @@ def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
     if labels.colors and header.channels == 3:
         known = labels.colors
     elif _is_gray(pixels):
-        known = {raw * 0x010101: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256}
+        known = {
+            raw * 0x010101: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256
+        }
     else:
         setting = "data.classes={road: [128, 64, 128], ...}"
         message = f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}"
@@ -187,11 +230,14 @@ def _rgb(codes: np.ndarray) -> np.ndarray:
     return np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
 
 
-def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """For each row of ``values``, the train id of the nearest row of ``known`` (in a tie, of the first of them).
+def _nearest(
+    values: np.ndarray, known: np.ndarray, train: Iterable[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each row of ``values``, the train id of the nearest row of ``known`` (in a tie, of the
+    first of them).
 
-    ``train``: the train id of each row of ``known``. The second array is true where the choice is ambiguous: the
-    nearest row is more than half as far away as the second nearest.
+    ``train``: the train id of each row of ``known``. The second array is true where the choice is
+    ambiguous: the nearest row is more than half as far away as the second nearest.
     """
     squares = ((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2)
     near = np.sort(squares, axis=1)
@@ -207,7 +253,10 @@ def refuse_near_values(dataset: Dataset) -> None:
     raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)
     if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
         return
-    message = f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose values are off by a few"
+    message = (
+        f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose "
+        "values are off by a few"
+    )
     fix = "set data.label_map to say which value is which class"
     raise DataError(f"{message}: {fix}", code="mask-ids-too-close", found=raw)
 
@@ -220,10 +269,11 @@ def is_jpeg(mask: str, store: Store) -> bool:
 
 
 def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]:
-    """A data.label_map of the most frequent values in gray JPEG masks; {} if these are not one value per class.
+    """A data.label_map of the most frequent values in gray JPEG masks; {} if these are not one
+    value per class.
 
-    One more value is allowed if it is 255, which is then ignored. Masks that cannot be read are left out. Raises
-    RequestError.
+    One more value is allowed if it is 255, which is then ignored. Masks that cannot be read are
+    left out. Raises RequestError.
     """
     counts = np.zeros(256, np.int64)
     for mask in masks[:: max(1, len(masks) // 50)]:
@@ -234,7 +284,9 @@ def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]
             counts += np.bincount(pixels[..., 1].ravel(), minlength=256)
     peaks: list[int] = []
     for value in np.argsort(-counts, kind="stable").tolist():
-        if counts[value] >= _PEAK * counts.sum() and all(abs(value - peak) >= _APART for peak in peaks):
+        if counts[value] >= _PEAK * counts.sum() and all(
+            abs(value - peak) >= _APART for peak in peaks
+        ):
             peaks.append(value)
     peaks.sort()
     if len(peaks) == classes + 1 and peaks[-1] == 255:
@@ -243,7 +295,9 @@ def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]
 
 
 def pasted(data: Data, **more: Any) -> str:
-    """The settings of ``data`` that differ from the defaults, updated with ``more``, as command-line arguments."""
+    """The settings of ``data`` that differ from the defaults, updated with ``more``, as
+    command-line arguments.
+    """
     values = data.model_dump(exclude_defaults=True) | more
     return command({f"data.{key}": value for key, value in values.items()})
 
@@ -253,8 +307,12 @@ def command_for(data: Data, masks: list[str], labels: LabelSpace, store: Store) 
 
     For a data set in a bucket, it reads a download with the same name.
     """
-    found = {} if data.label_map or labels.colors else proposed_map(masks, labels.num_classes, store)
+    found = (
+        {} if data.label_map or labels.colors else proposed_map(masks, labels.num_classes, store)
+    )
     root = data.root.rstrip("/")
     root = os.path.basename(root) if is_bucket(root) else root
-    settings = pasted(data.model_copy(update={"root": ""}), **({"label_map": found} if found else {}))
+    settings = pasted(
+        data.model_copy(update={"root": ""}), **({"label_map": found} if found else {})
+    )
     return f"segtrain data convert {shlex.quote(root)} {shlex.quote(f'{root}-png')} {settings}"

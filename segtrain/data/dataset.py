@@ -1,8 +1,10 @@
-"""What others ask of a data set: the class ``Dataset``, of which every way of storing a split is a subclass.
+"""What others ask of a data set: the class ``Dataset``, of which every way of storing a split is a
+subclass.
 
-A new way of storing samples needs the methods that raise NotImplementedError, and the facts that differ from the
-defaults. The existing ones: separate files (file_dataset.py), shards (shards/reader.py), samples that code makes
-(generated.py, and own.py for datasets that users pass in), and views of another data set (index/subset.py).
+A new way of storing samples needs the methods that raise NotImplementedError, and the facts that
+differ from the defaults. The existing ones: separate files (file_dataset.py), shards
+(shards/reader.py), samples that code makes (generated.py, and own.py for datasets that users pass
+in), and views of another data set (index/subset.py).
 """
 
 from __future__ import annotations
@@ -52,13 +54,14 @@ class SampleSource(Protocol):
 class Dataset:
     """One split: its samples, numbered from 0 in the order of their names, and how they are read.
 
-    Reading has no state: any thread may read any index at any time. A data set must pickle to few bytes, since each
-    worker process gets a copy: keep large tables in memory-mapped files. Every method raises DataError, which names the
-    file.
+    Reading has no state: any thread may read any index at any time. A data set must pickle to few
+    bytes, since each worker process gets a copy: keep large tables in memory-mapped files. Every
+    method raises DataError, which names the file.
 
-    entries: image, mask, and metadata of each sample, see ``Entry``. root: the folder to which names are relative in
-    fingerprints; "" if there is none. notes: sentences for the user about the listing. reading: how images of more than
-    8 bits or 3 bands become RGB. store: where the bytes are.
+    entries: image, mask, and metadata of each sample, see ``Entry``. root: the folder to which
+    names are relative in fingerprints; "" if there is none. notes: sentences for the user about the
+    listing. reading: how images of more than 8 bits or 3 bands become RGB. store: where the bytes
+    are.
     """
 
     name: str
@@ -74,14 +77,18 @@ class Dataset:
 
     @property
     def ids(self) -> Literal["raw", "train"]:
-        """What the values of masks are: "raw" ids or colors, which ``labels`` maps to train ids, or train ids."""
+        """What the values of masks are: "raw" ids or colors, which ``labels`` maps to train ids, or
+        train ids.
+        """
         return "raw"
 
     @property
     def stored(self) -> bool:
-        """Whether images and masks are stored bytes. False: code makes the pixels, and the files in entries are names.
+        """Whether images and masks are stored bytes. False: code makes the pixels, and the files in
+        entries are names.
 
-        Then ``record`` and the ``stored_`` methods return arrays, and a sample has neither stamps nor checksums.
+        Then ``record`` and the ``stored_`` methods return arrays, and a sample has neither stamps
+        nor checksums.
         """
         return True
 
@@ -97,12 +104,15 @@ class Dataset:
 
     @property
     def changes_show(self) -> bool:
-        """Whether ``stamps`` or ``fingerprint`` change with the samples, so that results about them can be cached."""
+        """Whether ``stamps`` or ``fingerprint`` change with the samples, so that results about them
+        can be cached.
+        """
         return True
 
     @property
     def packed_from(self) -> str | None:
-        """The fingerprint of the files of which these samples are a copy with the same pixels; "" if it is not known.
+        """The fingerprint of the files of which these samples are a copy with the same pixels; ""
+        if it is not known.
 
         None: the samples were not packed.
         """
@@ -119,7 +129,9 @@ class Dataset:
         raise NotImplementedError
 
     def stored_mask(self, index: int) -> Any:
-        """The bytes of a mask file, or an array of ids or colors. Raises DataError if the sample has no mask."""
+        """The bytes of a mask file, or an array of ids or colors. Raises DataError if the sample
+        has no mask.
+        """
         raise NotImplementedError
 
     def size(self, index: int) -> tuple[int, int]:
@@ -131,9 +143,11 @@ class Dataset:
         raise NotImplementedError
 
     def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        """Size and etag of image and mask now, of all samples or of some: int64 [n, (image, mask), (bytes, etag)].
+        """Size and etag of image and mask now, of all samples or of some: int64 [n, (image, mask),
+        (bytes, etag)].
 
-        On the local disk, the sum of mtime and ctime in ns takes the place of the etag. 0 for what is not stored.
+        On the local disk, the sum of mtime and ctime in ns takes the place of the etag. 0 for what
+        is not stored.
         """
         return np.zeros((len(self) if indices is None else len(indices), 2, 2), np.int64)
 
@@ -155,7 +169,9 @@ class Dataset:
         return len(self.entries)
 
     def record(self, index: int) -> StoredSample:
-        """Image and mask as they are stored, without decoding. The mask is None if the sample has none."""
+        """Image and mask as they are stored, without decoding. The mask is None if the sample has
+        none.
+        """
         entry = self.entries[index]
         mask = self.stored_mask(index) if entry.mask else None
         image = self.ready(self.stored_image(index), entry.image)
@@ -171,7 +187,11 @@ class Dataset:
     def read_image(self, index: int) -> np.ndarray:
         """The decoded image, uint8 (H, W, 3) RGB."""
         stored, path = self.stored_image(index), self.entries[index].image
-        return stored if isinstance(stored, np.ndarray) else decode.decode_image(stored, path, self.reading)
+        return (
+            stored
+            if isinstance(stored, np.ndarray)
+            else decode.decode_image(stored, path, self.reading)
+        )
 
     def read_mask(self, index: int) -> np.ndarray:
         """The mask as train ids, uint8 (H, W)."""
@@ -184,7 +204,9 @@ class Dataset:
         return mask if self.ids == "train" else self.labels.remap(mask, path)
 
     def ready(self, content: Any, name: str) -> Any:
-        """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot apply ``reading``."""
+        """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot
+        apply ``reading``.
+        """
         if self.reading == PLAIN:
             return content
         with DECODE:
@@ -192,8 +214,12 @@ class Dataset:
 
     @contextmanager
     def reading_ahead(self, indices: Sequence[int], workers: int) -> Iterator[None]:
-        """Fetch samples from a bucket before ``record`` needs them, in this order. workers: threads that call it."""
-        ahead = self.store.read_ahead((self.ranges(int(index)) for index in indices), _READ_AHEAD * workers, workers)
+        """Fetch samples from a bucket before ``record`` needs them, in this order. workers: threads
+        that call it.
+        """
+        ahead = self.store.read_ahead(
+            (self.ranges(int(index)) for index in indices), _READ_AHEAD * workers, workers
+        )
         try:
             yield
         finally:
@@ -218,11 +244,13 @@ class Dataset:
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """A digest of the names (relative to the root), sizes in bytes, and labels: 12 hex digits.
 
-        It is the same on every machine that has the same split, and is shown beside each score. ``stamped``: the result
-        of ``stamps``, if it is known.
+        It is the same on every machine that has the same split, and is shown beside each score.
+        ``stamped``: the result of ``stamps``, if it is known.
         """
         digest = hashlib.sha256(self.labels.identity())
         sizes = (self.stamps() if stamped is None else stamped)[:, :, 0]
         for begin in range(0, len(self), 4096):
-            digest.update(listing_text(self.entries, self.root, sizes, begin, min(begin + 4096, len(self))))
+            digest.update(
+                listing_text(self.entries, self.root, sizes, begin, min(begin + 4096, len(self)))
+            )
         return digest.hexdigest()[:12]

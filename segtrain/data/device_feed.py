@@ -1,4 +1,5 @@
-"""Copies the next batch to the GPU during a step, on a separate CUDA stream, from page-locked memory.
+"""Copies the next batch to the GPU during a step, on a separate CUDA stream, from page-locked
+memory.
 
 On the CPU nothing is copied: the loader's tensors are used directly.
 """
@@ -14,14 +15,19 @@ from torch import Tensor
 
 
 class CudaCopier:
-    """Copies on a side stream of ``device``. The source must be page-locked, or the copy blocks the host."""
+    """Copies on a side stream of ``device``. The source must be page-locked, or the copy blocks the
+    host.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Start a copy; returns the tensor on the device, which holds the values when the copy has ended."""
-        with torch.cuda.stream(self.stream):  # the caching allocator assigns the memory to this stream
+        """Start a copy; returns the tensor on the device, which holds the values when the copy has
+        ended.
+        """
+        # the caching allocator assigns the memory to this stream
+        with torch.cuda.stream(self.stream):
             return tensor.to(self.device, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
@@ -29,7 +35,9 @@ class CudaCopier:
         return self.stream.record_event()
 
     def hand_over(self, tensors: list[Tensor], mark: torch.cuda.Event) -> None:
-        """Make the current stream wait for the event, and keep the tensors' memory until the stream has used it."""
+        """Make the current stream wait for the event, and keep the tensors' memory until the stream
+        has used it.
+        """
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark)
         for tensor in tensors:
@@ -39,12 +47,15 @@ class CudaCopier:
 class DeviceFeed:
     """Iterates over pairs: an item of the loader, and the same item with its tensors on the device.
 
-    Call ``ahead`` after a step is launched: the next batch, if it is ready, is copied during the step. The loader then
-    reuses the host tensors of the last item, so do not read them after ``ahead``. The feed waits until a copy has ended
-    before it requests another batch from the loader.
+    Call ``ahead`` after a step is launched: the next batch, if it is ready, is copied during the
+    step. The loader then reuses the host tensors of the last item, so do not read them after
+    ``ahead``. The feed waits until a copy has ended before it requests another batch from the
+    loader.
     """
 
-    def __init__(self, loader: Any, device: torch.device | str, copier: CudaCopier | None = None) -> None:
+    def __init__(
+        self, loader: Any, device: torch.device | str, copier: CudaCopier | None = None
+    ) -> None:
         device = torch.device(device)
         self._ready: Callable[[], bool] = loader.ready
         self._items = iter(loader)

@@ -1,4 +1,6 @@
-"""Samples that code makes when they are read, such as the generated street scenes of the layout ``scenes``."""
+"""Samples that code makes when they are read, such as the generated street scenes of the layout
+``scenes``.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ class GeneratedDataset(Dataset):
 
 
 def _open_scenes(layout: Layout, data: config.Data, split: str) -> Dataset:
-    """Generated street scenes: ``data.scenes`` for training, a quarter as many different ones for any other split."""
+    """Generated street scenes: ``data.scenes`` for training, a quarter as many different ones for
+    any other split.
+    """
     count = data.scenes if split == data.train_split else max(1, data.scenes // 4)
     count = min(count, data.limit or count)
     seed = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
@@ -83,11 +87,16 @@ def _entry(kind: str, split: str, index: int) -> Entry:
     return Entry(name, name, {"name": f"{split}_{index:05d}"})
 
 
-def _scene(seed: int, size: tuple[int, int], labels: LabelSpace, index: int) -> tuple[np.ndarray, np.ndarray]:
+def _scene(
+    seed: int, size: tuple[int, int], labels: LabelSpace, index: int
+) -> tuple[np.ndarray, np.ndarray]:
     image, raw = scenes.scene(seed, index, size)
-    if labels.raw_to_train == presets.SCENES.raw_to_train:  # the generated ids are train ids already
+    # the generated ids are train ids already
+    if labels.raw_to_train == presets.SCENES.raw_to_train:
         return image, raw
     return image, labels.remap(raw, f"generated scene {index}")
 
 
-SCENES = Layout("scenes", "", lambda root, store: None, open=_open_scenes, labels=presets.SCENES, class_files=())
+SCENES = Layout(
+    "scenes", "", lambda root, store: None, open=_open_scenes, labels=presets.SCENES, class_files=()
+)

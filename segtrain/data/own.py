@@ -20,7 +20,8 @@ from segtrain.data.labels.classes import label_space, with_sides
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of, reason_of
 
-# Each thread keeps the last item that it read, because name, size, and pixels of a sample are requested in turn.
+# Each thread keeps the last item that it read, because name, size, and pixels of a sample are
+# requested in turn.
 _LAST = threading.local()
 
 
@@ -31,7 +32,9 @@ def is_rgb(image: np.ndarray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Items:
-    """``items`` as a function from index to (image uint8 (H, W, 3), mask uint8 (H, W) of train ids). Picklable."""
+    """``items`` as a function from index to (image uint8 (H, W, 3), mask uint8 (H, W) of train
+    ids). Picklable.
+    """
 
     items: Any
     labels: LabelSpace
@@ -45,8 +48,15 @@ class _Items:
             return last[2], last[3]
         image, mask, name = self._item(index)
         if self.names.setdefault(index, name) != name:
-            message = f"{type(self.items).__name__}[{index}] has the id {name!r}, but had {self.names[index]!r} before"
-            raise DataError(f"{message}, or in `ids`: give each item one id", code="item-id-differs", index=index)
+            message = (
+                f"{type(self.items).__name__}[{index}] has the id {name!r}, but had "
+                f"{self.names[index]!r} before"
+            )
+            raise DataError(
+                f"{message}, or in `ids`: give each item one id",
+                code="item-id-differs",
+                index=index,
+            )
         self.sizes[index] = (mask.shape[0], mask.shape[1])
         _LAST.item = (self, index, image, mask)
         return image, mask
@@ -55,19 +65,36 @@ class _Items:
         where = f"{type(self.items).__name__}[{index}]"
         item = _answer(where, lambda: self.items[index], code="item-raised", index=index)
         if not isinstance(item, (tuple, list)) or len(item) != 3:
-            form = f"{len(item)} values" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
+            form = (
+                f"{len(item)} values"
+                if isinstance(item, (tuple, list))
+                else f"a {type(item).__name__}"
+            )
             message = f"{where} is {form}: return a tuple (image, mask, id)"
             raise DataError(message, code="item-form", index=index, found=form)
-        what = f"{where}: the image or the mask is not an array: np.asarray"  # for example, a tensor on a GPU
-        image, mask = _answer(what, lambda: tuple(map(np.asarray, item[:2])), code="item-form", index=index)
+        # for example, a tensor on a GPU
+        what = f"{where}: the image or the mask is not an array: np.asarray"
+        image, mask = _answer(
+            what, lambda: tuple(map(np.asarray, item[:2])), code="item-form", index=index
+        )
         item_id = item[2]
         where = f"{where} ({item_id})"
         if not is_rgb(image):
-            message = f"{where}: the image is {image.dtype} {image.shape}: return uint8 (H, W, 3) RGB from 0 to 255"
-            raise DataError(message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype))
+            message = (
+                f"{where}: the image is {image.dtype} {image.shape}: return uint8 (H, W, "
+                "3) RGB from 0 to 255"
+            )
+            raise DataError(
+                message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype)
+            )
         if image.shape[:2] != mask.shape[:2]:
-            message = f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask must have the image's size"
-            raise DataError(message, code="item-shape", index=index, image=image.shape, mask=mask.shape)
+            message = (
+                f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask "
+                "must have the image's size"
+            )
+            raise DataError(
+                message, code="item-shape", index=index, image=image.shape, mask=mask.shape
+            )
         name = item_id if isinstance(item_id, str) else f"{self.split}/{item_id}"
         return np.ascontiguousarray(image), self.labels.remap(mask, where), name
 
@@ -88,7 +115,9 @@ class _Items:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnDataset(GeneratedDataset):
-    """A split whose samples come from a dataset that was passed in. Nothing shows whether they have changed."""
+    """A split whose samples come from a dataset that was passed in. Nothing shows whether they have
+    changed.
+    """
 
     make: _Items
 
@@ -101,7 +130,9 @@ class OwnDataset(GeneratedDataset):
 
 
 def _answer(what: str, ask: Callable[[], Any], code: str, **values: Any) -> Any:
-    """What the user's code returns. Raises DataError with what it raises; ``code`` and ``values`` are its own."""
+    """What the user's code returns. Raises DataError with what it raises; ``code`` and ``values``
+    are its own.
+    """
     try:
         return ask()
     except SegtrainError:
@@ -117,11 +148,15 @@ def _listed(items: Any, attribute: str) -> list[Any]:
         values = getattr(items, attribute, None)
         return [] if values is None else list(values)
 
-    return list(_answer(f"the attribute {attribute} of {type(items).__name__}", read, code="dataset-raised"))
+    return list(
+        _answer(f"the attribute {attribute} of {type(items).__name__}", read, code="dataset-raised")
+    )
 
 
 def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> LabelSpace:
-    """Classes of ``data.classes``, of ``items.classes``, or ``default``. Raises ConfigError or DataError."""
+    """Classes of ``data.classes``, of ``items.classes``, or ``default``. Raises ConfigError or
+    DataError.
+    """
     if data.classes or data.label_map:
         return label_space(data, default)
     names = _listed(items, "classes")
@@ -129,9 +164,12 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
         return with_sides(space_of([Row(str(name)) for name in names], data.ignore_index), data)
     if default is None:
         message = (
-            f"{type(items).__name__} does not name its classes: set data.classes=[NAME, ...] in the config, or give "
+            f"{type(items).__name__} does not name its classes: set data.classes=[NAME, "
+            "...] in the config, or give "
         )
-        message += "the dataset an attribute `classes`, a list of names in the order of the mask's ids"
+        message += (
+            "the dataset an attribute `classes`, a list of names in the order of the mask's ids"
+        )
         raise ConfigError(message, code="classes-missing")
     return default
 
@@ -139,10 +177,11 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
 def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     """A map-style dataset as a split.
 
-    items: has ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W), id). Several threads
-    read it at once. A string id identifies the image in all splits: if the training and the validation split have the
-    same id, the image counts as one that is in both. The optional attribute ``ids`` gives all ids at once. Without it,
-    every item is read here, because a resumed run compares the ids. Raises DataError for an item that cannot be used.
+    items: has ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W),
+    id). Several threads read it at once. A string id identifies the image in all splits: if the
+    training and the validation split have the same id, the image counts as one that is in both. The
+    optional attribute ``ids`` gives all ids at once. Without it, every item is read here, because a
+    resumed run compares the ids. Raises DataError for an item that cannot be used.
     """
     name = type(items).__name__
     if isinstance(items, type) or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
@@ -150,7 +189,9 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
         raise DataError(message, code="dataset-form")
     count = _answer(f"len() of the dataset {name}", lambda: len(items), code="dataset-raised")
     if not count:
-        raise DataError(f"the dataset {name} has no items: len() is 0", code="dataset-empty", dataset=name)
+        raise DataError(
+            f"the dataset {name} has no items: len() is 0", code="dataset-empty", dataset=name
+        )
     ids = _listed(items, "ids")
     names = {i: k if isinstance(k, str) else f"{split}/{k}" for i, k in enumerate(ids)}
     read = _Items(items, labels, split, names, {})
@@ -161,6 +202,9 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     for index in range(count):
         earlier = indices.setdefault(read.name(index), index)
         if earlier != index:
-            message = f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: give each item its own"
+            message = (
+                f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: "
+                "give each item its own"
+            )
             raise DataError(message, code="ids-repeated", indexes=(earlier, index))
     return OwnDataset(name, split, labels, LazyEntries(count, read.entry), make=read)

@@ -1,7 +1,8 @@
-"""Makes one sample. Its random geometry is drawn first, so that only the pixels that the crop uses are decoded.
+"""Makes one sample. Its random geometry is drawn first, so that only the pixels that the crop uses
+are decoded.
 
-A sample depends only on (seed, epoch, index) and the files. The code uses no torch and keeps no state, so it is safe in
-any thread or process.
+A sample depends only on (seed, epoch, index) and the files. The code uses no torch and keeps no
+state, so it is safe in any thread or process.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ COLOR_BYTES = 56  # per sample: ten float32 color terms and four int32 borders, 
 
 
 def colors_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two views of uint8 [n * COLOR_BYTES]: float32 (n, 10) ``color_terms``, int32 (n, 4) top, left, bottom, right."""
+    """Two views of uint8 [n * COLOR_BYTES]: float32 (n, 10) ``color_terms``, int32 (n, 4) top,
+    left, bottom, right.
+    """
     rows = memory.reshape(-1, COLOR_BYTES)
     return rows[:, :40].view(np.float32), rows[:, 40:].view(np.int32)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One training sample to make, with the crop (height, width) and the random scale (min, max) of its step."""
+    """One training sample to make, with the crop (height, width) and the random scale (min, max) of
+    its step.
+    """
 
     index: int
     epoch: int
@@ -45,10 +50,12 @@ class Task:
 
 @dataclass(eq=False)
 class SampleMaker:
-    """Makes training samples of ``source``. It can be pickled, so that each worker process can have a copy.
+    """Makes training samples of ``source``. It can be pickled, so that each worker process can have
+    a copy.
 
-    ``transforms``: augmentation to use instead of ``data.transforms``, see ``transforms.Transforms``. ``floats``: the
-    form of normalized images, if they are wanted instead of levels.
+    ``transforms``: augmentation to use instead of ``data.transforms``, see
+    ``transforms.Transforms``. ``floats``: the form of normalized images, if they are wanted instead
+    of levels.
     """
 
     source: SampleSource
@@ -63,16 +70,24 @@ class SampleMaker:
         self.transforms = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
 
     def __call__(
-        self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None = None
+        self,
+        task: Task,
+        image_out: np.ndarray,
+        mask_out: np.ndarray,
+        colors_out: np.ndarray | None = None,
     ) -> None:
-        """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both contiguous.
+        """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both
+        contiguous.
 
-        ``colors_out``: uint8 [COLOR_BYTES]. If given, the color terms and the covered part are written there (see
-        ``colors_in``), and the crop keeps its colors: the device changes them. With ``floats``, ``image_out`` is uint8
-        [bytes], the memory of the normalized image. Raises DataError naming the file.
+        ``colors_out``: uint8 [COLOR_BYTES]. If given, the color terms and the covered part are
+        written there (see ``colors_in``), and the crop keeps its colors: the device changes them.
+        With ``floats``, ``image_out`` is uint8 [bytes], the memory of the normalized image. Raises
+        DataError naming the file.
         """
         try:
-            made = image_out = image_out if self.floats is None else self.floats.view(image_out, *task.crop)
+            made = image_out = (
+                image_out if self.floats is None else self.floats.view(image_out, *task.crop)
+            )
             if self.floats is not None and self.transforms is not None:
                 made = np.empty((*task.crop, 3), np.uint8)
             if self.transforms is None or self.data.transforms_mode == "after":
@@ -84,7 +99,9 @@ class SampleMaker:
         except Exception as error:
             raise named(self.source, task.index, error) from error
 
-    def _make(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None) -> None:
+    def _make(
+        self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None
+    ) -> None:
         labels, key = self.source.labels, (self.seed, task.epoch, task.index)
         with READ:
             record = self.source.record(task.index)
@@ -121,10 +138,14 @@ class SampleMaker:
             pair = image.copy(), mask.copy()  # the arrays of a cache must not change
         key = self.seed, task.epoch, task.index
         with AUGMENT:
-            self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))
+            self.transforms(
+                pair, (image_out, mask_out), key, str(self.source.entries[task.index].image)
+            )
 
 
-def make_whole(source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.ndarray) -> None:
+def make_whole(
+    source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.ndarray
+) -> None:
     """Write a whole image and its mask, for evaluation. Raises DataError naming the file."""
     try:
         with READ:
@@ -139,8 +160,16 @@ def named(source: SampleSource, index: int, error: Exception) -> SegtrainError:
     """``error`` as a SegtrainError whose message names the files of the sample."""
     if isinstance(error, SegtrainError):
         return error
-    files, reason = files_of(source, index), f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return DataError(f"{files}: {reason}: repair or remove the files", code="sample-failed", files=files, found=reason)
+    files, reason = (
+        files_of(source, index),
+        f"{type(error).__name__}: {' '.join(str(error).split())}",
+    )
+    return DataError(
+        f"{files}: {reason}: repair or remove the files",
+        code="sample-failed",
+        files=files,
+        found=reason,
+    )
 
 
 def files_of(source: SampleSource, index: int) -> str:
@@ -148,11 +177,14 @@ def files_of(source: SampleSource, index: int) -> str:
     return f"{entry.image} with {entry.mask}" if entry.mask else str(entry.image)
 
 
-def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None) -> tuple[str, ...]:
+def rehearse(
+    source: SampleSource, data: Data, seed: int, transforms: Any = None
+) -> tuple[str, ...]:
     """Make up to four samples twice, to check that the transforms give the same pixels again.
 
-    Returns the notes of the transforms for the user. Raises ConfigError if the pixels differ or a global random state
-    was used, because then no run could be resumed or repeated. Other errors are those of ``SampleMaker``.
+    Returns the notes of the transforms for the user. Raises ConfigError if the pixels differ or a
+    global random state was used, because then no run could be resumed or repeated. Other errors are
+    those of ``SampleMaker``.
     """
     maker = SampleMaker(source, data, seed, transforms)
     if maker.transforms is None or not len(source):
@@ -165,10 +197,18 @@ def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None
             maker(Task(index, epoch, data.crop, data.scale), *made[-1])
         moved = [name for name, state in _states().items() if state != before[name]]
         if moved or not all(map(np.array_equal, *made)):
-            why = f"draw from {' and '.join(moved)}" if moved else "give other pixels when they are called again"
-            message = f"data.transforms {why}, so no run can be resumed: let a function draw from its rng argument, "
+            why = (
+                f"draw from {' and '.join(moved)}"
+                if moved
+                else "give other pixels when they are called again"
+            )
+            message = (
+                f"data.transforms {why}, so no run can be resumed: let a function draw "
+                "from its rng argument, "
+            )
             message += (
-                "and a class from self.py_random and self.random_generator (albumentations) or torch (torchvision)"
+                "and a class from self.py_random and self.random_generator "
+                "(albumentations) or torch (torchvision)"
             )
             raise ConfigError(message, code="transforms-not-repeatable", found=why)
     return tuple(maker.transforms.notes)

@@ -1,12 +1,14 @@
 """Timing of the stages of a sample, by the thread that makes it.
 
     with READ: ...       bytes come from storage         with DECODE: ...    bytes become pixels
-    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            the rest, such as a copy into the batch
+    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            the rest, such as a
+    copy into the batch
 
-Time in a nested stage counts only for the inner one, so the stages of a sample add up to its time. The native decoder
-decodes, resizes, and places a crop in one call, which counts as DECODE. If bytes of a memory-mapped file are not in
-memory, this call also waits for the disk. Linux counts such page faults. If a sample had page faults, the time in which
-its thread neither ran on a core nor waited for one is moved from DECODE to READ.
+Time in a nested stage counts only for the inner one, so the stages of a sample add up to its time.
+The native decoder decodes, resizes, and places a crop in one call, which counts as DECODE. If bytes
+of a memory-mapped file are not in memory, this call also waits for the disk. Linux counts such page
+faults. If a sample had page faults, the time in which its thread neither ran on a core nor waited
+for one is moved from DECODE to READ.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from segtrain.base.cores import major_faults, runqueue_wait
 
 
 class Cost(NamedTuple):
-    """Sums over samples: wall seconds of the stages, CPU seconds of the threads, bytes read from storage.
+    """Sums over samples: wall seconds of the stages, CPU seconds of the threads, bytes read from
+    storage.
 
-    ``reads``, ``bytes2``, and ``bytes_s`` are sums over single reads: their number, bytes squared, and bytes times
-    seconds. They show which part of the read time grows with size.
+    ``reads``, ``bytes2``, and ``bytes_s`` are sums over single reads: their number, bytes squared,
+    and bytes times seconds. They show which part of the read time grows with size.
     """
 
     read: float = 0.0
@@ -35,7 +38,8 @@ class Cost(NamedTuple):
     reads: int = 0
     bytes2: float = 0.0
     bytes_s: float = 0.0
-    cpu_wait_s: float = 0.0  # run-queue wait, part of the wall time; 0 if the system does not count it
+    # run-queue wait, part of the wall time; 0 if the system does not count it
+    cpu_wait_s: float = 0.0
 
     def plus(self, other: Cost) -> Cost:
         return Cost(*(mine + more for mine, more in zip(self, other)))  # type: ignore[arg-type]
@@ -104,7 +108,11 @@ def begin() -> None:
     here = _here
     here.sums, here.bytes, here.read, here.moments = [0.0] * 4, 0, 0.0, (0, 0.0, 0.0)
     here.faults = major_faults()
-    here.cpu_wait, here.cpu, here.since = runqueue_wait() or 0.0, time.thread_time(), time.perf_counter()
+    here.cpu_wait, here.cpu, here.since = (
+        runqueue_wait() or 0.0,
+        time.thread_time(),
+        time.perf_counter(),
+    )
 
 
 def end() -> Cost:
@@ -135,7 +143,9 @@ class Made(NamedTuple):
 
 
 class StageTotals:
-    """Total cost of a pool's samples; while ``trace`` is a deque, each sample is also appended to it."""
+    """Total cost of a pool's samples; while ``trace`` is a deque, each sample is also appended to
+    it.
+    """
 
     def __init__(self) -> None:
         self.samples, self.cost = 0, Cost()

@@ -1,4 +1,6 @@
-"""Access to stored bytes: the interface of a store, the local disk behind it, and atomic writes of local files."""
+"""Access to stored bytes: the interface of a store, the local disk behind it, and atomic writes of
+local files.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,46 @@ from segtrain.errors import DataError
 if TYPE_CHECKING:
     from segtrain.data.bucket.ahead import ReadAhead
 
-# A process caches at most this many mappings of files, because each mapping holds a file descriptor.
+# A process caches at most this many mappings of files, because each mapping holds a file
+# descriptor.
 _MAPS = 128
-# After this many viewed bytes, a process releases its memory-mapped pages, so that its memory does not grow.
+# After this many viewed bytes, a process releases its memory-mapped pages, so that its memory does
+# not grow.
 _RESIDENT = 32 << 20
 _viewed = 0
 _alive: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 _FIX = "check the path and its permissions"
 _AGAIN = "fetch it or write it again"
-# Folders that systems and tools write beside the data, in lower case. Their copies of images are not samples.
-_SYSTEM = frozenset((
-    "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "~snapshot", "$recycle.bin",
-    "recycler", "__macosx", "__pycache__", "lost+found", "system volume information", "network trash folder",
-))  # fmt: skip
+# Folders that systems and tools write beside the data, in lower case. Their copies of images are
+# not samples.
+_SYSTEM = frozenset(
+    (
+        "@eadir",
+        "@recycle",
+        "@recently-snapshot",
+        "@tmp",
+        "#recycle",
+        "#snapshot",
+        "~snapshot",
+        "$recycle.bin",
+        "recycler",
+        "__macosx",
+        "__pycache__",
+        "lost+found",
+        "system volume information",
+        "network trash folder",
+    )
+)
 
 
 @lru_cache(4096)
 def system_folder(path: str) -> str:
-    """The first folder in a relative path that is hidden or written by a system, and so holds no data; or ""."""
-    return next((name for name in path.split("/") if name[:1] == "." != name or name.lower() in _SYSTEM), "")
+    """The first folder in a relative path that is hidden or written by a system, and so holds no
+    data; or "".
+    """
+    return next(
+        (name for name in path.split("/") if name[:1] == "." != name or name.lower() in _SYSTEM), ""
+    )
 
 
 class Check(NamedTuple):
@@ -51,9 +74,11 @@ class Check(NamedTuple):
 
 
 class Range(NamedTuple):
-    """``length`` bytes of a file from ``offset`` (-1: all to the end). Bytes from a bucket must match ``checks``.
+    """``length`` bytes of a file from ``offset`` (-1: all to the end). Bytes from a bucket must
+    match ``checks``.
 
-    ``within``: the range of the whole sample, which a cache keeps as one entry; None: this range is the whole sample.
+    ``within``: the range of the whole sample, which a cache keeps as one entry; None: this range is
+    the whole sample.
     """
 
     path: str
@@ -71,17 +96,21 @@ class FileStat(NamedTuple):
 
 
 class Store:
-    """Interface of a store from which a data set is read. Paths are strings with slashes; all methods are thread-safe.
+    """Interface of a store from which a data set is read. Paths are strings with slashes; all
+    methods are thread-safe.
 
-    A store implements ``list``, ``stat``, and ``read``, and overrides ``view`` and ``open`` if it can avoid a copy.
-    Every method raises DataError. A store must pickle to few bytes, since each worker process gets a copy.
+    A store implements ``list``, ``stat``, and ``read``, and overrides ``view`` and ``open`` if it
+    can avoid a copy. Every method raises DataError. A store must pickle to few bytes, since each
+    worker process gets a copy.
     """
 
-    # Whether this store has a cache. The cache keeps each sample that a pass over the data set reads as one entry.
+    # Whether this store has a cache. The cache keeps each sample that a pass over the data set
+    # reads as one entry.
     keeps = False
 
     def list(self, folder: str, ending: str) -> list[str]:
-        """Sorted names directly in ``folder`` with this ending, without hidden ones and system folders.
+        """Sorted names directly in ``folder`` with this ending, without hidden ones and system
+        folders.
 
         Empty if there is no such folder.
 
@@ -94,7 +123,9 @@ class Store:
         raise NotImplementedError
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """``length`` bytes from ``offset`` (None: all to the end). A file that ends earlier is an error."""
+        """``length`` bytes from ``offset`` (None: all to the end). A file that ends earlier is an
+        error.
+        """
         raise NotImplementedError
 
     def view(self, path: str, offset: int, length: int) -> memoryview:
@@ -110,7 +141,9 @@ class Store:
         return self.read(path)
 
     def mapped(self, path: str) -> memoryview:
-        """All bytes of a file that every process of this host needs, such as an index; memory-mapped if possible."""
+        """All bytes of a file that every process of this host needs, such as an index;
+        memory-mapped if possible.
+        """
         return self.view(path, 0, self.stat(path).size)
 
     def copied(self, path: str) -> str:
@@ -118,11 +151,15 @@ class Store:
         return path
 
     def scan(self, path: str) -> Callable[[int, int], memoryview]:
-        """``view`` of one file, for many small reads in ascending order, such as of the headers in a tar."""
+        """``view`` of one file, for many small reads in ascending order, such as of the headers in
+        a tar.
+        """
         return partial(self.view, path)
 
     def walk(self, folder: str) -> Iterator[str]:
-        """Paths of all files below a folder, relative to it, in any order; on a disk, without system folders."""
+        """Paths of all files below a folder, relative to it, in any order; on a disk, without
+        system folders.
+        """
         raise NotImplementedError
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -130,20 +167,27 @@ class Store:
         return io.BytesIO(self.read(path))
 
     def place(self, root: str) -> str:
-        """The folder ``root`` in the form that all paths of this store start with; here, an absolute path."""
+        """The folder ``root`` in the form that all paths of this store start with; here, an
+        absolute path.
+        """
         return os.path.abspath(root)
 
-    def read_ahead(self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int) -> ReadAhead | None:
-        """Start to fetch the ranges of the next samples. Fetching goes on until the result is closed.
+    def read_ahead(
+        self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int
+    ) -> ReadAhead | None:
+        """Start to fetch the ranges of the next samples. Fetching goes on until the result is
+        closed.
 
-        batch: samples per step. in_progress: samples that workers may hold at the same time. Returns None if the store
-        needs no read-ahead.
+        batch: samples per step. in_progress: samples that workers may hold at the same time.
+        Returns None if the store needs no read-ahead.
         """
         return None
 
 
 class LocalDisk(Store):
-    """Files of this machine. ``view`` memory-maps them: no copy, and the processes of a host share the pages."""
+    """Files of this machine. ``view`` memory-maps them: no copy, and the processes of a host share
+    the pages.
+    """
 
     def __reduce__(self) -> str:
         return "LOCAL"
@@ -152,8 +196,14 @@ class LocalDisk(Store):
         try:
             with os.scandir(folder) as found:
                 if ending == "/":
-                    return sorted(f"{e.name}/" for e in found if e.is_dir() and not system_folder(e.name))
-                return sorted(e.name for e in found if e.name.endswith(ending) and e.name[0] != "." and e.is_file())
+                    return sorted(
+                        f"{e.name}/" for e in found if e.is_dir() and not system_folder(e.name)
+                    )
+                return sorted(
+                    e.name
+                    for e in found
+                    if e.name.endswith(ending) and e.name[0] != "." and e.is_file()
+                )
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -207,9 +257,11 @@ LOCAL = LocalDisk()
 
 @contextmanager
 def opened(path: Union[str, os.PathLike[str]], name: str = "") -> Iterator[BinaryIO]:
-    """Open a regular local file for reading; ``name`` is for messages. Read errors in the block become DataError too.
+    """Open a regular local file for reading; ``name`` is for messages. Read errors in the block
+    become DataError too.
 
-    A FIFO, a socket, or a device is refused at once, because reading it might wait for a writer or never end.
+    A FIFO, a socket, or a device is refused at once, because reading it might wait for a writer or
+    never end.
     """
     name = name or os.fspath(path)
     try:
@@ -218,7 +270,8 @@ def opened(path: Union[str, os.PathLike[str]], name: str = "") -> Iterator[Binar
             yield stream
     except OSError as error:
         with contextlib.suppress(OSError):
-            _refuse_other_kinds(os.stat(path).st_mode, name)  # a socket or a folder cannot be opened
+            # a socket or a folder cannot be opened
+            _refuse_other_kinds(os.stat(path).st_mode, name)
         raise _unreadable(name, error) from None
 
 
@@ -233,7 +286,8 @@ def _refuse_other_kinds(mode: int, name: str) -> None:
 
 @contextmanager
 def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
-    """A local file to write and read. When the block ends, it is flushed to the disk and replaces ``path`` atomically.
+    """A local file to write and read. When the block ends, it is flushed to the disk and replaces
+    ``path`` atomically.
 
     Until then it has a hidden name in the same folder, or in ``folder`` on the same disk.
     Raises DataError if it cannot be written. After any error it is removed.
@@ -249,10 +303,13 @@ def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
         raise DataError(message, code="file-unwritable", file=path, found=reason) from None
 
 
-# Views that are in use keep a mapping alive after it has left this cache. Any thread may call this function.
+# Views that are in use keep a mapping alive after it has left this cache. Any thread may call this
+# function.
 @lru_cache(_MAPS)
 def _mapped(path: str, inode: int, size: int, mtime_ns: int) -> memoryview:
-    """The mapped file. Another file under the same name has another inode, size, or time, and so another mapping."""
+    """The mapped file. Another file under the same name has another inode, size, or time, and so
+    another mapping.
+    """
     if not size:
         raise DataError(f"{path}: the file has 0 bytes: {_AGAIN}", code="file-empty", file=path)
     with open(path, "rb") as stream:
@@ -262,7 +319,9 @@ def _mapped(path: str, inode: int, size: int, mtime_ns: int) -> memoryview:
 
 
 def _release_pages() -> None:
-    """Release the pages of all mappings. Nothing is lost: a page that is needed again comes from the file again."""
+    """Release the pages of all mappings. Nothing is lost: a page that is needed again comes from
+    the file again.
+    """
     for reference in _alive.valuerefs():
         content = reference()
         if content is not None and hasattr(mmap, "MADV_DONTNEED"):
@@ -276,5 +335,11 @@ def _too_short(path: str, size: int, needed: int) -> DataError:
 
 def _unreadable(path: str, error: Exception) -> DataError:
     reason = getattr(error, "strerror", None) or str(error)
-    fix = "raise the limit of open files (ulimit -n)" if getattr(error, "errno", 0) == errno.EMFILE else _FIX
-    return DataError(f"{path}: cannot be read ({reason}): {fix}", code="file-unreadable", file=path, found=reason)
+    fix = (
+        "raise the limit of open files (ulimit -n)"
+        if getattr(error, "errno", 0) == errno.EMFILE
+        else _FIX
+    )
+    return DataError(
+        f"{path}: cannot be read ({reason}): {fix}", code="file-unreadable", file=path, found=reason
+    )

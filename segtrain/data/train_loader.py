@@ -1,8 +1,9 @@
 """Loaders that read samples from storage and make batches of them, before the device needs them.
 
-Workers (threads or processes, see workers/pool.py) write each sample directly into its part of the batch: uint8, in
-memory that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, index), so the
-workers affect only speed. Finished batches wait in a queue of limited length.
+Workers (threads or processes, see workers/pool.py) write each sample directly into its part of the
+batch: uint8, in memory that is allocated once and reused (see workers/memory.py). A sample depends
+only on (seed, epoch, index), so the workers affect only speed. Finished batches wait in a queue of
+limited length.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ _HEADER_READERS, _HEADERS = 64, 4
 
 @dataclass
 class Batch:
-    """One micro-batch of one rank. Its tensors are in reused memory: clone them to keep them beyond the next step."""
+    """One micro-batch of one rank. Its tensors are in reused memory: clone them to keep them beyond
+    the next step.
+    """
 
-    images: torch.Tensor  # uint8 (n, H, W, 3), RGB; or normalized (n, 3, H, W), if the loader makes floats
+    # uint8 (n, H, W, 3), RGB; or normalized (n, 3, H, W), if the loader makes floats
+    images: torch.Tensor
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     indices: np.ndarray  # int64 [n], of the samples in the data set
     epochs: np.ndarray  # int64 [n]
@@ -57,35 +61,46 @@ class Batch:
 
 
 def worker_kind(data: Data) -> str:
-    """'thread' or 'process'. auto means threads, because decoders release the GIL, but processes for user transforms.
+    """'thread' or 'process'. auto means threads, because decoders release the GIL, but processes
+    for user transforms.
 
-    A RAM cache needs threads, because each process would keep its own copy of the images: with it, auto means threads.
+    A RAM cache needs threads, because each process would keep its own copy of the images: with it,
+    auto means threads.
     """
     kind = data.worker_kind
     if kind == "auto":
         local = data.helpers != "ray-data"  # samples are made here
         kind = (
-            "process" if local and data.transforms and data.cache != "ram" and hasattr(socket, "send_fds") else "thread"
+            "process"
+            if local and data.transforms and data.cache != "ram" and hasattr(socket, "send_fds")
+            else "thread"
         )
     return kind
 
 
 def colors_on_device(data: Data, device: str) -> bool:
-    """Whether color jitter runs on the device. auto: on CUDA, unless rotation or user transforms run after it."""
+    """Whether color jitter runs on the device. auto: on CUDA, unless rotation or user transforms
+    run after it.
+    """
     after = data.transforms or data.rotate
-    return data.color_jitter_on == "device" or (data.color_jitter_on == "auto" and device == "cuda" and not after)
+    return data.color_jitter_on == "device" or (
+        data.color_jitter_on == "auto" and device == "cuda" and not after
+    )
 
 
 class TrainLoader(Loader):
-    """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
+    """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches:
+    ``list[Batch]``.
 
-    ``crop_and_scale(step)`` returns the crop (height, width) and the random scale (min, max). ``workers=0`` reads in
-    the consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers to
-    use instead of ``workers`` workers of ``kind``. ``autoscaler``: sets the number of workers. ``transforms``: objects
-    that replace ``data.transforms``. ``colors``: the device does color jitter, with parameters in the Batch.
-    ``floats``: the workers normalize the images, in this form (not with ``colors``). ``lends``: the memory of a Batch
-    is reused only when its tensors are gone, so they need no copies. Raises ConfigError if the batch is too small for
-    the ranks, DataError if there are no samples or a file is bad.
+    ``crop_and_scale(step)`` returns the crop (height, width) and the random scale (min, max).
+    ``workers=0`` reads in the consumer's thread. ``prefetch`` micro-batches (at least one step) are
+    made ahead. ``pool``: shared workers to use instead of ``workers`` workers of ``kind``.
+    ``autoscaler``: sets the number of workers. ``transforms``: objects that replace
+    ``data.transforms``. ``colors``: the device does color jitter, with parameters in the Batch.
+    ``floats``: the workers normalize the images, in this form (not with ``colors``). ``lends``: the
+    memory of a Batch is reused only when its tensors are gone, so they need no copies. Raises
+    ConfigError if the batch is too small for the ranks, DataError if there are no samples or a file
+    is bad.
     """
 
     def __init__(
@@ -114,13 +129,23 @@ class TrainLoader(Loader):
     ) -> None:
         if not len(dataset):
             samples(seed, 0, 0, 0)  # raises DataError
-        super().__init__(workers, kind, pool, max(1, prefetch // accumulate), pin_memory, autoscaler)
+        super().__init__(
+            workers, kind, pool, max(1, prefetch // accumulate), pin_memory, autoscaler
+        )
         self.dataset: SampleSource = dataset
         if data.cache == "ram" and not isinstance(dataset, RamCache):
             self.dataset = RamCache(dataset)
         self.maker = SampleMaker(self.dataset, data, seed, transforms, floats)
-        self.seed, self.batch_size, self.colors, self.floats, self.lends = seed, batch_size, colors, floats, lends
-        self.parts = [rank_slice(batch_size, world, rank, accumulate, micro) for micro in range(accumulate)]
+        self.seed, self.batch_size, self.colors, self.floats, self.lends = (
+            seed,
+            batch_size,
+            colors,
+            floats,
+            lends,
+        )
+        self.parts = [
+            rank_slice(batch_size, world, rank, accumulate, micro) for micro in range(accumulate)
+        ]
         self.first_step, self.last_step = first_step, last_step
         self.crop_and_scale = crop_and_scale or (lambda step: (data.crop, data.scale))
 
@@ -129,18 +154,24 @@ class TrainLoader(Loader):
 
     def _order(self) -> Iterator[np.ndarray]:
         for step in range(self.first_step, self.last_step):
-            _, indices = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
+            _, indices = samples(
+                self.seed, len(self.dataset), step * self.batch_size, self.batch_size
+            )
             yield np.concatenate([indices[part] for part in self.parts])
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         for step in range(self.first_step, self.last_step):
-            epochs, indices = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
+            epochs, indices = samples(
+                self.seed, len(self.dataset), step * self.batch_size, self.batch_size
+            )
             crop, scale = self.crop_and_scale(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
             size = sum(offsets(shape, 0, self.floats)[-1] for shape in shapes)
             batch, start = BatchTask(self.maker, ring.take(size), []), 0
             for part, shape in zip(self.parts, shapes):
-                tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(indices[part], epochs[part])]
+                tasks = [
+                    Task(int(i), int(e), crop, scale) for i, e in zip(indices[part], epochs[part])
+                ]
                 numbers = indices[part].tolist()
                 images, masks, memory = batch.lay_out(
                     self.dataset, tasks, numbers, shape, start, self.colors, self.floats
@@ -154,7 +185,9 @@ class TrainLoader(Loader):
 
 
 def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
-    """Height and width of every image. Headers in a bucket are read in threads, because each one takes a round trip."""
+    """Height and width of every image. Headers in a bucket are read in threads, because each one
+    takes a round trip.
+    """
     if dataset.store is LOCAL:
         return [dataset.size(index) for index in range(len(dataset))]
 
@@ -162,14 +195,18 @@ def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
         return [dataset.size(index) for index in range(begin, min(begin + _HEADERS, len(dataset)))]
 
     with ThreadPoolExecutor(_HEADER_READERS) as pool:
-        return [size for sizes in pool.map(part, range(0, len(dataset), _HEADERS)) for size in sizes]
+        return [
+            size for sizes in pool.map(part, range(0, len(dataset), _HEADERS)) for size in sizes
+        ]
 
 
 class EvalLoader(Loader):
-    """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3), masks uint8 (n, H, W).
+    """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3),
+    masks uint8 (n, H, W).
 
-    The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers. ``sizes``: those of all images of the
-    data set, if they are known; otherwise the header of the first image in each group is read.
+    The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers. ``sizes``: those
+    of all images of the data set, if they are known; otherwise the header of the first image in
+    each group is read.
     """
 
     def __init__(
@@ -202,6 +239,8 @@ class EvalLoader(Loader):
                 raise named(self.dataset, group[0], error) from error
             shape = (len(indices), height, width)
             batch = BatchTask(maker, ring.take(offsets(shape)[-1]))
-            images, masks, _ = batch.lay_out(self.dataset, indices.tolist(), indices.tolist(), shape)
+            images, masks, _ = batch.lay_out(
+                self.dataset, indices.tolist(), indices.tolist(), shape
+            )
             batch.result = (indices, images, masks)
             yield batch

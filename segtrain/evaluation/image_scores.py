@@ -17,10 +17,11 @@ from segtrain.observe.image_table import ImageRow
 class ImageScores:
     """One value per image, in the order of the split; bitwise identical on any number of ranks.
 
-    ``miou`` is the mean IoU over the classes in the truth or the prediction of the image, as ``Scores`` computes it
-    from the confusion of this image. The mean of these values is not the mIoU of the split, which adds up all
-    confusions first. ``worst`` is the class with the lowest IoU in the image; on a tie, the class with the largest
-    union of truth and prediction. If all pixels are void, the scores are NaN and ``worst`` is -1.
+    ``miou`` is the mean IoU over the classes in the truth or the prediction of the image, as
+    ``Scores`` computes it from the confusion of this image. The mean of these values is not the
+    mIoU of the split, which adds up all confusions first. ``worst`` is the class with the lowest
+    IoU in the image; on a tie, the class with the largest union of truth and prediction. If all
+    pixels are void, the scores are NaN and ``worst`` is -1.
     """
 
     miou: np.ndarray  # float64 (N,)
@@ -54,7 +55,9 @@ class ImageScores:
         return [int(index) for index in order[: int(np.isfinite(self.miou).sum())]]
 
     def extremes(self, count: int) -> tuple[list[int], list[int]]:
-        """The ``count`` worst images, the worst first, and the ``count`` best, the best first; none is in both."""
+        """The ``count`` worst images, the worst first, and the ``count`` best, the best first; none
+        is in both.
+        """
         order = self.ranked()
         worst = order[: min(count, (len(order) + 1) // 2)]
         best = order[::-1][: min(count, len(order) // 2)]
@@ -71,11 +74,19 @@ class ImageScores:
         if worst < 0:
             return ImageRow(image, None, None, 0)
         return ImageRow(
-            image, float(self.miou[index]), float(self.accuracy[index]), int(self.pixels[index]),
-            dataset.labels.names[worst], float(self.worst_iou[index]),
-        )  # fmt: skip
+            image,
+            float(self.miou[index]),
+            float(self.accuracy[index]),
+            int(self.pixels[index]),
+            dataset.labels.names[worst],
+            float(self.worst_iou[index]),
+        )
 
 
 def counts(confusions: Tensor) -> Tensor:
-    """Correct, true, and predicted pixels of each class: confusions int64 (n, C, C) to counts (n, 3, C)."""
-    return torch.stack([confusions.diagonal(dim1=1, dim2=2), confusions.sum(2), confusions.sum(1)], 1)
+    """Correct, true, and predicted pixels of each class: confusions int64 (n, C, C) to counts (n,
+    3, C).
+    """
+    return torch.stack(
+        [confusions.diagonal(dim1=1, dim2=2), confusions.sum(2), confusions.sum(1)], 1
+    )

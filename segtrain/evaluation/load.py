@@ -27,19 +27,22 @@ def load_run(
 ) -> tuple[SegModel, Config, LabelSpace]:
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
-    run_dir: a run folder or an exported folder. An exported folder holds one set of weights, and only a part of the
-    config (see ``exported_config``).
-    which: the ``best`` checkpoint by validation mIoU (the newest if nothing has been scored yet), or the ``last`` one.
-    Both load the moving average of the weights if the run keeps one.
+    run_dir: a run folder or an exported folder. An exported folder holds one set of weights, and
+    only a part of the config (see ``exported_config``).
+    which: the ``best`` checkpoint by validation mIoU (the newest if nothing has been scored yet),
+    or the ``last`` one. Both load the moving average of the weights if the run keeps one.
     module: the network, if the run was trained with the user's own module.
-    Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing, damaged, or do not fit.
+    Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing,
+    damaged, or do not fit.
     """
     run_dir = Path(run_dir)
     if (run_dir / "model.json").is_file() and not (run_dir / "config.yaml").is_file():
         model, facts = load_export(run_dir, module)
         return model, exported_config(facts), LabelSpace.from_dict(facts["labels"])
     config, labels = read_description(run_dir)
-    network = _network(config.model, labels.num_classes, read_parts(run_dir).get("model", ""), module, str(run_dir))
+    network = _network(
+        config.model, labels.num_classes, read_parts(run_dir).get("model", ""), module, str(run_dir)
+    )
     weights, network.origin = load_best(run_dir, which)
     return _filled(network, weights, str(run_dir)), config, labels
 
@@ -54,12 +57,16 @@ def read_description(run_dir: str | Path) -> tuple[Config, LabelSpace]:
     try:
         return config, LabelSpace.from_dict(json_text.parse(read_text(file)))
     except (OSError, ValueError, DataError) as error:
-        reason = "not valid JSON" if isinstance(error, ValueError) else getattr(error, "strerror", error)
+        reason = (
+            "not valid JSON" if isinstance(error, ValueError) else getattr(error, "strerror", error)
+        )
         why = f"cannot read {file} ({reason}): start the training again, which writes it"
         raise CheckpointError(why, code="labels-unreadable", file=str(file)) from None
 
 
-def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[SegModel, dict[str, Any]]:
+def load_export(
+    folder: str | Path, module: nn.Module | None = None
+) -> tuple[SegModel, dict[str, Any]]:
     """The model of an exported folder in evaluation mode, and the content of its model.json.
 
     module: the network, if the run was trained with the user's own module.
@@ -75,14 +82,20 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[Se
         digest, name = facts["weights"]["sha256"], (facts.get("module") or "").strip()
         config, classes = exported_config(facts), LabelSpace.from_dict(facts["labels"]).num_classes
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
-        why = f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again"
+        why = (
+            f"{folder} is not a complete export ({type(error).__name__}: {error}): export the "
+            "run again"
+        )
         raise CheckpointError(why, code="export-incomplete") from None
     try:
         if hashlib.sha256(content).hexdigest() != digest:
             raise ValueError("another checksum")
         weights = load(content)
     except Exception as error:  # safetensors raises errors of many types
-        why = f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json ({error})"
+        why = (
+            f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json "
+            f"({error})"
+        )
         raise CheckpointError(f"{why}: export the run again", code="export-damaged") from None
     network = _network(config.model, classes, name, module, str(folder))
     network.origin = Origin(license=str(facts.get("license", ""))).changed(config.data)
@@ -97,16 +110,23 @@ def exported_config(facts: Mapping[str, Any]) -> Config:
     return make_config({"model": facts["model"], "eval": facts["eval"], "data": data}, "model.json")
 
 
-def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str) -> SegModel:
-    """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained file is fetched."""
+def assemble(
+    settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str
+) -> SegModel:
+    """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained
+    file is fetched.
+    """
     return _filled(_network(settings, num_classes, "", None, source), weights, source)
 
 
-def _network(settings: Model, num_classes: int, name: str, module: nn.Module | None, source: str) -> SegModel:
-    """The network that ``settings`` describe, or the user's own: ``module``, or a new instance of the class ``name``.
+def _network(
+    settings: Model, num_classes: int, name: str, module: nn.Module | None, source: str
+) -> SegModel:
+    """The network that ``settings`` describe, or the user's own: ``module``, or a new instance of
+    the class ``name``.
 
-    A name in a run folder is never imported, so the class must already be imported, and must take no arguments.
-    Otherwise raises ConfigError, which asks the user to pass the module.
+    A name in a run folder is never imported, so the class must already be imported, and must take
+    no arguments. Otherwise raises ConfigError, which asks the user to pass the module.
     """
     if not name and module is None:
         return build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
@@ -117,17 +137,25 @@ def _network(settings: Model, num_classes: int, name: str, module: nn.Module | N
             module = kind()
     if module is None:
         fix = (
-            f"pass model={attribute}(...) to segtrain.load, segtrain.evaluate, or segtrain.export(folder, out, model=)"
+            f"pass model={attribute}(...) to segtrain.load, segtrain.evaluate, or "
+            "segtrain.export(folder, out, model=)"
         )
-        raise ConfigError(f"{source} was trained with the module {name}: {fix}", code="own-model-missing")
+        raise ConfigError(
+            f"{source} was trained with the module {name}: {fix}", code="own-model-missing"
+        )
     return as_seg_model(module, num_classes)
 
 
 def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> SegModel:
-    """``model`` with ``weights``, in evaluation mode. Raises CheckpointError for weights that do not fit."""
+    """``model`` with ``weights``, in evaluation mode. Raises CheckpointError for weights that do
+    not fit.
+    """
     remarks = misfits(model.state_dict(), weights)
     if remarks:
-        why = f"the weights of {source} do not fit {type(model).__name__} with {model.num_classes} classes"
+        why = (
+            f"the weights of {source} do not fit {type(model).__name__} with "
+            f"{model.num_classes} classes"
+        )
         fix = "build the network as for the training, with its config and labels"
         text = f"{why} ({len(remarks)} tensors; {remarks[0]}): {fix}"
         raise CheckpointError(text, code="weights-unfit", source=source, found=remarks)

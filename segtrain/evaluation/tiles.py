@@ -1,8 +1,11 @@
-"""Prediction for images of any size: in one pass, in sliding windows, at several scales, and also mirrored.
+"""Prediction for images of any size: in one pass, in sliding windows, at several scales, and also
+mirrored.
 
-``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W). If several forward passes cover a pixel,
-their softmax probabilities are averaged. Windows at the border are shifted inward, never padded.
-To save memory, logits exist for one window at a time, and ``strips`` holds the sums of one row of windows.
+``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W). If several forward
+passes cover a pixel, their softmax probabilities are averaged. Windows at the border are shifted
+inward, never padded.
+To save memory, logits exist for one window at a time, and ``strips`` holds the sums of one row of
+windows.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ Forward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class View:
-    """How an image is predicted: in windows of size ``tile`` that overlap by the fraction ``overlap``, at ``scales``.
+    """How an image is predicted: in windows of size ``tile`` that overlap by the fraction
+    ``overlap``, at ``scales``.
 
-    ``flip``: also predict the mirrored image. All predictions are averaged. ``mirror``: see ``LabelSpace``.
+    ``flip``: also predict the mirrored image. All predictions are averaged. ``mirror``: see
+    ``LabelSpace``.
     """
 
     tile: Size | None = None
@@ -36,12 +41,16 @@ class View:
 
     @classmethod
     def of(cls, settings: config.Eval, base_scale: float, mirror: tuple[int, ...] = ()) -> View:
-        """The view of ``settings``, with scales times ``data.base_scale``, so that object sizes are as in training."""
+        """The view of ``settings``, with scales times ``data.base_scale``, so that object sizes are
+        as in training.
+        """
         scales = tuple(scale * base_scale for scale in settings.scales)
         return cls(settings.tile, settings.overlap, scales, settings.flip, mirror)
 
     def is_single(self, size: Size) -> bool:
-        """Whether one forward pass covers an image of ``size``, so that nothing needs to be averaged."""
+        """Whether one forward pass covers an image of ``size``, so that nothing needs to be
+        averaged.
+        """
         return self.windows(size) == 1
 
     def windows(self, size: Size) -> int:
@@ -57,14 +66,17 @@ class View:
         for scale in self.scales:
             height, width = scaled(size, scale)
             tile = self.tile or (height, width)
-            count = len(starts(height, tile[0], self.overlap)) * len(starts(width, tile[1], self.overlap))
+            count = len(starts(height, tile[0], self.overlap)) * len(
+                starts(width, tile[1], self.overlap)
+            )
             yield count * (2 if self.flip else 1), (min(tile[0], height), min(tile[1], width))
 
 
 def starts(length: int, tile: int, overlap: float) -> list[int]:
     """First pixel of each window along one axis; the last window is shifted to end at the border.
 
-    Neighbors overlap by the fraction ``overlap`` (the last two may overlap more). [0] if one tile covers the axis.
+    Neighbors overlap by the fraction ``overlap`` (the last two may overlap more). [0] if one tile
+    covers the axis.
     """
     if length <= tile:
         return [0]
@@ -72,7 +84,9 @@ def starts(length: int, tile: int, overlap: float) -> list[int]:
     return [*range(0, length - tile, step), length - tile]
 
 
-def coverage(length: int, tile: int, begins: list[int], device: torch.device | None = None) -> Tensor:
+def coverage(
+    length: int, tile: int, begins: list[int], device: torch.device | None = None
+) -> Tensor:
     """How many windows cover each pixel of an axis, at least 1: float32 (length,)."""
     counts = torch.zeros(length, device=device)
     for start in begins:
@@ -81,7 +95,8 @@ def coverage(length: int, tile: int, begins: list[int], device: torch.device | N
 
 
 def nearest(masks: Tensor, size: Size) -> Tensor:
-    """Label masks (N, H, W) of any integer type, resized to (N, h, w): the label at the center of each new pixel.
+    """Label masks (N, H, W) of any integer type, resized to (N, h, w): the label at the center of
+    each new pixel.
 
     The index is computed in integers, so that it is the same on every platform.
     """
@@ -94,7 +109,9 @@ def nearest(masks: Tensor, size: Size) -> Tensor:
 
 
 def resize(images: Tensor, size: Size) -> Tensor:
-    """Images float (N, 3, H, W) at another size, bilinear, with an antialiasing filter where they shrink."""
+    """Images float (N, 3, H, W) at another size, bilinear, with an antialiasing filter where they
+    shrink.
+    """
     if tuple(images.shape[-2:]) == tuple(size):
         return images
     shrinks = size[0] < images.shape[-2] or size[1] < images.shape[-1]
@@ -107,7 +124,9 @@ def scaled(size: Size, scale: float) -> Size:
 
 
 def _probabilities(forward: Forward, crop: Tensor, view: View) -> Tensor:
-    """Softmax probabilities float32 (N, C, h, w) of a crop; ``view.flip``: averaged with its mirror image's."""
+    """Softmax probabilities float32 (N, C, h, w) of a crop; ``view.flip``: averaged with its mirror
+    image's.
+    """
     mean = forward(crop).float().softmax(1)
     if not view.flip:
         return mean
@@ -117,11 +136,14 @@ def _probabilities(forward: Forward, crop: Tensor, view: View) -> Tensor:
     return (mean + mirrored).mul_(0.5)
 
 
-def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -> Iterator[tuple[int, Tensor]]:
-    """Slide windows over images (N, 3, H, W); yield finished rows from top to bottom as (top, scores (N, C, rows, W)).
+def strips(
+    forward: Forward, images: Tensor, view: View, logits: bool = False
+) -> Iterator[tuple[int, Tensor]]:
+    """Slide windows over images (N, 3, H, W); yield finished rows from top to bottom as (top,
+    scores (N, C, rows, W)).
 
-    scores: the mean probabilities over all windows that cover a pixel. With ``logits``, they are the logits, which
-    requires that one forward pass covers the image. Ignores ``view.scales``.
+    scores: the mean probabilities over all windows that cover a pixel. With ``logits``, they are
+    the logits, which requires that one forward pass covers the image. Ignores ``view.scales``.
     """
     height, width = images.shape[-2:]
     if logits:
@@ -148,11 +170,13 @@ def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -
         total[:, :, : tile_height - done] = kept
 
 
-def predict_scores(forward: Forward, images: Tensor, view: View = View(), size: Size | None = None) -> Tensor:
+def predict_scores(
+    forward: Forward, images: Tensor, view: View = View(), size: Size | None = None
+) -> Tensor:
     """Scores float32 (N, C, h, w) of images (N, 3, H, W) at ``size`` (default: the images' own).
 
-    Probabilities are resized to ``size`` (bilinear) and averaged over the scales. If one forward pass covers the image,
-    the scores are logits.
+    Probabilities are resized to ``size`` (bilinear) and averaged over the scales. If one forward
+    pass covers the image, the scores are logits.
     """
     own = (images.shape[-2], images.shape[-1])
     size = size or own
@@ -174,10 +198,11 @@ def predict_ids(
     size: Size | None = None,
     nonfinite: list[Tensor] | None = None,
 ) -> Tensor:
-    """Class ids (N, h, w) of images (N, 3, H, W): the class with the highest score, on a tie the lowest id.
+    """Class ids (N, h, w) of images (N, 3, H, W): the class with the highest score, on a tie the
+    lowest id.
 
-    At one scale and at the image's own size, each strip becomes ids at once, so full-size scores are never in memory.
-    nonfinite: see ``predict_classes``.
+    At one scale and at the image's own size, each strip becomes ids at once, so full-size scores
+    are never in memory. nonfinite: see ``predict_classes``.
     """
     own = (images.shape[-2], images.shape[-1])
     if tuple(size or own) != own or len(view.scales) > 1 or scaled(own, view.scales[0]) != own:

@@ -34,11 +34,14 @@ OUTAGE_S = 60.0  # longest outage of a bucket that an upload waits for
 
 @dataclass(frozen=True)
 class Export:
-    """The files of an export, and how closely the ONNX file agrees with torch (None: no ONNX file)."""
+    """The files of an export, and how closely the ONNX file agrees with torch (None: no ONNX
+    file).
+    """
 
     files: tuple[Path, ...]
     onnx: Union[dict[str, Any], None] = None  # see ``onnx_file.write_onnx``; also in model.json
-    urls: tuple[str, ...] = ()  # URLs of the files if the export is in a bucket; ``files`` is then empty
+    # URLs of the files if the export is in a bucket; ``files`` is then empty
+    urls: tuple[str, ...] = ()
 
 
 def export(
@@ -53,17 +56,20 @@ def export(
 ) -> Export:
     """Write ``weights.safetensors``, ``model.json``, and ``model.onnx`` into the folder ``out``.
 
-    ``out`` may be in a bucket (``gs://BUCKET/FOLDER``). The files are first written to a temporary folder, so an error
-    there leaves the files in ``out`` unchanged. Then they are moved to ``out`` one by one, model.json last.
+    ``out`` may be in a bucket (``gs://BUCKET/FOLDER``). The files are first written to a temporary
+    folder, so an error there leaves the files in ``out`` unchanged. Then they are moved to ``out``
+    one by one, model.json last.
 
-    model.onnx has the input ``images``, uint8 (N, H, W, 3) RGB, and the outputs ``classes``, uint8 (N, H, W), and
-    ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and cropping. N, H, and W are dynamic if
-    an exporter supports that and no ``size`` (H, W) is given. Otherwise, N is 1, and (H, W) is ``size`` (default: the
-    training crop). ``opset``: of the file (default: the newest that the exporter supports, up to 18). The file is
-    checked with onnxruntime on random pixels: no logit may differ from torch's by more than a thousandth of the largest
+    model.onnx has the input ``images``, uint8 (N, H, W, 3) RGB, and the outputs ``classes``, uint8
+    (N, H, W), and ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and
+    cropping. N, H, and W are dynamic if an exporter supports that and no ``size`` (H, W) is given.
+    Otherwise, N is 1, and (H, W) is ``size`` (default: the training crop). ``opset``: of the file
+    (default: the newest that the exporter supports, up to 18). The file is checked with onnxruntime
+    on random pixels: no logit may differ from torch's by more than a thousandth of the largest
     logit.
     model: the network, if the run was trained with a module of your own.
-    Raises MissingExtra, ConfigError for an unknown format, and SegtrainError if no exporter succeeds.
+    Raises MissingExtra, ConfigError for an unknown format, and SegtrainError if no exporter
+    succeeds.
     """
     if is_bucket(str(out)):
         with tempfile.TemporaryDirectory() as local:
@@ -77,13 +83,17 @@ def export(
         require_onnx()
     network, config, labels = load_run(run_dir, which, model)
     facts = describe(config, labels, network, Path(run_dir), which)
-    module = read_parts(Path(run_dir)).get("model", "") or (type(model).__qualname__ if model is not None else "")
+    module = read_parts(Path(run_dir)).get("model", "") or (
+        type(model).__qualname__ if model is not None else ""
+    )
     if module:
         facts["module"] = module
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f"{_clean(folder)}{os.getpid()}-", dir=folder) as partial:
+        with tempfile.TemporaryDirectory(
+            prefix=f"{_clean(folder)}{os.getpid()}-", dir=folder
+        ) as partial:
             onnx, names = None, ["model.json"]
             if "safetensors" in formats:
                 facts["weights"] = _write_weights(network, Path(partial, "weights.safetensors"))
@@ -92,13 +102,17 @@ def export(
                 plain = network
                 if not module:
                     settings = config.model.model_copy(update={"fast": False})
-                    plain = assemble(settings, labels.num_classes, network.state_dict(), str(run_dir))
+                    plain = assemble(
+                        settings, labels.num_classes, network.state_dict(), str(run_dir)
+                    )
                 path = Path(partial, "model.onnx")
                 onnx = facts["onnx"] = write_onnx(
                     network, path, size or config.data.crop, opset, facts, plain, not size
                 )
                 names.append("model.onnx")
-            Path(partial, "model.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            Path(partial, "model.json").write_text(
+                json.dumps(facts, indent=1) + "\n", encoding="utf-8"
+            )
             # model.json is moved last, because it holds the checksum of the weights.
             for name in reversed(names):
                 os.replace(Path(partial, name), folder / name)
@@ -120,7 +134,9 @@ def _uploaded(files: Sequence[Path], out: str) -> tuple[str, ...]:
 
 
 def _clean(folder: Path) -> str:
-    """Remove what killed exports of this host left in ``folder``. Returns the prefix of this host's partial folders."""
+    """Remove what killed exports of this host left in ``folder``. Returns the prefix of this host's
+    partial folders.
+    """
     prefix = f".part-{socket.gethostname()}-"
     for left in folder.glob(f"{prefix}*"):
         pid = left.name.removeprefix(prefix).partition("-")[0]
@@ -129,7 +145,9 @@ def _clean(folder: Path) -> str:
     return prefix
 
 
-def describe(config: Config, labels: LabelSpace, model: SegModel, run_dir: Path, which: str) -> dict[str, Any]:
+def describe(
+    config: Config, labels: LabelSpace, model: SegModel, run_dir: Path, which: str
+) -> dict[str, Any]:
     """The content of model.json: what a program needs to use the weights."""
     best = named_best(run_dir) if which == "best" else None
     scored = {"checkpoint": best.file, "step": best.step, "miou": best.miou} if best else {}
@@ -149,11 +167,13 @@ def describe(config: Config, labels: LabelSpace, model: SegModel, run_dir: Path,
             "std": list(model.origin.std),
             "crop": list(config.data.crop),
             "scale": config.data.base_scale,
-            "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back "
+            "resize": "multiply height and width by scale (bilinear, antialiased), predict, and "
+            "bring the logits back "
             "(bilinear)",
             "stride": model.stride,
             "least": model.least,
-            "padding": "right and bottom to a multiple of stride, and to least pixels, with 0 after normalizing; "
+            "padding": "right and bottom to a multiple of stride, and to least pixels, with 0 "
+            "after normalizing; "
             "cropped from the logits",
         },
         "output": {
@@ -170,7 +190,10 @@ def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
 
     state = model.state_dict()
     if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
-        why = f"safetensors holds tensors only, but the model's state has {some_of(others, 3)}: export onnx alone"
+        why = (
+            f"safetensors holds tensors only, but the model's state has {some_of(others, 3)}: "
+            "export onnx alone"
+        )
         raise ConfigError(why, code="state-not-tensors", found=others)
     # safetensors refuses tensors that share memory, so each is copied.
     tensors = {key: value.detach().clone().contiguous() for key, value in state.items()}
@@ -178,4 +201,8 @@ def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
     content = save(tensors)
     path.write_bytes(content)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {"file": path.name, "sha256": hashlib.sha256(content).hexdigest(), "parameters": parameters}
+    return {
+        "file": path.name,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "parameters": parameters,
+    }

@@ -31,10 +31,11 @@ Write = Callable[[nn.Module, Path, Size, int, bool], None]
 
 
 class Deployed(nn.Module):
-    """A model that maps images uint8 (N, H, W, 3) RGB to ids uint8 (N, H, W) and logits float32 (N, C, H, W).
+    """A model that maps images uint8 (N, H, W, 3) RGB to ids uint8 (N, H, W) and logits float32 (N,
+    C, H, W).
 
-    It pads images to a multiple of the model's stride, and to its smallest size. The code has no branch on the image
-    size, so that an exporter can keep H and W dynamic.
+    It pads images to a multiple of the model's stride, and to its smallest size. The code has no
+    branch on the image size, so that an exporter can keep H and W dynamic.
     """
 
     shift: Tensor
@@ -44,15 +45,20 @@ class Deployed(nn.Module):
         super().__init__()
         self.model = model
         pads = bool(getattr(model, "pads", False))
-        self.stride, self.least = (int(getattr(model, name, 1)) if pads else 1 for name in ("stride", "least"))
+        self.stride, self.least = (
+            int(getattr(model, name, 1)) if pads else 1 for name in ("stride", "least")
+        )
         self.register_buffer("shift", torch.tensor([255.0 * m for m in mean]).view(1, 3, 1, 1))
-        self.register_buffer("scale", torch.tensor([1.0 / (255.0 * s) for s in std]).view(1, 3, 1, 1))
+        self.register_buffer(
+            "scale", torch.tensor([1.0 / (255.0 * s) for s in std]).view(1, 3, 1, 1)
+        )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = (images.permute(0, 3, 1, 2).to(torch.float32) - self.shift) * self.scale
         height, width = x.shape[-2], x.shape[-1]
         if self.stride > 1:
-            # ``_padded`` does not use -(-side // stride), because ONNX rounds integer division toward zero.
+            # ``_padded`` does not use -(-side // stride), because ONNX rounds integer division
+            # toward zero.
             right, below = (self._padded(side) - side for side in (width, height))
             x = F.pad(x, (0, right, 0, below))
         logits = self.model(x)[:, :, :height, :width]
@@ -61,7 +67,11 @@ class Deployed(nn.Module):
     def _padded(self, side: Any) -> Any:
         whole = (side + self.stride - 1) // self.stride * self.stride
         # The larger of the two, without a branch.
-        return (whole + self.least + abs(whole - self.least)) // 2 if self.least > self.stride else whole
+        return (
+            (whole + self.least + abs(whole - self.least)) // 2
+            if self.least > self.stride
+            else whole
+        )
 
 
 def require_onnx() -> None:
@@ -80,12 +90,14 @@ def write_onnx(
     plain: nn.Module | None = None,
     dynamic: bool = True,
 ) -> dict[str, Any]:
-    """Write and check an ONNX file; returns how it was made and how much it differs from torch, as plain values.
+    """Write and check an ONNX file; returns how it was made and how much it differs from torch, as
+    plain values.
 
-    Tries torch.export and then tracing, first with dynamic sizes (if ``dynamic``), then with fixed ones. Keeps the
-    first file whose outputs in onnxruntime agree with torch. "tried" in the result lists why earlier attempts failed.
-    ``plain``: the network to write, which is ``model`` without fast layers that depend on the image size.
-    ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError if no file agrees.
+    Tries torch.export and then tracing, first with dynamic sizes (if ``dynamic``), then with fixed
+    ones. Keeps the first file whose outputs in onnxruntime agree with torch. "tried" in the result
+    lists why earlier attempts failed. ``plain``: the network to write, which is ``model`` without
+    fast layers that depend on the image size. ``facts`` go into the file's metadata as JSON, under
+    "segtrain". Raises SegtrainError if no file agrees.
     """
     import onnx
 
@@ -94,7 +106,8 @@ def write_onnx(
     for open_sizes in (True, False)[not dynamic :]:
         for exporter, write in EXPORTERS:
             try:
-                # Exporters turn the bins of adaptive pooling into constants for one image size. ``_pool`` avoids this.
+                # Exporters turn the bins of adaptive pooling into constants for one image size.
+                # ``_pool`` avoids this.
                 with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
                     write(deployed, path, size, opset or 18, open_sizes)
                 found = _check(model, path, size, open_sizes)
@@ -105,24 +118,40 @@ def write_onnx(
                 reason = " ".join(str(error).split())[:200] or type(error).__name__
                 tried.append(f"{exporter}, {'open' if open_sizes else 'fixed'} sizes: {reason}")
                 continue
-            made = {"file": path.name, "exporter": exporter, "open_sizes": open_sizes, **found, "tried": tried}
+            made = {
+                "file": path.name,
+                "exporter": exporter,
+                "open_sizes": open_sizes,
+                **found,
+                "tried": tried,
+            }
             graph = onnx.load(str(path))
             onnx.checker.check_model(graph)
             onnx.helper.set_model_props(graph, {"segtrain": json.dumps({**facts, "onnx": made})})
             onnx.save(graph, str(path))
             return made
     network = facts.get("module") or f"model.arch={facts['model']['arch']}"
-    why = f"no ONNX file of {network} agrees with torch ({'; '.join(tried)}): use --formats safetensors"
+    why = (
+        f"no ONNX file of {network} agrees with torch ({'; '.join(tried)}): use --formats "
+        "safetensors"
+    )
     raise SegtrainError(why, code="onnx-not-exportable", tried=tried)
 
 
-def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    # torch.export would treat a size of 1 as a constant: that of the batch, and of the features at the largest stride.
+def _torch_export(
+    deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool
+) -> None:
+    # torch.export would treat a size of 1 as a constant: that of the batch, and of the features at
+    # the largest stride.
     if open_sizes:
         least = 2 * int(getattr(deployed.model, "stride", 1))
         size = max(size[0], least), max(size[1], least)
     example = torch.zeros(2, *size, 3, dtype=torch.uint8)
-    axes = {0: torch.export.Dim("n"), 1: torch.export.Dim("height", min=2), 2: torch.export.Dim("width", min=2)}
+    axes = {
+        0: torch.export.Dim("n"),
+        1: torch.export.Dim("height", min=2),
+        2: torch.export.Dim("width", min=2),
+    }
     torch.onnx.export(
         deployed,
         (example if open_sizes else example[:1],),
@@ -138,7 +167,10 @@ def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_
 
 
 def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    axes = {"images": {0: "n", 1: "height", 2: "width"}, "classes": {0: "n", 1: "height", 2: "width"}}
+    axes = {
+        "images": {0: "n", 1: "height", 2: "width"},
+        "classes": {0: "n", 1: "height", 2: "width"},
+    }
     axes["logits"] = {0: "n", 2: "height", 3: "width"}
     torch.onnx.export(
         deployed,
@@ -147,7 +179,8 @@ def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: 
         input_names=["images"],
         output_names=["classes", "logits"],
         dynamic_axes=axes if open_sizes else None,
-        opset_version=min(opset, 17),  # the newest opset that tracing supports in every version of torch
+        # the newest opset that tracing supports in every version of torch
+        opset_version=min(opset, 17),
         dynamo=False,
     )
 
@@ -179,14 +212,22 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         with torch.no_grad():
             expected = model(normalize(torch.from_numpy(images), *normalization(model))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
-            why = f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not uint8 {shape} and {expected.shape}"
+            why = (
+                f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not uint8 "
+                f"{shape} and {expected.shape}"
+            )
             raise SegtrainError(why, code="onnx-outputs-shape")
-        worst, largest = max(worst, float(np.abs(logits - expected).max())), max(largest, float(np.abs(expected).max()))
+        worst, largest = (
+            max(worst, float(np.abs(logits - expected).max())),
+            max(largest, float(np.abs(expected).max())),
+        )
         other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
     if not worst <= TOLERANCE * largest:
         why = f"logits differ from torch's by up to {worst:.3g}; the largest logit is {largest:.3g}"
         raise SegtrainError(why, code="onnx-logits-differ")
-    opset = max(item.version for item in onnx.load(str(path)).opset_import if item.domain in ("", "ai.onnx"))
+    opset = max(
+        item.version for item in onnx.load(str(path)).opset_import if item.domain in ("", "ai.onnx")
+    )
     return {
         "opset": opset,
         "checked": [list(shape) for shape in shapes],
@@ -198,20 +239,25 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
 
 
 def _pool(x: Tensor, size: Any) -> Tensor:
-    """``F.adaptive_avg_pool2d`` as two products with averaging matrices, so that the size of ``x`` can be dynamic."""
+    """``F.adaptive_avg_pool2d`` as two products with averaging matrices, so that the size of ``x``
+    can be dynamic.
+    """
     rows, columns = (size, size) if isinstance(size, int) else size
     return _means(x.shape[-2], rows, x) @ x @ _means(x.shape[-1], columns, x).transpose(0, 1)
 
 
 def _means(length: Any, bins: Any, like: Tensor) -> Tensor:
-    """Averaging matrix (bins, L): row i averages pixels floor(i L / bins) to ceil((i + 1) L / bins) - 1.
+    """Averaging matrix (bins, L): row i averages pixels floor(i L / bins) to ceil((i + 1) L / bins)
+    - 1.
 
     L is ``length``. If ``bins`` is None, there are L bins.
     """
     bins = length if bins is None else bins
     pixel = torch.arange(length, device=like.device)[None]
     number = torch.arange(bins, device=like.device)[:, None]
-    inside = (pixel >= number * length // bins) & (pixel < ((number + 1) * length + bins - 1) // bins)
+    inside = (pixel >= number * length // bins) & (
+        pixel < ((number + 1) * length + bins - 1) // bins
+    )
     inside = inside.to(like.dtype)
     return inside / inside.sum(1, keepdim=True)
 

@@ -1,4 +1,6 @@
-"""Files that `segtrain predict` writes: palette masks, overlays with a legend, and probabilities."""
+"""Files that `segtrain predict` writes: palette masks, overlays with a legend, and
+probabilities.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from segtrain.base.files import writing
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.errors import DataError
 
-# Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only files with this mark
-# are replaced.
+# Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only
+# files with this mark are replaced.
 MARK = "segtrain"
 ALPHA = 0.55  # share of the class colors in an overlay
 
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
-    """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, color = class color, void and the rest black."""
+    """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, color = class color, void and the
+    rest black.
+    """
     from PIL import Image
 
     picture = Image.fromarray(ids)
@@ -28,14 +32,19 @@ def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
 
 
 def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpace) -> None:
-    """``probabilities`` float16 (C, H, W), ``classes`` (C,), and the mark of a prediction as one .npz file."""
+    """``probabilities`` float16 (C, H, W), ``classes`` (C,), and the mark of a prediction as one
+    .npz file.
+    """
     marked: dict[str, Any] = {MARK: np.array("probabilities")}
     classes = np.array(labels.names)
-    _write(path, lambda file: np.savez(file, probabilities=probabilities, classes=classes, **marked))
+    _write(
+        path, lambda file: np.savez(file, probabilities=probabilities, classes=classes, **marked)
+    )
 
 
 def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace) -> None:
-    """The class colors over the image (share ``ALPHA``) as PNG, and below it a legend of the classes that occur.
+    """The class colors over the image (share ``ALPHA``) as PNG, and below it a legend of the
+    classes that occur.
 
     If class 0 is named background, its pixels keep the image's own colors.
     """
@@ -49,7 +58,9 @@ def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelS
 
 
 def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
-    """Color, name and share of each class in ``ids``, largest first, as uint8 (height, width, 3); rows wrap."""
+    """Color, name and share of each class in ``ids``, largest first, as uint8 (height, width, 3);
+    rows wrap.
+    """
     from PIL import Image, ImageDraw, ImageFont
 
     counts = np.bincount(ids.ravel(), minlength=256)[: labels.num_classes]
@@ -60,7 +71,8 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     for index in order:
         plain = ", not tinted" if is_background(labels.names, index) else ""
         text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}"
-        text = text.encode("latin-1", "replace").decode("latin-1")  # the font has no other characters
+        # the font has no other characters
+        text = text.encode("latin-1", "replace").decode("latin-1")
         length = box + gap + round(font.getlength(text)) + 2 * gap
         if x + length > width and x > gap:
             x, y = gap, y + line

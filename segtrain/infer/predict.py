@@ -1,4 +1,6 @@
-"""`segtrain predict`: class-id masks of images as palette PNGs, overlays with a legend, and probabilities."""
+"""`segtrain predict`: class-id masks of images as palette PNGs, overlays with a legend, and
+probabilities.
+"""
 
 from __future__ import annotations
 
@@ -49,26 +51,34 @@ def predict(
     batch_size: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> list[PredictTask]:
-    """Predict image files and the images in folders with the weights of a run; returns what was written.
+    """Predict image files and the images in folders with the weights of a run; returns what was
+    written.
 
-    ``out/masks/NAME.png`` holds train ids as palette indices, at the size of the image and upright by its EXIF
-    orientation. ``out/overlays/NAME.png`` shows the class colors over the image, with a legend.
-    ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and ``classes``, the C names. Windows,
-    scales, and flip are those of the run's ``eval`` section, unless ``overrides`` change them
-    (``eval.tile=[512,512]``). An image that does not fit into memory is predicted in windows, with a remark.
+    ``out/masks/NAME.png`` holds train ids as palette indices, at the size of the image and upright
+    by its EXIF orientation. ``out/overlays/NAME.png`` shows the class colors over the image, with a
+    legend. ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and
+    ``classes``, the C names. Windows, scales, and flip are those of the run's ``eval`` section,
+    unless ``overrides`` change them (``eval.tile=[512,512]``). An image that does not fit into
+    memory is predicted in windows, with a remark.
 
-    ``batch_size``: images of one size that are predicted together; 0: 1 on a CPU, as many as fit on a GPU. Threads
-    read and write files. The messages of ``say`` and the result have the order of the images.
+    ``batch_size``: images of one size that are predicted together; 0: 1 on a CPU, as many as fit on
+    a GPU. Threads read and write files. The messages of ``say`` and the result have the order of
+    the images.
 
-    Raises DataError before any work if an output would replace a file that no prediction wrote, or if two images would
-    get the same name. If images cannot be read, raises DataError at the end, with all their names.
+    Raises DataError before any work if an output would replace a file that no prediction wrote, or
+    if two images would get the same name. If images cannot be read, raises DataError at the end,
+    with all their names.
     """
     jobs = plan(paths, Path(out), overlay, say, probabilities)
-    predictor = load(run_dir, *overrides, which=which, device=device, say=say or (lambda text: None))
+    predictor = load(
+        run_dir, *overrides, which=which, device=device, say=say or (lambda text: None)
+    )
     threads = min(8, cores()) if predictor.asynchronous else 1
     with _threads("decode", threads) as readers, _threads("write", threads) as writers:
         found = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
-        items = found.readable(_images(jobs, Reading.of(predictor.config.data), readers, 2 * threads))
+        items = found.readable(
+            _images(jobs, Reading.of(predictor.config.data), readers, 2 * threads)
+        )
         for item, (ids, scores) in segmented(predictor, items, batch_size, probabilities):
             found.write(item, ids, scores)
         found.report(all_of_them=True)
@@ -76,13 +86,17 @@ def predict(
     if faults:
         rest = f"; the other {len(found.done)} are in {out}" if found.done else ""
         why = f"{len(faults)} of {len(jobs)} images cannot be read{rest}: {'; '.join(faults)}"
-        raise DataError(why, code="images-unreadable", found=len(faults), images=len(jobs), faults=faults)
+        raise DataError(
+            why, code="images-unreadable", found=len(faults), images=len(jobs), faults=faults
+        )
     return found.done
 
 
 @contextlib.contextmanager
 def _threads(name: str, count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that finish all their work; after Ctrl-C only what they are at, so that files are whole."""
+    """Threads that finish all their work; after Ctrl-C only what they are at, so that files are
+    whole.
+    """
     pool = ThreadPoolExecutor(count, thread_name_prefix=name)
     try:
         yield pool
@@ -107,7 +121,8 @@ class _Outputs:
         self.faults: list[str] = []
         self._jobs, self._labels, self._writers, self._say = jobs, labels, writers, say
         self._free = BoundedSemaphore(most)  # images that are being written, or wait for it
-        self._outcomes: dict[int, DataError | tuple[str, Future[None]]] = {}  # by number, from ``_next`` on
+        # by number, from ``_next`` on
+        self._outcomes: dict[int, DataError | tuple[str, Future[None]]] = {}
         self._next = 0
 
     def readable(self, pictures: Iterable[Picture | DataError]) -> Iterator[Item]:
@@ -121,13 +136,17 @@ class _Outputs:
     def write(self, item: Item, ids: np.ndarray, scores: np.ndarray | None) -> None:
         number, note = item.key
         self._free.acquire()
-        future = self._writers.submit(_write_all, self._jobs[number], item.pixels, ids, scores, self._labels)
+        future = self._writers.submit(
+            _write_all, self._jobs[number], item.pixels, ids, scores, self._labels
+        )
         future.add_done_callback(lambda _: self._free.release())
         self._outcomes[number] = note, future
         self.report()
 
     def report(self, all_of_them: bool = False) -> None:
-        """Report the images up to the first that is not written. Raises the DataError of one that cannot be written."""
+        """Report the images up to the first that is not written. Raises the DataError of one that
+        cannot be written.
+        """
         while outcome := self._outcomes.get(self._next):
             if isinstance(outcome, DataError):
                 self.faults.append(str(outcome))
@@ -136,8 +155,13 @@ class _Outputs:
                 job = self._jobs[self._next]
                 self.done.append(job)
                 if self._say:
-                    progress = f"{self._next + 1}/{len(self._jobs)}  " if len(self._jobs) > 1 else ""
-                    self._say(f"{progress}{job.image} -> {job.mask}" + (f" ({outcome[0]})" if outcome[0] else ""))
+                    progress = (
+                        f"{self._next + 1}/{len(self._jobs)}  " if len(self._jobs) > 1 else ""
+                    )
+                    self._say(
+                        f"{progress}{job.image} -> {job.mask}"
+                        + (f" ({outcome[0]})" if outcome[0] else "")
+                    )
             else:
                 return
             del self._outcomes[self._next]
@@ -145,7 +169,11 @@ class _Outputs:
 
 
 def _write_all(
-    job: PredictTask, image: np.ndarray, ids: np.ndarray, scores: np.ndarray | None, labels: LabelSpace
+    job: PredictTask,
+    image: np.ndarray,
+    ids: np.ndarray,
+    scores: np.ndarray | None,
+    labels: LabelSpace,
 ) -> None:
     write_mask(job.mask, ids, labels)
     if job.overlay:
@@ -163,8 +191,8 @@ def plan(
 ) -> list[PredictTask]:
     """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``).
 
-    Images of a folder keep their path below it. If the names of images differ only in the extension, the names of the
-    outputs keep it: ``a.jpg.png``.
+    Images of a folder keep their path below it. If the names of images differ only in the
+    extension, the names of the outputs keep it: ``a.jpg.png``.
     ``say`` reports files that are left out.
     """
     found = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
@@ -172,20 +200,32 @@ def plan(
         raise DataError("no image to predict: name files or folders", code="no-images")
     inputs = {image.resolve() for image, _ in found}
     jobs: dict[Path, PredictTask] = {}
-    stems = Counter(name.with_suffix("") for image, name in {(image.resolve(), name) for image, name in found})
+    stems = Counter(
+        name.with_suffix("") for image, name in {(image.resolve(), name) for image, name in found}
+    )
     for image, name in found:
-        made_as = name.with_suffix(".png") if stems[name.with_suffix("")] == 1 else name.with_name(f"{name.name}.png")
+        made_as = (
+            name.with_suffix(".png")
+            if stems[name.with_suffix("")] == 1
+            else name.with_name(f"{name.name}.png")
+        )
         mask = out / "masks" / made_as
         soft = out / "probabilities" / made_as.with_suffix(".npz") if probabilities else None
         job = PredictTask(image, mask, out / "overlays" / made_as if overlay else None, soft)
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
-            why = f"{jobs[mask].image} and {image} would both become {mask}: predict them into two folders"
+            why = (
+                f"{jobs[mask].image} and {image} would both become {mask}: predict them into "
+                "two folders"
+            )
             raise DataError(why, code="same-mask-name")
         for target in filter(None, (job.mask, job.overlay, job.probabilities)):
             if target.resolve() in inputs or not _ours(target):
-                why = f"{target} exists and was not written by a prediction: choose another output folder"
+                why = (
+                    f"{target} exists and was not written by a prediction: choose another "
+                    "output folder"
+                )
                 raise DataError(why, code="output-exists", file=str(target))
         jobs[mask] = job
     return list(jobs.values())
@@ -201,20 +241,32 @@ def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tup
     # Outputs of an earlier call may lie below ``path``.
     made = [(out / kind).resolve() for kind in ("masks", "overlays", "probabilities")]
     files = sorted(file for file in path.rglob("*") if not file.is_dir())
-    hidden = {file: None for file in files if system_folder(file.relative_to(path).parent.as_posix())}
+    hidden = {
+        file: None for file in files if system_folder(file.relative_to(path).parent.as_posix())
+    }
     if say and hidden:
         says = (
-            f"{counted(len(hidden), 'file')} left out, because folders of the system hold no data: {some_of([*hidden])}"
+            f"{counted(len(hidden), 'file')} left out, because folders of the system hold no "
+            f"data: {some_of([*hidden])}"
         )
         say(f"{path}: {says}")
     files = [file for file in files if file not in hidden]
-    files = [file for file in files if not (file.suffix == ".npz" and made[2] in file.resolve().parents)]
+    files = [
+        file for file in files if not (file.suffix == ".npz" and made[2] in file.resolve().parents)
+    ]
     images = [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
-    inside = [file for file in images if not (any(m in file.resolve().parents for m in made) and _ours(file))]
+    inside = [
+        file
+        for file in images
+        if not (any(m in file.resolve().parents for m in made) and _ours(file))
+    ]
     if not inside:
         endings = ", ".join(sorted(SUFFIXES))
-        raise DataError(f"{path}: no image in this folder ({endings})", code="no-images", folder=str(path))
-    # These do not end like an image file, or are not regular files (a FIFO, a device, a broken link).
+        raise DataError(
+            f"{path}: no image in this folder ({endings})", code="no-images", folder=str(path)
+        )
+    # These do not end like an image file, or are not regular files (a FIFO, a device, a broken
+    # link).
     others = [str(f.relative_to(path)) for f in sorted({*files} - {*images}) if f.name[0] != "."]
     if say and others:
         say(f"{path}: {len(others)} files left out, which are not image files: {some_of(others)}")
@@ -228,7 +280,10 @@ def _ours(path: Path) -> bool:
     if not path.exists() and not path.is_symlink():
         return True
     if path.suffix == ".npz":
-        with contextlib.suppress(OSError, EOFError, ValueError, zipfile.BadZipFile), np.load(path) as arrays:
+        with (
+            contextlib.suppress(OSError, EOFError, ValueError, zipfile.BadZipFile),
+            np.load(path) as arrays,
+        ):
             return MARK in arrays.files
         return False
     try:
@@ -241,13 +296,19 @@ def _ours(path: Path) -> bool:
 def _images(
     jobs: list[PredictTask], reading: Reading, readers: ThreadPoolExecutor, ahead: int
 ) -> Iterator[Picture | DataError]:
-    """The image of each job, or the error of reading it. Threads decode up to ``ahead`` of the next images."""
+    """The image of each job, or the error of reading it. Threads decode up to ``ahead`` of the next
+    images.
+    """
     rest = iter(jobs)
-    waiting = deque(readers.submit(read_picture, str(job.image), reading) for job in islice(rest, ahead))
+    waiting = deque(
+        readers.submit(read_picture, str(job.image), reading) for job in islice(rest, ahead)
+    )
     while waiting:
         try:
             picture: Picture | DataError = waiting.popleft().result()
         except DataError as error:
             picture = error
-        waiting.extend(readers.submit(read_picture, str(job.image), reading) for job in islice(rest, 1))
+        waiting.extend(
+            readers.submit(read_picture, str(job.image), reading) for job in islice(rest, 1)
+        )
         yield picture

@@ -34,8 +34,8 @@ from segtrain.infer.view import SHARE, bytes_per_pixel, counted, fitted, free_me
 from segtrain.metrics import nonfinite_logits, predict_classes
 from segtrain.models.base import normalization
 
-# PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but hold palette indices,
-# or channels of another color space.
+# PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but
+# hold palette indices, or channels of another color space.
 _PIL_MODES = ("P", "YCbCr", "HSV")
 Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
 _MOST = 16  # images in a batch on a GPU
@@ -51,14 +51,18 @@ def load(
 ) -> Predictor:
     """Load the model of a run folder, or of the folder of an export, as a ``Predictor``.
 
-    overrides: settings of reading and evaluation, such as ``"eval.tile=[512,512]"`` or ``"eval.flip=true"``.
-    which: the ``best`` or the ``last`` checkpoint. device: ``cpu``, ``cuda``, or ``auto``.
-    model: the network, if the run was trained with a module of your own whose class takes arguments.
+    overrides: settings of reading and evaluation, such as ``"eval.tile=[512,512]"`` or
+    ``"eval.flip=true"``. which: the ``best`` or the ``last`` checkpoint. device: ``cpu``, ``cuda``,
+    or ``auto``.
+    model: the network, if the run was trained with a module of your own whose class takes
+    arguments.
     say: prints remarks about images. Raises ConfigError or CheckpointError.
     """
     if device == "cuda" and not torch.cuda.is_available():
         fix = "check the driver (nvidia-smi), or choose device cpu"
-        raise ConfigError(f"device cuda, but torch sees no GPU: {fix}", code="no-gpu", device=device)
+        raise ConfigError(
+            f"device cuda, but torch sees no GPU: {fix}", code="no-gpu", device=device
+        )
     network, config, labels = load_run(run, which, model)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -73,14 +77,18 @@ def load(
 
 
 class Predictor:
-    """A model in evaluation mode with its labels; predicts images of any size, as the evaluation of its run does.
+    """A model in evaluation mode with its labels; predicts images of any size, as the evaluation of
+    its run does.
 
-    model: maps normalized images (N, 3, H, W) to logits (N, C, H, W). config: the config of the run.
-    labels: names and colors of the classes; a mask holds their indices. On a GPU, the arithmetic is that of
-    ``train.precision``; on a CPU it is float32.
+    model: maps normalized images (N, 3, H, W) to logits (N, C, H, W). config: the config of the
+    run.
+    labels: names and colors of the classes; a mask holds their indices. On a GPU, the arithmetic is
+    that of ``train.precision``; on a CPU it is float32.
     """
 
-    def __init__(self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say) -> None:
+    def __init__(
+        self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say
+    ) -> None:
         self.model, self.config, self.labels, self.say = model, config, labels, say
         self.view = View.of(config.eval, config.data.base_scale, labels.mirror)
         device = self._device
@@ -92,10 +100,11 @@ class Predictor:
     def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
         """The mask of each image: class ids uint8 (H, W), at the size of the image.
 
-        images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB or (H, W) gray, or a tensor
-        uint8 (3, H, W) or (H, W, 3). A batch of color images is an array or a tensor with one more dimension. Files are
-        read as ``segtrain predict`` reads them, upright. Raises DataError for an image that cannot be read or has
-        another shape or type, and SegtrainError if any logits are NaN or infinite.
+        images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB or (H, W)
+        gray, or a tensor uint8 (3, H, W) or (H, W, 3). A batch of color images is an array or a
+        tensor with one more dimension. Files are read as ``segtrain predict`` reads them, upright.
+        Raises DataError for an image that cannot be read or has another shape or type, and
+        SegtrainError if any logits are NaN or infinite.
         """
         masks = {item.key: ids for item, (ids, _) in segmented(self, self._items(images))}
         return [masks[number] for number in sorted(masks)]
@@ -106,25 +115,32 @@ class Predictor:
                 name = os.fspath(image)
                 if os.path.isdir(name):
                     fix = f"list its files, as in predict(pathlib.Path({name!r}).glob('*.jpg'))"
-                    raise DataError(f"{name} is a folder: {fix}", code="image-is-a-folder", file=name)
+                    raise DataError(
+                        f"{name} is a folder: {fix}", code="image-is-a-folder", file=name
+                    )
                 pixels = read_picture(name, decode.Reading.of(self.config.data)).pixels
             else:
                 name, pixels = f"image {number}", _pixels(image)
             yield Item(pixels, name, number)
 
     def segment(self, pixels: np.ndarray, name: str, probabilities: bool = False) -> Found:
-        """Class ids uint8 (H, W), and probabilities float16 (C, H, W) or None, of an image uint8 (H, W, 3).
+        """Class ids uint8 (H, W), and probabilities float16 (C, H, W) or None, of an image uint8
+        (H, W, 3).
 
-        Predicts as the evaluation of the run does, but in windows if the image does not fit into memory. Raises
-        SegtrainError if a logit is NaN or infinite.
+        Predicts as the evaluation of the run does, but in windows if the image does not fit into
+        memory. Raises SegtrainError if a logit is NaN or infinite.
         """
         return self.launch([(pixels, name)], probabilities)()[0]
 
     @torch.inference_mode()
-    def launch(self, images: Sequence[tuple[np.ndarray, str]], probabilities: bool = False) -> Waiting:
-        """Start to predict a batch of images of one size, (pixels uint8 (H, W, 3), name) each, as ``segment`` does.
+    def launch(
+        self, images: Sequence[tuple[np.ndarray, str]], probabilities: bool = False
+    ) -> Waiting:
+        """Start to predict a batch of images of one size, (pixels uint8 (H, W, 3), name) each, as
+        ``segment`` does.
 
-        Returns a function that waits for the results and returns them. Only it raises SegtrainError.
+        Returns a function that waits for the results and returns them. Only it raises
+        SegtrainError.
         """
         size = images[0][0].shape[0], images[0][0].shape[1]
         view = self._fitted(size, images[0][1])
@@ -135,22 +151,33 @@ class Predictor:
         with tf32(self.precision == "tf32"):
             if probabilities:
                 scores = predict_scores(forward, inputs, view)
-                parts = [predict_classes(scores, flags), (scores.softmax(1) if view.is_single(size) else scores).half()]
+                parts = [
+                    predict_classes(scores, flags),
+                    (scores.softmax(1) if view.is_single(size) else scores).half(),
+                ]
             else:
                 parts = [predict_ids(forward, inputs, view, None, flags)]
         parts[0] = parts[0].to(torch.uint8)
-        return partial(_results, [name for _, name in images], *self._to_host([torch.stack(flags).any(0), *parts]))
+        return partial(
+            _results,
+            [name for _, name in images],
+            *self._to_host([torch.stack(flags).any(0), *parts]),
+        )
 
     def _fitted(self, size: Size, name: str) -> View:
         """The view of an image, in windows if it does not fit into memory, with a remark."""
         stride, crop = int(getattr(self.model, "stride", 32)), self.config.data.crop
-        view, remark = fitted(self.view, size, self._bytes_per_pixel, free_memory(self._device), crop, stride)
+        view, remark = fitted(
+            self.view, size, self._bytes_per_pixel, free_memory(self._device), crop, stride
+        )
         if remark:
             self.say(f"{name}: {remark}")
         return view
 
     def batch_size(self, size: Size) -> int:
-        """How many images of ``size`` to predict at once: 1 on a CPU, otherwise as many as fit, up to 16."""
+        """How many images of ``size`` to predict at once: 1 on a CPU, otherwise as many as fit, up
+        to 16.
+        """
         if not self.asynchronous:
             return 1
         height, width = scaled(size, max(self.view.scales))
@@ -163,7 +190,9 @@ class Predictor:
             return self.model(images)
 
     def _placed(self, pixels: list[np.ndarray]) -> Tensor:
-        """The images on the device, uint8 (n, H, W, 3). A GPU copies them during the work that was launched before."""
+        """The images on the device, uint8 (n, H, W, 3). A GPU copies them during the work that was
+        launched before.
+        """
         if self._copier is None:
             if len(pixels) == 1:
                 return torch.from_numpy(np.require(pixels[0], requirements=["C", "W"]))[None]
@@ -195,7 +224,9 @@ class Predictor:
 
 
 def _results(names: list[str], parts: list[Tensor], event: torch.cuda.Event | None) -> list[Found]:
-    """The results of a batch, when the device has them. Raises SegtrainError naming images with nonfinite logits."""
+    """The results of a batch, when the device has them. Raises SegtrainError naming images with
+    nonfinite logits.
+    """
     if event is not None:
         event.synchronize()
     nonfinite, ids, *scores = (part.numpy() for part in parts)
@@ -207,7 +238,11 @@ def _results(names: list[str], parts: list[Tensor], event: torch.cuda.Event | No
 
 def _each(images: Any) -> Iterable[Image]:
     """The images of a batch or an iterable, or a list with the single image."""
-    if isinstance(images, (str, os.PathLike)) or getattr(images, "ndim", 0) == 3 or hasattr(images, "getbands"):
+    if (
+        isinstance(images, (str, os.PathLike))
+        or getattr(images, "ndim", 0) == 3
+        or hasattr(images, "getbands")
+    ):
         return [images]
     if not isinstance(images, (np.ndarray, Tensor, Iterable)) or getattr(images, "ndim", 4) != 4:
         return [images]
@@ -215,7 +250,9 @@ def _each(images: Any) -> Iterable[Image]:
 
 
 def _pixels(image: Any) -> np.ndarray:
-    """uint8 (H, W, 3) of an array, a tensor, or a PIL image. Raises DataError for another shape or type."""
+    """uint8 (H, W, 3) of an array, a tensor, or a PIL image. Raises DataError for another shape or
+    type.
+    """
     if getattr(image, "mode", "") in _PIL_MODES:
         image = image.convert("RGB")
     array = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
@@ -226,7 +263,10 @@ def _pixels(image: Any) -> np.ndarray:
         array = np.stack([array] * 3, axis=2)
     if not is_rgb(array):
         shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {found}"
-        why = f"an image of type {shown} cannot be predicted: give uint8 (H, W, 3) RGB, or the path of a file"
+        why = (
+            f"an image of type {shown} cannot be predicted: give uint8 (H, W, 3) RGB, or the "
+            "path of a file"
+        )
         raise DataError(why, code="image-array", found=found, dtype=str(array.dtype))
     return array
 
@@ -242,14 +282,20 @@ class Picture:
 def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
     """Read an image file, and turn the image upright by its EXIF orientation.
 
-    Raises DataError as ``decode.decode_image`` does, and for a 16-bit image that would turn nearly black.
+    Raises DataError as ``decode.decode_image`` does, and for a 16-bit image that would turn nearly
+    black.
     """
     content, name = decode.load(path)
     header = decode.read_header(content, name)
     look = look_at(content, name, header)
     if look.brightest >= 0 and too_dark(look.brightest, reading):
-        fix = f"{command({'data.bits': depth_of(look.brightest)})}, or data.bits=16 if it is meant to be this dark"
-        why = f"a 16-bit image without a value above {look.brightest:,} would be nearly black: {fix}"
+        fix = (
+            f"{command({'data.bits': depth_of(look.brightest)})}, or data.bits=16 if it is "
+            "meant to be this dark"
+        )
+        why = (
+            f"a 16-bit image without a value above {look.brightest:,} would be nearly black: {fix}"
+        )
         raise file_error(name, why, code="image-nearly-black")
     notes = ["its transparent alpha channel left out"] if look.transparent else []
     pixels = decode.decode_image(content, name, reading)
@@ -262,7 +308,8 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
 def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Stored pixels (H, W, ...) as viewers show them.
 
-    ``orientation``: the EXIF tag, 1 to 8, which says on which sides of the picture the stored first row and column are.
+    ``orientation``: the EXIF tag, 1 to 8, which says on which sides of the picture the stored first
+    row and column are.
     """
     if orientation in (5, 6, 7, 8):  # the first row is at the left or the right
         pixels = pixels.swapaxes(0, 1)

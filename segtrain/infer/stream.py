@@ -1,4 +1,6 @@
-"""Prediction of a stream of images: in batches of one size, with the next batch already on its way to the device."""
+"""Prediction of a stream of images: in batches of one size, with the next batch already on its way
+to the device.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from segtrain.evaluation.tiles import Size
 if TYPE_CHECKING:
     from segtrain.infer.predictor import Predictor
 
-Found = tuple[np.ndarray, Union[np.ndarray, None]]  # class ids uint8 (H, W), probabilities float16 (C, H, W) or None
+# class ids uint8 (H, W), probabilities float16 (C, H, W) or None
+Found = tuple[np.ndarray, Union[np.ndarray, None]]
 Waiting = Callable[[], list[Found]]  # waits for the results of a batch
 AHEAD = 2  # batches of images that may wait for others of their size
 
@@ -33,8 +36,11 @@ class Item:
 
 
 def grouped(items: Iterable[Item], most: Callable[[Size], int]) -> Iterator[list[Item]]:
-    """Groups of ``most(size)`` items of one size; smaller ones when AHEAD times as many items wait, and at the end."""
-    waiting: dict[Size, list[Item]] = {}  # first the size whose oldest item has waited for the longest
+    """Groups of ``most(size)`` items of one size; smaller ones when AHEAD times as many items wait,
+    and at the end.
+    """
+    # first the size whose oldest item has waited for the longest
+    waiting: dict[Size, list[Item]] = {}
     for item in items:
         group, limit = waiting.setdefault(item.size, []), most(item.size)
         group.append(item)
@@ -50,8 +56,8 @@ def segmented(
 ) -> Iterator[tuple[Item, Found]]:
     """Each item with its ``Predictor.segment``, batch by batch. Items of one size keep their order.
 
-    batch_size: images in a batch; 0: as ``Predictor.batch_size`` says. On a GPU, a batch is waited for when the next
-    one is launched. Raises SegtrainError if a logit is NaN or infinite.
+    batch_size: images in a batch; 0: as ``Predictor.batch_size`` says. On a GPU, a batch is waited
+    for when the next one is launched. Raises SegtrainError if a logit is NaN or infinite.
     """
     limits: dict[Size, int] = {}
 
@@ -62,7 +68,10 @@ def segmented(
 
     def launch(group: list[Item]) -> Iterator[tuple[list[Item], Waiting]]:
         try:
-            yield group, predictor.launch([(item.pixels, item.name) for item in group], probabilities)
+            yield (
+                group,
+                predictor.launch([(item.pixels, item.name) for item in group], probabilities),
+            )
         except torch.cuda.OutOfMemoryError:
             if len(group) == 1:
                 raise

@@ -24,7 +24,9 @@ PROGRESS_S = 10.0  # between two progress lines about the windows of one image
 
 
 def with_settings(config: Config, overrides: Iterable[str]) -> Config:
-    """``config`` with overrides ``section.key=value``. Raises ConfigError for keys that predict does not take."""
+    """``config`` with overrides ``section.key=value``. Raises ConfigError for keys that predict
+    does not take.
+    """
     given = parse_overrides(list(overrides))
     settings = config.model_dump(mode="json")
     for section, values in given.items():
@@ -32,7 +34,9 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
             if f"{section}.{key}" not in keys_with("predict"):
                 name = f"{section}.{key}".rstrip(".")
                 known = ", ".join(sorted(keys_with("predict")))
-                why = f"predict takes {known}, not {name}: give it to segtrain train or segtrain eval"
+                why = (
+                    f"predict takes {known}, not {name}: give it to segtrain train or segtrain eval"
+                )
                 raise ConfigError(why, code="setting-not-for-predict", key=name)
             settings[section][key] = value
     return make_config(settings, "the command line", saved=True) if given else config
@@ -42,9 +46,9 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
 def bytes_per_pixel(model: nn.Module, device: torch.device) -> float:
     """Approximate memory of a forward pass for each pixel of its input.
 
-    The estimate is four times the inputs and outputs of the largest layer, plus the logits at full size. That is 1.1 to
-    1.5 times the measured need of U-Net, FPN, DeepLabV3+, SegFormer, and pico. Attention over all pixels needs more
-    than this estimate.
+    The estimate is four times the inputs and outputs of the largest layer, plus the logits at full
+    size. That is 1.1 to 1.5 times the measured need of U-Net, FPN, DeepLabV3+, SegFormer, and pico.
+    Attention over all pixels needs more than this estimate.
     """
     most = 0
 
@@ -73,17 +77,23 @@ def _bytes(value: Any) -> int:
 
 
 def free_memory(device: torch.device) -> float:
-    """Bytes that are free for a prediction on ``device``, including unused memory in torch's caching allocator."""
+    """Bytes that are free for a prediction on ``device``, including unused memory in torch's
+    caching allocator.
+    """
     if device.type != "cuda":
         return memory_free()
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return float(torch.cuda.mem_get_info(device)[0] + kept)
 
 
-def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, stride: int) -> tuple[View, str]:
-    """``view``, with windows if an image of ``size`` does not fit into ``free`` bytes; and a remark, or "".
+def fitted(
+    view: View, size: Size, per_pixel: float, free: float, least: Size, stride: int
+) -> tuple[View, str]:
+    """``view``, with windows if an image of ``size`` does not fit into ``free`` bytes; and a
+    remark, or "".
 
-    least: the smallest window, which is the training crop. stride: window sides are rounded down to a multiple of it.
+    least: the smallest window, which is the training crop. stride: window sides are rounded down to
+    a multiple of it.
     """
     height, width = scaled(size, max(view.scales))
     need = height * width * per_pixel
@@ -91,15 +101,26 @@ def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, s
         return view, ""
     side = int(math.sqrt(TILE_SHARE * free / per_pixel)) // stride * stride
     tile = (min(max(side, least[0]), height), min(max(side, least[1]), width))
-    why = f"{height} x {width} pixels need about {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
-    done = f"predicted in windows of {tile[0]} x {tile[1]}, whose seams may show; set eval.tile to choose"
+    why = (
+        f"{height} x {width} pixels need about {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
+        "are free"
+    )
+    done = (
+        f"predicted in windows of {tile[0]} x {tile[1]}, whose seams may show; set eval.tile "
+        "to choose"
+    )
     return replace(view, tile=tile), f"{why}: {done}"
 
 
 def counted(
-    forward: Forward, windows: int, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    forward: Forward,
+    windows: int,
+    say: Callable[[str], None],
+    now: Callable[[], float] = time.monotonic,
 ) -> Forward:
-    """Wrap ``forward`` so that it reports every PROGRESS_S seconds how many of the ``windows`` of an image are done."""
+    """Wrap ``forward`` so that it reports every PROGRESS_S seconds how many of the ``windows`` of
+    an image are done.
+    """
     done, last = 0, now()
 
     def call(images: Tensor) -> Tensor:

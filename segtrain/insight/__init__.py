@@ -1,1 +1,3 @@
-"""What finished or running runs show: diagnosis, report, table of runs, plan, and the benches of this machine."""
+"""What finished or running runs show: diagnosis, report, table of runs, plan, and the benches of
+this machine.
+"""

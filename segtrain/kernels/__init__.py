@@ -14,7 +14,11 @@ LEAST = (7, 0)  # compute capability
 
 def no_triton() -> str:
     """Why Triton cannot be used, or ""."""
-    return "" if importlib.util.find_spec("triton") else "it needs the package triton, which is not installed"
+    return (
+        ""
+        if importlib.util.find_spec("triton")
+        else "it needs the package triton, which is not installed"
+    )
 
 
 def unavailable(device: torch.device) -> str:
@@ -24,11 +28,23 @@ def unavailable(device: torch.device) -> str:
     if no_triton():
         return no_triton()
     found = torch.cuda.get_device_capability(device)
-    return "" if found >= LEAST else f"it needs compute capability {LEAST[0]}.{LEAST[1]}, and the GPU has {found}"
+    return (
+        ""
+        if found >= LEAST
+        else f"it needs compute capability {LEAST[0]}.{LEAST[1]}, and the GPU has {found}"
+    )
 
 
-def launch(name: str, device: torch.device, grid: tuple[int, ...], warps: int, *arguments: Any, **flags: Any) -> None:
-    """Launch the kernel ``module.function`` of this package, such as "loss.gradient", on the current stream.
+def launch(
+    name: str,
+    device: torch.device,
+    grid: tuple[int, ...],
+    warps: int,
+    *arguments: Any,
+    **flags: Any,
+) -> None:
+    """Launch the kernel ``module.function`` of this package, such as "loss.gradient", on the
+    current stream.
 
     Raises whatever Triton raises, which also needs a C compiler and a driver that fits.
     """

@@ -1,4 +1,5 @@
-"""Triton kernels that make normalized images, with color jitter if requested, from levels of 0 to 255.
+"""Triton kernels that make normalized images, with color jitter if requested, from levels of 0 to
+255.
 
 Shapes: images uint8 (n, H, W, 3), contiguous. Arithmetic is float32.
 """
@@ -9,7 +10,9 @@ import triton.language as tl
 
 @triton.jit
 def level_sums(images, sums, pixels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """sums int32 (n, 3, PARTS): the levels of each channel, added up over a part of the pixels. Grid: (PARTS, n)."""
+    """sums int32 (n, 3, PARTS): the levels of each channel, added up over a part of the pixels.
+    Grid: (PARTS, n).
+    """
     part, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
     images += image * (3 * pixels)
     size = tl.cdiv(tl.cdiv(pixels, PARTS), BLOCK) * BLOCK
@@ -30,13 +33,27 @@ def level_sums(images, sums, pixels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def normalized(
-    images, out, H, W, constants, colors, color_stride, covered, covered_stride, sums,
-    COLORED: tl.constexpr, COVERED: tl.constexpr, LAST: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    images,
+    out,
+    H,
+    W,
+    constants,
+    colors,
+    color_stride,
+    covered,
+    covered_stride,
+    sums,
+    COLORED: tl.constexpr,
+    COVERED: tl.constexpr,
+    LAST: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """out (n, H, W, 3) if LAST, otherwise (n, 3, H, W): normalized images; see ``normalize``.
 
-    constants: float32 (4, 3): what is subtracted from a level, what the difference is multiplied by, the level of
-    padding, and the share of the channel in gray. colors, covered: read if COLORED, and COVERED; their
+    constants: float32 (4, 3): what is subtracted from a level, what the difference is multiplied
+    by, the level of padding, and the share of the channel in gray. colors, covered: read if
+    COLORED, and COVERED; their
     strides are those of an image. sums: of ``level_sums``. Grid: (blocks of BLOCK numbers, n).
     """
     image = tl.program_id(1).to(tl.int64)
@@ -67,7 +84,9 @@ def normalized(
         gray = 0.0
         parts = tl.arange(0, PARTS)
         for k in tl.static_range(3):
-            total = tl.sum(tl.load(sums + image * (3 * PARTS) + k * PARTS + parts).to(tl.int64), 0).to(tl.float32)
+            total = tl.sum(
+                tl.load(sums + image * (3 * PARTS) + k * PARTS + parts).to(tl.int64), 0
+            ).to(tl.float32)
             gray += (total - padding * tl.load(constants + 6 + k)) * tl.load(constants + 9 + k)
         added = tl.load(colors + 9) * gray / area
         level = tl.zeros([BLOCK], tl.float32) + added

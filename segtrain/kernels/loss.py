@@ -1,7 +1,9 @@
-"""Triton kernels of the fused loss: bilinear upsampling, softmax, and gradient in registers, without atomics.
+"""Triton kernels of the fused loss: bilinear upsampling, softmax, and gradient in registers,
+without atomics.
 
-Arithmetic is float32, whatever the type of the logits. Shapes: low (N, C, h, w) and target (N, H, W) are contiguous;
-maps of pixels are float32 (N, H, W). ``at_y``, ``mix_y``, and ``first_y`` (and ``_x``) are the tables of ``taps.Axis``.
+Arithmetic is float32, whatever the type of the logits. Shapes: low (N, C, h, w) and target (N, H,
+W) are contiguous; maps of pixels are float32 (N, H, W). ``at_y``, ``mix_y``, and ``first_y`` (and
+``_x``) are the tables of ``taps.Axis``.
 """
 
 import triton
@@ -10,7 +12,9 @@ import triton.language as tl
 
 @triton.jit
 def _corners(at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W):
-    """Places of the four low-resolution pixels around each pixel (y, x), in a plane of ``low``, and their weights."""
+    """Places of the four low-resolution pixels around each pixel (y, x), in a plane of ``low``, and
+    their weights.
+    """
     up = tl.load(at_y + y, mask=inside, other=0) * w
     down = tl.load(at_y + H + y, mask=inside, other=0) * w
     left = tl.load(at_x + x, mask=inside, other=0)
@@ -20,14 +24,22 @@ def _corners(at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W):
     near = tl.load(mix_x + x, mask=inside, other=0.0)
     far = tl.load(mix_x + W + x, mask=inside, other=0.0)
     return (
-        up + left, up + right, down + left, down + right,
-        top * near, top * far, bottom * near, bottom * far,
-    )  # fmt: skip
+        up + left,
+        up + right,
+        down + left,
+        down + right,
+        top * near,
+        top * far,
+        bottom * near,
+        bottom * far,
+    )
 
 
 @triton.jit
 def _upsampled(low, p00, p01, p10, p11, m00, m01, m10, m11, mask):
-    """Logits at pixels. ``low``: pointer or pointers that broadcast with the places p and the weights m."""
+    """Logits at pixels. ``low``: pointer or pointers that broadcast with the places p and the
+    weights m.
+    """
     v = m00 * tl.load(low + p00, mask=mask, other=0.0).to(tl.float32)
     v += m01 * tl.load(low + p01, mask=mask, other=0.0).to(tl.float32)
     v += m10 * tl.load(low + p10, mask=mask, other=0.0).to(tl.float32)
@@ -37,10 +49,26 @@ def _upsampled(low, p00, p01, p10, p11, m00, m01, m10, m11, mask):
 
 @triton.jit
 def pixel_losses(
-    low, at_y, mix_y, at_x, mix_x, C, h, w, H, W, target, void, lse, nll,
-    BLOCK_C: tl.constexpr, TILE_Y: tl.constexpr, TILE_X: tl.constexpr,
-):  # fmt: skip
-    """lse: the log of the sum of exp(logits). nll: -log p of the label; of a void pixel, of class 0; NaN if unknown.
+    low,
+    at_y,
+    mix_y,
+    at_x,
+    mix_x,
+    C,
+    h,
+    w,
+    H,
+    W,
+    target,
+    void,
+    lse,
+    nll,
+    BLOCK_C: tl.constexpr,
+    TILE_Y: tl.constexpr,
+    TILE_X: tl.constexpr,
+):
+    """lse: the log of the sum of exp(logits). nll: -log p of the label; of a void pixel, of class
+    0; NaN if unknown.
 
     Grid: (tiles in a row, rows of tiles, N).
     """
@@ -51,7 +79,9 @@ def pixel_losses(
     image = tl.program_id(2).to(tl.int64)
     low += image * (C * h * w)
     pixel = image * (H * W) + y * W + x
-    p00, p01, p10, p11, m00, m01, m10, m11 = _corners(at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W)
+    p00, p01, p10, p11, m00, m01, m10, m11 = _corners(
+        at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W
+    )
 
     most = tl.full([TILE_Y * TILE_X], -1e30, tl.float32)
     total = tl.zeros([TILE_Y * TILE_X], tl.float32)
@@ -59,9 +89,17 @@ def pixel_losses(
         k = first + tl.arange(0, BLOCK_C)
         mask = (k < C)[:, None] & inside[None, :]
         v = _upsampled(
-            low + (k * (h * w))[:, None], p00[None, :], p01[None, :], p10[None, :], p11[None, :],
-            m00[None, :], m01[None, :], m10[None, :], m11[None, :], mask,
-        )  # fmt: skip
+            low + (k * (h * w))[:, None],
+            p00[None, :],
+            p01[None, :],
+            p10[None, :],
+            p11[None, :],
+            m00[None, :],
+            m01[None, :],
+            m10[None, :],
+            m11[None, :],
+            mask,
+        )
         v = tl.where(mask, v, -1e30)
         larger = tl.maximum(most, tl.max(v, 0))
         total = total * tl.exp(most - larger) + tl.sum(tl.exp(v - larger[None, :]), 0)
@@ -72,7 +110,7 @@ def pixel_losses(
     known = (label >= 0) & (label < C)
     true = _upsampled(
         low + tl.where(known, label, 0) * (h * w), p00, p01, p10, p11, m00, m01, m10, m11, inside
-    )  # fmt: skip
+    )
     log_total = tl.log(total)
     loss = most - true + log_total
     # Rounding may give -1e-7. NaN stays NaN.
@@ -83,10 +121,27 @@ def pixel_losses(
 
 @triton.jit
 def pixel_sums(
-    low, at_y, mix_y, at_x, mix_x, C, h, w, H, W, lse, factors, sums,
-    LOG: tl.constexpr, BLOCK_C: tl.constexpr, TILE_Y: tl.constexpr, TILE_X: tl.constexpr,
-):  # fmt: skip
-    """sums: over the classes, of factor * p, or with LOG of factor * -log p. Grid: as for ``pixel_losses``."""
+    low,
+    at_y,
+    mix_y,
+    at_x,
+    mix_x,
+    C,
+    h,
+    w,
+    H,
+    W,
+    lse,
+    factors,
+    sums,
+    LOG: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    TILE_Y: tl.constexpr,
+    TILE_X: tl.constexpr,
+):
+    """sums: over the classes, of factor * p, or with LOG of factor * -log p. Grid: as for
+    ``pixel_losses``.
+    """
     place = tl.arange(0, TILE_Y * TILE_X)
     y = tl.program_id(1) * TILE_Y + place // TILE_X
     x = tl.program_id(0) * TILE_X + place % TILE_X
@@ -94,7 +149,9 @@ def pixel_sums(
     image = tl.program_id(2).to(tl.int64)
     low += image * (C * h * w)
     pixel = image * (H * W) + y * W + x
-    p00, p01, p10, p11, m00, m01, m10, m11 = _corners(at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W)
+    p00, p01, p10, p11, m00, m01, m10, m11 = _corners(
+        at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W
+    )
     log_total = tl.load(lse + pixel, mask=inside, other=0.0)
 
     found = tl.zeros([TILE_Y * TILE_X], tl.float32)
@@ -102,9 +159,17 @@ def pixel_sums(
         k = first + tl.arange(0, BLOCK_C)
         mask = (k < C)[:, None] & inside[None, :]
         v = _upsampled(
-            low + (k * (h * w))[:, None], p00[None, :], p01[None, :], p10[None, :], p11[None, :],
-            m00[None, :], m01[None, :], m10[None, :], m11[None, :], mask,
-        )  # fmt: skip
+            low + (k * (h * w))[:, None],
+            p00[None, :],
+            p01[None, :],
+            p10[None, :],
+            p11[None, :],
+            m00[None, :],
+            m01[None, :],
+            m10[None, :],
+            m11[None, :],
+            mask,
+        )
         factor = tl.load(factors + k, mask=k < C, other=0.0)[:, None]
         if LOG:
             found += tl.sum(factor * (log_total[None, :] - v), 0)
@@ -116,10 +181,26 @@ def pixel_sums(
 
 @triton.jit
 def class_sums(
-    low, at_y, mix_y, at_x, mix_x, C, h, w, H, W, target, void, lse, sums,
-    ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_X: tl.constexpr,
-):  # fmt: skip
-    """sums (N, strips, 3, C): over the valid pixels of a strip of ROWS rows, p where it is the label's, p, and 1.
+    low,
+    at_y,
+    mix_y,
+    at_x,
+    mix_x,
+    C,
+    h,
+    w,
+    H,
+    W,
+    target,
+    void,
+    lse,
+    sums,
+    ROWS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+):
+    """sums (N, strips, 3, C): over the valid pixels of a strip of ROWS rows, p where it is the
+    label's, p, and 1.
 
     Grid: (blocks of classes, strips, N).
     """
@@ -137,12 +218,22 @@ def class_sums(
             x = column + tl.arange(0, BLOCK_X)
             y = x * 0 + row
             inside = x < W
-            p00, p01, p10, p11, m00, m01, m10, m11 = _corners(at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W)
+            p00, p01, p10, p11, m00, m01, m10, m11 = _corners(
+                at_y, mix_y, at_x, mix_x, y, x, inside, w, H, W
+            )
             mask = (k < C)[:, None] & inside[None, :]
             v = _upsampled(
-                low + (k * (h * w))[:, None], p00[None, :], p01[None, :], p10[None, :], p11[None, :],
-                m00[None, :], m01[None, :], m10[None, :], m11[None, :], mask,
-            )  # fmt: skip
+                low + (k * (h * w))[:, None],
+                p00[None, :],
+                p01[None, :],
+                p10[None, :],
+                p11[None, :],
+                m00[None, :],
+                m01[None, :],
+                m10[None, :],
+                m11[None, :],
+                mask,
+            )
             label = tl.load(target + y * W + x, mask=inside, other=0).to(tl.int32)
             log_total = tl.load(lse + y * W + x, mask=inside, other=0.0)
             valid = inside & (label != void)
@@ -159,9 +250,22 @@ def class_sums(
 
 @triton.jit
 def _slope(
-    v, x, on, k, target, lse, slope_p, slope_nll, slope_sum_p, slope_sum_nll, factor, weight,
-    NLL: tl.constexpr, SUM_P: tl.constexpr, SUM_NLL: tl.constexpr,
-):  # fmt: skip
+    v,
+    x,
+    on,
+    k,
+    target,
+    lse,
+    slope_p,
+    slope_nll,
+    slope_sum_p,
+    slope_sum_nll,
+    factor,
+    weight,
+    NLL: tl.constexpr,
+    SUM_P: tl.constexpr,
+    SUM_NLL: tl.constexpr,
+):
     """The gradient of the logits ``v``, of classes k at pixels x of a row."""
     p = tl.exp(v - tl.load(lse + x, mask=on, other=0.0)[None, :])
     of_p = tl.load(slope_p + x, mask=on, other=0.0)[None, :]
@@ -179,16 +283,41 @@ def _slope(
 
 @triton.jit
 def gradient(
-    low, first_y, mix_y, first_x, mix_x, C, h, w, H, W, target, lse, slope_p, slope_nll,
-    slope_sum_p, factors, slope_sum_nll, weights, blocks, out,
-    NLL: tl.constexpr, SUM_P: tl.constexpr, SUM_NLL: tl.constexpr,
-    MOST: tl.constexpr, ROWS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_X: tl.constexpr,
-):  # fmt: skip
-    """out (N, C, h, w): the gradient of ``low``, collected for each of its pixels from the pixels around it.
+    low,
+    first_y,
+    mix_y,
+    first_x,
+    mix_x,
+    C,
+    h,
+    w,
+    H,
+    W,
+    target,
+    lse,
+    slope_p,
+    slope_nll,
+    slope_sum_p,
+    factors,
+    slope_sum_nll,
+    weights,
+    blocks,
+    out,
+    NLL: tl.constexpr,
+    SUM_P: tl.constexpr,
+    SUM_NLL: tl.constexpr,
+    MOST: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+):
+    """out (N, C, h, w): the gradient of ``low``, collected for each of its pixels from the pixels
+    around it.
 
-    A program walks down a strip of ROWS rows of ``low``, from one row of cells (the pixels between two of its rows) to
-    the next. A lane has a column: it reads the pixels in the cells on its left and on its right, at most MOST in a row.
-    Grid: (blocks of classes, blocks of columns * strips, N).
+    A program walks down a strip of ROWS rows of ``low``, from one row of cells (the pixels between
+    two of its rows) to the next. A lane has a column: it reads the pixels in the cells on its left
+    and on its right, at most MOST in a row. Grid: (blocks of classes, blocks of columns * strips,
+    N).
     """
     k = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     i = (tl.program_id(1) % blocks) * BLOCK_X + tl.arange(0, BLOCK_X)
@@ -234,18 +363,44 @@ def gradient(
                 near = tl.load(mix_x + x, mask=on, other=0.0)[None, :]
                 far = tl.load(mix_x + W + x, mask=on, other=0.0)[None, :]
                 slope += far * _slope(
-                    near * v0 + far * v1, x, on, k, target + row, lse + row, slope_p + row, slope_nll + row,
-                    slope_sum_p + row, slope_sum_nll + row, factor, weight, NLL, SUM_P, SUM_NLL,
-                )  # fmt: skip
+                    near * v0 + far * v1,
+                    x,
+                    on,
+                    k,
+                    target + row,
+                    lse + row,
+                    slope_p + row,
+                    slope_nll + row,
+                    slope_sum_p + row,
+                    slope_sum_nll + row,
+                    factor,
+                    weight,
+                    NLL,
+                    SUM_P,
+                    SUM_NLL,
+                )
             for step in range(MOST):
                 x = middle + step
                 on = x < end
                 near = tl.load(mix_x + x, mask=on, other=0.0)[None, :]
                 far = tl.load(mix_x + W + x, mask=on, other=0.0)[None, :]
                 slope += near * _slope(
-                    near * v1 + far * v2, x, on, k, target + row, lse + row, slope_p + row, slope_nll + row,
-                    slope_sum_p + row, slope_sum_nll + row, factor, weight, NLL, SUM_P, SUM_NLL,
-                )  # fmt: skip
+                    near * v1 + far * v2,
+                    x,
+                    on,
+                    k,
+                    target + row,
+                    lse + row,
+                    slope_p + row,
+                    slope_nll + row,
+                    slope_sum_p + row,
+                    slope_sum_nll + row,
+                    factor,
+                    weight,
+                    NLL,
+                    SUM_P,
+                    SUM_NLL,
+                )
             for_up += top * slope
             for_down += bottom * slope
         if j >= begin:

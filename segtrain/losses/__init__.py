@@ -2,9 +2,9 @@
 
     loss = segtrain.losses.OHEMCrossEntropy(num_classes=19)(logits, target)
 
-Each returns a mean, like the losses of PyTorch; ``sum_and_count`` returns its sum and count. Each is a quotient of two
-sums over images, so any split of a batch over ranks and micro-batches gives the same value and gradient (see
-``losses.term``).
+Each returns a mean, like the losses of PyTorch; ``sum_and_count`` returns its sum and count. Each
+is a quotient of two sums over images, so any split of a batch over ranks and micro-batches gives
+the same value and gradient (see ``losses.term``).
 """
 
 from __future__ import annotations

@@ -40,10 +40,11 @@ _TERMS: dict[str, type[Term]] = {
 
 @dataclass(frozen=True)
 class Criterion:
-    """The sum over the terms of weight * numerator / denominator. Each method accepts any part of the global batch.
+    """The sum over the terms of weight * numerator / denominator. Each method accepts any part of
+    the global batch.
 
-    logits: (N, C, H, W); half precision is computed in float32, float64 stays. Or, if ``fused``, LowLogits. target:
-    integers (N, H, W).
+    logits: (N, C, H, W); half precision is computed in float32, float64 stays. Or, if ``fused``,
+    LowLogits. target: integers (N, H, W).
     """
 
     terms: tuple[Term, ...]
@@ -69,17 +70,26 @@ class Criterion:
 
     @torch.no_grad()
     def totals(self, logits: Logits | None, target: Tensor) -> Tensor:
-        """Sums over this part of the batch, float64 (size,). Add them up over all parts before ``shares`` and ``loss``.
+        """Sums over this part of the batch, float64 (size,). Add them up over all parts before
+        ``shares`` and ``loss``.
 
         logits may be None unless ``needs_logits``.
         """
-        check_shapes(self.num_classes, logits if self.needs_logits and isinstance(logits, Tensor) else None, target)
+        check_shapes(
+            self.num_classes,
+            logits if self.needs_logits and isinstance(logits, Tensor) else None,
+            target,
+        )
         if self.needs_logits and logits is None:
-            raise ValueError(f"the totals of {' + '.join(self.names)} depend on the logits: pass them")
+            raise ValueError(
+                f"the totals of {' + '.join(self.names)} depend on the logits: pass them"
+            )
         return torch.cat([batch_totals(term, logits, target) for term in self.terms])
 
     def shares(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
-        """This part's share of the value of each term, float64 (terms,), unweighted. Shares add up over parts."""
+        """This part's share of the value of each term, float64 (terms,), unweighted. Shares add up
+        over parts.
+        """
         if isinstance(logits, Tensor):
             check_shapes(self.num_classes, logits, target)
             logits = at_least_float32(logits)
@@ -87,11 +97,16 @@ class Criterion:
         with without_autocast(target):
             for term, part in zip(self.terms, totals.split([term.size for term in self.terms])):
                 count = term.denominator(part)
-                values.append(term.numerator(logits, target, part).double() / torch.where(count > 0, count, 1.0))
+                values.append(
+                    term.numerator(logits, target, part).double()
+                    / torch.where(count > 0, count, 1.0)
+                )
         return torch.stack(values)
 
     def loss(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
-        """This part's share of the whole batch's loss, a float64 scalar with gradient. totals: sums over all parts."""
+        """This part's share of the whole batch's loss, a float64 scalar with gradient. totals: sums
+        over all parts.
+        """
         return sum(w * share for w, share in zip(self.weights, self.shares(logits, target, totals)))  # type: ignore[return-value]
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -109,8 +124,8 @@ def build_criterion(
 ) -> Criterion:
     """Build the criterion that ``loss`` describes.
 
-    class_weights: (num_classes,), made from the training masks, for loss.class_weights=auto. Raises ConfigError if the
-    number or a value of the class weights is wrong.
+    class_weights: (num_classes,), made from the training masks, for loss.class_weights=auto. Raises
+    ConfigError if the number or a value of the class weights is wrong.
     """
     given = loss.class_weights if isinstance(loss.class_weights, tuple) else class_weights
     if given is None and loss.class_weights == "auto":
@@ -124,7 +139,10 @@ def build_criterion(
         if issubclass(kind, WeightedTerm):
             settings["class_weights"] = weights
         terms.append(kind(num_classes, ignore_index, **settings))
-    factors, names = tuple(term.weight for term in loss.terms), tuple(term.name for term in loss.terms)
+    factors, names = (
+        tuple(term.weight for term in loss.terms),
+        tuple(term.name for term in loss.terms),
+    )
     return Criterion(tuple(terms), factors, names, num_classes, ignore_index)
 
 
@@ -132,19 +150,25 @@ def build_criterion(
 class OwnLoss(Term):
     """The user's own loss of a micro-batch, weighted by the number of its valid pixels.
 
-    If the loss is a mean over the pixels whose label is not ``ignore_index``, this gives the value and gradient of the
-    global batch on any number of ranks and micro-batches. Any other loss, such as Dice, is averaged over micro-batches.
+    If the loss is a mean over the pixels whose label is not ``ignore_index``, this gives the value
+    and gradient of the global batch on any number of ranks and micro-batches. Any other loss, such
+    as Dice, is averaged over micro-batches.
     """
 
     mean: Mean = None  # type: ignore[assignment]
 
     def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         valid = int((target != self.ignore_index).sum())
-        # Without valid pixels, the mean is 0 / 0, and multiplying it by 0 keeps the NaN. ``int`` above waits for a GPU.
+        # Without valid pixels, the mean is 0 / 0, and multiplying it by 0 keeps the NaN. ``int``
+        # above waits for a GPU.
         if not valid:
             return logits.sum() * 0.0
-        # Check before calling the loss: on a GPU, a class index out of bounds raises no error that Python can catch.
-        if valid < target.numel() and getattr(self.mean, "ignore_index", self.ignore_index) != self.ignore_index:
+        # Check before calling the loss: on a GPU, a class index out of bounds raises no error that
+        # Python can catch.
+        if (
+            valid < target.numel()
+            and getattr(self.mean, "ignore_index", self.ignore_index) != self.ignore_index
+        ):
             raise self._counts_void()
         try:
             mean = self.mean(logits, target.long())
@@ -153,30 +177,46 @@ class OwnLoss(Term):
                 raise self._counts_void() from error
             raise
         if isinstance(mean, Tensor) and logits.requires_grad and not mean.requires_grad:
-            fix = "compute it from the logits, without detach(), item(), argmax(), or torch.no_grad()"
-            raise ConfigError(f"the criterion returned a number without a gradient: {fix}", code="criterion-detached")
+            fix = (
+                "compute it from the logits, without detach(), item(), argmax(), or torch.no_grad()"
+            )
+            raise ConfigError(
+                f"the criterion returned a number without a gradient: {fix}",
+                code="criterion-detached",
+            )
         if not isinstance(mean, Tensor) or mean.numel() != 1:
             found = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
-            why = f"the criterion returned {found}: it must return one number, the mean over the valid pixels"
+            why = (
+                f"the criterion returned {found}: it must return one number, the mean over the "
+                "valid pixels"
+            )
             raise ConfigError(why, code="criterion-output-shape")
         return mean.reshape(()).double() * valid
 
     def _counts_void(self) -> ConfigError:
-        fix = f"ignore the target {self.ignore_index}, as nn.CrossEntropyLoss(ignore_index={self.ignore_index}) does"
+        fix = (
+            f"ignore the target {self.ignore_index}, as "
+            f"nn.CrossEntropyLoss(ignore_index={self.ignore_index}) does"
+        )
         why = "the criterion does not ignore void pixels, which masks and padded crops contain"
         return ConfigError(f"{why}: {fix}", code="criterion-counts-void")
 
 
 def as_criterion(given: Any, num_classes: int, ignore_index: int) -> Criterion:
-    """Make a ``Criterion`` of a loss of this package or of any callable (logits, target) -> mean over valid pixels.
+    """Make a ``Criterion`` of a loss of this package or of any callable (logits, target) -> mean
+    over valid pixels.
 
-    A ``Criterion`` is returned unchanged. Losses of this package are exact on any number of ranks and micro-batches.
+    A ``Criterion`` is returned unchanged. Losses of this package are exact on any number of ranks
+    and micro-batches.
     """
     if isinstance(given, Criterion):
         return given
     term = given if isinstance(given, Term) else OwnLoss(num_classes, ignore_index, mean=given)
     if (term.num_classes, term.ignore_index) != (num_classes, ignore_index):
-        why = f"{type(given).__name__} has num_classes={term.num_classes}, ignore_index={term.ignore_index}"
+        why = (
+            f"{type(given).__name__} has num_classes={term.num_classes}, "
+            f"ignore_index={term.ignore_index}"
+        )
         fix = f"the data needs num_classes={num_classes}, ignore_index={ignore_index}"
         raise ConfigError(f"{why}: {fix}", code="criterion-classes-differ")
     return Criterion((term,), (1.0,), (type(given).__name__,), num_classes, ignore_index)

@@ -1,9 +1,10 @@
 """Memory-efficient loss: full-size logits are in memory for a few images at a time, or never.
 
-For a whole batch, logits, log-probabilities, and gradient would be three tensors of N * C * H * W floats. But the loss
-is a sum over images (see ``losses.term``), so the forward pass takes a few images at a time (``term.parts``): it
-computes the gradient with respect to the low-resolution logits, and frees the full-size tensors. Nothing is
-approximated. On a GPU, kernels may take the place of the full-size tensors (``losses.lowlogits``).
+For a whole batch, logits, log-probabilities, and gradient would be three tensors of N * C * H * W
+floats. But the loss is a sum over images (see ``losses.term``), so the forward pass takes a few
+images at a time (``term.parts``): it computes the gradient with respect to the low-resolution
+logits, and frees the full-size tensors. Nothing is approximated. On a GPU, kernels may take the
+place of the full-size tensors (``losses.lowlogits``).
 """
 
 from __future__ import annotations
@@ -26,20 +27,29 @@ MAPS = 64  # bytes per pixel of the maps of LowLogits and of what the terms make
 
 
 def low_res_loss(
-    criterion: Criterion, low: Tensor, target: Tensor, totals: Tensor, upsample: Upsample, way: str = "direct"
+    criterion: Criterion,
+    low: Tensor,
+    target: Tensor,
+    totals: Tensor,
+    upsample: Upsample,
+    way: str = "direct",
 ) -> Tensor:
-    """criterion.loss(upsample(low, (H, W)), target, totals), with full-size tensors for a few images at a time.
+    """criterion.loss(upsample(low, (H, W)), target, totals), with full-size tensors for a few
+    images at a time.
 
-    low: (N, C, h, w), upsampled in float32 if it comes in half precision. target: integers (N, H, W). upsample: a pure
-    function of (n, C, h, w) and (H, W), the same for each image. way: a value of ``loss.upsample``. The result is a
-    float64 scalar with gradient for ``low``; it cannot be differentiated twice. Under torch.no_grad, only the value is
-    computed.
+    low: (N, C, h, w), upsampled in float32 if it comes in half precision. target: integers (N, H,
+    W). upsample: a pure function of (n, C, h, w) and (H, W), the same for each image. way: a value
+    of ``loss.upsample``. The result is a float64 scalar with gradient for ``low``; it cannot be
+    differentiated twice. Under torch.no_grad, only the value is computed.
     """
     way = _chosen(criterion, low, target, upsample, way)
     if low.requires_grad and torch.is_grad_enabled():
         return _PartByPart.apply(low, criterion, target, totals, upsample, way)
     split = _parts(low, target, way)
-    shares = [criterion.loss(_logits(criterion, low[p], target[p], upsample, way), target[p], totals) for p in split]
+    shares = [
+        criterion.loss(_logits(criterion, low[p], target[p], upsample, way), target[p], totals)
+        for p in split
+    ]
     return torch.stack(shares).sum() if shares else totals.new_zeros(())
 
 
@@ -47,7 +57,9 @@ def low_res_loss(
 def low_res_totals(
     criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample, way: str = "direct"
 ) -> Tensor:
-    """criterion.totals(upsample(low, (H, W)), target), float64 (size,), one part of the batch at a time."""
+    """criterion.totals(upsample(low, (H, W)), target), float64 (size,), one part of the batch at a
+    time.
+    """
     if not criterion.needs_logits:
         return criterion.totals(None, target)
     way = _chosen(criterion, low, target, upsample, way)
@@ -60,15 +72,21 @@ def low_res_totals(
 def _chosen(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample, way: str) -> str:
     if not len(low):
         return "direct"
-    return ways.chosen(way, criterion, low, target, upsample, partial(_gradient, criterion, low, target, upsample))
+    return ways.chosen(
+        way, criterion, low, target, upsample, partial(_gradient, criterion, low, target, upsample)
+    )
 
 
-def _gradient(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample, way: str) -> Tensor:
+def _gradient(
+    criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample, way: str
+) -> Tensor:
     """The gradient of the loss as a step on this part of the batch alone computes it."""
     low = low.detach().requires_grad_()
     totals = low_res_totals(criterion, low, target, upsample, way)
     with torch.enable_grad():
-        return torch.autograd.grad(low_res_loss(criterion, low, target, totals, upsample, way), low)[0]
+        return torch.autograd.grad(
+            low_res_loss(criterion, low, target, totals, upsample, way), low
+        )[0]
 
 
 def _parts(low: Tensor, target: Tensor, way: str) -> list[slice]:
@@ -76,7 +94,9 @@ def _parts(low: Tensor, target: Tensor, way: str) -> list[slice]:
     return parts(len(low), number * target.shape[-2] * target.shape[-1], low.device)
 
 
-def _logits(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample, way: str) -> Logits:
+def _logits(
+    criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample, way: str
+) -> Logits:
     """Logits of full size."""
     size = (target.shape[-2], target.shape[-1])
     if way == "fused":
@@ -92,15 +112,25 @@ def _logits(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsampl
 class _PartByPart(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, low: Tensor, criterion: Criterion, target: Tensor, totals: Tensor, upsample: Upsample, way: str
+        ctx: Any,
+        low: Tensor,
+        criterion: Criterion,
+        target: Tensor,
+        totals: Tensor,
+        upsample: Upsample,
+        way: str,
     ) -> Tensor:
-        # The gradients are in float32 even if low is float16. The loss scale is applied later, so small gradients would
-        # round to 0 in float16.
+        # The gradients are in float32 even if low is float16. The loss scale is applied later, so
+        # small gradients would round to 0 in float16.
         slopes = torch.empty_like(low, dtype=torch.promote_types(low.dtype, torch.float32))
         value = torch.zeros((), dtype=torch.float64, device=low.device)
         for part in _parts(low, target, way):
             with torch.enable_grad():
-                small = at_least_float32(low[part].detach()).requires_grad_() if way != "fused" else low[part]
+                small = (
+                    at_least_float32(low[part].detach()).requires_grad_()
+                    if way != "fused"
+                    else low[part]
+                )
                 logits = _logits(criterion, small, target[part], upsample, way)
                 share = criterion.loss(logits, target[part], totals)
             if isinstance(logits, LowLogits):

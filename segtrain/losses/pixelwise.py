@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segtrain.losses.term import Logits, WeightedTerm, add_up, negative_log_likelihood, sum_of_nll, vector
+from segtrain.losses.term import (
+    Logits,
+    WeightedTerm,
+    add_up,
+    negative_log_likelihood,
+    sum_of_nll,
+    vector,
+)
 
 # Bins of the histogram of OHEM.
 BINS = 1 << 15
@@ -18,9 +25,11 @@ BINS = 1 << 15
 
 @dataclass(frozen=True)
 class CrossEntropy(WeightedTerm):
-    """The sum of class_weight * -log p, divided by the sum of class weights as in torch, with label smoothing.
+    """The sum of class_weight * -log p, divided by the sum of class weights as in torch, with label
+    smoothing.
 
-    label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al. 2016).
+    label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al.
+    2016).
 
     >>> loss = CrossEntropy(num_classes=3)
     >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
@@ -35,7 +44,9 @@ class CrossEntropy(WeightedTerm):
         # F.cross_entropy for images has no deterministic kernel on CUDA.
         if not isinstance(logits, Tensor) or torch.are_deterministic_algorithms_enabled():
             return self._sum(logits, target)
-        weights = vector(self.class_weights, logits.device, logits.dtype) if self.class_weights else None
+        weights = (
+            vector(self.class_weights, logits.device, logits.dtype) if self.class_weights else None
+        )
         return F.cross_entropy(
             logits,
             target.long(),
@@ -64,10 +75,11 @@ class FocalLoss(WeightedTerm):
 
     The denominator is that of cross-entropy.
 
-    gamma: larger values give pixels that are already predicted well less weight; 0 is cross-entropy.
+    gamma: larger values give pixels that are already predicted well less weight; 0 is
+    cross-entropy.
 
-    >>> FocalLoss(num_classes=3, gamma=1.0)(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
-    tensor(0.7324)
+    >>> FocalLoss(num_classes=3, gamma=1.0)(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4,
+    dtype=torch.long)) tensor(0.7324)
     """
 
     gamma: float = 2.0
@@ -77,7 +89,8 @@ class FocalLoss(WeightedTerm):
     def numerator(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
         valid, index = self.labels(target)
         nll = negative_log_likelihood(logits, index)
-        # 1 - p without cancellation. The smallest positive number keeps the slope of x ** gamma finite for gamma < 1.
+        # 1 - p without cancellation. The smallest positive number keeps the slope of x ** gamma
+        # finite for gamma < 1.
         miss = (-torch.expm1(-nll)).clamp_min(torch.finfo(nll.dtype).tiny)
         weights = self.pixel_weights(index, nll.dtype)
         each = miss**self.gamma * nll
@@ -86,14 +99,16 @@ class FocalLoss(WeightedTerm):
 
 @dataclass(frozen=True)
 class OHEMCrossEntropy(WeightedTerm):
-    """Online hard example mining: the mean cross-entropy of the hard pixels (Shrivastava et al. 2016).
+    """Online hard example mining: the mean cross-entropy of the hard pixels (Shrivastava et al.
+    2016).
 
     min_kept: at least this fraction of the valid pixels of the batch is kept, hardest first.
     threshold: pixels whose true class has a probability below it are always kept.
 
-    The totals are a histogram of the pixel losses, binned by the upper half of their float32 bits, so that all ranks
-    find the same cutoff for ``min_kept`` without sending pixels. Losses in a bin differ by less than 1 %. The bin at
-    the cutoff is kept as a whole, so ``min_kept`` is exceeded by less than one bin.
+    The totals are a histogram of the pixel losses, binned by the upper half of their float32 bits,
+    so that all ranks find the same cutoff for ``min_kept`` without sending pixels. Losses in a bin
+    differ by less than 1 %. The bin at the cutoff is kept as a whole, so ``min_kept`` is exceeded
+    by less than one bin.
 
     >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
     >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
@@ -135,22 +150,25 @@ class OHEMCrossEntropy(WeightedTerm):
     def denominator(self, totals: Tensor) -> Tensor:
         """Number of the kept pixels, or the sum of their class weights.
 
-        A pixel is kept if its probability is below the threshold, or if it is in the top bins. One of these two sets
-        contains the other, so the larger sum is the result.
+        A pixel is kept if its probability is below the threshold, or if it is in the top bins. One
+        of these two sets contains the other, so the larger sum is the result.
         """
         histogram, hard = totals[-BINS - 1 : -1], totals[-1]
         reaches = torch.arange(BINS, device=totals.device) >= self._border(totals)
         return torch.maximum(torch.where(reaches, histogram, 0.0).sum(), hard)
 
     def _bins(self, nll: Tensor) -> tuple[Tensor, Tensor]:
-        """Bin (int64) of each pixel, and whether p is below the threshold. NaN gets a high bin, and the loss is NaN."""
+        """Bin (int64) of each pixel, and whether p is below the threshold. NaN gets a high bin, and
+        the loss is NaN.
+        """
         nll = nll.float()
         # Mask out the sign bit, which -0.0 and NaN may have.
         bins = (nll.view(torch.int32) >> 16) & (BINS - 1)
         return bins.long(), nll > -math.log(self.threshold)
 
     def _border(self, totals: Tensor) -> Tensor:
-        """The cutoff (1,): the highest bin that, with all bins above, holds the fraction ``min_kept`` of the pixels.
+        """The cutoff (1,): the highest bin that, with all bins above, holds the fraction
+        ``min_kept`` of the pixels.
 
         It is the same on every device.
         """

@@ -16,8 +16,8 @@ class Axis:
     """How the m outputs of an axis mix its n inputs.
 
     at: int32 (2, m), the two inputs of each output. mix: float32 (2, m), their weights.
-    first: int32 (n + 2,); outputs first[k] to first[k + 1] mix the inputs k - 1 and k. Input -1 or n: weight 0.
-    most: the largest number of outputs between two inputs.
+    first: int32 (n + 2,); outputs first[k] to first[k + 1] mix the inputs k - 1 and k. Input -1 or
+    n: weight 0. most: the largest number of outputs between two inputs.
     """
 
     at: Tensor
@@ -29,7 +29,8 @@ class Axis:
 def axis(matrix: Tensor, device: torch.device) -> Axis | None:
     """The tables of ``matrix`` (m, n), which maps inputs to outputs, on ``device``.
 
-    None if an output mixes other inputs than two neighbors, or if the outputs are in another order than their inputs.
+    None if an output mixes other inputs than two neighbors, or if the outputs are in another order
+    than their inputs.
     """
     weights = np.array(matrix.tolist(), np.float32)
     outputs, inputs = weights.shape
@@ -41,7 +42,8 @@ def axis(matrix: Tensor, device: torch.device) -> Axis | None:
     near = weights[rows, left]
     far = np.where(left < inputs - 1, weights[rows, np.minimum(left + 1, inputs - 1)], 0)
     others = np.abs(weights).sum(1) - np.abs(near) - np.abs(far)
-    # Outputs at the border have input 0 alone. They are the cell before it, so that no cell is larger than the others.
+    # Outputs at the border have input 0 alone. They are the cell before it, so that no cell is
+    # larger than the others.
     border = np.logical_and.accumulate((left == 0) & (far == 0))
     left = np.where(border, -1, left)
     near, far = np.where(border, 0, near), np.where(border, near, far)

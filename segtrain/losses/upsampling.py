@@ -1,7 +1,8 @@
 """Bilinear upsampling of logits as two matrix products, and as tables.
 
-Bilinear interpolation is separable: ``rows @ low @ columns``. As products, its gradient is a product too. On a GPU, the
-gradient of torch's own function adds with atomics, so that its bits differ from run to run.
+Bilinear interpolation is separable: ``rows @ low @ columns``. As products, its gradient is a
+product too. On a GPU, the gradient of torch's own function adds with atomics, so that its bits
+differ from run to run.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ Size = tuple[int, int]
 Upsample = Callable[[Tensor, Size], Tensor]  # low-resolution logits (n, C, h, w) to (n, C, H, W)
 
 # Cached for the ``owner`` of each upsampling until it is deleted.
-_MATRICES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
-_AXES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Axis, Axis] | None]] = weakref.WeakKeyDictionary()
+_MATRICES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = (
+    weakref.WeakKeyDictionary()
+)
+_AXES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Axis, Axis] | None]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True)
 class Thinned:
-    """``upsample`` to ``size``, of which only every ``stride``-th pixel in each direction is computed.
+    """``upsample`` to ``size``, of which only every ``stride``-th pixel in each direction is
+    computed.
 
     first: row and column of the first pixel.
     """
@@ -44,7 +50,9 @@ class Thinned:
 
 
 def owner(upsample: Upsample) -> Any:
-    """What ``upsample`` is a method of, usually a model, or else itself. Results may be kept as long as it lives."""
+    """What ``upsample`` is a method of, usually a model, or else itself. Results may be kept as
+    long as it lives.
+    """
     if isinstance(upsample, Thinned):
         return owner(upsample.upsample)
     return getattr(upsample, "__self__", upsample)
@@ -52,7 +60,9 @@ def owner(upsample: Upsample) -> Any:
 
 @torch.no_grad()
 def matrices(upsample: Upsample, low: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-    """Matrices ``rows`` (H, h) and ``columns`` (w, W) with ``upsample(low, (H, W)) == rows @ low @ columns``."""
+    """Matrices ``rows`` (H, h) and ``columns`` (w, W) with ``upsample(low, (H, W)) == rows @ low @
+    columns``.
+    """
     if isinstance(upsample, Thinned):
         rows, columns = matrices(upsample.upsample, low, upsample.size)
         top, left = upsample.first
@@ -60,7 +70,9 @@ def matrices(upsample: Upsample, low: Tensor, size: Size) -> tuple[Tensor, Tenso
     kept = _MATRICES.setdefault(owner(upsample), {})
     key = (low.shape[-2:], size, low.dtype, low.device)
     if key not in kept:
-        rows, columns = (torch.eye(side, dtype=low.dtype, device=low.device)[None] for side in low.shape[-2:])
+        rows, columns = (
+            torch.eye(side, dtype=low.dtype, device=low.device)[None] for side in low.shape[-2:]
+        )
         rows = upsample(rows[..., None].expand(-1, -1, -1, low.shape[-1]), size)
         columns = upsample(columns[:, :, None].expand(-1, -1, low.shape[-2], -1), size)
         kept[key] = rows[0, :, :, 0].T.contiguous(), columns[0, :, 0].contiguous()
@@ -68,7 +80,8 @@ def matrices(upsample: Upsample, low: Tensor, size: Size) -> tuple[Tensor, Tenso
 
 
 def by_products(upsample: Upsample, low: Tensor, size: Size) -> Tensor:
-    """``upsample(low, size)`` as two products of matrices, in full float32 whatever train.precision is.
+    """``upsample(low, size)`` as two products of matrices, in full float32 whatever train.precision
+    is.
 
     Its gradient must be computed with TF32 off, too.
     """
@@ -78,12 +91,16 @@ def by_products(upsample: Upsample, low: Tensor, size: Size) -> Tensor:
 
 
 def axes(upsample: Upsample, low: Tensor, size: Size) -> tuple[Axis, Axis] | None:
-    """Tables of ``upsample(low, size)`` along the rows and along the columns, on the device of ``low``.
+    """Tables of ``upsample(low, size)`` along the rows and along the columns, on the device of
+    ``low``.
 
-    None if it is not bilinear. Waits for the GPU once per shape, and if it is thinned, once per first pixel.
+    None if it is not bilinear. Waits for the GPU once per shape, and if it is thinned, once per
+    first pixel.
     """
     kept = _AXES.setdefault(owner(upsample), {})
-    thinned = (upsample.size, upsample.stride, upsample.first) if isinstance(upsample, Thinned) else None
+    thinned = (
+        (upsample.size, upsample.stride, upsample.first) if isinstance(upsample, Thinned) else None
+    )
     key = (low.shape[-2:], size, low.device, thinned)
     if key not in kept:
         rows, columns = matrices(upsample, low[:0].float(), size)

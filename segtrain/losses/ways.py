@@ -1,7 +1,8 @@
-"""The ways from low-resolution logits to a loss (``loss.upsample``); the fastest is found once per shape.
+"""The ways from low-resolution logits to a loss (``loss.upsample``); the fastest is found once per
+shape.
 
-direct: the network's own upsampling. products: upsampling as two matrix products (``losses.upsampling``). fused:
-kernels that need no logits of full size (``losses.lowlogits``).
+direct: the network's own upsampling. products: upsampling as two matrix products
+(``losses.upsampling``). fused: kernels that need no logits of full size (``losses.lowlogits``).
 """
 
 from __future__ import annotations
@@ -36,13 +37,19 @@ _CHOSEN: weakref.WeakKeyDictionary[Any, dict[Hashable, str]] = weakref.WeakKeyDi
 
 
 def chosen(
-    wanted: str, criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample, trial: Callable[[str], object]
+    wanted: str,
+    criterion: Criterion,
+    low: Tensor,
+    target: Tensor,
+    upsample: Upsample,
+    trial: Callable[[str], object],
 ) -> str:
     """direct, products, or fused, as ``loss.upsample`` says.
 
-    auto: direct on a CPU. On a GPU, those that give what the network's own upsampling gives are timed, once per shape,
-    with ``trial(way)``, which computes the loss and its gradient. With deterministic kernels, nothing is timed: it is
-    fused, else products. Raises ConfigError if fused is wanted and impossible.
+    auto: direct on a CPU. On a GPU, those that give what the network's own upsampling gives are
+    timed, once per shape, with ``trial(way)``, which computes the loss and its gradient. With
+    deterministic kernels, nothing is timed: it is fused, else products. Raises ConfigError if fused
+    is wanted and impossible.
     """
     if wanted in ("direct", "products"):
         return wanted
@@ -74,7 +81,9 @@ def refuse_fused(criterion: Criterion, device: torch.device) -> None:
 def _refuse(fault: str) -> None:
     if fault:
         raise ConfigError(
-            f"loss.upsample=fused: {fault}: use loss.upsample=auto", code="fused-loss", key="loss.upsample"
+            f"loss.upsample=fused: {fault}: use loss.upsample=auto",
+            code="fused-loss",
+            key="loss.upsample",
         )
 
 
@@ -88,19 +97,26 @@ def unavailable(criterion: Criterion, device: torch.device) -> str:
 
 @torch.no_grad()
 def products_agree(upsample: Upsample, low: Tensor, target: Tensor) -> bool:
-    """Whether the products give what the network's upsampling gives, for the first image. Waits for the GPU."""
+    """Whether the products give what the network's upsampling gives, for the first image. Waits for
+    the GPU.
+    """
     first, size = at_least_float32(low[:1].detach()), (target.shape[-2], target.shape[-1])
     with without_autocast(low):
         return _agree([(by_products(upsample, first, size), upsample(first, size))], 1e-4)
 
 
 def fused_fault(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample) -> str:
-    """Why the loss of these logits cannot be fused, or "". Compares it for the first image. Waits for the GPU."""
+    """Why the loss of these logits cannot be fused, or "". Compares it for the first image. Waits
+    for the GPU.
+    """
     why = unavailable(criterion, low.device)
     if why:
         return why
     if low.dtype == torch.float64 or max(low[:1].numel(), target[:1].numel()) >= 2**31:
-        return f"it takes up to 2^31 numbers per image, not of float64: the logits are {low.dtype} {tuple(low.shape)}"
+        return (
+            "it takes up to 2^31 numbers per image, not of float64: the logits are "
+            f"{low.dtype} {tuple(low.shape)}"
+        )
     size = (target.shape[-2], target.shape[-1])
     tables = axes(upsample, low, size)
     if tables is None or not products_agree(upsample, low, target):
@@ -119,17 +135,31 @@ def fused_fault(criterion: Criterion, low: Tensor, target: Tensor, upsample: Ups
 
 
 def _read(logits: Logits, criterion: Criterion, target: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Everything that a loss may read of ``logits``, and a scalar made of it that has a gradient."""
+    """Everything that a loss may read of ``logits``, and a scalar made of it that has a
+    gradient.
+    """
     valid, index = criterion.terms[0].labels(target)
     factors = torch.linspace(-1, 1, criterion.num_classes, device=target.device)
     _, mean = true_and_sum_of_p(logits, index, factors)
-    maps = [torch.where(valid, negative_log_likelihood(logits, index), 0.0), mean, sum_of_nll(logits, factors)]
-    return [class_sums(logits, index, valid), *(each.detach() for each in maps)], torch.stack(maps).sum()
+    maps = [
+        torch.where(valid, negative_log_likelihood(logits, index), 0.0),
+        mean,
+        sum_of_nll(logits, factors),
+    ]
+    return [class_sums(logits, index, valid), *(each.detach() for each in maps)], torch.stack(
+        maps
+    ).sum()
 
 
 def _agree(pairs: list[tuple[Tensor, Tensor]], tolerance: float) -> bool:
-    """Whether the tensors of each pair differ by at most ``tolerance`` of the second one's largest value."""
-    numbers = [number.abs().max().double() for found, expected in pairs for number in (found - expected, expected)]
+    """Whether the tensors of each pair differ by at most ``tolerance`` of the second one's largest
+    value.
+    """
+    numbers = [
+        number.abs().max().double()
+        for found, expected in pairs
+        for number in (found - expected, expected)
+    ]
     values = torch.stack(numbers).tolist()
     return all(apart <= tolerance * largest for apart, largest in zip(values[::2], values[1::2]))
 

@@ -1,7 +1,8 @@
 """Machine types that can be rented: sizes, GPUs, network, price, and the sources of these figures.
 
-The tables are CSV files that a person can edit: one for each cloud, and gpus.csv. A line "# source KEY: TEXT" in their
-heads defines a source, and the columns ``..._from`` name one. A test compares sizes with EC2's own catalog.
+The tables are CSV files that a person can edit: one for each cloud, and gpus.csv. A line "# source
+KEY: TEXT" in their heads defines a source, and the columns ``..._from`` name one. A test compares
+sizes with EC2's own catalog.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from pathlib import Path
 _FOLDER = Path(__file__).parent
 _SOURCE = re.compile(r"# source ([\w-]+): (.+)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-# Of a step on a V100: the share that no larger GPU shortens, and of the rest the share of arithmetic.
+# Of a step on a V100: the share that no larger GPU shortens, and of the rest the share of
+# arithmetic.
 FIXED, ARITHMETIC = 0.1, 0.36
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Data-sheet rates of one GPU. ``arch``: CUDA architecture, such as "sm_80". ``memory_gb``: GiB.
+    """Data-sheet rates of one GPU. ``arch``: CUDA architecture, such as "sm_80". ``memory_gb``:
+    GiB.
 
-    ``fp32``, ``tf32``, ``fp16``, ``bf16``: peak TFLOP/s without sparsity, None where the GPU has no such unit.
-    ``memory_gbs``: GB/s. ``nvlink_gbs``: GB/s in both directions, 0 without NVLink. ``watts``: power limit.
+    ``fp32``, ``tf32``, ``fp16``, ``bf16``: peak TFLOP/s without sparsity, None where the GPU has no
+    such unit. ``memory_gbs``: GB/s. ``nvlink_gbs``: GB/s in both directions, 0 without NVLink.
+    ``watts``: power limit.
     """
 
     name: str
@@ -45,23 +49,29 @@ class Gpu:
 
     @property
     def speed(self) -> float:
-        """Training speed of a convolutional network in mixed precision, V100 = 1.0, derived from the data sheet.
+        """Training speed of a convolutional network in mixed precision, V100 = 1.0, derived from
+        the data sheet.
 
-        A step of ResNet-50 on a V100 is about one third arithmetic, and the rest is memory traffic. The tenth that
-        larger GPUs do not shorten is chosen so that the A100 80 GB is 2.06 times as fast as the V100, as on NVIDIA's
-        page of ResNet-50 v1.5 for PyTorch (container 21.03).
+        A step of ResNet-50 on a V100 is about one third arithmetic, and the rest is memory traffic.
+        The tenth that larger GPUs do not shorten is chosen so that the A100 80 GB is 2.06 times as
+        fast as the V100, as on NVIDIA's page of ResNet-50 v1.5 for PyTorch (container 21.03).
         """
-        return 1 / (FIXED + (1 - FIXED) * (ARITHMETIC * 125 / self.mixed + (1 - ARITHMETIC) * 900 / self.memory_gbs))
+        return 1 / (
+            FIXED
+            + (1 - FIXED)
+            * (ARITHMETIC * 125 / self.mixed + (1 - ARITHMETIC) * 900 / self.memory_gbs)
+        )
 
 
 @dataclass(frozen=True)
 class Machine:
     """A machine type. ``gpu``, ``arch``: "" without a GPU. ``gpu_memory_gb``: of one GPU.
 
-    ``network_gbit``: the burst rate where the cloud says "up to". ``nvme_gb``: 0 without a local NVMe disk. ``smddp``:
-    whether SageMaker's all-reduce library supports it. ``price``: dollars per hour on demand; None if no source is
-    known. ``speed``: training speed of all its GPUs, 8 V100 = 1.0, as ``Gpu.speed``; None without a GPU. ``source``:
-    where the sizes are from. ``retired``: why the cloud no longer rents it, else "".
+    ``network_gbit``: the burst rate where the cloud says "up to". ``nvme_gb``: 0 without a local
+    NVMe disk. ``smddp``: whether SageMaker's all-reduce library supports it. ``price``: dollars per
+    hour on demand; None if no source is known. ``speed``: training speed of all its GPUs, 8 V100 =
+    1.0, as ``Gpu.speed``; None without a GPU. ``source``: where the sizes are from. ``retired``:
+    why the cloud no longer rents it, else "".
     """
 
     name: str

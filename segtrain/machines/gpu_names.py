@@ -11,10 +11,11 @@ _PART = re.compile(r"mig|\d+g\.\d+gb")  # of a GPU that is divided
 
 
 def gpu_named(text: str) -> Gpu | None:
-    """The GPU that a text names, such as "V100-SXM2-32GB", "Tesla T4", "RTX 2080Ti", or "nvidia_a100-sxm4-80gb".
+    """The GPU that a text names, such as "V100-SXM2-32GB", "Tesla T4", "RTX 2080Ti", or
+    "nvidia_a100-sxm4-80gb".
 
-    A name that fits several GPUs, such as a100, is that of the one with the least memory. None if the table does not
-    have it, or for a part of a GPU.
+    A name that fits several GPUs, such as a100, is that of the one with the least memory. None if
+    the table does not have it, or for a part of a GPU.
     """
     low, known = text.lower(), gpus()
     if _PART.search(low):
@@ -24,7 +25,8 @@ def gpu_named(text: str) -> Gpu | None:
     if re.search(r"a100(?!\d)", low):
         return known[f"A100{'-PCIe' if 'pci' in low else ''}-{80 if '80' in low else 40}GB"]
     if found := re.search(r"(?:gh200|h100|p100).*(pci|nvl)", low):
-        name = f"{low[found.start() : found.start() + 4].upper()}-{'PCIe' if found[1] == 'pci' else 'NVL'}"
+        series = low[found.start() : found.start() + 4].upper()
+        name = f"{series}-{'PCIe' if found[1] == 'pci' else 'NVL'}"
         if name in known:
             return known[name]
     for name in sorted(known, key=len, reverse=True):
@@ -37,6 +39,12 @@ def gpu_named(text: str) -> Gpu | None:
 def _pattern(name: str) -> str:
     """The table's name with any separators; the words before a number may be missing."""
     parts = re.findall(r"[a-z]+\d+[a-z]*|[a-z]+|\d+[a-z]*", name.lower())
-    brand = len(parts) > 1 and parts[0] in ("rtx", "gtx", "quadro") and any(char.isdigit() for char in parts[1])
-    first = rf"(?:{parts[0]}[ _-]*)?" if brand else rf"{parts[0]}[ _-]*" if len(parts) > 1 else parts[0]
+    brand = (
+        len(parts) > 1
+        and parts[0] in ("rtx", "gtx", "quadro")
+        and any(char.isdigit() for char in parts[1])
+    )
+    first = (
+        rf"(?:{parts[0]}[ _-]*)?" if brand else rf"{parts[0]}[ _-]*" if len(parts) > 1 else parts[0]
+    )
     return r"(?<![a-z0-9])(?:rtx|gtx|tesla)?" + first + r"[ _-]*".join(parts[1:]) + r"(?![a-z0-9])"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-# CPU seconds to receive a sample over a direct connection: for each sample, and for each byte of it. Measured with
-# 0.2 MB (0.3 ms) and 2.1 MB (2.9 ms) on two hosts joined by 1 Gbit/s; docs/helpers.md.
+# CPU seconds to receive a sample over a direct connection: for each sample, and for each byte of
+# it. Measured with 0.2 MB (0.3 ms) and 2.1 MB (2.9 ms) on two hosts joined by 1 Gbit/s;
+# docs/helpers.md.
 RECEIVE_S, RECEIVE_S_PER_BYTE = 0.03e-3, 1.37e-9
 # Helpers pay only if receiving a sample costs less than this share of making it.
 WORTH = 0.5

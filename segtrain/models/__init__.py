@@ -1,4 +1,6 @@
-"""Segmentation networks: ``build_model`` makes one from the config. They do not depend on the data or the ranks."""
+"""Segmentation networks: ``build_model`` makes one from the config. They do not depend on the data
+or the ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Base class of all networks (any image size, logits before or after upsampling), and an adapter for other modules."""
+"""Base class of all networks (any image size, logits before or after upsampling), and an adapter
+for other modules.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,15 @@ from segtrain.errors import ConfigError, kind_of, some_of
 class SegModel(nn.Module):
     """A segmentation network that takes images of any size.
 
-    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network (of SMP or
-    torchvision), so that state dicts fit both.
+    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network
+    (of SMP or torchvision), so that state dicts fit both.
 
     num_classes: channels of the logits.
-    stride: pixels of the image per pixel of the coarsest features. Images whose sides are multiples of it need no
-    padding.
-    pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of ``stride``.
-    least: smallest height and width that the network takes; smaller images are padded too.
+    stride: pixels of the image per pixel of the coarsest features. Images whose sides are multiples
+    of it need no padding.
+    pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of
+    ``stride``. least: smallest height and width that the network takes; smaller images are padded
+    too.
     frozen: whether the encoder is not trained (``freeze_encoder``).
     remarks: what to say before the first step.
     origin: of its first weights; with the normalization of its images.
@@ -39,19 +42,24 @@ class SegModel(nn.Module):
     def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
         """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
 
-        With ``low``, the logits before upsampling, for ``upsample``: ``(main, *auxiliary)``, each (N, C, h, w) of its
-        own size. Auxiliary logits exist only in training mode, and only if the network has auxiliary heads.
+        With ``low``, the logits before upsampling, for ``upsample``: ``(main, *auxiliary)``, each
+        (N, C, h, w) of its own size. Auxiliary logits exist only in training mode, and only if the
+        network has auxiliary heads.
         """
         size = (images.shape[-2], images.shape[-1])
         if self.pads:
-            below, right = (max(self.least, -(-side // self.stride) * self.stride) - side for side in size)
+            below, right = (
+                max(self.least, -(-side // self.stride) * self.stride) - side for side in size
+            )
             if below or right:
                 images = F.pad(images, (0, right, 0, below))
         outputs = self._low(images)
         return outputs if low else self.upsample(outputs[0], size)
 
     def upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        """Upsample logits (N, C, h, w) of ``forward(low=True)`` to ``size``, the (H, W) of the images."""
+        """Upsample logits (N, C, h, w) of ``forward(low=True)`` to ``size``, the (H, W) of the
+        images.
+        """
         logits = self._upsample(low, size)
         return logits[..., : size[0], : size[1]]
 
@@ -66,7 +74,8 @@ class SegModel(nn.Module):
     def encoder_state(self) -> dict[str, Tensor]:
         """Tensors of the encoder, not copied, under their names inside the encoder.
 
-        If the encoder has several parts (pico), each name begins with the name of its part: ``stem.0.weight``.
+        If the encoder has several parts (pico), each name begins with the name of its part:
+        ``stem.0.weight``.
         """
         parts = self.encoder_parts()
         names = {id(module): name for name, module in self.named_children()}
@@ -77,7 +86,9 @@ class SegModel(nn.Module):
         }
 
     def freeze_encoder(self) -> None:
-        """Do not train the encoder: its parameters get no gradients, and its batch norm statistics stay as they are."""
+        """Do not train the encoder: its parameters get no gradients, and its batch norm statistics
+        stay as they are.
+        """
         self.frozen = True
         for parameter in self.encoder_parameters():
             parameter.requires_grad_(False)
@@ -95,7 +106,9 @@ class SegModel(nn.Module):
         return []
 
     def freeze_auxiliary(self) -> None:
-        """Do not train the auxiliary heads, for a loss without auxiliary logits: DDP would wait for their gradients."""
+        """Do not train the auxiliary heads, for a loss without auxiliary logits: DDP would wait for
+        their gradients.
+        """
         for part in self.auxiliary_parts():
             part.requires_grad_(False)
 
@@ -115,10 +128,11 @@ class SegModel(nn.Module):
 
 
 class OwnModel(SegModel):
-    """``module`` as a ``SegModel``: ``module(images)`` returns logits (N, C, h, w) of any size, upsampled bilinearly.
+    """``module`` as a ``SegModel``: ``module(images)`` returns logits (N, C, h, w) of any size,
+    upsampled bilinearly.
 
-    Names in its state dict begin with ``module.``. Frozen parts stay in evaluation mode, unless all of ``module`` was
-    passed in it.
+    Names in its state dict begin with ``module.``. Frozen parts stay in evaluation mode, unless all
+    of ``module`` was passed in it.
     """
 
     stride = 1
@@ -136,10 +150,20 @@ class OwnModel(SegModel):
             for name, part in module.named_modules()
             if module.training and not part.training
         }
-        self._still = [module.get_submodule(name) for name, kinds in trained.items() if kinds == {False}]
+        self._still = [
+            module.get_submodule(name) for name, kinds in trained.items() if kinds == {False}
+        ]
         if woken := [name for name, kinds in trained.items() if True in kinds]:
-            text = f"warning: {some_of(woken, 2)} of the model came in evaluation mode, but has parameters to train: "
-            self.remarks = (f"{text}its batch norm and dropout are in training mode; freeze it to keep the mode",)
+            text = (
+                f"warning: {some_of(woken, 2)} of the model came in evaluation mode, but has "
+                "parameters to train: "
+            )
+            self.remarks = (
+                (
+                    f"{text}its batch norm and dropout are in training mode; freeze it to keep "
+                    "the mode"
+                ),
+            )
 
     def train(self, mode: bool = True) -> OwnModel:
         super().train(mode)
@@ -148,7 +172,9 @@ class OwnModel(SegModel):
         return self
 
     def encoder_parts(self) -> list[nn.Module]:
-        """The module's attribute ``encoder``, as segmentation-models-pytorch names it; for ``optim.encoder_lr``."""
+        """The module's attribute ``encoder``, as segmentation-models-pytorch names it; for
+        ``optim.encoder_lr``.
+        """
         encoder = getattr(self.module, "encoder", None)
         return [encoder] if isinstance(encoder, nn.Module) else []
 
@@ -162,10 +188,16 @@ class OwnModel(SegModel):
         if not isinstance(logits, Tensor) or logits.dim() != 4 or logits.shape[:2] != wanted:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             why = f"{type(self.module).__name__} returned {found} for images {tuple(images.shape)}"
-            fix = f"its forward must return logits ({wanted[0]}, {wanted[1]}, h, w), one channel per class"
+            fix = (
+                f"its forward must return logits ({wanted[0]}, {wanted[1]}, h, w), one channel "
+                "per class"
+            )
             raise ConfigError(f"{why}: {fix}", code="model-output-shape", found=found)
         if self.training and torch.is_grad_enabled() and not logits.requires_grad:
-            why = f"the logits of {type(self.module).__name__} have no gradient: remove detach() and torch.no_grad()"
+            why = (
+                f"the logits of {type(self.module).__name__} have no gradient: remove detach() "
+                "and torch.no_grad()"
+            )
             raise ConfigError(why, code="model-output-detached")
         return (logits,)
 
@@ -182,11 +214,16 @@ def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...
 def check_module(module: object) -> None:
     """Raises ConfigError for anything but an instance of ``nn.Module``."""
     if not isinstance(module, nn.Module):
-        why = f"the model is {kind_of(module)}: pass an instance of torch.nn.Module, as in model=MyNet()"
+        why = (
+            f"the model is {kind_of(module)}: pass an instance of torch.nn.Module, as in "
+            "model=MyNet()"
+        )
         raise ConfigError(why, code="model-not-a-module")
 
 
 def as_seg_model(module: nn.Module, num_classes: int) -> SegModel:
-    """``module`` itself if it is a ``SegModel``, else an ``OwnModel`` of it. Raises ConfigError if not a module."""
+    """``module`` itself if it is a ``SegModel``, else an ``OwnModel`` of it. Raises ConfigError if
+    not a module.
+    """
     check_module(module)
     return module if isinstance(module, SegModel) else OwnModel(module, num_classes)

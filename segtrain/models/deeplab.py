@@ -11,9 +11,13 @@ from segtrain.models.resnet import ResNet
 
 
 def separable_bn(inputs: int, outputs: int, dilation: int = 1) -> nn.Sequential:
-    """Depthwise 3x3, then pointwise (both without bias), batch norm, and ReLU: (N, I, H, W) to (N, O, H, W)."""
+    """Depthwise 3x3, then pointwise (both without bias), batch norm, and ReLU: (N, I, H, W) to (N,
+    O, H, W).
+    """
     separable = nn.Sequential(
-        nn.Conv2d(inputs, inputs, 3, padding=dilation, dilation=dilation, groups=inputs, bias=False),
+        nn.Conv2d(
+            inputs, inputs, 3, padding=dilation, dilation=dilation, groups=inputs, bias=False
+        ),
         nn.Conv2d(inputs, outputs, 1, bias=False),
     )
     return nn.Sequential(separable, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
@@ -27,7 +31,11 @@ class ImagePool(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         # Copied in its memory format: torch.cat of an expanded tensor would write NCHW.
-        memory = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        memory = (
+            torch.channels_last
+            if x.is_contiguous(memory_format=torch.channels_last)
+            else torch.contiguous_format
+        )
         return super().forward(x).expand(-1, -1, *x.shape[-2:]).contiguous(memory_format=memory)
 
 
@@ -39,17 +47,27 @@ class Aspp(nn.Module):
         self.convs = nn.ModuleList([conv_bn(inputs, outputs, 1)])
         self.convs.extend(separable_bn(inputs, outputs, rate) for rate in rates)
         self.convs.append(ImagePool(inputs, outputs))
-        self.project = nn.Sequential(*conv_bn(len(self.convs) * outputs, outputs, 1), nn.Dropout(dropout))
+        self.project = nn.Sequential(
+            *conv_bn(len(self.convs) * outputs, outputs, 1), nn.Dropout(dropout)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.project(torch.cat([branch(x) for branch in self.convs], 1))
 
 
 class DeepLabDecoder(nn.Module):
-    """Combines features of strides 4 and ``4 * scale`` into one map of stride 4: (N, outputs, H/4, W/4)."""
+    """Combines features of strides 4 and ``4 * scale`` into one map of stride 4: (N, outputs, H/4,
+    W/4).
+    """
 
     def __init__(
-        self, deep: int, shallow: int, outputs: int, rates: tuple[int, ...], dropout: float, scale: int
+        self,
+        deep: int,
+        shallow: int,
+        outputs: int,
+        rates: tuple[int, ...],
+        dropout: float,
+        scale: int,
     ) -> None:
         super().__init__()
         narrow = 48  # as in the paper
@@ -60,7 +78,9 @@ class DeepLabDecoder(nn.Module):
         self.block2 = separable_bn(narrow + outputs, outputs)
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        x = F.interpolate(self.aspp(features[-1]), scale_factor=self.scale, mode="bilinear", align_corners=True)
+        x = F.interpolate(
+            self.aspp(features[-1]), scale_factor=self.scale, mode="bilinear", align_corners=True
+        )
         return self.block2(torch.cat([x, self.block1(features[1])], 1))
 
 
@@ -72,7 +92,9 @@ def deeplabv3plus(
     decoder_atrous_rates: tuple[int, ...] = (12, 24, 36),
     decoder_aspp_dropout: float = 0.5,
 ) -> tuple[nn.Module, nn.Module, nn.Sequential]:
-    """Encoder, decoder, and head under SMP's parameter names; the latter two keep PyTorch's initial values."""
+    """Encoder, decoder, and head under SMP's parameter names; the latter two keep PyTorch's initial
+    values.
+    """
     encoder = ResNet(encoder_name, encoder_output_stride)
     decoder = DeepLabDecoder(
         encoder.channels[-1],
@@ -82,5 +104,7 @@ def deeplabv3plus(
         decoder_aspp_dropout,
         encoder_output_stride // 4,
     )
-    head = nn.Sequential(nn.Conv2d(decoder_channels, classes, 1), nn.UpsamplingBilinear2d(scale_factor=4))
+    head = nn.Sequential(
+        nn.Conv2d(decoder_channels, classes, 1), nn.UpsamplingBilinear2d(scale_factor=4)
+    )
     return encoder, decoder, head

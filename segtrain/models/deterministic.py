@@ -1,4 +1,6 @@
-"""Finds layers whose gradient is not deterministic on a GPU, by a forward pass on the meta device before training."""
+"""Finds layers whose gradient is not deterministic on a GPU, by a forward pass on the meta device
+before training.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from segtrain.base.terminal import counted
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
 
-# Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear interpolation is not
-# among them: F.interpolate then uses other operators. Pooling into a single bin is a mean, which is deterministic.
+# Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear
+# interpolation is not among them: F.interpolate then uses other operators. Pooling into a single
+# bin is a mean, which is deterministic.
 REFUSED = {
     "aten::_adaptive_avg_pool2d": "adaptive average pooling into more than one bin",
     "aten::adaptive_max_pool2d": "adaptive max pooling",
@@ -42,7 +45,9 @@ class _Watch(TorchDispatchMode):
 
 
 def refuse_nondeterministic(network: SegModel, arch: str) -> None:
-    """Raise ConfigError with the layer whose backward pass on a GPU would fail with train.deterministic=true."""
+    """Raise ConfigError with the layer whose backward pass on a GPU would fail with
+    train.deterministic=true.
+    """
     try:
         found = _found(network, "meta")
     except NotImplementedError:
@@ -52,20 +57,28 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
         layer, operation = found[0]
         others = len({name for name, _ in found} - {layer})
         more = f" and {counted(others, 'more layer')}" if others else ""
-        why = f"the gradient of {operation} in {layer or 'the network'}{more} is not deterministic on a GPU"
+        why = (
+            f"the gradient of {operation} in {layer or 'the network'}{more} is not "
+            "deterministic on a GPU"
+        )
         fix = "use unet, deeplabv3plus, or pico, set train.deterministic=false, or train on a CPU"
         text = f"train.deterministic=true: model.arch={arch}: {why}: {fix}"
         raise ConfigError(text, code="layer-not-deterministic", arch=arch, layer=layer)
 
 
 def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
-    tensors: dict[str, Tensor] = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    tensors: dict[str, Tensor] = {
+        **dict(network.named_parameters()),
+        **dict(network.named_buffers()),
+    }
     meta_params = {name: torch.zeros_like(value, device=device) for name, value in tensors.items()}
     images = torch.zeros(2, 3, *[max(network.least, 2 * network.stride)] * 2, device=device)
     watch = _Watch()
     hooks = []
     for name, module in network.named_modules():
-        hooks.append(module.register_forward_pre_hook(lambda *_, name=name: watch.layers.append(name)))  # type: ignore[misc]
+        hooks.append(
+            module.register_forward_pre_hook(lambda *_, name=name: watch.layers.append(name))
+        )  # type: ignore[misc]
         hooks.append(module.register_forward_hook(lambda *_: watch.layers.pop() and None))
     try:
         with torch.no_grad(), watch:

@@ -1,4 +1,6 @@
-"""Factory of networks by their name in the config. SMP and torchvision are imported only if a network needs them."""
+"""Factory of networks by their name in the config. SMP and torchvision are imported only if a
+network needs them.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ _UNFIT = (TypeError, ValueError, KeyError, RuntimeError, AttributeError, Asserti
 
 
 def build_model(model: Model, num_classes: int) -> SegModel:
-    """Build the network of the config, with fresh or pretrained weights, in training mode, on the CPU.
+    """Build the network of the config, with fresh or pretrained weights, in training mode, on the
+    CPU.
 
-    Raises ConfigError for an unknown architecture, encoder, option, or name of weights, and for weights that cannot be
-    fetched; MissingExtra if the library of the architecture is not installed.
+    Raises ConfigError for an unknown architecture, encoder, option, or name of weights, and for
+    weights that cannot be fetched; MissingExtra if the library of the architecture is not
+    installed.
     """
     if num_classes < 1:
-        raise ConfigError("a network needs at least 1 class: name the classes in data.classes", code="no-classes")
+        raise ConfigError(
+            "a network needs at least 1 class: name the classes in data.classes", code="no-classes"
+        )
     refuse_arch(model)
     arch = model.arch.lower()
     if arch == "pico":
@@ -46,9 +52,16 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         # A failed download raises an OSError, or an error of httpx, huggingface_hub, or requests.
         if model.encoder_weights is not None and not unfit:
             weights = model.encoder_weights
-            why = f"model.encoder_weights={weights!r} of {model.encoder} cannot be fetched ({reason})"
-            fix = "set model.encoder_weights=null, or copy the files into HF_HOME (TORCH_HOME for torchvision)"
-            raise ConfigError(f"{why}: {fix}", code="encoder-weights-unreachable", found=weights) from error
+            why = (
+                f"model.encoder_weights={weights!r} of {model.encoder} cannot be fetched ({reason})"
+            )
+            fix = (
+                "set model.encoder_weights=null, or copy the files into HF_HOME (TORCH_HOME "
+                "for torchvision)"
+            )
+            raise ConfigError(
+                f"{why}: {fix}", code="encoder-weights-unreachable", found=weights
+            ) from error
         if not unfit and not model.options:
             raise
         parts = [f"model.encoder={model.encoder}"] if arch in SMP else []
@@ -61,8 +74,11 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     return network
 
 
-def check_options(model: Model, constructor: Callable[..., Any] | None, reserved: dict[str, str]) -> None:
-    """Refuse ``model.options`` that ``constructor`` does not take, and options in ``reserved`` (option -> reason).
+def check_options(
+    model: Model, constructor: Callable[..., Any] | None, reserved: dict[str, str]
+) -> None:
+    """Refuse ``model.options`` that ``constructor`` does not take, and options in ``reserved``
+    (option -> reason).
 
     If ``constructor`` is None, every option that is not reserved is accepted.
     """
@@ -75,5 +91,8 @@ def check_options(model: Model, constructor: Callable[..., Any] | None, reserved
         if key not in known:
             near = closest(key, known, 0.4)
             hint = f"did you mean {near!r}? " if near else ""
-            why = f"unknown model.options.{key}: {hint}{model.arch} has {', '.join(known) or 'no options'}"
+            why = (
+                f"unknown model.options.{key}: {hint}{model.arch} has "
+                f"{', '.join(known) or 'no options'}"
+            )
             raise ConfigError(why, code="unknown-model-option", key=key)

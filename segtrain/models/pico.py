@@ -1,4 +1,6 @@
-"""Pico: a small residual network of dense 3x3 kernels that trains from scratch on a CPU in minutes."""
+"""Pico: a small residual network of dense 3x3 kernels that trains from scratch on a CPU in
+minutes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from segtrain.models.layers import conv_bn, grid_means
 
 
 class Residual(nn.Module):
-    """``relu(x + body(x))`` with two 3x3 convolutions; starts as the identity (the scale of its last norm is 0)."""
+    """``relu(x + body(x))`` with two 3x3 convolutions; starts as the identity (the scale of its
+    last norm is 0).
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -30,7 +34,9 @@ class Residual(nn.Module):
 
 
 class PyramidPool(nn.Module):
-    """Pyramid pooling (PSPNet, Zhao et al. 2017): averages over a few grids, each projected, upsampled, and fused."""
+    """Pyramid pooling (PSPNet, Zhao et al. 2017): averages over a few grids, each projected,
+    upsampled, and fused.
+    """
 
     def __init__(self, inputs: int, outputs: int, bins: tuple[int, ...]) -> None:
         super().__init__()
@@ -45,21 +51,26 @@ class PyramidPool(nn.Module):
         means = grid_means if exact else F.adaptive_avg_pool2d
         for bins, project in zip(self.bins, self.project):
             pooled = F.relu(project(means(x, bins)))
-            parts.append(F.interpolate(pooled, size=x.shape[2:], mode="bilinear", align_corners=False))
+            parts.append(
+                F.interpolate(pooled, size=x.shape[2:], mode="bilinear", align_corners=False)
+            )
         return self.fuse(torch.cat(parts, 1))
 
 
 class Pico(SegModel):
-    """An encoder down to stride 32, pyramid pooling, and a decoder up to stride 4 with lateral connections as in FPN.
+    """An encoder down to stride 32, pyramid pooling, and a decoder up to stride 4 with lateral
+    connections as in FPN.
 
-    Strides 2 and 4 have one 3x3 convolution each, because dense 3x3 kernels run most efficiently at strides 8 to 32 on
-    a CPU. The logits have stride 4.
+    Strides 2 and 4 have one 3x3 convolution each, because dense 3x3 kernels run most efficiently at
+    strides 8 to 32 on a CPU. The logits have stride 4.
 
-    num_classes: classes C. stem: channels at stride 2. widths, depths: channels and residual blocks at strides 4, 8,
-    16, and 32.
-    decoder: channels of the decoder. bins: grids of the pyramid pooling. aux: whether there is a second head.
+    num_classes: classes C. stem: channels at stride 2. widths, depths: channels and residual blocks
+    at strides 4, 8, 16, and 32.
+    decoder: channels of the decoder. bins: grids of the pyramid pooling. aux: whether there is a
+    second head.
 
-    ``forward(low=True)``: logits (N, C, ceil(H/4), ceil(W/4)); in training mode with ``aux`` also those of stride 8.
+    ``forward(low=True)``: logits (N, C, ceil(H/4), ceil(W/4)); in training mode with ``aux`` also
+    those of stride 8.
     """
 
     stride = 32
@@ -81,11 +92,15 @@ class Pico(SegModel):
         self.stem = conv_bn(3, stem, stride=2)
         inputs = (stem, *widths[:-1])
         self.stages = nn.ModuleList(
-            nn.Sequential(conv_bn(before, width, stride=2), *(Residual(width) for _ in range(depth)))
+            nn.Sequential(
+                conv_bn(before, width, stride=2), *(Residual(width) for _ in range(depth))
+            )
             for before, width, depth in zip(inputs, widths, depths)
         )
         self.context = PyramidPool(widths[-1], decoder, tuple(bins))
-        self.lateral = nn.ModuleList(conv_bn(width, decoder, 1, relu=False) for width in reversed(widths[:-1]))
+        self.lateral = nn.ModuleList(
+            conv_bn(width, decoder, 1, relu=False) for width in reversed(widths[:-1])
+        )
         self.smooth = nn.ModuleList(conv_bn(decoder, decoder) for _ in widths[:-1])
         self.head = nn.Conv2d(decoder, num_classes, 1)
         self.aux = nn.Conv2d(decoder, num_classes, 1) if aux else None
@@ -126,16 +141,26 @@ class Pico(SegModel):
 
 
 def build(model: Model, num_classes: int) -> SegModel:
-    """Build the network; ``model.options`` are ``Pico``'s arguments, and ``model.encoder`` is ignored."""
+    """Build the network; ``model.options`` are ``Pico``'s arguments, and ``model.encoder`` is
+    ignored.
+    """
     check_options(model, Pico, {"num_classes": "it follows from data.classes"})
     if model.encoder_weights is not None:
-        raise unknown_name("encoder_weights", model.encoder_weights, (), "pico is not pretrained: set it to null")
+        raise unknown_name(
+            "encoder_weights", model.encoder_weights, (), "pico is not pretrained: set it to null"
+        )
     _check(model.options)
     return Pico(num_classes, **model.options)
 
 
 # Smallest and largest valid number. Options whose names end in "s" are lists of such numbers.
-_LIMITS = {"stem": (1, 65_536), "decoder": (1, 65_536), "widths": (1, 65_536), "depths": (0, 1_000), "bins": (1, 64)}
+_LIMITS = {
+    "stem": (1, 65_536),
+    "decoder": (1, 65_536),
+    "widths": (1, 65_536),
+    "depths": (0, 1_000),
+    "bins": (1, 64),
+}
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -147,12 +172,23 @@ def _check(options: dict[str, Any]) -> None:
             least, most = _LIMITS[key]
             several = key.endswith("s")
             numbers = value if isinstance(value, (list, tuple)) else [value]
-            fits = several == (numbers is value) and all(type(n) is int and least <= n <= most for n in numbers)
-            expected = f"{'a list of numbers' if several else 'a number'} from {least:,} to {most:,}"
+            fits = several == (numbers is value) and all(
+                type(n) is int and least <= n <= most for n in numbers
+            )
+            expected = (
+                f"{'a list of numbers' if several else 'a number'} from {least:,} to {most:,}"
+            )
         if not fits:
-            raise ConfigError(f"model.options.{key}={value!r} must be {expected}", code="model-option-value", key=key)
+            raise ConfigError(
+                f"model.options.{key}={value!r} must be {expected}",
+                code="model-option-value",
+                key=key,
+            )
     defaults = inspect.signature(Pico).parameters
     widths, depths = (list(options.get(key, defaults[key].default)) for key in ("widths", "depths"))
     if len(widths) != len(depths) or len(widths) < 2:
-        why = f"model.options: widths={widths} and depths={depths} must have one entry per stage, at least 2"
+        why = (
+            f"model.options: widths={widths} and depths={depths} must have one entry per "
+            "stage, at least 2"
+        )
         raise ConfigError(why, code="model-option-value", key="widths")

@@ -9,7 +9,8 @@ from segtrain.config import IMAGENET_MEAN, IMAGENET_STD, SMP, Model, Origin, is_
 
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _DPN = ((124 / 255, 117 / 255, 104 / 255), (1 / (0.0167 * 255),) * 3)
-# What SMP's own encoders expect, by the beginning of their weights or name. From SMP 0.5 on, only the hub knows it.
+# What SMP's own encoders expect, by the beginning of their weights or name. From SMP 0.5 on, only
+# the hub knows it.
 _IMAGES = {"advprop|inception|xception": _HALF, "dpn": _DPN, "": (IMAGENET_MEAN, IMAGENET_STD)}
 # Who trained them: Meta, NVIDIA, torchvision, and Google.
 _LICENSES = {
@@ -22,7 +23,8 @@ _LICENSES = {
 
 
 def published(model: Model) -> Origin:
-    """The origin of ``model.encoder_weights``. A file is taken for the published weights of the encoder.
+    """The origin of ``model.encoder_weights``. A file is taken for the published weights of the
+    encoder.
 
     Without weights, ImageNet's normalization.
     """
@@ -40,7 +42,9 @@ def published(model: Model) -> Origin:
     words = (name,) if is_file_name(weights) else (weights, name)
 
     def of(table: dict[str, Any]) -> Any:
-        return next(value for start, value in table.items() if any(re.match(start, word) for word in words))
+        return next(
+            value for start, value in table.items() if any(re.match(start, word) for word in words)
+        )
 
     mean, std = of(_IMAGES)
     return Origin(mean, std, of(_LICENSES))

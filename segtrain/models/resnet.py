@@ -1,4 +1,6 @@
-"""ResNets (He et al. 2016) and ResNeXts (Xie et al. 2017) with torchvision's parameter names, without importing it."""
+"""ResNets (He et al. 2016) and ResNeXts (Xie et al. 2017) with torchvision's parameter names,
+without importing it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ class Basic(nn.Module):
 
     expansion = 1
 
-    def __init__(self, inputs: int, planes: int, stride: int, dilation: int, groups: int, base: int) -> None:
+    def __init__(
+        self, inputs: int, planes: int, stride: int, dilation: int, groups: int, base: int
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, planes, 3, stride, dilation, dilation, bias=False)
         self.bn1 = nn.BatchNorm2d(planes)
@@ -28,11 +32,15 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Residual block of 1x1, 3x3, and 1x1 convolutions; the 3x3 convolution has the stride, as in torchvision."""
+    """Residual block of 1x1, 3x3, and 1x1 convolutions; the 3x3 convolution has the stride, as in
+    torchvision.
+    """
 
     expansion = 4
 
-    def __init__(self, inputs: int, planes: int, stride: int, dilation: int, groups: int, base: int) -> None:
+    def __init__(
+        self, inputs: int, planes: int, stride: int, dilation: int, groups: int, base: int
+    ) -> None:
         super().__init__()
         width = planes * base // 64 * groups
         self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
@@ -52,7 +60,11 @@ class Bottleneck(nn.Module):
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    return None if inputs == outputs and stride == 1 else conv_bn(inputs, outputs, 1, stride, relu=False)
+    return (
+        None
+        if inputs == outputs and stride == 1
+        else conv_bn(inputs, outputs, 1, stride, relu=False)
+    )
 
 
 # Name -> block, blocks per stage, number of groups, and width of a group in the first stage.
@@ -74,8 +86,9 @@ RESNETS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...], int, i
 class ResNet(nn.Module):
     """An encoder with five features, at strides s from 2 to ``output_stride``.
 
-    Stages that would exceed this stride are dilated instead (Chen et al. 2017). ``forward`` maps images (N, 3, H, W) to
-    five features (N, channels[i], H/s, W/s). H and W must be multiples of ``output_stride``.
+    Stages that would exceed this stride are dilated instead (Chen et al. 2017). ``forward`` maps
+    images (N, 3, H, W) to five features (N, channels[i], H/s, W/s). H and W must be multiples of
+    ``output_stride``.
     """
 
     def __init__(self, name: str, output_stride: int = 32) -> None:
@@ -91,7 +104,10 @@ class ResNet(nn.Module):
             dilation = max(1, 4 * 2**stage // output_stride)
             stride = 1 if stage == 0 or dilation > 1 else 2
             inputs = [self.channels[stage], *[self.channels[stage + 1]] * (depth - 1)]
-            blocks = [block(n, planes, stride if i == 0 else 1, dilation, groups, base) for i, n in enumerate(inputs)]
+            blocks = [
+                block(n, planes, stride if i == 0 else 1, dilation, groups, base)
+                for i, n in enumerate(inputs)
+            ]
             setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -27,7 +27,9 @@ _RESERVED = {
 
 
 class SmpModel(SegModel):
-    """An SMP network that can return its logits before the head upsamples them. Parameters have the names of SMP."""
+    """An SMP network that can return its logits before the head upsamples them. Parameters have the
+    names of SMP.
+    """
 
     def __init__(self, encoder: Any, decoder: Any, head: Any, num_classes: int) -> None:
         super().__init__()
@@ -36,7 +38,8 @@ class SmpModel(SegModel):
         self.segmentation_head = head
         self.num_classes = num_classes
         self.stride = int(encoder.output_stride)
-        # Only DPT's head is not a Sequential. Its decoder resizes the patch features to strides 4, 8, 16, and 32.
+        # Only DPT's head is not a Sequential. Its decoder resizes the patch features to strides 4,
+        # 8, 16, and 32.
         if not isinstance(self.segmentation_head, nn.Sequential):
             self.stride = max(self.stride, 32)
 
@@ -79,9 +82,13 @@ def build(model: Model, num_classes: int) -> SegModel:
     except (AssertionError, RuntimeError) as error:
         if not model.encoder.startswith("tu-"):
             raise
-        why = f"{model.arch} with model.encoder={model.encoder} does not take every size of data.crop ({error})"
+        why = (
+            f"{model.arch} with model.encoder={model.encoder} does not take every size of "
+            f"data.crop ({error})"
+        )
         fix = (
-            "for Swin set model.options={strict_img_size: false}, for a vision transformer with patches of 14 pixels "
+            "for Swin set model.options={strict_img_size: false}, for a vision transformer with "
+            "patches of 14 pixels "
             "{patch_size: 16, dynamic_img_size: true}, or take another encoder"
         )
         raise ConfigError(f"{why}: {fix}", code="image-size-unfit", found=model.encoder) from error
@@ -89,14 +96,25 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 
 def _is_own(model: Model) -> bool:
-    """Whether this package builds the network itself, equal to SMP's. That saves the seconds of importing SMP."""
+    """Whether this package builds the network itself, equal to SMP's. That saves the seconds of
+    importing SMP.
+    """
     options = set(model.options)
     if not model.fast or model.encoder not in RESNETS:
         return False
     if model.arch.lower() == "unet":
         channels = model.options.get("decoder_channels", (0,) * 5)
-        return options <= {"decoder_channels"} and isinstance(channels, (list, tuple)) and len(channels) == 5
-    known = {"encoder_output_stride", "decoder_channels", "decoder_atrous_rates", "decoder_aspp_dropout"}
+        return (
+            options <= {"decoder_channels"}
+            and isinstance(channels, (list, tuple))
+            and len(channels) == 5
+        )
+    known = {
+        "encoder_output_stride",
+        "decoder_channels",
+        "decoder_atrous_rates",
+        "decoder_aspp_dropout",
+    }
     stride = model.options.get("encoder_output_stride", 16)
     return model.arch.lower() == "deeplabv3plus" and options <= known and stride in (8, 16)
 
@@ -104,14 +122,20 @@ def _is_own(model: Model) -> bool:
 def freeze_unused(network: SegModel) -> None:
     """Freeze the parameters that no output depends on, because DDP would wait for their gradients.
 
-    PSPNet leaves two encoder stages unused, and DPT one head. A backward pass on the meta device finds them.
+    PSPNet leaves two encoder stages unused, and DPT one head. A backward pass on the meta device
+    finds them.
     """
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    meta_params = {name: torch.zeros_like(p, device="meta", requires_grad=True) for name, p in parameters.items()}
+    meta_params = {
+        name: torch.zeros_like(p, device="meta", requires_grad=True)
+        for name, p in parameters.items()
+    }
     buffers = {name: torch.zeros_like(b, device="meta") for name, b in network.named_buffers()}
     side = max(network.least, 2 * network.stride)
     images = torch.zeros(2, 3, side, side, device="meta")
-    (output,) = torch.func.functional_call(network, {**meta_params, **buffers}, (images,), {"low": True})
+    (output,) = torch.func.functional_call(
+        network, {**meta_params, **buffers}, (images,), {"low": True}
+    )
     grads = torch.autograd.grad(output.sum(), list(meta_params.values()), allow_unused=True)
     for parameter, grad in zip(parameters.values(), grads):
         parameter.requires_grad_(grad is not None)
@@ -126,18 +150,27 @@ def _network(model: Model, num_classes: int) -> Any:
             raise
         raise MissingExtra("segmentation-models-pytorch", "", f"model.arch={model.arch}") from None
     arch = model.arch.lower()
-    known = {name.lower(): getattr(smp, name) for name in smp.__all__ if isinstance(getattr(smp, name), type)}
+    known = {
+        name.lower(): getattr(smp, name)
+        for name in smp.__all__
+        if isinstance(getattr(smp, name), type)
+    }
     if arch not in known:
-        raise unknown_name("arch", model.arch, known, f"update segmentation-models-pytorch {smp.__version__}")
+        raise unknown_name(
+            "arch", model.arch, known, f"update segmentation-models-pytorch {smp.__version__}"
+        )
     _check_encoder(model, arch, smp.encoders)
     # Encoders of timm take many more options, and refuse unknown ones themselves.
     from_timm = model.encoder.startswith("tu-")
     check_options(model, None if from_timm else known[arch], _RESERVED)
     # Without dynamic_img_size, the ViT accepts only one image size.
     options = {**({"dynamic_img_size": True} if arch == "dpt" else {}), **model.options}
-    # The name of a timm encoder selects the weights. SMP expects True for these, and warns about a string.
+    # The name of a timm encoder selects the weights. SMP expects True for these, and warns about a
+    # string.
     weights = model.encoder_weights and (True if from_timm else model.encoder_weights)
-    return known[arch](encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options)
+    return known[arch](
+        encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options
+    )
 
 
 def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
@@ -147,18 +180,28 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
         import timm
 
         if not timm.is_model(name[3:].partition(".")[0]):
-            raise unknown_name("encoder", name, timm.list_models(), "timm.list_models() lists all names", "tu-")
+            raise unknown_name(
+                "encoder", name, timm.list_models(), "timm.list_models() lists all names", "tu-"
+            )
         weights = ["imagenet"]
-        fix = "use imagenet or null; timm names other weights in the encoder, such as tu-convnext_tiny.fb_in1k"
+        fix = (
+            "use imagenet or null; timm names other weights in the encoder, such as "
+            "tu-convnext_tiny.fb_in1k"
+        )
     elif arch == "dpt":
-        why = f"model.encoder={name!r}: dpt needs a vision transformer of timm, such as tu-vit_tiny_patch16_224"
+        why = (
+            f"model.encoder={name!r}: dpt needs a vision transformer of timm, such as "
+            "tu-vit_tiny_patch16_224"
+        )
         raise ConfigError(why, code="encoder-unfit", found=name)
     elif name.startswith("timm-"):
         return
     else:
         known = encoders.get_encoder_names()
         if name not in known:
-            raise unknown_name("encoder", name, known, f"choose from {', '.join(known)}, or tu-NAME for timm's")
+            raise unknown_name(
+                "encoder", name, known, f"choose from {', '.join(known)}, or tu-NAME for timm's"
+            )
         weights = list(encoders.encoders[name]["pretrained_settings"])
         fix = f"{name} has {', '.join(weights)}; null trains from scratch"
     if given is not None and given not in weights:

@@ -21,7 +21,9 @@ _RESERVED = {
 
 
 class TorchvisionModel(SegModel):
-    """FCN, DeepLabV3, and LR-ASPP of torchvision, with its parameter names. They accept any size without padding."""
+    """FCN, DeepLabV3, and LR-ASPP of torchvision, with its parameter names. They accept any size
+    without padding.
+    """
 
     pads = False
     stride = 8
@@ -32,7 +34,9 @@ class TorchvisionModel(SegModel):
         self.classifier: Any = network.classifier
         self.aux_classifier: Any = getattr(network, "aux_classifier", None)
         self.num_classes = num_classes
-        if "mobilenet" in type(network.backbone).__name__.lower() or not hasattr(network, "aux_classifier"):
+        if "mobilenet" in type(network.backbone).__name__.lower() or not hasattr(
+            network, "aux_classifier"
+        ):
             self.stride = 16
 
     def encoder_parts(self) -> list[nn.Module]:
@@ -71,17 +75,28 @@ def build(model: Model, num_classes: int) -> SegModel:
     auxiliary: dict[str, Any] = {} if name.startswith("lraspp") else {"aux_loss": True}
     weights = _backbone_weights(model)
     network = constructor(
-        weights=None, weights_backbone=weights, num_classes=num_classes, **{**auxiliary, **model.options}
+        weights=None,
+        weights_backbone=weights,
+        num_classes=num_classes,
+        **{**auxiliary, **model.options},
     )
     return TorchvisionModel(network, num_classes)
 
 
 def _backbone_weights(model: Model) -> str | None:
-    """torchvision's name of the backbone weights. torchvision checks whether the backbone has them."""
+    """torchvision's name of the backbone weights. torchvision checks whether the backbone has
+    them.
+    """
     if model.encoder_weights is None:
         return None
-    names = {"imagenet": "IMAGENET1K_V1", "imagenet1k_v1": "IMAGENET1K_V1", "imagenet1k_v2": "IMAGENET1K_V2"}
+    names = {
+        "imagenet": "IMAGENET1K_V1",
+        "imagenet1k_v1": "IMAGENET1K_V1",
+        "imagenet1k_v2": "IMAGENET1K_V2",
+    }
     if model.encoder_weights.lower() not in names:
-        fix = f"{model.arch} has imagenet, IMAGENET1K_V1, and IMAGENET1K_V2; null trains from scratch"
+        fix = (
+            f"{model.arch} has imagenet, IMAGENET1K_V1, and IMAGENET1K_V2; null trains from scratch"
+        )
         raise unknown_name("encoder_weights", model.encoder_weights, names, fix)
     return names[model.encoder_weights.lower()]

@@ -1,4 +1,6 @@
-"""U-Net (Ronneberger et al. 2015) whose decoder blocks never store upsampled or concatenated tensors."""
+"""U-Net (Ronneberger et al. 2015) whose decoder blocks never store upsampled or concatenated
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,24 @@ from segtrain.models.resnet import ResNet
 
 
 class FastBlock(nn.Module):
-    """Nearest upsampling x2, concatenation with the skip, and two convolutions with norm and ReLU. Names are SMP's.
+    """Nearest upsampling x2, concatenation with the skip, and two convolutions with norm and ReLU.
+    Names are SMP's.
 
-    conv1, conv2: Sequential(3x3 convolution, norm, activation). attention2: what follows conv2, or None.
+    conv1, conv2: Sequential(3x3 convolution, norm, activation). attention2: what follows conv2, or
+    None.
     """
 
-    def __init__(self, conv1: nn.Sequential, conv2: nn.Sequential, attention2: nn.Module | None = None) -> None:
+    def __init__(
+        self, conv1: nn.Sequential, conv2: nn.Sequential, attention2: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.conv1 = conv1
         self.conv2 = conv2
         self.attention2 = attention2
 
-    def forward(self, x: Tensor, height: int = 0, width: int = 0, skip_connection: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, height: int = 0, width: int = 0, skip_connection: Tensor | None = None
+    ) -> Tensor:
         """Map x (N, I, h, w) and the skip (N, S, 2h, 2w) to (N, O, 2h, 2w).
 
         SMP also passes ``height`` and ``width``, which are 2h and 2w, and are not needed here.
@@ -43,22 +51,33 @@ class PlusBlock(FastBlock):
 
 
 def use_fast_decoder_blocks(decoder: nn.Module) -> None:
-    """Replace the blocks of an SMP decoder (U-Net, U-Net++, or MA-Net) by fast ones; parameters and names stay.
+    """Replace the blocks of an SMP decoder (U-Net, U-Net++, or MA-Net) by fast ones; parameters and
+    names stay.
 
-    Blocks with other operations between upsampling and convolution (attention, bilinear upsampling) stay as they are.
+    Blocks with other operations between upsampling and convolution (attention, bilinear upsampling)
+    stay as they are.
     """
-    for parent in [module for module in decoder.modules() if isinstance(module, (nn.ModuleList, nn.ModuleDict))]:
+    for parent in [
+        module for module in decoder.modules() if isinstance(module, (nn.ModuleList, nn.ModuleDict))
+    ]:
         block: Any
         for name, block in parent.named_children():
             if _is_plain(block):
                 kind = FastBlock if type(block).__name__ == "UnetDecoderBlock" else PlusBlock
-                setattr(parent, name, kind(block.conv1, block.conv2, getattr(block, "attention2", None)))
+                setattr(
+                    parent, name, kind(block.conv1, block.conv2, getattr(block, "attention2", None))
+                )
 
 
 def _is_plain(block: Any) -> bool:
-    """Whether a block of SMP computes conv2(conv1(cat(nearest x2, skip))), with at most an attention after it."""
+    """Whether a block of SMP computes conv2(conv1(cat(nearest x2, skip))), with at most an
+    attention after it.
+    """
     # SMP does not export these classes, so their names are compared. Checked with SMP 0.6.0.
-    if type(block).__name__ not in ("UnetDecoderBlock", "DecoderBlock") or getattr(block, "conv1", None) is None:
+    if (
+        type(block).__name__ not in ("UnetDecoderBlock", "DecoderBlock")
+        or getattr(block, "conv1", None) is None
+    ):
         return False
     between = getattr(block, "attention1", None)
     first = block.conv1[0]

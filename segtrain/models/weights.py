@@ -1,4 +1,6 @@
-"""Loader of weights from other trainings: reads files without running their code, maps names, and fills encoders."""
+"""Loader of weights from other trainings: reads files without running their code, maps names, and
+fills encoders.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,17 @@ from segtrain.errors import ConfigError, some_of
 from segtrain.models.base import SegModel
 
 # Keys under which training scripts keep the weights; the moving average first.
-_INSIDE = ("ema", "model_ema", "state_dict_ema", "state_dict", "model_state_dict", "model", "net", "network", "weights")
+_INSIDE = (
+    "ema",
+    "model_ema",
+    "state_dict_ema",
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+    "network",
+    "weights",
+)
 
 
 def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin | None]:
@@ -26,7 +38,8 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
 
     Also returns the origin, if it is a file of a run or of an export.
 
-    path: a safetensors file, or a file of ``torch.save`` with a state dict or with a dict that holds one.
+    path: a safetensors file, or a file of ``torch.save`` with a state dict or with a dict that
+    holds one.
     key: the setting that names the file, for error messages.
     Raises ConfigError if the file is missing, damaged, of another format, or without tensors.
     """
@@ -54,8 +67,13 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
         origin = Origin.read(content.get("origin", {})) if of_run else None
     except Exception as error:
         # safetensors, zip, and pickle each raise their own errors.
-        if kind != "safetensors" and ("weights_only" in str(error).lower() or "Unsupported global" in str(error)):
-            problem = "the file holds Python objects, whose code could run when they load: save only the state_dict()"
+        if kind != "safetensors" and (
+            "weights_only" in str(error).lower() or "Unsupported global" in str(error)
+        ):
+            problem = (
+                "the file holds Python objects, whose code could run when they load: save "
+                "only the state_dict()"
+            )
             raise _refused(key, path, "weights-with-code", problem) from None
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
         problem = f"cannot be read ({reason}): copy the damaged file again, or save a state_dict()"
@@ -79,7 +97,8 @@ def _refused(key: str, path: str | Path, code: str, problem: str) -> ConfigError
 
 
 def _kind(path: Path, key: str) -> str:
-    """``safetensors``, ``zip`` (torch since 1.6), or ``pickle``, by the first bytes of a file, not by its name.
+    """``safetensors``, ``zip`` (torch since 1.6), or ``pickle``, by the first bytes of a file, not
+    by its name.
 
     Raises ConfigError for anything else.
     """
@@ -105,23 +124,32 @@ def _tensors(content: Any, levels: int = 4) -> dict[str, Tensor]:
     if not levels or not isinstance(content, Mapping):
         return {}
     own = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-    inner = [_tensors(content[name], levels - 1) for name in _INSIDE if isinstance(content.get(name), Mapping)]
+    inner = [
+        _tensors(content[name], levels - 1)
+        for name in _INSIDE
+        if isinstance(content.get(name), Mapping)
+    ]
     return next((found for found in inner if len(found) > len(own)), own)
 
 
 def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
-    """``source`` under the names of ``own``, if one change at the beginning of its names makes enough of them equal.
+    """``source`` under the names of ``own``, if one change at the beginning of its names makes
+    enough of them equal.
 
-    Wrappers and complete networks add a prefix (module., encoder.). "." and "_" are the same, because the names of
-    timm's features have ``stages_0`` for ``stages.0``. If a prefix is removed, tensors without it are left out.
+    Wrappers and complete networks add a prefix (module., encoder.). "." and "_" are the same,
+    because the names of timm's features have ``stages_0`` for ``stages.0``. If a prefix is removed,
+    tensors without it are left out.
     """
     flat = {name.replace(".", "_"): name for name in own}
     starts = defaultdict(list)
     for name in flat:
         for start, end in _divided(name):
             starts[end].append(start)
-    # How many names become equal if the first prefix is replaced by the second one. On a tie, no name is changed.
-    counts = Counter((cut, start) for name in source for cut, end in _divided(name) for start in starts[end])
+    # How many names become equal if the first prefix is replaced by the second one. On a tie, no
+    # name is changed.
+    counts = Counter(
+        (cut, start) for name in source for cut, end in _divided(name) for start in starts[end]
+    )
     cut, start = max(counts, key=lambda pair: (counts[pair], not any(pair)), default=("", ""))
     if 2 * counts[cut, start] < min(len(flat), len(source)):
         cut = start = ""
@@ -133,16 +161,29 @@ def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tenso
 
 
 def _divided(name: str) -> list[tuple[str, str]]:
-    """Beginnings and ends of a name, with "_" for "."; ends of a single word would be those of too many names."""
+    """Beginnings and ends of a name, with "_" for "."; ends of a single word would be those of too
+    many names.
+    """
     name = name.replace(".", "_")
-    return [(name[:at], name[at:]) for at in range(len(name)) if not at or (name[at - 1] == "_" and "_" in name[at:])]
+    return [
+        (name[:at], name[at:])
+        for at in range(len(name))
+        if not at or (name[at - 1] == "_" and "_" in name[at:])
+    ]
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
     """Raises ConfigError with the first tensors that hold NaN or infinity."""
-    invalid = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
+    invalid = [
+        name
+        for name, value in tensors.items()
+        if value.is_floating_point() and not value.isfinite().all()
+    ]
     if invalid:
-        why = f"{some_of(invalid, 3)} contain NaN or infinity: use weights from before the training diverged"
+        why = (
+            f"{some_of(invalid, 3)} contain NaN or infinity: use weights from before the "
+            "training diverged"
+        )
         raise ConfigError(f"{key}: {why}", code="weights-not-finite")
 
 
@@ -153,7 +194,9 @@ def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]
         return "x".join(map(str, value.shape)) or "a number"
 
     remarks = []
-    for name, value, theirs in ((name, value, source[name]) for name, value in own.items() if name in source):
+    for name, value, theirs in (
+        (name, value, source[name]) for name, value in own.items() if name in source
+    ):
         if not isinstance(value, Tensor):  # from get_extra_state
             continue
         if not isinstance(theirs, Tensor):
@@ -168,18 +211,24 @@ def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]
 
 
 def load_encoder(network: SegModel, path: str) -> None:
-    """Fill the encoder from a file of timm, torchvision, or SMP, or of a complete network with this encoder.
+    """Fill the encoder from a file of timm, torchvision, or SMP, or of a complete network with this
+    encoder.
 
-    The file must have every tensor of the encoder; others, such as a classifier's, are ignored. Raises ConfigError.
+    The file must have every tensor of the encoder; others, such as a classifier's, are ignored.
+    Raises ConfigError.
     """
     key = "model.encoder_weights"
     own = network.encoder_state()
     if not own:
-        raise _refused(key, path, "no-encoder", f"{type(network).__name__} has no encoder: set it to null")
+        raise _refused(
+            key, path, "no-encoder", f"{type(network).__name__} has no encoder: set it to null"
+        )
     source, origin = read_weights(path, key)
     source, network.origin = renamed(source, own), origin or network.origin
     # Old files lack the batch count of batch norm, which has no effect here.
-    absent = [name for name in own if name not in source and not name.endswith("num_batches_tracked")]
+    absent = [
+        name for name in own if name not in source and not name.endswith("num_batches_tracked")
+    ]
     remarks = misfit(own, source) or [f"{name} is not in the file" for name in absent]
     if remarks:
         fix = "use a file of this encoder (model.encoder), or model.init for a complete network"

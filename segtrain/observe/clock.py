@@ -1,7 +1,8 @@
 """Clock that splits the time of a thread into phases, which add up to the whole.
 
-``Clock(time.process_time)`` splits process time (all threads) in the same way. Neither clock waits for a GPU: on a GPU,
-a phase is the time in which the loop launched its kernels. device_clock.py measures the time on the GPU.
+``Clock(time.process_time)`` splits process time (all threads) in the same way. Neither clock waits
+for a GPU: on a GPU, a phase is the time in which the loop launched its kernels. device_clock.py
+measures the time on the GPU.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from types import TracebackType
 from segtrain.base.cores import runqueue_wait
 
 REST = "other"  # time outside of all spans
-WAIT = "wait"  # phase in which the loop waits for a batch; ``cpu_wait`` leaves out the run-queue wait in this phase
+# phase in which the loop waits for a batch; ``cpu_wait`` leaves out the run-queue wait in this
+# phase
+WAIT = "wait"
 _LAP = ""
-SAMPLE_S = 0.05  # minimum seconds between two laps in which system calls measure the time outside of spans
+# minimum seconds between two laps in which system calls measure the time outside of spans
+SAMPLE_S = 0.05
 RECENT = 200  # spans in ``recent``
 
 
 class Clock:
     """``with clock("wait"): ...`` charges time to a phase. One clock belongs to one thread.
 
-    Time in a nested span counts only for the inner phase. A span only appends two entries to a list, which are summed
-    up later. Between heavy operations, a line of Python takes many times longer than in a tight loop.
+    Time in a nested span counts only for the inner phase. A span only appends two entries to a
+    list, which are summed up later. Between heavy operations, a line of Python takes many times
+    longer than in a tight loop.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -43,7 +48,11 @@ class Clock:
         self._rest_lap, self._unseen, self._next_look = 0.0, 0, 0.0
         self._cpu_wait_since, self._cpu_wait_asleep, self._cpu_wait_lap = runqueue_wait(), 0.0, 0.0
         self._lap_began = self._last
-        self._rest_cpu_wait, self._rest_cpu_wait_lap, self._rest_cpu_wait_since = 0.0, 0.0, self._cpu_wait_since or 0.0
+        self._rest_cpu_wait, self._rest_cpu_wait_lap, self._rest_cpu_wait_since = (
+            0.0,
+            0.0,
+            self._cpu_wait_since or 0.0,
+        )
         self._recent: deque[tuple[str, float, float]] = deque(maxlen=RECENT)
 
     def __call__(self, phase: str) -> _Span:
@@ -74,20 +83,24 @@ class Clock:
 
     @property
     def turns(self) -> int:
-        """Number of phase boundaries so far. All ranks have the same number at the same place of the loop."""
+        """Number of phase boundaries so far. All ranks have the same number at the same place of
+        the loop.
+        """
         return self._summed + len(self._ended)
 
     @property
     def rest_cpu(self) -> float:
         """CPU seconds of the clock's thread outside of all spans, up to the last mark.
 
-        If laps are short, only some are measured and stand for the others: a measurement costs as much as a span.
+        If laps are short, only some are measured and stand for the others: a measurement costs as
+        much as a span.
         """
         return self._rest_cpu
 
     @property
     def rest_cpu_wait(self) -> float | None:
-        """Run-queue wait (see ``runqueue_wait``) in seconds outside of all spans, up to the last mark.
+        """Run-queue wait (see ``runqueue_wait``) in seconds outside of all spans, up to the last
+        mark.
 
         None if the system does not count it.
         """
@@ -95,7 +108,9 @@ class Clock:
 
     @property
     def cpu_wait(self) -> float | None:
-        """Run-queue wait of the calling thread, without the phase ``wait``; None if the system does not count it."""
+        """Run-queue wait of the calling thread, without the phase ``wait``; None if the system does
+        not count it.
+        """
         if self._cpu_wait_since is None:
             return None
         return max(0.0, (runqueue_wait() or 0.0) - self._cpu_wait_since - self._cpu_wait_asleep)
@@ -129,7 +144,9 @@ class Clock:
         self._lap[phase] = self._lap.get(phase, 0.0) + seconds
 
     def take(self) -> dict[str, float]:
-        """Seconds of each phase since the last ``take``, including ``other``. Open spans stay open."""
+        """Seconds of each phase since the last ``take``, including ``other``. Open spans stay
+        open.
+        """
         self._end()
         self._sum()
         sums, self._sums = self._sums, {}
@@ -142,11 +159,18 @@ class Clock:
         self._ended.append((_LAP, at))
         self._unseen += 1
         if self._looks:
-            self._rest_cpu += (self._rest_lap + time.thread_time() - self._rest_since) * self._unseen
+            self._rest_cpu += (
+                self._rest_lap + time.thread_time() - self._rest_since
+            ) * self._unseen
             self._cpu_wait_asleep += self._cpu_wait_lap * self._unseen
             waited = self._rest_cpu_wait_lap + (runqueue_wait() or 0.0) - self._rest_cpu_wait_since
             self._rest_cpu_wait += waited * self._unseen
-            self._rest_lap, self._cpu_wait_lap, self._unseen, self._next_look = 0.0, 0.0, 0, self._lap_began + SAMPLE_S
+            self._rest_lap, self._cpu_wait_lap, self._unseen, self._next_look = (
+                0.0,
+                0.0,
+                0,
+                self._lap_began + SAMPLE_S,
+            )
             self._rest_cpu_wait_lap = 0.0
         self._looks, self._lap_began = at >= self._next_look, at
         if self._looks:
@@ -168,7 +192,9 @@ class Clock:
         self._sum()
 
     def finish(self) -> None:
-        """Wait until the times of all laps are known. Here they always are. The clock of a GPU overrides this."""
+        """Wait until the times of all laps are known. Here they always are. The clock of a GPU
+        overrides this.
+        """
 
 
 class _Span:
@@ -192,12 +218,18 @@ class _Span:
         clock._phase = self._phase
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         clock = self._clock
         clock._end()
         clock._phase = clock._around.pop()
         if clock._looks and not clock._around:
-            clock._rest_since, clock._rest_cpu_wait_since = time.thread_time(), runqueue_wait() or 0.0
+            clock._rest_since, clock._rest_cpu_wait_since = (
+                time.thread_time(),
+                runqueue_wait() or 0.0,
+            )
             if self._phase == WAIT:
                 clock._cpu_wait_lap += clock._rest_cpu_wait_since

@@ -1,6 +1,8 @@
-"""Console output of a run: a banner of derived quantities, one aligned line per step, and a table of classes.
+"""Console output of a run: a banner of derived quantities, one aligned line per step, and a table
+of classes.
 
-On a terminal, the step line is redrawn in place. Elsewhere (a CI log, a file), each step line is a new line.
+On a terminal, the step line is redrawn in place. Elsewhere (a CI log, a file), each step line is a
+new line.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ def epochs_text(epochs: float) -> str:
 
 
 def of_classes(pixels: Sequence[int] | None) -> str:
-    """`` (1 of 2 classes)``: how many classes have ``pixels`` in the truth; empty if all of them have.
+    """`` (1 of 2 classes)``: how many classes have ``pixels`` in the truth; empty if all of them
+    have.
 
-    A mean over only some classes can mislead: with one class in the truth, a constant prediction gets 100 %.
+    A mean over only some classes can mislead: with one class in the truth, a constant prediction
+    gets 100 %.
     """
     present = sum(1 for count in pixels or () if count)
     return f" ({present} of {len(pixels)} classes)" if pixels and present < len(pixels) else ""
@@ -56,9 +60,11 @@ def step_line(
     left: float,
     width: int | None = None,
 ) -> str:
-    """One line of constant length. ``wait``: share of time waiting for data (0 to 1); ``left``: seconds to the end.
+    """One line of constant length. ``wait``: share of time waiting for data (0 to 1); ``left``:
+    seconds to the end.
 
-    Learning rate, epoch, and images/s are left out, in that order, if ``width`` columns are too few.
+    Learning rate, epoch, and images/s are left out, in that order, if ``width`` columns are too
+    few.
     """
     steps, digits = len(str(total_steps)), len(f"{int(epochs)}.00")
     parts = {
@@ -97,7 +103,9 @@ class Console:
         # From the first line on: what is before it, the first step among it, is slower.
         self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
 
-    def step(self, step: int, epoch: float, loss: float, lr: float, images_per_s: float, wait: float) -> None:
+    def step(
+        self, step: int, epoch: float, loss: float, lr: float, images_per_s: float, wait: float
+    ) -> None:
         if self._quiet:
             return
         now = self._now()
@@ -106,7 +114,9 @@ class Console:
         left = (now - then) / (step - first) * more if step > first else math.nan if more else 0.0
         # A longer line would wrap, and a carriage return would not go back to its start.
         width = max(20, shutil.get_terminal_size().columns - 1) if self._live else None
-        line = step_line(step, self.total_steps, epoch, self.epochs, loss, lr, images_per_s, wait, left, width)
+        line = step_line(
+            step, self.total_steps, epoch, self.epochs, loss, lr, images_per_s, wait, left, width
+        )
         if self._live:
             self._print("\r" + line.ljust(self._drawn))
             self._drawn = len(line)
@@ -132,18 +142,25 @@ class Console:
         try:
             self._stream.write(text.encode(encoding, "replace").decode(encoding))
             self._stream.flush()
-        except (BrokenPipeError, ValueError):  # The reader is gone (`| head`): training continues silently.
+        # The reader is gone (`| head`): training continues silently.
+        except (BrokenPipeError, ValueError):
             self._quiet = True
         except OSError as error:  # A log file on a full disk must not end the training.
             self._quiet = True
             if self._stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            say_on_stderr(f"warning: nothing more can be printed ({error.strerror}): training continues silently")
+            say_on_stderr(
+                f"warning: nothing more can be printed ({error.strerror}): training continues "
+                "silently"
+            )
 
 
 def banner(title: str, quantities: Mapping[str, Any]) -> str:
     """A title and one aligned line per quantity. Floats have four figures."""
-    rows = [(key, f"{value:.4g}" if isinstance(value, float) else str(value)) for key, value in quantities.items()]
+    rows = [
+        (key, f"{value:.4g}" if isinstance(value, float) else str(value))
+        for key, value in quantities.items()
+    ]
     return "\n".join([title, *(f"  {line}" for line in columns(rows))])
 
 
@@ -153,13 +170,18 @@ def bar(share: float, width: int = _BAR) -> str:
         return " " * width
     share = min(max(share, 0.0), 1.0)
     full, eighths = divmod(round(share * width * 8), 8)
-    return ("\u2588" * full + (" \u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths] if eighths else "")).ljust(width)
+    return (
+        "\u2588" * full
+        + (" \u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths] if eighths else "")
+    ).ljust(width)
 
 
 def class_table(names: Sequence[str], iou: Sequence[float], share: Sequence[float]) -> str:
-    """A table with the IoU in percent, a bar, and the share of valid pixels per class; last, the mean of all scores.
+    """A table with the IoU in percent, a bar, and the share of valid pixels per class; last, the
+    mean of all scores.
 
-    ``iou`` and ``share`` are fractions. NaN or None in ``iou``: the class is in neither truth nor prediction.
+    ``iou`` and ``share`` are fractions. NaN or None in ``iou``: the class is in neither truth nor
+    prediction.
     """
     scores = [math.nan if value is None else float(value) for value in iou]
     width = max([len(name) for name in names] + [5])

@@ -1,4 +1,6 @@
-"""Counters of the cores, memory, disks, and network of this host, read by psutil, and the rates between two samples."""
+"""Counters of the cores, memory, disks, and network of this host, read by psutil, and the rates
+between two samples.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from pathlib import Path
 
 from segtrain.observe.profile_format import Value
 
-_PARTS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")  # user and nice include guest time
+# user and nice include guest time
+_PARTS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class Counters:
     """One sample. Values that are not percentages are totals since the host started."""
 
     at: float  # monotonic seconds
-    cores: dict[str, tuple[float, float, float]]  # cpuN -> time of work, of I/O wait, and in total (any unit)
+    # cpuN -> time of work, of I/O wait, and in total (any unit)
+    cores: dict[str, tuple[float, float, float]]
     memory: float  # percent
     swap: float  # percent
     swapped: tuple[float, float]  # bytes in, out
@@ -35,11 +39,17 @@ def rates(before: Counters, after: Counters) -> list[Value]:
     for name, (work, wait, whole) in after.cores.items():
         work_0, wait_0, whole_0 = before.cores.get(name, (work, wait, whole))
         if whole > whole_0:
-            values.append(Value("cpu", name, "CPUUtilization", _percent(work - work_0, whole - whole_0)))
-            values.append(Value("cpu", name, "I/OWaitPercentage", _percent(wait - wait_0, whole - whole_0)))
+            values.append(
+                Value("cpu", name, "CPUUtilization", _percent(work - work_0, whole - whole_0))
+            )
+            values.append(
+                Value("cpu", name, "I/OWaitPercentage", _percent(wait - wait_0, whole - whole_0))
+            )
     seconds = max(after.at - before.at, 1e-6)
     totals = ((*sample.disk, *sample.network, *sample.swapped) for sample in (before, after))
-    transfers, read, written, received, sent, swap_in, swap_out = (max(0.0, b - a) / seconds for a, b in zip(*totals))
+    transfers, read, written, received, sent, swap_in, swap_out = (
+        max(0.0, b - a) / seconds for a, b in zip(*totals)
+    )
     return [
         *values,
         Value("memory", "MemoryUsedPercent", "", after.memory),
@@ -57,7 +67,8 @@ def rates(before: Counters, after: Counters) -> list[Value]:
 
 
 def _percent(part: float, whole: float) -> float:
-    return min(100.0, max(0.0, 100.0 * part / whole))  # The kernel's counter of I/O wait may decrease.
+    # The kernel's counter of I/O wait may decrease.
+    return min(100.0, max(0.0, 100.0 * part / whole))
 
 
 def open_counters() -> Look:
@@ -95,7 +106,8 @@ def open_counters() -> Look:
 
 
 def _physical(names: Iterable[str], folder: str, virtual: tuple[str, ...]) -> frozenset[str]:
-    """Physical devices, so that traffic through a bridge or a volume counts once; if there are none, all others.
+    """Physical devices, so that traffic through a bridge or a volume counts once; if there are
+    none, all others.
 
     A partition counts with its disk: Linux has no folder of its own for it in ``folder``.
     """

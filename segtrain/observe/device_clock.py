@@ -1,8 +1,10 @@
-"""Clock of the phases of a step on a GPU. It records events on the GPU's stream, because the GPU lags behind the host.
+"""Clock of the phases of a step on a GPU. It records events on the GPU's stream, because the GPU
+lags behind the host.
 
-Each boundary between two phases records an event. The time of a phase is the time on the device between its two events,
-so a wait of the host for data does not count while the device is still busy. The host never waits for an event: it
-reads the events of a lap (from one call of ``mark`` to the next) after the last of them has completed.
+Each boundary between two phases records an event. The time of a phase is the time on the device
+between its two events, so a wait of the host for data does not count while the device is still
+busy. The host never waits for an event: it reads the events of a lap (from one call of ``mark`` to
+the next) after the last of them has completed.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ class Event(Protocol):
 
 
 class DeviceClock(Clock):
-    """A Clock that measures phases on the device; ``recent`` and ``pending`` give the times on the host.
+    """A Clock that measures phases on the device; ``recent`` and ``pending`` give the times on the
+    host.
 
-    ``take`` returns the times of the phases that the device has finished. If the host has just synchronized with the
-    device, these are all earlier phases.
+    ``take`` returns the times of the phases that the device has finished. If the host has just
+    synchronized with the device, these are all earlier phases.
     """
 
-    def __init__(self, event: Callable[[], Event], now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, event: Callable[[], Event], now: Callable[[], float] = time.perf_counter
+    ) -> None:
         super().__init__(now)
         self._event, self._free = event, [event()]
         self._before = self._recorded()
-        self._ahead: deque[tuple[str, Event]] = deque()  # events not yet read, each with the phase that it ends
+        # events not yet read, each with the phase that it ends
+        self._ahead: deque[tuple[str, Event]] = deque()
         # For each lap that is not yet read: the number of events up to its end, and its last event.
         self._ends: deque[tuple[int, Event]] = deque()
         self._count = self._read = 0
@@ -58,7 +64,9 @@ class DeviceClock(Clock):
         return at
 
     def _sum(self) -> None:
-        """Move the host's times of ended phases to ``recent``. The sums come from the events of the device instead."""
+        """Move the host's times of ended phases to ``recent``. The sums come from the events of the
+        device instead.
+        """
         last = self._last
         for phase, end in self._ended:
             if phase:

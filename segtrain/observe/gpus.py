@@ -1,4 +1,6 @@
-"""Readings of the NVIDIA GPUs of this host from NVML (the library behind nvidia-smi), through nvidia-ml-py."""
+"""Readings of the NVIDIA GPUs of this host from NVML (the library behind nvidia-smi), through
+nvidia-ml-py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from segtrain.observe.profile_format import Value
 
 
 def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
-    """A function that reads the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs of the host if it is not set.
+    """A function that reads the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs of the host if it is not
+    set.
 
     If they cannot be read, one line says why, so that the gap does not look like idle GPUs.
     """
@@ -20,7 +23,10 @@ def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
     try:
         import pynvml
     except ImportError:
-        say("the system profile lacks the GPUs: it needs the package 'nvidia-ml-py': pip install nvidia-ml-py")
+        say(
+            "the system profile lacks the GPUs: it needs the package 'nvidia-ml-py': pip install "
+            "nvidia-ml-py"
+        )
         return lambda: []
     try:
         pynvml.nvmlInit()
@@ -32,10 +38,11 @@ def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
 
 
 def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -> list[Any]:
-    """Handles of the GPUs that CUDA shows to a process, in the order of CUDA, as far as NVML can tell.
+    """Handles of the GPUs that CUDA shows to a process, in the order of CUDA, as far as NVML can
+    tell.
 
-    NVML numbers GPUs by bus id. CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise by speed, so a
-    number is ambiguous on a host with several kinds of GPUs.
+    NVML numbers GPUs by bus id. CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise
+    by speed, so a number is ambiguous on a host with several kinds of GPUs.
     """
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     listed = environ.get("CUDA_VISIBLE_DEVICES")
@@ -47,13 +54,17 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
     for entry in (part.strip() for part in listed.split(",")):
         if entry.startswith("MIG-"):
             chosen.append(nvml.nvmlDeviceGetHandleByUUID(entry))
-        elif entry.startswith("GPU-") and (named := [k for k, uuid in enumerate(uuids) if uuid.startswith(entry)]):
+        elif entry.startswith("GPU-") and (
+            named := [k for k, uuid in enumerate(uuids) if uuid.startswith(entry)]
+        ):
             chosen.append(handles[named[0]])  # CUDA accepts the unique start of a UUID.
         elif entry.isdigit() and int(entry) < len(handles):
             if len(kinds) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
                 say(
-                    f"the system profile has all {len(handles)} GPUs of this host: CUDA_VISIBLE_DEVICES={listed} "
-                    f"does not say which of {', '.join(sorted(kinds))} are meant; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+                    f"the system profile has all {len(handles)} GPUs of this host: "
+                    f"CUDA_VISIBLE_DEVICES={listed} "
+                    f"does not say which of {', '.join(sorted(kinds))} are meant; set "
+                    "CUDA_DEVICE_ORDER=PCI_BUS_ID"
                 )
                 return handles
             chosen.append(handles[int(entry)])
@@ -62,8 +73,12 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
     return chosen
 
 
-def read_with(nvml: Any, handles: list[Any], say: Callable[[str], None]) -> Callable[[], list[Value]]:
-    """A function that reads the GPUs. A reading that a GPU does not support is left out from then on."""
+def read_with(
+    nvml: Any, handles: list[Any], say: Callable[[str], None]
+) -> Callable[[], list[Value]]:
+    """A function that reads the GPUs. A reading that a GPU does not support is left out from then
+    on.
+    """
 
     def memory(handle: Any) -> float:
         info = nvml.nvmlDeviceGetMemoryInfo(handle)

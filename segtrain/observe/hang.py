@@ -1,12 +1,14 @@
-"""Watchdog for hangs: a thread in each rank that finds out which rank is behind, and where its threads are.
+"""Watchdog for hangs: a thread in each rank that finds out which rank is behind, and where its
+threads are.
 
-A rank hangs if for ``hang_s`` its loop has reached no boundary between two phases (clock.py), and has started or
-finished no sum over ranks (all-reduce). Evaluation and checkpoints may take long: in these phases, only a rank inside a
-sum counts as hanging. The first rank that hangs raises an alarm on the board (parallel/board.py). Each rank then
-appends its stacks to its own file, such as RUN/hang/rank-00000.txt, and posts its position on the board. All ranks run
-the same loop and pass the same boundaries and sums, so rank 0 reports the ranks with the lowest count as behind. A rank
-that posts nothing is not running: its process is stopped, or its host is gone. As long as no rank hangs, each check
-sends only one request to the board.
+A rank hangs if for ``hang_s`` its loop has reached no boundary between two phases (clock.py), and
+has started or finished no sum over ranks (all-reduce). Evaluation and checkpoints may take long: in
+these phases, only a rank inside a sum counts as hanging. The first rank that hangs raises an alarm
+on the board (parallel/board.py). Each rank then appends its stacks to its own file, such as
+RUN/hang/rank-00000.txt, and posts its position on the board. All ranks run the same loop and pass
+the same boundaries and sums, so rank 0 reports the ranks with the lowest count as behind. A rank
+that posts nothing is not running: its process is stopped, or its host is gone. As long as no rank
+hangs, each check sends only one request to the board.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ LONG = ("eval", "checkpoint")  # phases that may take long
 
 @dataclass(frozen=True)
 class RankPosition:
-    """Position of a rank in its loop. ``passed``: the number of phase boundaries and sums that it has passed so far.
+    """Position of a rank in its loop. ``passed``: the number of phase boundaries and sums that it
+    has passed so far.
 
     ``summing``: whether it is inside a sum over ranks.
     """
@@ -59,7 +62,9 @@ class Notice(RankPosition):
 
 
 class PhaseBoard(Protocol):
-    """Store of the notices of all ranks (parallel/board.py). Raises RuntimeError if the store is gone."""
+    """Store of the notices of all ranks (parallel/board.py). Raises RuntimeError if the store is
+    gone.
+    """
 
     def raise_alarm(self, number: int) -> None: ...
     def is_raised(self, number: int) -> bool: ...
@@ -68,10 +73,12 @@ class PhaseBoard(Protocol):
 
 
 class Watchdog:
-    """Watches the thread that created it, and calls ``position`` and ``recent`` from another thread.
+    """Watches the thread that created it, and calls ``position`` and ``recent`` from another
+    thread.
 
-    ``recent`` returns spans (phase, begin, end; seconds). On rank 0, ``found`` gets the notices and one sentence.
-    ``patient``: whether the current phase may take long, too, as the compilation in the first step does.
+    ``recent`` returns spans (phase, begin, end; seconds). On rank 0, ``found`` gets the notices and
+    one sentence. ``patient``: whether the current phase may take long, too, as the compilation in
+    the first step does.
     """
 
     def __init__(
@@ -110,7 +117,8 @@ class Watchdog:
             try:
                 self._look()
             except (RuntimeError, ValueError, OSError):
-                self._board = None  # The store is gone with rank 0, or a disk is full: each rank continues alone.
+                # The store is gone with rank 0, or a disk is full: each rank continues alone.
+                self._board = None
 
     def _look(self) -> None:
         position, now, board = self._position(), time.monotonic(), self._board
@@ -124,7 +132,13 @@ class Watchdog:
         self._alarms += 1
         line = _line(sys._current_frames().get(self._main))
         seconds = round(time.monotonic() - self._since, 1)
-        notice = Notice(**asdict(position), rank=self._rank, host=socket.gethostname(), seconds=seconds, line=line)
+        notice = Notice(
+            **asdict(position),
+            rank=self._rank,
+            host=socket.gethostname(),
+            seconds=seconds,
+            line=line,
+        )
         self._write(notice)
         if board is not None:
             if hangs:
@@ -132,22 +146,31 @@ class Watchdog:
             board.post(self._alarms, self._rank, json.dumps(asdict(notice)))
         if self._rank == 0:
             notices = [notice] if board is None else self._gathered(board)
-            text = sentence(notices, self._world, self._limit_s, self._path.parent, asked=board is not None)
+            text = sentence(
+                notices, self._world, self._limit_s, self._path.parent, asked=board is not None
+            )
             self._found(notices, text)
 
     def _gathered(self, board: PhaseBoard) -> list[Notice]:
         """Wait for the notices of all ranks, and return those that came in time.
 
-        Every rank checks the board once per ``self._every`` seconds, so a little more than two checks is enough.
+        Every rank checks the board once per ``self._every`` seconds, so a little more than two
+        checks is enough.
         """
         end = time.monotonic() + 2 * self._every + 1
         texts = board.posted(self._alarms)
-        while len(texts) < self._world and time.monotonic() < end and not self._ended.wait(self._every / 4):
+        while (
+            len(texts) < self._world
+            and time.monotonic() < end
+            and not self._ended.wait(self._every / 4)
+        ):
             texts = board.posted(self._alarms)
         return [Notice(**json.loads(texts[rank])) for rank in sorted(texts)]
 
     def _write(self, notice: Notice) -> None:
-        """Append the notice and all stacks. faulthandler takes no lock, so it also shows threads that hold one."""
+        """Append the notice and all stacks. faulthandler takes no lock, so it also shows threads
+        that hold one.
+        """
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
@@ -160,16 +183,24 @@ class Watchdog:
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line of segtrain or user code in a stack; the innermost line of all if there is none."""
+    """The innermost line of segtrain or user code in a stack; the innermost line of all if there is
+    none.
+    """
     shown, here = frame, frame
     while here is not None:
         parts = here.f_code.co_filename.split(os.sep)
-        installed = any(part.startswith(("python3", "site-packages", "dist-packages")) for part in parts[1:-1])
+        installed = any(
+            part.startswith(("python3", "site-packages", "dist-packages")) for part in parts[1:-1]
+        )
         if "segtrain" in parts[:-1] or not installed:
             shown = here
             break
         here = here.f_back
-    return f"{shown.f_code.co_name} ({os.path.basename(shown.f_code.co_filename)}:{shown.f_lineno})" if shown else "?"
+    return (
+        f"{shown.f_code.co_name} ({os.path.basename(shown.f_code.co_filename)}:{shown.f_lineno})"
+        if shown
+        else "?"
+    )
 
 
 def _head(notice: Notice, recent: Sequence[tuple[str, float, float]]) -> str:
@@ -182,42 +213,76 @@ def _head(notice: Notice, recent: Sequence[tuple[str, float, float]]) -> str:
         "last spans, newest first (seconds before the end of the last one; duration):",
     ]
     spans = list(recent)[::-1]
-    lines += [f"  {spans[0][2] - begin:10.3f}  {end - begin:10.3f}  {phase}" for phase, begin, end in spans]
+    lines += [
+        f"  {spans[0][2] - begin:10.3f}  {end - begin:10.3f}  {phase}"
+        for phase, begin, end in spans
+    ]
     return "\n".join([*lines, "", "stacks of all threads, innermost line first:", ""])
 
 
 def _last_collectives(entries: list[dict[str, Any]]) -> str:
-    """What torch's flight recorder knows, newest first; "" if it knows nothing (a single rank, or an old torch)."""
-    lines = ["last collectives of torch, newest first (seconds ago, number, operation, sizes, state):", ""]
+    """What torch's flight recorder knows, newest first; "" if it knows nothing (a single rank, or
+    an old torch).
+    """
+    lines = [
+        "last collectives of torch, newest first (seconds ago, number, operation, sizes, state):",
+        "",
+    ]
     for entry in entries:
-        ago, number = time.time() - entry.get("time_created_ns", 0) / 1e9, entry.get("collective_seq_id", "?")
-        sizes, state = entry.get("input_sizes", "?"), "ended" if entry.get("retired") else entry.get("state", "?")
-        lines.append(f"  {ago:10.3f}  {number:>6}  {entry.get('profiling_name', '?')}  {sizes}  {state}")
+        ago, number = (
+            time.time() - entry.get("time_created_ns", 0) / 1e9,
+            entry.get("collective_seq_id", "?"),
+        )
+        sizes, state = (
+            entry.get("input_sizes", "?"),
+            "ended" if entry.get("retired") else entry.get("state", "?"),
+        )
+        lines.append(
+            f"  {ago:10.3f}  {number:>6}  {entry.get('profiling_name', '?')}  {sizes}  {state}"
+        )
     return "\n".join([*lines, "", ""]) if entries else ""
 
 
 def _where(notice: Notice) -> str:
-    return f"step {notice.step}, phase {notice.phase}" + (" (in a sum over ranks)" if notice.summing else "")
+    return f"step {notice.step}, phase {notice.phase}" + (
+        " (in a sum over ranks)" if notice.summing else ""
+    )
 
 
-def sentence(notices: Sequence[Notice], world_size: int, limit_s: float, folder: Path, asked: bool = True) -> str:
-    """Which rank is behind, where, and what to read. ``asked``: whether all ranks were asked for their notices."""
+def sentence(
+    notices: Sequence[Notice], world_size: int, limit_s: float, folder: Path, asked: bool = True
+) -> str:
+    """Which rank is behind, where, and what to read. ``asked``: whether all ranks were asked for
+    their notices.
+    """
     missing = sorted(set(range(world_size)) - {notice.rank for notice in notices})
     longest = max(notice.seconds for notice in notices)
     least = min(notice.passed for notice in notices)
     behind = [notice for notice in notices if notice.passed == least]
     before = next((notice for notice in notices if notice.passed > least), None)
     if missing and asked:
-        problem = f"{_ranks(missing)} did not answer: stopped processes, or their hosts are gone; {_at(behind[0])}"
+        problem = (
+            f"{_ranks(missing)} did not answer: stopped processes, or their hosts are "
+            f"gone; {_at(behind[0])}"
+        )
     elif missing:
         problem = f"the other ranks cannot be asked; {_at(behind[0])}"
     elif before is None:
-        problem = ("all ranks are at one place: " if world_size > 1 else "") + "; ".join(map(_at, behind[:4]))
+        problem = ("all ranks are at one place: " if world_size > 1 else "") + "; ".join(
+            map(_at, behind[:4])
+        )
     else:
         ranks, first = _ranks([notice.rank for notice in behind]), behind[0]
         problem = f"{ranks} (host {first.host}) did not arrive: {_at(first)}; {_at(before)}"
-    end = f"; a rank that waits {limit_s:g} s (parallel.timeout_s) ends the job" if world_size > 1 else ""
-    return f"hang: no progress for {longest:.0f} s: {problem}. Stacks: {folder}/rank-*.txt on each host{end}"
+    end = (
+        f"; a rank that waits {limit_s:g} s (parallel.timeout_s) ends the job"
+        if world_size > 1
+        else ""
+    )
+    return (
+        f"hang: no progress for {longest:.0f} s: {problem}. Stacks: {folder}/rank-*.txt on "
+        f"each host{end}"
+    )
 
 
 def _at(notice: Notice) -> str:

@@ -1,4 +1,6 @@
-"""CSV table of the scores of single images, the worst first: ``images-best.csv`` and ``images-last.csv`` of a run."""
+"""CSV table of the scores of single images, the worst first: ``images-best.csv`` and
+``images-last.csv`` of a run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ALL_VOID = "all void: no score"
 
 @dataclass(frozen=True)
 class ImageRow:
-    """Scores in [0, 1], None if no pixel of the image has a class; ``pixels`` counts the pixels with a class."""
+    """Scores in [0, 1], None if no pixel of the image has a class; ``pixels`` counts the pixels
+    with a class.
+    """
 
     image: str
     miou: float | None
@@ -34,12 +38,16 @@ class ImageRow:
 
 
 def as_csv(rows: Sequence[ImageRow]) -> bytes:
-    """The table as UTF-8, with scores to six places. A name that is not valid UTF-8 keeps its bytes."""
+    """The table as UTF-8, with scores to six places. A name that is not valid UTF-8 keeps its
+    bytes.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        scores = {name: "" if (score := getattr(row, name)) is None else f"{score:.6f}" for name in SCORES}
+        scores = {
+            name: "" if (score := getattr(row, name)) is None else f"{score:.6f}" for name in SCORES
+        }
         writer.writerow(asdict(row) | scores | {"note": ALL_VOID if row.miou is None else ""})
     return text.getvalue().encode("utf-8", "surrogateescape")
 
@@ -53,11 +61,15 @@ def read(path: Path) -> list[ImageRow]:
         if tuple(head) != COLUMNS:
             raise ValueError("other columns")
         return [
-            ImageRow(image, _score(miou), _score(accuracy), int(pixels), worst_class, _score(worst_iou))
+            ImageRow(
+                image, _score(miou), _score(accuracy), int(pixels), worst_class, _score(worst_iou)
+            )
             for image, miou, accuracy, pixels, worst_class, worst_iou, _ in lines
         ]
     except OSError as error:
-        raise file_error(str(path), f"cannot be read: {error.strerror}", code="image-table-unreadable") from None
+        raise file_error(
+            str(path), f"cannot be read: {error.strerror}", code="image-table-unreadable"
+        ) from None
     except (TypeError, ValueError, csv.Error):
         wanted = f"it is not a table of images with the columns {', '.join(COLUMNS)}"
         raise file_error(str(path), wanted, code="not-an-image-table") from None
@@ -67,7 +79,9 @@ def short_names(images: Sequence[str]) -> list[str]:
     """The names without the leading folders that all of them share."""
     parts = [image.split("/") for image in images]
     first, last = min(parts, default=[]), max(parts, default=[])
-    shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1]))))
+    shared = len(
+        list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1])))
+    )
     return ["/".join(part[shared:]) for part in parts]
 
 

@@ -1,51 +1,59 @@
 """Journal of a run: one JSON line per event in ``journal.jsonl``.
 
-Every line has ``event`` (its name, always the first key, so that a reader can select lines without parsing them) and
-``ts`` (Unix time in seconds). The other fields, by event:
+Every line has ``event`` (its name, always the first key, so that a reader can select lines without
+parsing them) and ``ts`` (Unix time in seconds). The other fields, by event:
 
-``run_start``   a process starts or resumes: ``version`` of segtrain, ``versions`` {package: version}, ``name``,
-                ``hash`` of the config, ``host``, ``pid``, ``device``, ``world_size``, ``strategy``, ``total_steps``,
-                ``eval_every`` and ``save_every`` (steps), ``derived`` {quantity: value}, ``warnings`` [text] that
-                apply to every score of the run, ``begun`` (Unix time at which the process began), ``hosts``, their
-                ``machine`` (a type of SageMaker, or "") and ``price`` (dollars per hour of one; null: unknown)
-``split``       ``data.split_by`` divides the data: ``rule`` {key: value}, ``images`` {split: count}, ``folder`` with
-                the names
-``init``        weights from ``model.init``: ``source``; the tensors ``taken`` from it, ``new`` (not in it, so they stay
-                random), and ``left`` (in it, but with no place in this network); the classes whose rows in the last
-                layer were taken (``rows``) or are new (``new_rows``); ``remark``
-``faults``      faulty files are left out (``data.faults=skip``): ``role`` (train, val), ``skipped`` of ``images``,
-                ``file``
+``run_start``   a process starts or resumes: ``version`` of segtrain, ``versions`` {package:
+                version}, ``name``, ``hash`` of the config, ``host``, ``pid``, ``device``,
+                ``world_size``, ``strategy``, ``total_steps``, ``eval_every`` and ``save_every``
+                (steps), ``derived`` {quantity: value}, ``warnings`` [text] that apply to every
+                score of the run, ``begun`` (Unix time at which the process began), ``hosts``, their
+                ``machine`` (a type of SageMaker, or "") and ``price`` (dollars per hour of one;
+                null: unknown)
+``split``       ``data.split_by`` divides the data: ``rule`` {key: value}, ``images`` {split:
+                count}, ``folder`` with the names
+``init``        weights from ``model.init``: ``source``; the tensors ``taken`` from it, ``new`` (not
+                in it, so they stay random), and ``left`` (in it, but with no place in this
+                network); the classes whose rows in the last layer were taken (``rows``) or are new
+                (``new_rows``); ``remark``
+``faults``      faulty files are left out (``data.faults=skip``): ``role`` (train, val), ``skipped``
+                of ``images``, ``file``
 ``resume``      ``step`` from which the run continues, ``world_size`` that wrote the checkpoint
-``data_changed``  the run continues with other data (``checkpoint.data_changed=accept``): ``step``, ``text`` with the
-                  changes
-``step``        every ``log.every`` steps: ``step`` (1-based), ``epoch`` (float: samples seen / samples), ``loss``
-                (mean over the valid pixels of the global batch), ``lr``, ``images_per_s`` (all ranks), ``spans``
-                {phase: seconds} of rank 0 since the last ``step`` event (they add up to the wall time, see clock.py),
-                ``cpu_s``
-``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``,
-                ``seconds``, ``cpu_s``, ``best`` (whether no earlier evaluation was better); for up to 64 classes
-                ``confusion`` [[pixels]], with a row per true class
+``data_changed``  the run continues with other data (``checkpoint.data_changed=accept``): ``step``,
+                  ``text`` with the changes
+``step``        every ``log.every`` steps: ``step`` (1-based), ``epoch`` (float: samples seen /
+                samples), ``loss`` (mean over the valid pixels of the global batch), ``lr``,
+                ``images_per_s`` (all ranks), ``spans`` {phase: seconds} of rank 0 since the last
+                ``step`` event (they add up to the wall time, see clock.py), ``cpu_s``
+``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions,
+                ``protocol``, ``seconds``, ``cpu_s``, ``best`` (whether no earlier evaluation was
+                better); for up to 64 classes ``confusion`` [[pixels]], with a row per true class
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` for which the loop stopped
-``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``text`` as on the console, ``what``
-                (``working``, with ``cores`` {host: count}; ``lost`` and ``refused``, with ``host``, ``cores``,
-                ``samples`` to make again, ``reason``; ``told``; ``given_up`` and ``asked_again``, with ``receive_ms``
-                and ``make_ms``, CPU time of this rank for a sample from helpers and for one of its own)
-``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [fields of ``Notice`` in
-                hang.py]
-``slow``        the loop recently waited too long for data, reported once per cause: ``step``, ``cause``, ``text``
+``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``text`` as on the
+                console, ``what`` (``working``, with ``cores`` {host: count}; ``lost`` and
+                ``refused``, with ``host``, ``cores``, ``samples`` to make again, ``reason``;
+                ``told``; ``given_up`` and ``asked_again``, with ``receive_ms`` and ``make_ms``, CPU
+                time of this rank for a sample from helpers and for one of its own)
+``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [fields of
+                ``Notice`` in hang.py]
+``slow``        the loop recently waited too long for data, reported once per cause: ``step``,
+                ``cause``, ``text``
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
-``limit``       ``what`` is known of ``limit`` ("train.deadline=2h"): ``predicted``, ``near``, or ``reached``; ``step``,
-                ``ends_at`` (the step at which the limit ends the run, or its last one), ``steps`` of the whole run,
-                ``seconds`` and ``dollars`` (null: unknown) so far, ``text`` as on the console
-``run_end``     ``status`` (``done``; ``stopped`` by a signal or a limit, resumable; ``failed``, with ``error``),
-                ``step``, ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end; with helpers, ``samples`` of
-                rank 0 in this process: ``local``, ``helpers`` {host: count}, ``again`` (ordered from a helper, but not
-                received), ``make_ms`` and ``receive_ms`` (mean CPU time of this rank for a sample),
+``limit``       ``what`` is known of ``limit`` ("train.deadline=2h"): ``predicted``, ``near``, or
+                ``reached``; ``step``, ``ends_at`` (the step at which the limit ends the run, or its
+                last one), ``steps`` of the whole run, ``seconds`` and ``dollars`` (null: unknown)
+                so far, ``text`` as on the console
+``run_end``     ``status`` (``done``; ``stopped`` by a signal or a limit, resumable; ``failed``,
+                with ``error``), ``step``, ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at
+                the end; with helpers, ``samples`` of rank 0 in this process: ``local``, ``helpers``
+                {host: count}, ``again`` (ordered from a helper, but not received), ``make_ms`` and
+                ``receive_ms`` (mean CPU time of this rank for a sample),
                 ``text`` as on the console
 
-``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and cover
-the whole run, resumed processes included. An event may have more fields. A number that is not finite is written as
-null. A killed process may leave an incomplete line. Readers skip it, and an event with a value of
+``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out
+evaluation and cover the whole run, resumed processes included. An event may have more fields. A
+number that is not finite is written as null. A killed process may leave an incomplete line. Readers
+skip it, and an event with a value of
 another type; the next event starts on a new line.
 """
 
@@ -66,10 +74,22 @@ from segtrain.base.terminal import counted, printable
 from segtrain.errors import ConfigError, file_error, some_of
 
 FILE = "journal.jsonl"
-# Fields that have a number (hash: a text) or null in every event that has them, and those that have an object.
+# Fields that have a number (hash: a text) or null in every event that has them, and those that have
+# an object.
 _TYPED = (
-    "hash", "step", "epoch", "seconds", "cpu_s", "total_steps", "begun", "hosts", "price", "loss", "lr", "images_per_s",
-)  # fmt: skip
+    "hash",
+    "step",
+    "epoch",
+    "seconds",
+    "cpu_s",
+    "total_steps",
+    "begun",
+    "hosts",
+    "price",
+    "loss",
+    "lr",
+    "images_per_s",
+)
 _OBJECTS = ("spans", "scores", "derived", "versions", "protocol", "samples")
 LAST_TS = 253402300799.0  # the end of the year 9999, which datetime can still represent
 
@@ -79,7 +99,9 @@ def say_on_stderr(text: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON types: paths and other objects as text, array scalars as numbers, NaN and infinity as null."""
+    """``value`` as JSON types: paths and other objects as text, array scalars as numbers, NaN and
+    infinity as null.
+    """
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -93,10 +115,11 @@ def plain(value: Any) -> Any:
 
 
 class LineFile:
-    """Appends JSON lines, each by one ``write``, so that a killed process loses at most the line that it was writing.
+    """Appends JSON lines, each by one ``write``, so that a killed process loses at most the line
+    that it was writing.
 
-    A full disk does not stop training: ``say`` gets a warning at the first lost line. Raises OSError if the file cannot
-    be opened.
+    A full disk does not stop training: ``say`` gets a warning at the first lost line. Raises
+    OSError if the file cannot be opened.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
@@ -124,9 +147,13 @@ class LineFile:
 
 
 class Journal:
-    """Appends events to a file; ranks other than 0 write nothing. Raises ConfigError if the file cannot be opened."""
+    """Appends events to a file; ranks other than 0 write nothing. Raises ConfigError if the file
+    cannot be opened.
+    """
 
-    def __init__(self, path: str | Path, rank: int = 0, say: Callable[[str], None] = say_on_stderr) -> None:
+    def __init__(
+        self, path: str | Path, rank: int = 0, say: Callable[[str], None] = say_on_stderr
+    ) -> None:
         self.path = Path(path)
         self._file: LineFile | None = None
         if rank != 0:
@@ -134,7 +161,10 @@ class Journal:
         try:
             self._file = LineFile(self.path, say)
         except OSError as error:
-            problem = f"cannot write the journal {self.path}: {error.strerror}: set out=FOLDER to a writable folder"
+            problem = (
+                f"cannot write the journal {self.path}: {error.strerror}: set out=FOLDER "
+                "to a writable folder"
+            )
             raise ConfigError(problem, code="journal-unwritable", file=str(self.path)) from None
 
     def write(self, event: str, **fields: Any) -> None:
@@ -155,7 +185,9 @@ def is_time(ts: Any) -> bool:
 def parse_lines(
     lines: Iterable[bytes], source: str, say: Callable[[str], None] = say_on_stderr
 ) -> Iterator[dict[str, Any]]:
-    """Events of raw lines, in order. Lines without a valid event are skipped, and listed in one warning at the end."""
+    """Events of raw lines, in order. Lines without a valid event are skipped, and listed in one
+    warning at the end.
+    """
     bad = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -173,7 +205,9 @@ def parse_lines(
 
 
 def _is_sound(event: Mapping[str, Any]) -> bool:
-    """Whether an event has a name and a time, and no field of another type than the events of this version."""
+    """Whether an event has a name and a time, and no field of another type than the events of this
+    version.
+    """
     typed = {key: event[key] for key in _TYPED if event.get(key) is not None}
     return (
         isinstance(event.get("event"), str)
@@ -183,7 +217,9 @@ def _is_sound(event: Mapping[str, Any]) -> bool:
     )
 
 
-def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -> list[dict[str, Any]]:
+def read_journal(
+    path: str | Path, say: Callable[[str], None] = say_on_stderr
+) -> list[dict[str, Any]]:
     """All complete events of a journal. ``path`` is a journal or a run folder.
 
     Raises DataError if the journal cannot be read.
@@ -199,18 +235,24 @@ def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -
 
 
 def finished(path: str | Path) -> bool:
-    """Whether the last process of a run trained to the end. Raises DataError if the journal cannot be read."""
+    """Whether the last process of a run trained to the end. Raises DataError if the journal cannot
+    be read.
+    """
     return last_status(path) == "done"
 
 
 def last_status(path: str | Path) -> str:
-    """How the last process of a run ended: "done", "stopped", "failed"; "" while it runs, or if it was killed."""
+    """How the last process of a run ended: "done", "stopped", "failed"; "" while it runs, or if it
+    was killed.
+    """
     ends = [event for event in read_journal(path) if event["event"] in ("run_start", "run_end")]
     return str(ends[-1].get("status", "")) if ends else ""
 
 
 def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict[str, Any]]:
-    """Events of one kind, ordered by step. Steps that a resumed process repeated replace the earlier ones."""
+    """Events of one kind, ordered by step. Steps that a resumed process repeated replace the
+    earlier ones.
+    """
     kept: list[dict[str, Any]] = []
     for item in events:
         step = item.get("step")
@@ -219,16 +261,23 @@ def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict
         if item.get("event") == "resume":
             kept = [old for old in kept if old["step"] <= step]
         elif item.get("event") == event:
-            kept = [old for old in kept if old["step"] < step] if kept and kept[-1]["step"] >= step else kept
+            kept = (
+                [old for old in kept if old["step"] < step]
+                if kept and kept[-1]["step"] >= step
+                else kept
+            )
             kept.append(dict(item))
     return kept
 
 
 def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The event of the best evaluation, as the run decided; empty if nothing has a score. ``evaluations``: a ``curve``.
+    """The event of the best evaluation, as the run decided; empty if nothing has a score.
+    ``evaluations``: a ``curve``.
 
     Earlier versions do not write ``best``: in their journals, it is the one with the highest mIoU.
     """
-    scored = [event for event in evaluations if isinstance(event["scores"].get("miou"), (int, float))]
+    scored = [
+        event for event in evaluations if isinstance(event["scores"].get("miou"), (int, float))
+    ]
     best = [event for event in scored if event.get("best")][-1:]
     return dict(max(best or scored, key=lambda event: event["scores"]["miou"], default={}))

@@ -1,4 +1,5 @@
-"""Contact sheets of predictions as PNG: image, truth, prediction, and errors side by side, one row per image.
+"""Contact sheets of predictions as PNG: image, truth, prediction, and errors side by side, one row
+per image.
 
 Captions give the mIoU of each image, and a legend shows the classes that occur.
 """
@@ -31,7 +32,9 @@ _GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 26, 28, 22  # pixels
 
 @dataclass(frozen=True)
 class Sample:
-    """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: uint8 (H, W) train ids; ``truth`` None if unknown."""
+    """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: uint8 (H, W) train ids; ``truth``
+    None if unknown.
+    """
 
     name: str
     image: np.ndarray
@@ -39,13 +42,19 @@ class Sample:
     truth: np.ndarray | None = None
 
 
-def image_miou(truth: np.ndarray, prediction: np.ndarray, num_classes: int, ignore_index: int = 255) -> float:
-    """Mean IoU of one image over the classes in its truth or prediction; NaN if all pixels are void."""
+def image_miou(
+    truth: np.ndarray, prediction: np.ndarray, num_classes: int, ignore_index: int = 255
+) -> float:
+    """Mean IoU of one image over the classes in its truth or prediction; NaN if all pixels are
+    void.
+    """
     valid = truth != ignore_index
     # A prediction that is not a class, such as void, is wrong. It gets its own column.
     guess = np.minimum(prediction[valid].astype(np.int64), num_classes)
     pairs = truth[valid].astype(np.int64) * (num_classes + 1) + guess
-    table = np.bincount(pairs, minlength=num_classes * (num_classes + 1)).reshape(num_classes, num_classes + 1)[:, :-1]
+    table = np.bincount(pairs, minlength=num_classes * (num_classes + 1)).reshape(
+        num_classes, num_classes + 1
+    )[:, :-1]
     hit = np.diagonal(table)
     union = np.bincount(truth[valid], minlength=num_classes) + table.sum(0) - hit
     return float((hit[union > 0] / union[union > 0]).mean()) if union.any() else math.nan
@@ -60,7 +69,9 @@ def colorize(mask: np.ndarray, palette: Sequence[Color], ignore_index: int = 255
 
 
 def _fit(picture: np.ndarray, width: int, height: int, labels: bool = False) -> np.ndarray:
-    """Resize to (height, width). Labels take the nearest pixel. Pictures shrink by area mean and grow linearly."""
+    """Resize to (height, width). Labels take the nearest pixel. Pictures shrink by area mean and
+    grow linearly.
+    """
     if picture.shape[:2] == (height, width):
         return picture
     shrinks = height < picture.shape[0]
@@ -74,9 +85,11 @@ def _hatch(height: int, width: int) -> np.ndarray:
 
 
 def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255) -> np.ndarray:
-    """The image in pale gray, with wrong pixels in red and void pixels hatched. uint8 (height, width, 3).
+    """The image in pale gray, with wrong pixels in red and void pixels hatched. uint8 (height,
+    width, 3).
 
-    If the panel is smaller than the image, a pixel is the redder, the more of the pixels that it covers are wrong.
+    If the panel is smaller than the image, a pixel is the redder, the more of the pixels that it
+    covers are wrong.
     """
     gray = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
     panel = np.repeat((160 + 0.35 * gray)[:, :, None], 3, axis=2)
@@ -86,14 +99,19 @@ def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255
     wrong = ((sample.truth != sample.prediction) & ~void).astype(np.float32)
     density = _fit(wrong, width, height)[:, :, None]
     panel = panel * (1 - density) + np.array(WRONG, np.float32) * density
-    hatched = (_fit(void.astype(np.float32), width, height)[:, :, None] >= 0.5) & _hatch(height, width)
+    hatched = (_fit(void.astype(np.float32), width, height)[:, :, None] >= 0.5) & _hatch(
+        height, width
+    )
     return np.where(hatched, _STRIPE, panel).round().astype(np.uint8)
 
 
-def _clip(draw: ImageDraw.ImageDraw, text: str, font: Font, width: float, tail: bool = False) -> str:
+def _clip(
+    draw: ImageDraw.ImageDraw, text: str, font: Font, width: float, tail: bool = False
+) -> str:
     """``text``, cut to ``width`` pixels.
 
-    Its end is cut off, or its start if ``tail`` is set: file names should keep their ends, in which they differ.
+    Its end is cut off, or its start if ``tail`` is set: file names should keep their ends, in which
+    they differ.
     """
     if draw.textlength(text, font) <= width:
         return text
@@ -109,12 +127,19 @@ def _check(samples: Sequence[Sample]) -> None:
         size = sample.image.shape[:2]
         for mask in (sample.prediction, sample.truth):
             if mask is not None and mask.shape != size:
-                problem = f"the mask is {mask.shape} and the image {size} (height, width): make them the same size"
-                raise file_error(sample.name, problem, code="mask-size-differs", found=mask.shape, expected=size)
+                problem = (
+                    f"the mask is {mask.shape} and the image {size} (height, width): make "
+                    "them the same size"
+                )
+                raise file_error(
+                    sample.name, problem, code="mask-size-differs", found=mask.shape, expected=size
+                )
 
 
 def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -> Image.Image:
-    """Swatches with their texts, in rows of at most ``width`` pixels; a swatch without a color is hatched."""
+    """Swatches with their texts, in rows of at most ``width`` pixels; a swatch without a color is
+    hatched.
+    """
     ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     places, x, y = [], 0, 0
     for text, _ in items:
@@ -128,7 +153,10 @@ def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -
     for (x, y), (text, color) in zip(places, items):
         box = (x, y + 2, x + 13, y + 15)
         if color is None:
-            legend.paste(Image.fromarray(np.where(_hatch(14, 14), _STRIPE, np.array(VOID, np.uint8))), box[:2])
+            legend.paste(
+                Image.fromarray(np.where(_hatch(14, 14), _STRIPE, np.array(VOID, np.uint8))),
+                box[:2],
+            )
         draw.rectangle(box, fill=color, outline=PALE)
         draw.text((x + 20, y), text, INK, font)
     return legend
@@ -143,35 +171,48 @@ def contact_sheet(
     title: str = "",
     panel_width: int = 320,
 ) -> np.ndarray:
-    """Draw a sheet: uint8 (H, W, 3) RGB. Panels keep the aspect ratio and are at most 2x as wide as the widest image.
+    """Draw a sheet: uint8 (H, W, 3) RGB. Panels keep the aspect ratio and are at most 2x as wide as
+    the widest image.
 
-    If no sample has a truth, only image and prediction are shown. Raises DataError if there are no samples, or if a
-    mask and its image differ in size.
+    If no sample has a truth, only image and prediction are shown. Raises DataError if there are no
+    samples, or if a mask and its image differ in size.
     """
     _check(samples)
     width = min(panel_width, 2 * max(sample.image.shape[1] for sample in samples))
     judged = any(sample.truth is not None for sample in samples)
     heads = ("image", "truth", "prediction", "errors") if judged else ("image", "prediction")
-    masks = [mask for sample in samples for mask in (sample.prediction, sample.truth) if mask is not None]
+    masks = [
+        mask for sample in samples for mask in (sample.prediction, sample.truth) if mask is not None
+    ]
     used = {index for mask in masks for index in np.unique(mask).tolist()}
-    items: list[tuple[str, Color | None]] = [(name, palette[i]) for i, name in enumerate(names) if i in used]
-    items += ([("void", None)] if ignore_index in used else []) + ([("wrong", WRONG)] if judged else [])
+    items: list[tuple[str, Color | None]] = [
+        (name, palette[i]) for i, name in enumerate(names) if i in used
+    ]
+    items += ([("void", None)] if ignore_index in used else []) + (
+        [("wrong", WRONG)] if judged else []
+    )
 
     total_width = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
     font, small, large = (ImageFont.load_default(size) for size in (14, 12, 17))
     legend = _legend(items, font, total_width - 2 * _MARGIN)
     heights = [max(1, round(s.image.shape[0] * width / s.image.shape[1])) for s in samples]
     top = _MARGIN + (32 if title else 0) + legend.height + 8
-    sheet = Image.new("RGB", (total_width, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER)
+    sheet = Image.new(
+        "RGB", (total_width, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER
+    )
     draw = ImageDraw.Draw(sheet)
     if title:
-        draw.text((_MARGIN, _MARGIN - 2), _clip(draw, title, large, total_width - 2 * _MARGIN), INK, large)
+        draw.text(
+            (_MARGIN, _MARGIN - 2), _clip(draw, title, large, total_width - 2 * _MARGIN), INK, large
+        )
     sheet.paste(legend, (_MARGIN, top - 8 - legend.height))
     for column, head in enumerate(heads):
         draw.text((_MARGIN + column * (width + _GAP), top + 4), head, PALE, font)
     y = top + _HEAD
     for sample, height in zip(samples, heights):
-        for column, panel in enumerate(_panels(sample, palette, ignore_index, width, height, judged)):
+        for column, panel in enumerate(
+            _panels(sample, palette, ignore_index, width, height, judged)
+        ):
             sheet.paste(Image.fromarray(panel), (_MARGIN + column * (width + _GAP), y))
         _draw_caption(draw, sample, len(names), ignore_index, small, y + height + 3, width)
         y += height + _CAPTION
@@ -179,7 +220,12 @@ def contact_sheet(
 
 
 def _panels(
-    sample: Sample, palette: Sequence[Color], ignore_index: int, width: int, height: int, judged: bool
+    sample: Sample,
+    palette: Sequence[Color],
+    ignore_index: int,
+    width: int,
+    height: int,
+    judged: bool,
 ) -> list[np.ndarray]:
     def labels(mask: np.ndarray) -> np.ndarray:
         small = _fit(mask, width, height, labels=True)
@@ -195,7 +241,13 @@ def _panels(
 
 
 def _draw_caption(
-    draw: ImageDraw.ImageDraw, sample: Sample, num_classes: int, ignore_index: int, font: Font, y: int, width: int
+    draw: ImageDraw.ImageDraw,
+    sample: Sample,
+    num_classes: int,
+    ignore_index: int,
+    font: Font,
+    y: int,
+    width: int,
 ) -> None:
     draw.text((_MARGIN, y), _clip(draw, sample.name, font, 2 * width, tail=True), INK, font)
     if sample.truth is None:
@@ -203,8 +255,16 @@ def _draw_caption(
     miou = image_miou(sample.truth, sample.prediction, num_classes, ignore_index)
     valid = sample.truth != ignore_index
     wrong = float((sample.truth != sample.prediction)[valid].mean()) if valid.any() else math.nan
-    for column, text in ((2, f"mIoU {100 * miou:.1f} %"), (3, f"{100 * wrong:.1f} % of the pixels wrong")):
-        draw.text((_MARGIN + column * (width + _GAP), y), "all void" if math.isnan(miou) else text, INK, font)
+    for column, text in (
+        (2, f"mIoU {100 * miou:.1f} %"),
+        (3, f"{100 * wrong:.1f} % of the pixels wrong"),
+    ):
+        draw.text(
+            (_MARGIN + column * (width + _GAP), y),
+            "all void" if math.isnan(miou) else text,
+            INK,
+            font,
+        )
 
 
 def save_png(path: str | Path, picture: np.ndarray) -> Path:
@@ -215,6 +275,9 @@ def save_png(path: str | Path, picture: np.ndarray) -> Path:
         with writing(path) as stream:
             Image.fromarray(picture).save(stream, format="PNG")
     except OSError as error:
-        problem = f"the picture cannot be written: {error.strerror or error}: check the permissions of the folder"
+        problem = (
+            f"the picture cannot be written: {error.strerror or error}: check the "
+            "permissions of the folder"
+        )
         raise file_error(str(path), problem, code="picture-unwritable") from None
     return path

@@ -1,6 +1,7 @@
 """System profile of a run: it starts with the run, and can be turned on and off during training.
 
-The rank with local rank 0 starts the sampler (system.py) and ends it. A sampler that fails does not stop training.
+The rank with local rank 0 starts the sampler (system.py) and ends it. A sampler that fails does not
+stop training.
 """
 
 from __future__ import annotations
@@ -44,43 +45,58 @@ class ProfileOwner(Protocol):
 
 
 def node_name(owner: ProfileOwner, environ: Mapping[str, str] = os.environ) -> str:
-    """``algo-N``: the name that SageMaker gives to the host, else its number in the order of its ranks."""
+    """``algo-N``: the name that SageMaker gives to the host, else its number in the order of its
+    ranks.
+    """
     named = environ.get("SM_CURRENT_HOST", "")
     return named if re.fullmatch(r"algo-\d+", named) else f"algo-{owner.host + 1}"
 
 
 @contextlib.contextmanager
-def sampling(run_dir: Path, ms: int, owner: ProfileOwner, say: Callable[[str], None] = say_on_stderr) -> Iterator[None]:
+def sampling(
+    run_dir: Path, ms: int, owner: ProfileOwner, say: Callable[[str], None] = say_on_stderr
+) -> Iterator[None]:
     """Profile this host while the context lasts, and write to ``run_dir``.
 
     ``ms`` is the number of milliseconds between samples; with 0, sampling begins only on request.
 
-    SIGUSR2 to the rank that starts the sampler turns sampling on or off; the other ranks ignore the signal.
+    SIGUSR2 to the rank that starts the sampler turns sampling on or off; the other ranks ignore the
+    signal.
     """
     may_listen = threading.current_thread() is threading.main_thread()
-    # The sampler inherits SIG_IGN, so that a signal cannot end it before it has installed its own handler.
+    # The sampler inherits SIG_IGN, so that a signal cannot end it before it has installed its own
+    # handler.
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN) if may_listen else None
     folder, node = run_dir / FOLDER, node_name(owner)
-    process = _start(folder, ms, node, say, owner.local_world_size) if owner.local_rank == 0 else None
+    process = (
+        _start(folder, ms, node, say, owner.local_world_size) if owner.local_rank == 0 else None
+    )
     try:
         if may_listen and process is not None:
             signal.signal(signal.SIGUSR2, lambda number, frame: process.send_signal(number))
         yield
     finally:
         if may_listen:
-            # None: a handler that was not installed from Python, which cannot be installed again from here.
+            # None: a handler that was not installed from Python, which cannot be installed again
+            # from here.
             signal.signal(signal.SIGUSR2, before or signal.SIG_DFL)
         if process is not None:
             _end(process, state_file(folder, node))
 
 
-def _start(folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: int) -> subprocess.Popen[bytes] | None:
+def _start(
+    folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: int
+) -> subprocess.Popen[bytes] | None:
     """Start the sampler. ``ranks``: the number of ranks on this host."""
     call = f"run(Path({str(folder.absolute())!r}), {ms}, {node!r}, {os.getpid()})"
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
     try:
         return subprocess.Popen(
-            [sys.executable, "-c", f"from pathlib import Path; from segtrain.observe.system import run; {call}"],
+            [
+                sys.executable,
+                "-c",
+                f"from pathlib import Path; from segtrain.observe.system import run; {call}",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env={**_whose_gpus(os.environ, ranks), "PYTHONPATH": path},
@@ -94,16 +110,23 @@ def _start(folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: 
 def _whose_gpus(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
     """The environment for the sampler, which should see the GPUs of all ranks of this host.
 
-    If CUDA_VISIBLE_DEVICES lists fewer GPUs than the host has ranks, it was set for this rank alone, and is removed.
+    If CUDA_VISIBLE_DEVICES lists fewer GPUs than the host has ranks, it was set for this rank
+    alone, and is removed.
     """
     listed = environ.get("CUDA_VISIBLE_DEVICES", "")
     hides_all = listed.strip() in ("", "-1")
     own = ranks > 1 and not hides_all and len(listed.split(",")) < ranks
-    return {name: value for name, value in environ.items() if not (own and name == "CUDA_VISIBLE_DEVICES")}
+    return {
+        name: value
+        for name, value in environ.items()
+        if not (own and name == "CUDA_VISIBLE_DEVICES")
+    }
 
 
 def _end(process: subprocess.Popen[bytes], state: Path) -> None:
-    """End the sampler after a last sample. Write pid 0 into its state, because other hosts cannot see its process."""
+    """End the sampler after a last sample. Write pid 0 into its state, because other hosts cannot
+    see its process.
+    """
     process.terminate()
     try:
         process.wait(ANSWER_S)
@@ -131,7 +154,9 @@ class SampledHost:
 
     def line(self, now: float) -> str:
         state = "ended" if self.alive is False else f"on, every {self.ms} ms" if self.on else "off"
-        last = "no sample yet" if self.last is None else f"last sample {duration(now - self.last)} ago"
+        last = (
+            "no sample yet" if self.last is None else f"last sample {duration(now - self.last)} ago"
+        )
         pid = f", pid {self.pid}" * bool(self.pid)
         return f"{self.node}  {state}  ({last}, {self.bytes / 1e6:.1f} MB; host {self.host}{pid})"
 
@@ -143,7 +168,9 @@ def hosts(run: Path) -> list[SampledHost]:
     states = [state for path in found if "pid" in (state := read_json(path))]
     if not states:
         fix = "name the folder of a run that has begun to train (segtrain runs DIR lists runs)"
-        raise SegtrainError(f"{run} has no sampler of the system profile: {fix}", code="no-sampler", file=str(run))
+        raise SegtrainError(
+            f"{run} has no sampler of the system profile: {fix}", code="no-sampler", file=str(run)
+        )
     return [_host(folder, state) for state in states]
 
 
@@ -170,7 +197,8 @@ def _is_sampler(pid: int) -> bool:
 
 
 def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
-    """Ask every sampler of a run to start or to stop, and return their states after at most ANSWER_S.
+    """Ask every sampler of a run to start or to stop, and return their states after at most
+    ANSWER_S.
 
     Raises SegtrainError if all of them have ended.
     """
@@ -179,14 +207,22 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
         raise run_ended(run)
     asked = time.time()
     request(run / FOLDER, {"on": on, "ms": ms or known[0].ms, "asked": asked})
-    wait_until(lambda: all(host.asked == asked or host.alive is False for host in hosts(run)), ANSWER_S)
+    wait_until(
+        lambda: all(host.asked == asked or host.alive is False for host in hosts(run)), ANSWER_S
+    )
     return hosts(run)
 
 
 def profile(verb: str, run: Path, ms: int | None) -> tuple[str, bool]:
-    """Run ``on``, ``off``, or ``status``. Returns text to print, and whether every sampler did what was requested."""
+    """Run ``on``, ``off``, or ``status``. Returns text to print, and whether every sampler did what
+    was requested.
+    """
     known = hosts(run) if verb == "status" else switch(run, verb == "on", ms)
-    silent = [host for host in known if verb != "status" and host.alive is not False and host.on != (verb == "on")]
+    silent = [
+        host
+        for host in known
+        if verb != "status" and host.alive is not False and host.on != (verb == "on")
+    ]
     now = now_ns(run / FOLDER) / 1e9
     problem = f"has not answered within {ANSWER_S:.0f} s: check that"
     lines = [host.line(now) for host in known]

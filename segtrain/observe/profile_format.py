@@ -1,11 +1,13 @@
 """Writer and reader of a system profile, in the file format of the SageMaker Debugger.
 
-``system/incremental/<YYYYMMDDHH, UTC>/<Unix time of the full minute>.algo-N.json`` has one JSON line per value:
+``system/incremental/<YYYYMMDDHH, UTC>/<Unix time of the full minute>.algo-N.json`` has one JSON
+line per value:
 
     {"Type":"cpu","Name":"cpu5","Dimension":"CPUUtilization","Value":1.36,"NodeId":"algo-1","Timestamp":1591748109.2322}
 
-``docs/profile.md`` lists types, names, and dimensions. Older profiles have no folder per hour, and file names that
-are not full minutes. The sampler is a small process, so this file imports nothing large.
+``docs/profile.md`` lists types, names, and dimensions. Older profiles have no folder per hour, and
+file names that are not full minutes. The sampler is a small process, so this file imports nothing
+large.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Value(NamedTuple):
 def file_of(ts: float, node: str) -> str:
     """The file of a reading at Unix time ``ts``, relative to the folder of the profile."""
     minute = int(ts) // MINUTE * MINUTE
-    return f"system/incremental/{time.strftime('%Y%m%d%H', time.gmtime(minute))}/{minute}.{node}.json"
+    return (
+        f"system/incremental/{time.strftime('%Y%m%d%H', time.gmtime(minute))}/{minute}.{node}.json"
+    )
 
 
 def minute_and_node(name: str) -> tuple[int, str] | None:
@@ -56,8 +60,9 @@ def minute_and_node(name: str) -> tuple[int, str] | None:
 class ProfileWriter:
     """Appends the readings of one node, with a new file each minute. Raises OSError.
 
-    All readings of a moment are one ``write`` to a file opened for appending, so a killed process leaves whole lines.
-    An incomplete line that a full disk or a power failure left is removed, because other readers fail on such a line.
+    All readings of a moment are one ``write`` to a file opened for appending, so a killed process
+    leaves whole lines. An incomplete line that a full disk or a power failure left is removed,
+    because other readers fail on such a line.
     """
 
     def __init__(self, folder: str | Path, node: str) -> None:
@@ -119,7 +124,9 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """One series over time. ``np.asarray`` does not copy its arrays. ``times`` are Unix seconds and never decrease."""
+    """One series over time. ``np.asarray`` does not copy its arrays. ``times`` are Unix seconds and
+    never decrease.
+    """
 
     times: array[float] = field(default_factory=lambda: array("d"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -132,20 +139,32 @@ def read_profile(
     *,
     say: Callable[[str], None] = say_on_stderr,
 ) -> dict[Series, Track]:
-    """All series with readings from ``start`` to ``end`` (Unix seconds, inclusive), ordered by their first readings.
+    """All series with readings from ``start`` to ``end`` (Unix seconds, inclusive), ordered by
+    their first readings.
 
-    ``folder``: a run folder, a profile, or the output of a SageMaker job. Invalid lines are skipped and reported.
-    Raises DataError if there is no profile.
+    ``folder``: a run folder, a profile, or the output of a SageMaker job. Invalid lines are skipped
+    and reported. Raises DataError if there is no profile.
     """
-    paths = (Path(parent, name) for parent, _, names in os.walk(Path(folder).absolute()) for name in names)
-    found = sorted((*moment, path) for path in paths if (moment := minute_and_node(path.as_posix())) is not None)
+    paths = (
+        Path(parent, name)
+        for parent, _, names in os.walk(Path(folder).absolute())
+        for name in names
+    )
+    found = sorted(
+        (*moment, path)
+        for path in paths
+        if (moment := minute_and_node(path.as_posix())) is not None
+    )
     if not found:
         problem = "there is no system profile (system/incremental/HOUR/MINUTE.algo-N.json)"
-        fix = "name a run trained with log.profile_ms=500, or the profiler-output of a SageMaker job"
+        fix = (
+            "name a run trained with log.profile_ms=500, or the profiler-output of a SageMaker job"
+        )
         raise file_error(str(folder), f"{problem}: {fix}", code="no-profile")
     tracks: dict[Series, Track] = {}
     for minute, node, path in found:
-        # A file is named after the start of its minute. In old profiles, it may be the end of the minute, or any time.
+        # A file is named after the start of its minute. In old profiles, it may be the end of the
+        # minute, or any time.
         if minute % MINUTE == 0 and not start - 2 * MINUTE <= minute <= end + MINUTE:
             continue
         bad = 0
@@ -173,7 +192,10 @@ def _reading(line: bytes, node: str) -> tuple[Series, float, float] | None:
         event: Any = json_text.parse(line)
         ts, value = float(event["Timestamp"]), float(event["Value"])
         series = Series(
-            event.get("NodeId") or node, event["Type"], event.get("Name") or "", event.get("Dimension") or ""
+            event.get("NodeId") or node,
+            event["Type"],
+            event.get("Name") or "",
+            event.get("Dimension") or "",
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -181,9 +203,13 @@ def _reading(line: bytes, node: str) -> tuple[Series, float, float] | None:
 
 
 def _in_order(track: Track) -> Track:
-    """Sort a track by time: a clock that was set back, and overlapping files, leave readings out of order."""
+    """Sort a track by time: a clock that was set back, and overlapping files, leave readings out of
+    order.
+    """
     times = track.times
     if all(a <= b for a, b in pairwise(times)):
         return track
     order = sorted(range(len(times)), key=times.__getitem__)
-    return Track(array("d", (times[k] for k in order)), array("d", (track.values[k] for k in order)))
+    return Track(
+        array("d", (times[k] for k in order)), array("d", (track.values[k] for k in order))
+    )

@@ -1,7 +1,7 @@
 """Row of a run in the table of runs, from its config, best.json, and journal.
 
-Any of these files may be missing, empty, or truncated: while a run writes them, after it was killed, or in a partial
-copy. The row then has None for unknown values.
+Any of these files may be missing, empty, or truncated: while a run writes them, after it was
+killed, or in a partial copy. The row then has None for unknown values.
 """
 
 from __future__ import annotations
@@ -17,33 +17,65 @@ from typing import Any
 from segtrain.base.files import is_running, now_ns, open_file
 from segtrain.observe import journal
 
-# Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of training;
-# "epoch_s": seconds to train on all images once, at "images_per_s".
+# Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of
+# training; "epoch_s": seconds to train on all images once, at "images_per_s".
 COLUMNS = (
-    "name", "hash", "status", "step", "steps", "miou", "last_miou", "classes", "classes_present", "best_step", "time",
-    "cpu_s", "strategy", "ranks", "batch", "images_per_s", "epoch_s", "started", "warnings", "out",
-)  # fmt: skip
-_FRESH = 600.0  # seconds: a run on another host counts as running if its journal was written more recently
+    "name",
+    "hash",
+    "status",
+    "step",
+    "steps",
+    "miou",
+    "last_miou",
+    "classes",
+    "classes_present",
+    "best_step",
+    "time",
+    "cpu_s",
+    "strategy",
+    "ranks",
+    "batch",
+    "images_per_s",
+    "epoch_s",
+    "started",
+    "warnings",
+    "out",
+)
+# seconds: a run on another host counts as running if its journal was written more recently
+_FRESH = 600.0
 
 
 def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of ``COLUMNS``; unknown values are None. ``config`` and ``best``: contents of the files in ``run``."""
+    """The keys of ``COLUMNS``; unknown values are None. ``config`` and ``best``: contents of the
+    files in ``run``.
+    """
     events = list(_milestones(run / journal.FILE))
-    start: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "run_start"), {})
+    start: dict[str, Any] = next(
+        (event for event in reversed(events) if event["event"] == "run_start"), {}
+    )
     scores = [event for event in journal.curve(events, "eval") if "scores" in event]
     steps = [event for event in events if event["event"] == "step"]
     warnings = start.get("warnings")
-    parallel, train = (config[name] if isinstance(config.get(name), dict) else {} for name in ("parallel", "train"))
+    parallel, train = (
+        config[name] if isinstance(config.get(name), dict) else {} for name in ("parallel", "train")
+    )
     batch = train.get("batch_size")
     speeds = [event["images_per_s"] for event in steps if event.get("images_per_s")]
     speed, epoch = median(speeds) if speeds else None, steps[-1].get("epoch") if steps else None
-    seconds = steps[-1]["step"] * batch / epoch / speed if epoch and speed and isinstance(batch, int) else None
+    seconds = (
+        steps[-1]["step"] * batch / epoch / speed
+        if epoch and speed and isinstance(batch, int)
+        else None
+    )
     pixels = pixels_of(scores[-1]) if scores else None
     return {
         "name": config.get("name") or start.get("name") or run.resolve().name,
         "hash": start.get("hash"),
         "status": _status(events, run / journal.FILE),
-        "step": next((e["step"] for e in reversed(events) if isinstance(e.get("step"), int)), best.get("step")),
+        "step": next(
+            (e["step"] for e in reversed(events) if isinstance(e.get("step"), int)),
+            best.get("step"),
+        ),
         "steps": start.get("total_steps"),
         "miou": number(best.get("miou")),
         "last_miou": number(scores[-1]["scores"].get("miou")) if scores else None,
@@ -64,7 +96,9 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
 
 
 def _milestones(path: Path) -> Iterator[dict[str, Any]]:
-    """All events, but only the last of several step events in a row, so that long journals are read fast."""
+    """All events, but only the last of several step events in a row, so that long journals are read
+    fast.
+    """
 
     def is_step(line: bytes) -> bool:
         return line.startswith(b'{"event": "step"') and line.endswith(b"}\n")
@@ -94,11 +128,17 @@ def _sessions(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 
 def _seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
     """Wall seconds of all processes, each from its ``run_start`` to its last event."""
-    return sum(max(0.0, part[-1]["ts"] - part[0]["ts"]) for part in _sessions(events)) if events else None
+    return (
+        sum(max(0.0, part[-1]["ts"] - part[0]["ts"]) for part in _sessions(events))
+        if events
+        else None
+    )
 
 
 def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
-    """done, stopped, or failed by the last event; else running, killed (ended without an event), or new (no event)."""
+    """done, stopped, or failed by the last event; else running, killed (ended without an event), or
+    new (no event).
+    """
     if not events:
         return "new"
     last = _sessions(events)[-1]
@@ -112,11 +152,19 @@ def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 
 def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
-    """The number of pixels of each class in the ground truth, from an ``eval`` event; None if the event lacks it."""
+    """The number of pixels of each class in the ground truth, from an ``eval`` event; None if the
+    event lacks it.
+    """
     pixels = event.get("scores", {}).get("pixels")
-    return pixels if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels) else None
+    return (
+        pixels
+        if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels)
+        else None
+    )
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a float if it is a number, else None: a journal has null for numbers that are not finite."""
+    """``value`` as a float if it is a number, else None: a journal has null for numbers that are
+    not finite.
+    """
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,7 +1,8 @@
-"""Spans: what each rank and its workers did in each second of a run, as one JSON line per window of steps.
+"""Spans: what each rank and its workers did in each second of a run, as one JSON line per window of
+steps.
 
-``docs/spans.md`` describes every field of RUN/spans/rank-00000.jsonl. A reader takes the fields that it knows, and
-skips a line that was cut off when its process ended.
+``docs/spans.md`` describes every field of RUN/spans/rank-00000.jsonl. A reader takes the fields
+that it knows, and skips a line that was cut off when its process ended.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ NO_STEP = ("log", "eval", "checkpoint")  # phases that are not part of a step
 
 @dataclass(frozen=True)
 class Begin:
-    """Facts about a process that starts to train: the first line that it appends to the file of its rank."""
+    """Facts about a process that starts to train: the first line that it appends to the file of its
+    rank.
+    """
 
     rank: int
     host: str
@@ -57,9 +60,11 @@ class Begin:
 
 @dataclass(frozen=True)
 class Work:
-    """Totals of the work of a rank's data workers since the rank started. ``count``: the current number of workers.
+    """Totals of the work of a rank's data workers since the rank started. ``count``: the current
+    number of workers.
 
-    ``asked`` counts the requested steps, and ``ready`` sums how many steps were ready at each request.
+    ``asked`` counts the requested steps, and ``ready`` sums how many steps were ready at each
+    request.
     """
 
     count: int = 0
@@ -78,21 +83,34 @@ class Work:
     asked: int = 0
     ready: int = 0
     process_cpu_s: float = 0.0
-    helped: Mapping[str, int] = field(default_factory=dict)  # samples that helpers on other hosts made, by host
+    # samples that helpers on other hosts made, by host
+    helped: Mapping[str, int] = field(default_factory=dict)
     receive_s: float = 0.0  # CPU seconds of this rank for these
 
     def since(self, before: Work) -> dict[str, Any]:
         """The field ``workers`` of a window: the work done since ``before``."""
-        numbers = {name: value for name, value in vars(self).items() if name not in ("kind", "helped")}
+        numbers = {
+            name: value for name, value in vars(self).items() if name not in ("kind", "helped")
+        }
         more = {name: value - getattr(before, name) for name, value in numbers.items()}
         done = {"count": self.count, "kind": self.kind, "samples": more["samples"]}
         done["seconds"] = {stage: round(more[stage], 6) for stage in STAGES}
-        done |= {"cpu_s": round(more["cpu_s"], 6), "cpu_wait_s": round(more["cpu_wait_s"], 6), "bytes": more["bytes"]}
+        done |= {
+            "cpu_s": round(more["cpu_s"], 6),
+            "cpu_wait_s": round(more["cpu_wait_s"], 6),
+            "bytes": more["bytes"],
+        }
         if self.kind == "process":
             done["process_cpu_s"] = round(more["process_cpu_s"], 6)
-        done["reads"] = {"count": more["reads"], "bytes2": more["bytes2"], "bytes_s": round(more["bytes_s"], 3)}
+        done["reads"] = {
+            "count": more["reads"],
+            "bytes2": more["bytes2"],
+            "bytes_s": round(more["bytes_s"], 3),
+        }
         if self.helped:
-            done["helpers"] = {host: count - before.helped.get(host, 0) for host, count in self.helped.items()}
+            done["helpers"] = {
+                host: count - before.helped.get(host, 0) for host, count in self.helped.items()
+            }
             done["receive_s"] = round(more["receive_s"], 6)
         return done | ({"queue": round(more["ready"] / more["asked"], 3)} if more["asked"] else {})
 
@@ -104,10 +122,11 @@ def file_of(run: Path, rank: int) -> Path:
 class Spans:
     """Writer of the windows of one rank; a full disk or missing permissions do not stop training.
 
-    ``work`` returns the totals of the workers so far. ``bucket`` returns the requests to buckets since its last call.
-    ``shared`` returns the times of DDP's gradient communication. Only this object may call ``clock.mark``. ``first`` is
-    the number of steps that were done before this process, ``images`` is the number of images of this rank in one step,
-    and ``threads`` is the number of CPU threads of torch.
+    ``work`` returns the totals of the workers so far. ``bucket`` returns the requests to buckets
+    since its last call. ``shared`` returns the times of DDP's gradient communication. Only this
+    object may call ``clock.mark``. ``first`` is the number of steps that were done before this
+    process, ``images`` is the number of images of this rank in one step, and ``threads`` is the
+    number of CPU threads of torch.
     """
 
     def __init__(
@@ -126,7 +145,13 @@ class Spans:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._clock, self._work, self._now = clock, work, now
-        self._begin, self._images, self._threads, self._shared, self._bucket = begin, images, threads, shared, bucket
+        self._begin, self._images, self._threads, self._shared, self._bucket = (
+            begin,
+            images,
+            threads,
+            shared,
+            bucket,
+        )
         self._step = first
         self._since = clock.pending[1]
         self._file: LineFile | None = None
@@ -140,12 +165,16 @@ class Spans:
         self._write(self._first)
 
     def _cpu_times(self) -> dict[str, float | None]:
-        """Seconds of CPU time and of run-queue waits so far; None if the system does not count them."""
+        """Seconds of CPU time and of run-queue waits so far; None if the system does not count
+        them.
+        """
         clock = self._clock
         return {
-            "cpu_s": time.process_time(), "other_cpu_s": clock.rest_cpu,
-            "cpu_wait_s": clock.cpu_wait, "other_cpu_wait_s": clock.rest_cpu_wait,
-        }  # fmt: skip
+            "cpu_s": time.process_time(),
+            "other_cpu_s": clock.rest_cpu,
+            "cpu_wait_s": clock.cpu_wait,
+            "other_cpu_wait_s": clock.rest_cpu_wait,
+        }
 
     def step(self) -> bool:
         """End a step. True if a window ended with it, so that ``recent`` has changed."""
@@ -169,7 +198,9 @@ class Spans:
         for lap in laps:
             for phase, seconds in lap.items():
                 phases[phase] = phases.get(phase, 0.0) + seconds
-        slowest = max(sum(seconds for phase, seconds in lap.items() if phase not in NO_STEP) for lap in laps)
+        slowest = max(
+            sum(seconds for phase, seconds in lap.items() if phase not in NO_STEP) for lap in laps
+        )
         rounded = {phase: round(seconds, 6) for phase, seconds in phases.items()}
         ts, times, work = self._now(), self._cpu_times(), self._work()
         window = {
@@ -227,7 +258,10 @@ def read_spans(run: str | Path) -> list[Records]:
     """The spans of all ranks, by rank. Raises DataError if there are none."""
     found, files = list[Records](), sorted(Path(run, FOLDER).glob("rank-*.jsonl"))
     if not files:
-        problem = f"there is no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained with log.spans=true"
+        problem = (
+            f"there is no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained "
+            "with log.spans=true"
+        )
         raise file_error(str(run), problem, code="no-spans")
     try:
         for file in files:
@@ -240,7 +274,9 @@ def read_spans(run: str | Path) -> list[Records]:
 
 
 def read_recent(run: Path, rank: int) -> Records | None:
-    """The first line and the last windows of a rank, which may still be writing; None if its file cannot be read."""
+    """The first line and the last windows of a rank, which may still be writing; None if its file
+    cannot be read.
+    """
     try:
         with open_file(file_of(run, rank)) as file:
             head = file.readline()

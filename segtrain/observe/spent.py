@@ -9,7 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Spent:
-    """``seconds``: of all processes of a run, one after the other. ``dollars``: of their machines; None: unknown."""
+    """``seconds``: of all processes of a run, one after the other. ``dollars``: of their machines;
+    None: unknown.
+    """
 
     seconds: float = 0.0
     dollars: float | None = 0.0
@@ -18,8 +20,9 @@ class Spent:
 def spent(events: Iterable[Mapping[str, Any]], price: float | None = None) -> Spent:
     """The sum over the processes in a journal, each from its beginning to its last event.
 
-    ``price``: dollars per hour and machine, for processes that did not know theirs. The time between two processes
-    does not count. Nor does the time between the last event of a process and its kill, at most ``log.every`` steps.
+    ``price``: dollars per hour and machine, for processes that did not know theirs. The time
+    between two processes does not count. Nor does the time between the last event of a process and
+    its kill, at most ``log.every`` steps.
     """
     seconds, dollars = 0.0, 0.0
     known, begin, last, cost = True, None, 0.0, 0.0

@@ -1,9 +1,11 @@
-"""Sampler of a host: a small process beside the host's first rank that reads the host's counters twice per second.
+"""Sampler of a host: a small process beside the host's first rank that reads the host's counters
+twice per second.
 
-As a separate process, it never waits for the GIL of the rank. It imports no torch, and ends with the process that
-started it. It writes the readings (profile_format.py) and its state, ``algo-N.state.json``. It reads requests from
-``control.json``, with the keys ``on``, ``ms``, and ``asked``. The number ``asked`` identifies the request. The sampler
-copies it into its state as an answer.
+As a separate process, it never waits for the GIL of the rank. It imports no torch, and ends with
+the process that started it. It writes the readings (profile_format.py) and its state,
+``algo-N.state.json``. It reads requests from ``control.json``, with the keys ``on``, ``ms``, and
+``asked``. The number ``asked`` identifies the request. The sampler copies it into its state as an
+answer.
 """
 
 from __future__ import annotations
@@ -27,15 +29,20 @@ from segtrain.observe.profile_format import ProfileWriter, Value
 CONTROL = "control.json"
 DEFAULT_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000
-# Each time that this many bytes have been written, the interval doubles, so weeks of readings take about a gigabyte.
+# Each time that this many bytes have been written, the interval doubles, so weeks of readings take
+# about a gigabyte.
 WIDEN_BYTES = 128 << 20
-SHORTEST_S = 0.05  # shortest time between two samples, because the kernel counts CPU time in steps of 10 ms
-TICK_S = 0.5  # longest delay until the sampler reacts to a request, a signal, or the end of its parent
+# shortest time between two samples, because the kernel counts CPU time in steps of 10 ms
+SHORTEST_S = 0.05
+# longest delay until the sampler reacts to a request, a signal, or the end of its parent
+TICK_S = 0.5
 
 
 @dataclass(frozen=True)
 class SamplerRequest:
-    """What a sampler should do. ``asked``: the number of the request; 0 for the command line or a signal."""
+    """What a sampler should do. ``asked``: the number of the request; 0 for the command line or a
+    signal.
+    """
 
     on: bool
     ms: int
@@ -47,7 +54,9 @@ def state_file(folder: Path, node: str) -> Path:
 
 
 class Requests:
-    """Requests from the control file, if newer than this process, and from SIGUSR2, which turns sampling on or off."""
+    """Requests from the control file, if newer than this process, and from SIGUSR2, which turns
+    sampling on or off.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._toggles, self._obeyed = path, 0, 0
@@ -77,15 +86,23 @@ class Requests:
             if isinstance(on, bool) and isinstance(ms, int) and LEAST_MS <= ms <= MOST_MS:
                 now = SamplerRequest(on, ms, asked.get("asked", 0.0))
             else:
-                say_on_stderr(f'warning: {self._path} must be {{"on": true or false, "ms": {LEAST_MS} to {MOST_MS}}}')
+                say_on_stderr(
+                    f'warning: {self._path} must be {{"on": true or false, "ms": {LEAST_MS} to '
+                    f"{MOST_MS}}}"
+                )
         return now
 
 
 class HostSampler:
-    """Samples the host and writes the readings. ``written``: bytes written since the interval was set."""
+    """Samples the host and writes the readings. ``written``: bytes written since the interval was
+    set.
+    """
 
     def __init__(
-        self, writer: ProfileWriter, say: Callable[[str], None], opens: Callable[[], Look] = open_counters
+        self,
+        writer: ProfileWriter,
+        say: Callable[[str], None],
+        opens: Callable[[], Look] = open_counters,
     ) -> None:
         self._writer, self._say, self._opens = writer, say, opens
         self._look: Look | None = None
@@ -119,7 +136,10 @@ class HostSampler:
             self._writer.close()
             if not self._failed:
                 folder = self._writer.folder
-                self._say(f"warning: the system profile in {folder} has a gap: {error}; training continues")
+                self._say(
+                    f"warning: the system profile in {folder} has a gap: {error}; training "
+                    "continues"
+                )
             self._failed = True
 
 
@@ -131,7 +151,8 @@ def keep_sampling(
     parent: int,
     say: Callable[[str], None] = say_on_stderr,
 ) -> None:
-    """Sample until the process ``parent`` is gone, or until SIGTERM, on which one last sample is taken.
+    """Sample until the process ``parent`` is gone, or until SIGTERM, on which one last sample is
+    taken.
 
     Samples are taken at multiples of the interval, and so at the same moments on all hosts.
     """
@@ -176,16 +197,26 @@ def run(folder: Path, ms: int, node: str, parent: int) -> None:
     """Profile this host until the process ``parent`` is gone. ``ms`` 0: wait for a request."""
 
     def tell(order: SamplerRequest) -> None:
-        state = {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "on": order.on, "ms": order.ms}
+        state = {
+            "node": node,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "on": order.on,
+            "ms": order.ms,
+        }
         write_json(state_file(folder, node), {**state, "since": time.time(), "asked": order.asked})
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         requests = Requests(folder / CONTROL)
         sampler = HostSampler(ProfileWriter(folder, node), say_on_stderr)
-        before = sum(path.stat().st_size for path in folder.glob(f"system/incremental/*/*.{node}.json"))
+        before = sum(
+            path.stat().st_size for path in folder.glob(f"system/incremental/*/*.{node}.json")
+        )
         sampler.written = before % WIDEN_BYTES  # A resumed run keeps the interval.
         interval = min((ms or DEFAULT_MS) * 2 ** (before // WIDEN_BYTES), MOST_MS)
         keep_sampling(sampler, SamplerRequest(ms > 0, interval), requests, tell, parent)
     except (OSError, SegtrainError) as error:
-        say_on_stderr(f"warning: the run has no system profile in {folder}: {error}; training continues")
+        say_on_stderr(
+            f"warning: the run has no system profile in {folder}: {error}; training continues"
+        )

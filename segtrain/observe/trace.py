@@ -1,6 +1,8 @@
-"""Traces of a few steps, and Python stacks, of a running training: requests to all ranks, and waits for their files.
+"""Traces of a few steps, and Python stacks, of a running training: requests to all ranks, and waits
+for their files.
 
-A request is the file RUN/traces/control.json or RUN/stacks/control.json. ``docs/spans.md`` describes the answers.
+A request is the file RUN/traces/control.json or RUN/stacks/control.json. ``docs/spans.md``
+describes the answers.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from segtrain.observe.journal import last_status
 from segtrain.observe.spans import Records, read_spans
 
 FOLDER, CONTROL = "traces", "control.json"
-# Largest plausible age of the newest window of spans. Windows are written about once per second, so a larger age means
-# that a clock was set.
+# Largest plausible age of the newest window of spans. Windows are written about once per second, so
+# a larger age means that a clock was set.
 MOST_SINCE_S = 30.0
 MOST_STEPS = 100
 AHEAD_S = 3.0  # time from a request to its first step, in which all ranks read the request
@@ -33,7 +35,9 @@ OURS = 10**8  # first of our process ids in a trace, larger than any real proces
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """A request to trace ``steps`` steps, beginning with step ``first`` (1-based). ``asked`` identifies the request."""
+    """A request to trace ``steps`` steps, beginning with step ``first`` (1-based). ``asked``
+    identifies the request.
+    """
 
     asked: float
     first: int
@@ -60,15 +64,23 @@ def events(
     samples: Iterable[tuple[int, float, dict[str, float]]],
     offset_us: float,
 ) -> list[dict[str, Any]]:
-    """Trace events in Chrome's format. ``spans`` of the loop: (name, begin, end). ``samples``: (worker, begin, seconds
-    by stage).
+    """Trace events in Chrome's format. ``spans`` of the loop: (name, begin, end). ``samples``:
+    (worker, begin, seconds by stage).
 
     All times are seconds of one clock; adding ``offset_us`` gives the time of the trace.
     """
 
     def slice_of(name: str, tid: int, begin: float, seconds: float, **args: Any) -> dict[str, Any]:
         at = {"ts": round(begin * 1e6 + offset_us, 3), "dur": round(seconds * 1e6, 3)}
-        return {"ph": "X", "cat": "segtrain", "name": name, "pid": OURS + rank, "tid": tid, **at, "args": args}
+        return {
+            "ph": "X",
+            "cat": "segtrain",
+            "name": name,
+            "pid": OURS + rank,
+            "tid": tid,
+            **at,
+            "args": args,
+        }
 
     found = [slice_of(name, 0, begin, end - begin) for name, begin, end in spans]
     workers = set()
@@ -81,7 +93,10 @@ def events(
     return [
         {**head, "name": "process_name", "args": {"name": f"segtrain rank {rank} on {host}"}},
         {**head, "name": "process_sort_index", "args": {"sort_index": -1}},
-        *({**head, "tid": tid, "name": "thread_name", "args": {"name": name}} for tid, name in names.items()),
+        *(
+            {**head, "tid": tid, "name": "thread_name", "args": {"name": name}}
+            for tid, name in names.items()
+        ),
         *found,
     ]
 
@@ -89,20 +104,33 @@ def events(
 def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
     """Offset, in microseconds, from our clock to the clock of ``trace``.
 
-    A mark is a short span named MARK in the trace. ``before``: times of our clock (seconds) just before each mark.
-    A mark may come late, because its thread waited, but never early, so the least difference is the best estimate.
-    Raises SegtrainError if marks are missing.
+    A mark is a short span named MARK in the trace. ``before``: times of our clock (seconds) just
+    before each mark. A mark may come late, because its thread waited, but never early, so the least
+    difference is the best estimate. Raises SegtrainError if marks are missing.
     """
-    marks = sorted(e["ts"] for e in trace.get("traceEvents", []) if e.get("name") == MARK and e.get("ph") == "X")
+    marks = sorted(
+        e["ts"]
+        for e in trace.get("traceEvents", [])
+        if e.get("name") == MARK and e.get("ph") == "X"
+    )
     if len(marks) != len(before):
-        problem = f"the trace of torch.profiler has {len(marks)} spans named {MARK!r} instead of {len(before)}"
+        problem = (
+            f"the trace of torch.profiler has {len(marks)} spans named {MARK!r} instead of "
+            f"{len(before)}"
+        )
         cause = "this version of torch writes another format"
-        raise SegtrainError(f"{problem}: {cause}", code="trace-format-unknown", found=len(marks), expected=len(before))
+        raise SegtrainError(
+            f"{problem}: {cause}",
+            code="trace-format-unknown",
+            found=len(marks),
+            expected=len(before),
+        )
     return min(float(mark) - 1e6 * moment for mark, moment in zip(marks, before))
 
 
 def trace(run: Path, steps: int) -> tuple[str, bool]:
-    """Ask all ranks for a trace and wait for it. Returns lines to print, and whether every rank has written its trace.
+    """Ask all ranks for a trace and wait for it. Returns lines to print, and whether every rank has
+    written its trace.
 
     Raises SegtrainError for a run that is not training.
     """
@@ -110,27 +138,40 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
     ranks = training_ranks(run)
     step_s, done = pace(ranks)
     if not step_s:
-        raise SegtrainError(f"{run} has no speed figures yet: try again soon", code="run-too-young", file=str(run))
+        raise SegtrainError(
+            f"{run} has no speed figures yet: try again soon", code="run-too-young", file=str(run)
+        )
 
     def times() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (run / FOLDER).glob("rank-*-step-*[0-9].json")}
+        return {
+            path: path.stat().st_mtime_ns for path in (run / FOLDER).glob("rank-*-step-*[0-9].json")
+        }
 
     before = times()
     first = done + 1 + max(1, math.ceil(AHEAD_S / step_s))
     request(run / FOLDER, {"asked": time.time(), "from": first, "steps": steps})
     world = ranks[0].begins[-1]["world_size"]
-    wait_until(lambda: len(times().items() - before.items()) >= world, 60 + 2 * (AHEAD_S + step_s * (steps + 2)))
+    wait_until(
+        lambda: len(times().items() - before.items()) >= world,
+        60 + 2 * (AHEAD_S + step_s * (steps + 2)),
+    )
     written = dict(times().items() - before.items())
     lines = [str(path) for path in sorted(written)]
     if missing := max(0, world - len(written)):
-        lines.append(f"{missing} of {world} ranks have not answered: check that they still train and see this folder")
+        lines.append(
+            f"{missing} of {world} ranks have not answered: check that they still train and see "
+            "this folder"
+        )
     else:
-        lines.append(f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {quote(str(run))}")
+        lines.append(
+            f"open one in https://ui.perfetto.dev, or all: tensorboard --logdir {quote(str(run))}"
+        )
     return "\n".join(lines), not missing
 
 
 def stacks(run: Path, seconds: float, hz: float) -> tuple[str, bool]:
-    """Ask all ranks for their stacks and wait for them. Returns lines to print, and whether every rank has answered.
+    """Ask all ranks for their stacks and wait for them. Returns lines to print, and whether every
+    rank has answered.
 
     Raises SegtrainError for a run that is not training.
     """
@@ -139,8 +180,11 @@ def stacks(run: Path, seconds: float, hz: float) -> tuple[str, bool]:
     ranks = training_ranks(run)
     world, (step_s, _) = ranks[0].begins[-1]["world_size"], pace(ranks)
     folder, asked = run / sampler.FOLDER, time.time()
-    # Old answers are removed: more workers may have answered an earlier request, and their files would remain.
-    request(folder, {"asked": asked, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*")))
+    # Old answers are removed: more workers may have answered an earlier request, and their files
+    # would remain.
+    request(
+        folder, {"asked": asked, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*"))
+    )
 
     def answers() -> dict[Path, dict[str, Any]]:
         found = {path: read_json(path) for path in sorted(folder.glob("rank-*.json"))}
@@ -159,20 +203,29 @@ def stacks(run: Path, seconds: float, hz: float) -> tuple[str, bool]:
     ranks_absent, workers_absent = absent()
     if missing := ranks_absent + workers_absent:
         lines.append(
-            f"{missing} processes have not answered: idle workers, a slow step, or ranks that do not see this folder"
+            f"{missing} processes have not answered: idle workers, a slow step, or ranks that do "
+            "not see this folder"
         )
-    lines.append(f"to see them: segtrain report {quote(str(run))}, or open one file in https://speedscope.app")
+    lines.append(
+        f"to see them: segtrain report {quote(str(run))}, or open one file in "
+        "https://speedscope.app"
+    )
     return "\n".join(lines), not ranks_absent
 
 
 def _refuse_out_of_range(key: str, value: float, most: float) -> None:
     if not 0 < value <= most:
-        problem = f"{key} {value:g} is not above 0 and at most {most:g}: choose another value, or leave {key} out"
+        problem = (
+            f"{key} {value:g} is not above 0 and at most {most:g}: choose another value, "
+            f"or leave {key} out"
+        )
         raise SegtrainError(problem, code="request-out-of-range", key=key, value=value)
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    """Wait until ``true()``, for at most about ``seconds``. The monotonic clock is used: the wall clock may be set."""
+    """Wait until ``true()``, for at most about ``seconds``. The monotonic clock is used: the wall
+    clock may be set.
+    """
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.1)
@@ -193,19 +246,28 @@ def training_ranks(run: Path) -> list[Records]:
 
 
 def request(folder: Path, content: dict[str, Any], stale: Iterable[Path] = ()) -> None:
-    """Remove ``stale`` answers, and write a request for the processes of a run. Raises SegtrainError."""
+    """Remove ``stale`` answers, and write a request for the processes of a run. Raises
+    SegtrainError.
+    """
     try:
         folder.mkdir(exist_ok=True)
         for old in stale:
             old.unlink()
         write_json(folder / CONTROL, content)
     except OSError as error:
-        problem = f"cannot write {folder / CONTROL}: {error.strerror}: use the account that started the run"
-        raise SegtrainError(problem, code="request-unwritable", file=str(folder / CONTROL)) from None
+        problem = (
+            f"cannot write {folder / CONTROL}: {error.strerror}: use the account that "
+            "started the run"
+        )
+        raise SegtrainError(
+            problem, code="request-unwritable", file=str(folder / CONTROL)
+        ) from None
 
 
 def pace(ranks: list[Records]) -> tuple[float, int]:
-    """Seconds of a step in the newest window, and an estimate of the current step; zeros if there is no window."""
+    """Seconds of a step in the newest window, and an estimate of the current step; zeros if there
+    is no window.
+    """
     last = [records.windows[-1] for records in ranks if records.windows]
     if not last:
         return 0.0, 0

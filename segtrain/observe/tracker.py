@@ -1,4 +1,6 @@
-"""Interface of an experiment tracker, and the trackers for TensorBoard, MLflow, and Weights & Biases."""
+"""Interface of an experiment tracker, and the trackers for TensorBoard, MLflow, and Weights &
+Biases.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 PARAMS = 100  # most parameters in one request to an MLflow server
-PARAM_LENGTH = 500  # most characters in a parameter value that MLflow servers of all versions accept
-FINISH_S = 60  # seconds that the end of a run waits until all is sent; WANDB_FINISH_TIMEOUT replaces it for W&B
+# most characters in a parameter value that MLflow servers of all versions accept
+PARAM_LENGTH = 500
+# seconds that the end of a run waits until all is sent; WANDB_FINISH_TIMEOUT replaces it for W&B
+FINISH_S = 60
 
 
 class Tracker(Protocol):
@@ -67,7 +71,9 @@ class TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step, flush_secs=15)
+            self._writer = SummaryWriter(
+                str(self._folder), purge_step=self._purge_step, flush_secs=15
+            )
         return self._writer
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -95,7 +101,11 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": 0.1}``."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+        found |= (
+            leaves(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping) and value
+            else {f"{prefix}{key}": value}
+        )
     return found
 
 
@@ -106,12 +116,15 @@ def short_text(value: Any, most: int = PARAM_LENGTH) -> str:
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``, with texts that are short enough for MLflow."""
+    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``, with texts that are short enough for
+    MLflow.
+    """
     return {key: short_text(value) for key, value in leaves(settings).items()}
 
 
 def mlflow_name(tag: str) -> str:
-    """``tag`` as a name that MLflow takes: letters, digits, and ``_-. /``, as a short relative path.
+    """``tag`` as a name that MLflow takes: letters, digits, and ``_-. /``, as a short relative
+    path.
 
     A changed name ends with a checksum of ``tag``, so that names stay apart.
     """
@@ -121,10 +134,11 @@ def mlflow_name(tag: str) -> str:
 
 
 class MLflow:
-    """One MLflow run of a tracking server or folder; a resumed run continues the one in RUN/mlflow/run-id.
+    """One MLflow run of a tracking server or folder; a resumed run continues the one in
+    RUN/mlflow/run-id.
 
-    MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, and MLFLOW_EXPERIMENT_NAME (default: ``segtrain``) choose others. Raises
-    ConfigError.
+    MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, and MLFLOW_EXPERIMENT_NAME (default: ``segtrain``) choose
+    others. Raises ConfigError.
     """
 
     name = "MLflow"
@@ -150,11 +164,15 @@ class MLflow:
                 mlflow.log_params(dict(settings[at : at + PARAMS]))
             keep_id(file, self._run.info.run_id)
         except Exception as error:  # The client of MLflow raises errors of many types.
-            raise not_started("log.mlflow", uri, error, f"check the address, and the run in {file}") from error
+            raise not_started(
+                "log.mlflow", uri, error, f"check the address, and the run in {file}"
+            ) from error
         self._mlflow = mlflow
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        self._mlflow.log_metrics({mlflow_name(tag): float(value) for tag, value in values.items()}, step=step)
+        self._mlflow.log_metrics(
+            {mlflow_name(tag): float(value) for tag, value in values.items()}, step=step
+        )
 
     def image(self, tag: str, image: np.ndarray, step: int) -> None:
         self._mlflow.log_image(image, f"{tag}-{step:08d}.png")
@@ -167,11 +185,12 @@ class MLflow:
 
 
 class WandB:
-    """One run of a W&B project; a resumed run continues the W&B run named in RUN/wandb/run-id. Raises ConfigError.
+    """One run of a W&B project; a resumed run continues the W&B run named in RUN/wandb/run-id.
+    Raises ConfigError.
 
-    Environment variables of W&B choose the server and the account: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY,
-    WANDB_API_KEY. A separate process sends the data and waits for the network. W&B's files stay in RUN/wandb, for
-    ``wandb sync``.
+    Environment variables of W&B choose the server and the account: WANDB_MODE, WANDB_BASE_URL,
+    WANDB_ENTITY, WANDB_API_KEY. A separate process sends the data and waits for the network. W&B's
+    files stay in RUN/wandb, for ``wandb sync``.
     """
 
     name = "W&B"
@@ -185,17 +204,24 @@ class WandB:
             keep_id(file, id)
             with _no_terminal():
                 self._run = wandb.init(
-                    project=project, name=run.name, dir=str(run.folder), id=id,
-                    resume="allow", config=dict(run.config), tags=[run.hash] if run.hash else [], job_type="train",
+                    project=project,
+                    name=run.name,
+                    dir=str(run.folder),
+                    id=id,
+                    resume="allow",
+                    config=dict(run.config),
+                    tags=[run.hash] if run.hash else [],
+                    job_type="train",
                     settings=wandb.Settings(
                         console="off",  # The journal already keeps the log of the run.
                         finish_timeout=float(os.environ.get("WANDB_FINISH_TIMEOUT", FINISH_S)),
                         finish_timeout_raises=True,
                     ),
-                )  # fmt: skip
+                )
         except Exception as error:  # The client of W&B raises errors of many types.
             fix = (
-                "set WANDB_API_KEY or `wandb login`, check that the server can be reached, or set WANDB_MODE=offline "
+                "set WANDB_API_KEY or `wandb login`, check that the server can be reached, or "
+                "set WANDB_MODE=offline "
                 "and `wandb sync` later"
             )
             raise not_started("log.wandb", project, error, fix) from error
@@ -217,7 +243,9 @@ class WandB:
 
 
 def kept_id(file: Path) -> str:
-    """The id of a tracker's run that an earlier process of this run has kept; "" if there is none. Raises OSError."""
+    """The id of a tracker's run that an earlier process of this run has kept; "" if there is none.
+    Raises OSError.
+    """
     return read_text(file).strip() if file.is_file() else ""
 
 
@@ -229,7 +257,9 @@ def keep_id(file: Path, id: str) -> None:
 
 @contextmanager
 def _no_terminal() -> Iterator[None]:
-    """Hide the terminal from the client of W&B, which would otherwise ask for a missing key there and wait."""
+    """Hide the terminal from the client of W&B, which would otherwise ask for a missing key there
+    and wait.
+    """
     real = sys.stdin
     with open(os.devnull, encoding="utf-8") as sys.stdin:
         try:

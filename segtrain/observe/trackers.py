@@ -1,6 +1,7 @@
 """Table of the experiment trackers, and an object that sends to all trackers of a run.
 
-A requested tracker that cannot be reached, or whose extra is not installed, is an error at the start.
+A requested tracker that cannot be reached, or whose extra is not installed, is an error at the
+start.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """A kind of tracker: ``make(value, run)`` starts it if ``log.SETTING`` has a value other than false or "".
+    """A kind of tracker: ``make(value, run)`` starts it if ``log.SETTING`` has a value other than
+    false or "".
 
-    ``extra``: the extra of pyproject.toml that installs ``package``. A run is refused if such a package is missing.
-    ``extra`` is empty for a package that segtrain itself requires. If such a package is missing, the run prints a line
-    and continues without the tracker. ``module``: the import name of the package, if it is not ``package``.
+    ``extra``: the extra of pyproject.toml that installs ``package``. A run is refused if such a
+    package is missing. ``extra`` is empty for a package that segtrain itself requires. If such a
+    package is missing, the run prints a line and continues without the tracker. ``module``: the
+    import name of the package, if it is not ``package``.
     """
 
     setting: str
@@ -44,7 +47,8 @@ class TrackerKind:
             return False
 
 
-SETTINGS = ("tensorboard", "mlflow", "wandb", "vertex")  # of the section log; each asks for a tracker
+# of the section log; each asks for a tracker
+SETTINGS = ("tensorboard", "mlflow", "wandb", "vertex")
 # The trackers of the core. Those of platforms are in segtrain/platforms/__init__.py.
 TRACKERS = (
     TrackerKind("tensorboard", package="tensorboard", extra="", make=TensorBoard),
@@ -54,7 +58,9 @@ TRACKERS = (
 
 
 class Trackers:
-    """Sends to all trackers of a run. A tracker that raises is dropped with one printed line; the run continues."""
+    """Sends to all trackers of a run. A tracker that raises is dropped with one printed line; the
+    run continues.
+    """
 
     def __init__(self, trackers: list[Tracker], say: Callable[[str], None] = say_on_stderr) -> None:
         self._trackers = trackers
@@ -72,7 +78,11 @@ class Trackers:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Send ``values`` (tag -> number), leaving out None, NaN, and infinities."""
-        finite = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
+        finite = {
+            tag: float(value)
+            for tag, value in values.items()
+            if value is not None and math.isfinite(value)
+        }
         if finite:
             self._each("scalars", finite, step)
 

@@ -1,4 +1,6 @@
-"""Optimizers (SGD, AdamW, Muon), learning-rate schedules, gradient clipping, loss scaling, and EMA."""
+"""Optimizers (SGD, AdamW, Muon), learning-rate schedules, gradient clipping, loss scaling, and
+EMA.
+"""
 
 from __future__ import annotations
 

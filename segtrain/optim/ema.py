@@ -11,10 +11,12 @@ from segtrain.optim.scaler import unless
 
 
 class Ema:
-    """Exponential moving average of parameters and float buffers of ``model`` (Polyak & Juditsky 1992).
+    """Exponential moving average of parameters and float buffers of ``model`` (Polyak & Juditsky
+    1992).
 
-    The decay rises as (1 + step) / (10 + step) up to ``decay``, so that the random start is soon forgotten. ``shadow``
-    has the averages under the names of the model's state dict, without ``get_extra_state``.
+    The decay rises as (1 + step) / (10 + step) up to ``decay``, so that the random start is soon
+    forgotten. ``shadow`` has the averages under the names of the model's state dict, without
+    ``get_extra_state``.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -28,7 +30,9 @@ class Ema:
 
     @torch.no_grad()
     def update(self, step: int, skipped: Tensor | None = None) -> None:
-        """Average the model's present values in. ``skipped``: see ``LossScaler.step``; such a step changes nothing."""
+        """Average the model's present values in. ``skipped``: see ``LossScaler.step``; such a step
+        changes nothing.
+        """
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         current = self._model.state_dict()
         average = partial(torch._foreach_lerp_, weight=weight)
@@ -43,5 +47,7 @@ class Ema:
 
 
 def _shard(value: Tensor) -> Tensor:
-    """The local shard of a DTensor: foreach kernels refuse a mix of sharded parameters (fsdp) and whole buffers."""
+    """The local shard of a DTensor: foreach kernels refuse a mix of sharded parameters (fsdp) and
+    whole buffers.
+    """
     return value.to_local() if hasattr(value, "to_local") else value

@@ -9,8 +9,8 @@ import torch
 
 def fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
     """An optimizer of this kind, with fused kernels if this torch has them for the device."""
-    # Not every device has fused kernels, and fused SGD takes no sharded parameters, so one step is tried. The foreach
-    # form computes the same, a little slower.
+    # Not every device has fused kernels, and fused SGD takes no sharded parameters, so one step is
+    # tried. The foreach form computes the same, a little slower.
     probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)
     try:

@@ -14,13 +14,17 @@ from segtrain.optim.muon import Muon
 
 
 def parameter_groups(
-    model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim, heads: Iterable[nn.Parameter] = ()
+    model: nn.Module,
+    encoder: Iterable[nn.Parameter],
+    optim: Optim,
+    heads: Iterable[nn.Parameter] = (),
 ) -> list[dict[str, Any]]:
-    """Parameter groups by learning rate, weight decay, and optimizer. ``scale`` multiplies optim.lr.
+    """Parameter groups by learning rate, weight decay, and optimizer. ``scale`` multiplies
+    optim.lr.
 
-    Weights decay; biases and norms do not. With muon, filters with more than 3 input channels are in ``muon`` groups.
-    AdamW updates the others: the first layer (3 input channels), depthwise filters, ``heads`` (the layers that make
-    logits), biases, and norms.
+    Weights decay; biases and norms do not. With muon, filters with more than 3 input channels are
+    in ``muon`` groups. AdamW updates the others: the first layer (3 input channels), depthwise
+    filters, ``heads`` (the layers that make logits), biases, and norms.
     """
     of_encoder, of_heads = {id(p) for p in encoder}, {id(p) for p in heads}
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
@@ -47,7 +51,8 @@ def build_optimizer(
     heads: Iterable[nn.Parameter] = (),
     bf16: bool = False,
 ) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum, AdamW, or Muon, with fused kernels if this torch has them for the device.
+    """SGD with Nesterov momentum, AdamW, or Muon, with fused kernels if this torch has them for the
+    device.
 
     ``bf16``: Muon orthogonalizes in bfloat16.
     """
@@ -55,5 +60,11 @@ def build_optimizer(
     if optim.name == "muon":
         return Muon(groups, lr=optim.lr, momentum=optim.momentum, betas=optim.betas, bf16=bf16)
     if optim.name == "sgd":
-        return fused(torch.optim.SGD, groups, lr=optim.lr, momentum=optim.momentum, nesterov=optim.momentum > 0)
+        return fused(
+            torch.optim.SGD,
+            groups,
+            lr=optim.lr,
+            momentum=optim.momentum,
+            nesterov=optim.momentum > 0,
+        )
     return fused(torch.optim.AdamW, groups, lr=optim.lr, betas=optim.betas)

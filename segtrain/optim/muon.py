@@ -13,14 +13,16 @@ from segtrain.optim.scaler import unless
 
 
 def orthogonalize(matrix: Tensor, bf16: bool = False, rounds: int = 5) -> Tensor:
-    """A nearly semi-orthogonal matrix close to ``matrix`` (rows, cols): its singular values are about 0.7 to 1.2.
+    """A nearly semi-orthogonal matrix close to ``matrix`` (rows, cols): its singular values are
+    about 0.7 to 1.2.
 
     ``matrix`` may also be a stack (n, rows, cols) of matrices. The result has its dtype.
 
-    Newton-Schulz iteration with the quintic of Jordan et al. (Muon, 2024). Each round multiplies by a polynomial in the
-    Gram matrix. Such polynomials commute, so all rounds run on small square matrices, and the wide matrix is multiplied
-    only once, at the end. For 3x3 filters (cols = 9 * rows), this is 2.5 times cheaper. ``bf16``: compute in bfloat16,
-    as Jordan et al. do. The Gram matrix of later rounds would then be too inexact, so each round computes it again.
+    Newton-Schulz iteration with the quintic of Jordan et al. (Muon, 2024). Each round multiplies by
+    a polynomial in the Gram matrix. Such polynomials commute, so all rounds run on small square
+    matrices, and the wide matrix is multiplied only once, at the end. For 3x3 filters (cols = 9 *
+    rows), this is 2.5 times cheaper. ``bf16``: compute in bfloat16, as Jordan et al. do. The Gram
+    matrix of later rounds would then be too inexact, so each round computes it again.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall, stacked = matrix.shape[-2] > matrix.shape[-1], matrix.dim() == 3
@@ -48,12 +50,13 @@ def orthogonalize(matrix: Tensor, bf16: bool = False, rounds: int = 5) -> Tensor
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for groups with ``muon: True``, AdamW for the others.
 
-    A convolution weight is treated as the matrix (out, in * kh * kw). Its step is the orthogonalized Nesterov momentum,
-    scaled to a root mean square of 0.2, as is usual for steps of AdamW (Liu et al. 2025), with decoupled weight decay.
-    Every rank must have the whole gradient (strategies single, dp, ddp, smddp), and computes the same step.
+    A convolution weight is treated as the matrix (out, in * kh * kw). Its step is the
+    orthogonalized Nesterov momentum, scaled to a root mean square of 0.2, as is usual for steps of
+    AdamW (Liu et al. 2025), with decoupled weight decay. Every rank must have the whole gradient
+    (strategies single, dp, ddp, smddp), and computes the same step.
 
-    On a GPU, weights of equal shape are updated together, because each matrix alone would cost 40 kernel launches.
-    ``bf16``: see ``orthogonalize``.
+    On a GPU, weights of equal shape are updated together, because each matrix alone would cost 40
+    kernel launches. ``bf16``: see ``orthogonalize``.
     """
 
     def __init__(
@@ -65,17 +68,25 @@ class Muon(torch.optim.Optimizer):
         bf16: bool = False,
     ) -> None:
         self._bf16 = bf16
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": 0.0, "muon": False})
+        super().__init__(
+            groups,
+            {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": 0.0, "muon": False},
+        )
         others = [group for group in self.param_groups if not group["muon"]]
         self._adamw = fused(torch.optim.AdamW, others, lr=lr, betas=betas) if others else None
         if self._adamw is not None:
-            # AdamW shares our groups and state, so code that sets learning rates or saves moments sees one optimizer.
-            self.param_groups = [group for group in self.param_groups if group["muon"]] + self._adamw.param_groups
+            # AdamW shares our groups and state, so code that sets learning rates or saves moments
+            # sees one optimizer.
+            self.param_groups = [
+                group for group in self.param_groups if group["muon"]
+            ] + self._adamw.param_groups
             self._adamw.state = self.state
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether a step can be skipped on the device: ``found_inf`` (as for torch.amp.GradScaler) is then 1."""
+        """Whether a step can be skipped on the device: ``found_inf`` (as for torch.amp.GradScaler)
+        is then 1.
+        """
         return self._adamw is None or getattr(self._adamw, "_step_supports_amp_scaling", False)
 
     @torch.no_grad()
@@ -101,21 +112,31 @@ class Muon(torch.optim.Optimizer):
                 found.setdefault(key, []).append(parameter)
         return list(found.values())
 
-    def _step(self, parameters: list[nn.Parameter], group: dict[str, Any], skipped: Tensor | None) -> None:
-        """Update parameters of one shape, except with ``skipped``, a boolean scalar on their device."""
+    def _step(
+        self, parameters: list[nn.Parameter], group: dict[str, Any], skipped: Tensor | None
+    ) -> None:
+        """Update parameters of one shape, except with ``skipped``, a boolean scalar on their
+        device.
+        """
         momenta = [self._momentum(parameter) for parameter in parameters]
         grads: list[Tensor] = [parameter.grad for parameter in parameters]  # type: ignore[misc]
-        if skipped is not None:  # the momentum in place of the gradient leaves the momentum as it is
+        # the momentum in place of the gradient leaves the momentum as it is
+        if skipped is not None:
             grads = unless(skipped, grads, momenta)
         torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
         directions = torch._foreach_lerp(grads, momenta, group["momentum"])
         rows = len(parameters[0])
         if len(parameters) > 1:
-            steps = orthogonalize(torch.stack(directions).reshape(len(parameters), rows, -1), self._bf16)
+            steps = orthogonalize(
+                torch.stack(directions).reshape(len(parameters), rows, -1), self._bf16
+            )
         else:
             steps = orthogonalize(directions[0].reshape(rows, -1), self._bf16)
         weights = [parameter.detach() for parameter in parameters]
-        rate, kept = -group["lr"] * 0.2 * max(steps.shape[-2:]) ** 0.5, 1 - group["lr"] * group["weight_decay"]
+        rate, kept = (
+            -group["lr"] * 0.2 * max(steps.shape[-2:]) ** 0.5,
+            1 - group["lr"] * group["weight_decay"],
+        )
         if skipped is None:
             torch._foreach_mul_(weights, kept)
         else:
@@ -132,8 +153,14 @@ class Muon(torch.optim.Optimizer):
 
 
 def _as_weights(steps: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """The matrices in the shape of their weights; those of a stack also in the memory layout, for foreach kernels."""
+    """The matrices in the shape of their weights; those of a stack also in the memory layout, for
+    foreach kernels.
+    """
     laid_out = steps.view(len(weights), *weights[0].shape)
-    if len(weights) > 1 and laid_out.dim() == 5 and weights[0].is_contiguous(memory_format=torch.channels_last):
+    if (
+        len(weights) > 1
+        and laid_out.dim() == 5
+        and weights[0].is_contiguous(memory_format=torch.channels_last)
+    ):
         laid_out = laid_out.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
     return list(laid_out.unbind())

@@ -13,13 +13,18 @@ from segtrain.config.optim import POLY_POWER
 def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
     """Factor of the learning rate at optimizer step ``step`` (from 0) of ``steps``.
 
-    In the first ``warmup`` steps, it rises linearly to 1 (onecycle: along a half cosine from 1/25, Smith & Topin 2018).
-    Then it follows the schedule, where t goes from 0 to 1: poly (1 - t)^power (Chen et al. 2017), cosine (Loshchilov &
-    Hutter 2017), linear, onecycle (cosine to 0), or constant.
+    In the first ``warmup`` steps, it rises linearly to 1 (onecycle: along a half cosine from 1/25,
+    Smith & Topin 2018). Then it follows the schedule, where t goes from 0 to 1: poly (1 - t)^power
+    (Chen et al. 2017), cosine (Loshchilov & Hutter 2017), linear, onecycle (cosine to 0), or
+    constant.
     """
     if step < warmup:
         rise = (step + 1) / warmup
-        return 0.04 + 0.96 * (1 - math.cos(math.pi * rise)) / 2 if optim.schedule == "onecycle" else rise
+        return (
+            0.04 + 0.96 * (1 - math.cos(math.pi * rise)) / 2
+            if optim.schedule == "onecycle"
+            else rise
+        )
     t = (step - warmup) / max(1, steps - warmup)
     if optim.schedule == "poly":
         return float((1 - t) ** (optim.poly_power or POLY_POWER))

@@ -1,4 +1,6 @@
-"""Errors for ranks that do not meet or lose each other, and the choice of the reporting rank. Imports no torch."""
+"""Errors for ranks that do not meet or lose each other, and the choice of the reporting rank.
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ PAUSE_S = 0.2
 def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
     """Wait until MASTER_ADDR resolves and, on all ranks but 0, until its port accepts connections.
 
-    Raises SegtrainError after ``timeout_s`` seconds. For the name, it waits at most RESOLVE_S seconds, or
-    RESOLVE_UP_S if all hosts are up.
+    Raises SegtrainError after ``timeout_s`` seconds. For the name, it waits at most RESOLVE_S
+    seconds, or RESOLVE_UP_S if all hosts are up.
     """
     begin = time.monotonic()
     while True:
@@ -35,16 +37,22 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
             socket.getaddrinfo(cluster.master_addr, cluster.master_port)
             break
         except (OSError, UnicodeError) as error:
-            if time.monotonic() - begin >= min(timeout_s, RESOLVE_UP_S if cluster.source.hosts_are_up else RESOLVE_S):
+            if time.monotonic() - begin >= min(
+                timeout_s, RESOLVE_UP_S if cluster.source.hosts_are_up else RESOLVE_S
+            ):
                 raise _by_each_rank(
                     SegtrainError,
-                    f"rank {cluster.rank} cannot resolve MASTER_ADDR={cluster.master_addr} ({error}): set it to a name "
-                    "or an address of rank 0's host that every host can resolve", "rank-0-not-resolved",
-                ) from None  # fmt: skip
+                    f"rank {cluster.rank} cannot resolve MASTER_ADDR={cluster.master_addr} "
+                    f"({error}): set it to a name "
+                    "or an address of rank 0's host that every host can resolve",
+                    "rank-0-not-resolved",
+                ) from None
         time.sleep(PAUSE_S)
     while cluster.rank:
         try:
-            with socket.create_connection((cluster.master_addr, cluster.master_port), timeout=max(1.0, timeout_s)):
+            with socket.create_connection(
+                (cluster.master_addr, cluster.master_port), timeout=max(1.0, timeout_s)
+            ):
                 return
         except OSError as error:
             if time.monotonic() - begin >= timeout_s:
@@ -53,48 +61,68 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
 
 
 def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainError:
-    """The error for ranks that did not all arrive. It quotes one line of ``error``, from torch or the system."""
+    """The error for ranks that did not all arrive. It quotes one line of ``error``, from torch or
+    the system.
+    """
     cause = str(error).partition(" Exception raised from")[0]
-    cause = next((line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__)
+    cause = next(
+        (line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__
+    )
     who = f"rank {cluster.rank} of {cluster.world_size}"
     text = (
         f"{who} did not meet the other ranks at {cluster.master_addr}:{cluster.master_port} within "
-        f"parallel.timeout_s={timeout_s:g} ({cause[:200]}): start {cluster.world_size} processes with one "
+        f"parallel.timeout_s={timeout_s:g} ({cause[:200]}): start {cluster.world_size} processes "
+        "with one "
         "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it"
     )
     if cluster.hosts > 1 and "loo" in cause and "GLOO_SOCKET_IFNAME" not in os.environ:
         text += (
-            "; gloo takes the address of a host's own name, which may be 127.*: set the environment variable "
-            "GLOO_SOCKET_IFNAME to the network interface between the hosts (ip -br a), or correct /etc/hosts"
+            "; gloo takes the address of a host's own name, which may be 127.*: set the "
+            "environment variable "
+            "GLOO_SOCKET_IFNAME to the network interface between the hosts (ip -br a), or "
+            "correct /etc/hosts"
         )
     return _by_each_rank(RankLost, text, "ranks-not-met")
 
 
 def _by_each_rank(kind: type[SegtrainError], text: str, code: str) -> SegtrainError:
-    """An error that every rank reports for itself, because a rank cannot know whether others have the same error."""
+    """An error that every rank reports for itself, because a rank cannot know whether others have
+    the same error.
+    """
     error = kind(text, code=code)
     error.silent = False
     return error
 
 
-def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
-    """The error that this rank raises, so that one rank reports what went wrong, and the others end silently.
+def elect_error_reporter(
+    error: SegtrainError | RuntimeError, store: Any, cluster: Cluster
+) -> Exception:
+    """The error that this rank raises, so that one rank reports what went wrong, and the others end
+    silently.
 
-    The first rank that calls this function reports its error. The other ranks call it later, with the same error, or
-    with the RuntimeError of torch for a lost connection. Any other RuntimeError is returned unchanged.
+    The first rank that calls this function reports its error. The other ranks call it later, with
+    the same error, or with the RuntimeError of torch for a lost connection. Any other RuntimeError
+    is returned unchanged.
     """
     if not isinstance(error, SegtrainError):
         reason = " ".join(str(error).split())
-        if not any(word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")):
+        if not any(
+            word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")
+        ):
             return error
         found = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
         lost = RankLost(
-            f"rank {cluster.rank} has lost another rank ({found[0].strip() if found else reason[:160]}): see the "
-            "output of that rank, and whether it was killed; the same command continues from the newest checkpoint",
-            code="rank-lost", rank=cluster.rank,
-        )  # fmt: skip
-        time.sleep(0.5)  # A process that ends closes its connections one by one: wait before asking for its store.
-        if not _is_there(cluster):  # Rank 0 had the store, so it has failed, and reported why unless it was killed.
+            f"rank {cluster.rank} has lost another rank "
+            f"({found[0].strip() if found else reason[:160]}): see the "
+            "output of that rank, and whether it was killed; the same command continues from the "
+            "newest checkpoint",
+            code="rank-lost",
+            rank=cluster.rank,
+        )
+        # A process that ends closes its connections one by one: wait before asking for its store.
+        time.sleep(0.5)
+        # Rank 0 had the store, so it has failed, and reported why unless it was killed.
+        if not _is_there(cluster):
             print(lost, file=sys.stderr, flush=True)
             lost.silent = True
             return lost
@@ -104,18 +132,24 @@ def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluste
             error.silent = store.add("told", 1) > 1
         store.add("failed", 1)
         end = time.monotonic() + 1
-        while cluster.rank == 0 and time.monotonic() < end and store.add("failed", 0) < cluster.world_size:
-            time.sleep(0.02)  # Ranks with the same error now ask the store, which may end with this rank.
+        while (
+            cluster.rank == 0
+            and time.monotonic() < end
+            and store.add("failed", 0) < cluster.world_size
+        ):
+            # Ranks with the same error now ask the store, which may end with this rank.
+            time.sleep(0.02)
     except RuntimeError:
         error.silent = True  # rank 0 has reported its error
     return error
 
 
 def report_exit(code: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Leave an empty file CODE-HOST-PID in the folder that the variable EXIT_CODES names, if a job script has set it.
+    """Leave an empty file CODE-HOST-PID in the folder that the variable EXIT_CODES names, if a job
+    script has set it.
 
-    The job script needs the file, because srun and torchrun return only one exit code for all ranks. The code is in the
-    name of the file, because a full disk often still has room for a name.
+    The job script needs the file, because srun and torchrun return only one exit code for all
+    ranks. The code is in the name of the file, because a full disk often still has room for a name.
     """
     folder = environ.get(EXIT_CODES)
     if folder:
@@ -129,12 +163,14 @@ def end_now(
     abort: Callable[[], None],
     report: Callable[[Exception], int] | None = None,
 ) -> NoReturn:
-    """End this process because of ``error``, without the other ranks: print it, free the GPUs with ``abort``, and exit.
+    """End this process because of ``error``, without the other ranks: print it, free the GPUs with
+    ``abort``, and exit.
 
     ``report``: prints an error and returns the exit code, in place of this function.
 
-    An ``abort`` that blocks (a collective that never ends, a driver that does not answer) delays the end by at most
-    GUARD_S seconds. Only the wait for a checkpoint that is being written may take longer.
+    An ``abort`` that blocks (a collective that never ends, a driver that does not answer) delays
+    the end by at most GUARD_S seconds. Only the wait for a checkpoint that is being written may
+    take longer.
     """
     code = 1
     if report is not None and isinstance(error, Exception):
@@ -164,7 +200,9 @@ def end_now(
 
 
 def _is_there(cluster: Cluster) -> bool:
-    """Whether the store still answers. Asked by a plain socket, because torch's client would print a stack trace."""
+    """Whether the store still answers. Asked by a plain socket, because torch's client would print
+    a stack trace.
+    """
     try:
         with socket.create_connection((cluster.master_addr, cluster.master_port), timeout=5):
             return True

@@ -1,4 +1,6 @@
-"""The variables in which torchrun and the launchers of MPI tell a process its place. Imports no torch."""
+"""The variables in which torchrun and the launchers of MPI tell a process its place. Imports no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from segtrain.errors import ConfigError
 
 
 class Launcher(NamedTuple):
-    """Names of variables. An empty ``local_size``: the launcher does not say how many processes run on a host."""
+    """Names of variables. An empty ``local_size``: the launcher does not say how many processes run
+    on a host.
+    """
 
     name: str
     rank: str
@@ -24,20 +28,28 @@ _PREFIXES = {"mpi": "OMPI_COMM_WORLD", "mvapich": "MV2_COMM_WORLD", "jsrun": "JS
 _WORDS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 # PALS and MVAPICH set variables of MPICH, too.
 _MPI = (
-    *(Launcher(name, *(f"{prefix}_{word}" for word in _WORDS)) for name, prefix in _PREFIXES.items()),
+    *(
+        Launcher(name, *(f"{prefix}_{word}" for word in _WORDS))
+        for name, prefix in _PREFIXES.items()
+    ),
     Launcher("pals", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     Launcher("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
-    Launcher("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # and Intel MPI
+    # and Intel MPI
+    Launcher("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
 
 def mpi_launchers(environ: Mapping[str, str]) -> list[Launcher]:
-    """The launchers whose variables say that this is one of several processes; the most special one is first."""
+    """The launchers whose variables say that this is one of several processes; the most special one
+    is first.
+    """
     return [row for row in _MPI if row.rank in environ and environ.get(row.size) != "1"]
 
 
 def refuse_unknown_launcher(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError if there are a rank and a size above 1 whose names begin alike, such as X_RANK and X_SIZE."""
+    """Raise ConfigError if there are a rank and a size above 1 whose names begin alike, such as
+    X_RANK and X_SIZE.
+    """
     for size, count in environ.items():
         match = re.fullmatch(r"(?!SLURM)(\w+?_)(WORLD_)?(SIZE|NTASKS|NPROCS|NRANKS)", size)
         if match is None or not count.isdigit():
@@ -45,11 +57,15 @@ def refuse_unknown_launcher(environ: Mapping[str, str]) -> None:
         for rank in (match[1] + word for word in ("RANK", "RANKID", "PROCID")):
             if environ.get(rank, "").isdigit() and int(environ[rank]) < int(count) != 1:
                 raise ConfigError(
-                    f"{rank}={environ[rank]} and {size}={count}: a launcher that segtrain does not know seems to have "
-                    f"started {count} processes, and each would train alone: set RANK, WORLD_SIZE, and MASTER_ADDR in "
+                    f"{rank}={environ[rank]} and {size}={count}: a launcher that segtrain does "
+                    "not know seems to have "
+                    f"started {count} processes, and each would train alone: set RANK, "
+                    "WORLD_SIZE, and MASTER_ADDR in "
                     f"each, or unset {size}",
-                    code="unknown-launcher", rank=rank, size=size,
-                )  # fmt: skip
+                    code="unknown-launcher",
+                    rank=rank,
+                    size=size,
+                )
 
 
 def number(environ: Mapping[str, str], key: str, default: str | None = None) -> int:
@@ -58,9 +74,16 @@ def number(environ: Mapping[str, str], key: str, default: str | None = None) -> 
     try:
         return int(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        problem = " is missing, but others of its launcher are set" if text is None else f"={text!r} is not a number"
+        problem = (
+            " is missing, but others of its launcher are set"
+            if text is None
+            else f"={text!r} is not a number"
+        )
         raise ConfigError(
-            f"the environment variable {key}{problem}: start with torchrun or srun, or set RANK, WORLD_SIZE, and "
+            f"the environment variable {key}{problem}: start with torchrun or srun, or set RANK, "
+            "WORLD_SIZE, and "
             "MASTER_ADDR in each process",
-            code="bad-launcher-variable", key=key, found=text,
-        ) from None  # fmt: skip
+            code="bad-launcher-variable",
+            key=key,
+            found=text,
+        ) from None

@@ -1,4 +1,6 @@
-"""Wrapping of a network for a strategy, and its full state, which is gathered from the ranks and sharded again."""
+"""Wrapping of a network for a strategy, and its full state, which is gathered from the ranks and
+sharded again.
+"""
 
 from __future__ import annotations
 
@@ -54,23 +56,33 @@ def wrap(
 
 
 def _bucket_cap(bucket_mb: float) -> float | None:
-    """torch's own limit where it is the same: only with that one, newer torch makes the first bucket small, so that
-    the first gradients are sent early.
+    """torch's own limit where it is the same: only with that one, newer torch makes the first
+    bucket small, so that the first gradients are sent early.
     """
     default = _KNOWN["bucket_cap_mb"].default
     return default if bucket_mb == 25 else bucket_mb
 
 
 def _refuse_subclasses(model: nn.Module) -> None:
-    """Refuse a subclass of BatchNorm, which may do more than normalize (timm's also applies an activation)."""
+    """Refuse a subclass of BatchNorm, which may do more than normalize (timm's also applies an
+    activation).
+    """
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-    found = sorted({type(m).__name__ for m in model.modules() if isinstance(m, BatchNorm) and type(m) not in plain})
+    found = sorted(
+        {
+            type(m).__name__
+            for m in model.modules()
+            if isinstance(m, BatchNorm) and type(m) not in plain
+        }
+    )
     if found:
         raise ConfigError(
-            f"parallel.sync_bn=true, but this network's {', '.join(found)} cannot be synchronized: set it to false, or "
+            f"parallel.sync_bn=true, but this network's {', '.join(found)} cannot be "
+            "synchronized: set it to false, or "
             "choose a model.encoder with plain batch norm",
-            code="batch-norm-not-synchronized", found=found,
-        )  # fmt: skip
+            code="batch-norm-not-synchronized",
+            found=found,
+        )
 
 
 def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
@@ -79,7 +91,9 @@ def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if kind == "powersgd":
-        model.register_comm_hook(powerSGD_hook.PowerSGDState(None, 2, 100), powerSGD_hook.powerSGD_hook)  # type: ignore[arg-type]
+        model.register_comm_hook(
+            powerSGD_hook.PowerSGDState(None, 2, 100), powerSGD_hook.powerSGD_hook
+        )  # type: ignore[arg-type]
     else:
         model.register_comm_hook(None, getattr(default_hooks, f"{kind}_compress_hook"))
 
@@ -87,9 +101,11 @@ def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
 def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.Module:
     """Shard the encoder and the rest of the model as two units of FSDP2.
 
-    FSDP2 gathers the parameters of a unit when its module is called, and these two modules are called in each step.
+    FSDP2 gathers the parameters of a unit when its module is called, and these two modules are
+    called in each step.
     """
-    # By version: a failed import would leave some of torch's operators registered, and a second one would fail on them.
+    # By version: a failed import would leave some of torch's operators registered, and a second one
+    # would fail on them.
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
         from torch.distributed._composable.fsdp import fully_shard
     else:
@@ -97,7 +113,10 @@ def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (world_size,))
-    encoder = next((child for name, child in model.named_modules() if name.rpartition(".")[2] == "encoder"), None)
+    encoder = next(
+        (child for name, child in model.named_modules() if name.rpartition(".")[2] == "encoder"),
+        None,
+    )
     if encoder is not None:
         fully_shard(encoder, mesh=mesh)
     fully_shard(model, mesh=mesh)  # in place
@@ -118,11 +137,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def full_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, take: Callable[[Any], Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Unsharded model and optimizer state on the CPU, under the names of the unwrapped model, for every strategy.
+    """Unsharded model and optimizer state on the CPU, under the names of the unwrapped model, for
+    every strategy.
 
-    A collective under fsdp: every rank must call it. The optimizer's state is keyed by parameter name, so that it fits
-    any world size. ``take``: makes the copy of a tensor, by default ``whole_cpu``. What may change between updates (all
-    but parameters and optimizer state) is cloned before, so ``take`` may copy it later.
+    A collective under fsdp: every rank must call it. The optimizer's state is keyed by parameter
+    name, so that it fits any world size. ``take``: makes the copy of a tensor, by default
+    ``whole_cpu``. What may change between updates (all but parameters and optimizer state) is
+    cloned before, so ``take`` may copy it later.
     """
     plain, take = unwrapped(model), take or whole_cpu
     names = {parameter: name for name, parameter in plain.named_parameters()}
@@ -137,7 +158,10 @@ def full_state(
 
 
 def load_full_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Any], moments: dict[str, Any]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    weights: dict[str, Any],
+    moments: dict[str, Any],
 ) -> None:
     """Load what ``full_state`` returned; each rank takes its own shard."""
     plain = unwrapped(model)
@@ -148,7 +172,8 @@ def load_full_state(
             group = group_of[parameter]
             on_device = bool(group.get("fused") or group.get("capturable"))
             optimizer.state[parameter] = {
-                key: placed_as(parameter, key, value, on_device) for key, value in moments[name].items()
+                key: placed_as(parameter, key, value, on_device)
+                for key, value in moments[name].items()
             }
 
 
@@ -166,15 +191,17 @@ def load_state(module: nn.Module, saved: Mapping[str, Any]) -> None:
     module.load_state_dict(state)
     for name, value in unsaved(module).items():
         if name in saved:
-            value.data = saved[name].to(value.device, copy=True)  # of any shape, as a cache may have
+            # of any shape, as a cache may have
+            value.data = saved[name].to(value.device, copy=True)
 
 
 def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
-    """One entry of a parameter's optimizer state, placed as the optimizer itself would have created it.
+    """One entry of a parameter's optimizer state, placed as the optimizer itself would have created
+    it.
 
-    A moment gets the device, dtype, and memory layout of its parameter, because fused kernels treat both as flat
-    memory. ``step`` goes to the parameter's device only for a fused or capturable optimizer (``on_device``), as in
-    torch.
+    A moment gets the device, dtype, and memory layout of its parameter, because fused kernels treat
+    both as flat memory. ``step`` goes to the parameter's device only for a fused or capturable
+    optimizer (``on_device``), as in torch.
     """
     if not isinstance(value, Tensor):
         return value
@@ -185,13 +212,17 @@ def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
     return torch.empty_like(parameter.detach()).copy_(share(value, parameter))
 
 
-def taken(values: Mapping[str, Any], parameters: set[str], take: Callable[[Any], Any]) -> dict[str, Any]:
+def taken(
+    values: Mapping[str, Any], parameters: set[str], take: Callable[[Any], Any]
+) -> dict[str, Any]:
     """``take`` of each value; of a copy, unless the name is one of ``parameters``."""
 
     def copied(value: Any) -> Any:
         return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
-    return {name: take(value if name in parameters else copied(value)) for name, value in values.items()}
+    return {
+        name: take(value if name in parameters else copied(value)) for name, value in values.items()
+    }
 
 
 def gathered(value: Any) -> Any:
@@ -200,7 +231,9 @@ def gathered(value: Any) -> Any:
 
 
 def whole_cpu(value: Any) -> Any:
-    """A copy of a tensor on the CPU (a sharded tensor is gathered, by a collective); other values unchanged."""
+    """A copy of a tensor on the CPU (a sharded tensor is gathered, by a collective); other values
+    unchanged.
+    """
     whole = gathered(value)
     return whole.detach().to("cpu", copy=True) if isinstance(whole, Tensor) else whole
 

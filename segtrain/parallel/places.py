@@ -1,4 +1,6 @@
-"""The places of the ranks: each tells the others its host and its GPUs, and learns its place. Imports no torch."""
+"""The places of the ranks: each tells the others its host and its GPUs, and learns its place.
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Row:
-    """What a rank tells the others. ``local_rank``: None if unknown. ``gpus``: an id of each GPU that it sees."""
+    """What a rank tells the others. ``local_rank``: None if unknown. ``gpus``: an id of each GPU
+    that it sees.
+    """
 
     host_id: str
     local_rank: int | None
@@ -33,7 +37,9 @@ class Row:
 
 
 def host_id() -> str:
-    """A name of this host that no other host has. Hosts may have one name, and containers of a host one kernel."""
+    """A name of this host that no other host has. Hosts may have one name, and containers of a host
+    one kernel.
+    """
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} {BOOT.read_text().strip()}"
     return socket.gethostname()
@@ -42,8 +48,9 @@ def host_id() -> str:
 def answered(call: Callable[[], T], limit_s: float) -> T:
     """What ``call`` returns or raises. Raises TimeoutError after ``limit_s`` seconds.
 
-    ``call`` runs in a thread of its own, because torch's store waits for the first answer of a server without a limit,
-    and because the handlers of signals run only while the main thread waits in Python.
+    ``call`` runs in a thread of its own, because torch's store waits for the first answer of a
+    server without a limit, and because the handlers of signals run only while the main thread waits
+    in Python.
     """
     outcome: Future[T] = Future()
 
@@ -72,8 +79,12 @@ def exchange(store: Any, cluster: Cluster, row: Row) -> list[Row]:
     rows = json.loads(store.get("all"))
     store.add("read", 1)
     end = time.monotonic() + READ_S
-    while cluster.rank == 0 and store.add("read", 0) < cluster.world_size and time.monotonic() < end:
-        time.sleep(0.02)  # Let the others read the rows before an error that they cause ends the store with this rank.
+    while (
+        cluster.rank == 0 and store.add("read", 0) < cluster.world_size and time.monotonic() < end
+    ):
+        # Let the others read the rows before an error that they cause ends the store with this
+        # rank.
+        time.sleep(0.02)
     return [Row(**row) for row in rows]
 
 
@@ -81,13 +92,20 @@ def local_ranks(rows: list[Row]) -> list[int]:
     """Of each rank: what its launcher says, else its number among the ranks of its host."""
     hosts = [row.host_id for row in rows]
     return [
-        hosts[:rank].count(row.host_id) if row.local_rank is None else row.local_rank for rank, row in enumerate(rows)
+        hosts[:rank].count(row.host_id) if row.local_rank is None else row.local_rank
+        for rank, row in enumerate(rows)
     ]
 
 
 def placed(cluster: Cluster, rows: list[Row]) -> Cluster:
-    """``cluster`` with its hosts, and with its local rank and size if the launcher has not said them."""
+    """``cluster`` with its hosts, and with its local rank and size if the launcher has not said
+    them.
+    """
     local, rank = local_ranks(rows), cluster.rank
-    local_world_size = cluster.local_world_size or sum(row.host_id == rows[rank].host_id for row in rows)
+    local_world_size = cluster.local_world_size or sum(
+        row.host_id == rows[rank].host_id for row in rows
+    )
     hosts, host = max(1, local.count(0)), local[:rank].count(0)
-    return replace(cluster, local_rank=local[rank], local_world_size=local_world_size, hosts=hosts, host=host)
+    return replace(
+        cluster, local_rank=local[rank], local_world_size=local_world_size, hosts=hosts, host=host
+    )

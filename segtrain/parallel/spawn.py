@@ -1,4 +1,6 @@
-"""Runs one command as several ranks of a host, one per GPU or core. Rank 0 is this process; the others are children."""
+"""Runs one command as several ranks of a host, one per GPU or core. Rank 0 is this process; the
+others are children.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,26 @@ SAVE_S = 600.0  # at most, if this process uploads the end of its run
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
-    """The number of GPUs that torch will show a process. Does not import torch, which takes seconds.
+    """The number of GPUs that torch will show a process. Does not import torch, which takes
+    seconds.
 
-    CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. If a GPU is split into slices (MIG), CUDA
-    shows only one slice to a process. AMD GPUs count if torch is built for ROCm, whose own variables limit them too.
+    CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. If a GPU is split into
+    slices (MIG), CUDA shows only one slice to a process. AMD GPUs count if torch is built for ROCm,
+    whose own variables limit them too.
     """
     there = len(list((root / "dev").glob("nvidia[0-9]*")))
     if there:
         sliced = any((root / "proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*"))
         return min(_shown(environ.get("CUDA_VISIBLE_DEVICES"), there), 1 if sliced else there)
     if (root / "dev/kfd").exists() and _torch_is_for_rocm():
-        nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")  # a CPU is a node too, with the id 0
+        # a CPU is a node too, with the id 0
+        nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
         count = sum(_text(node).strip() not in ("", "0") for node in nodes)
         for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
             count = _shown(environ.get(name), count)
         return count
-    # WSL shows Windows' GPUs through one file, and Jetson has one GPU: more of them need parallel.procs.
+    # WSL shows Windows' GPUs through one file, and Jetson has one GPU: more of them need
+    # parallel.procs.
     wsl = (root / "dev/dxg").exists() and (root / "usr/lib/wsl/lib/libcuda.so.1").exists()
     jetson = any((root / f"dev/{name}").exists() for name in ("nvhost-gpu", "nvgpu/igpu0"))
     return _shown(environ.get("CUDA_VISIBLE_DEVICES"), 1) if wsl or jetson else 0
@@ -69,14 +75,19 @@ def _text(path: Path) -> str:
 def _torch_is_for_rocm() -> bool:
     found = importlib.util.find_spec("torch")
     places = found.submodule_search_locations or [] if found else []
-    return any(re.search(r"^hip\b[^=\n]*=\s*['\"]", _text(Path(place, "version.py")), re.MULTILINE) for place in places)
+    return any(
+        re.search(r"^hip\b[^=\n]*=\s*['\"]", _text(Path(place, "version.py")), re.MULTILINE)
+        for place in places
+    )
 
 
 def ranks_here(config: Config, say: Callable[[str], None]) -> int:
-    """Number of ranks that `segtrain train` starts itself: for ``procs: auto``, one per GPU, or per core without GPUs.
+    """Number of ranks that `segtrain train` starts itself: for ``procs: auto``, one per GPU, or per
+    core without GPUs.
 
-    On a CPU, ranks with one thread each are faster than one process with all threads, which waits at a barrier after
-    each operator. ``say`` gets a line about idle GPUs. Raises ConfigError for more processes than GPUs.
+    On a CPU, ranks with one thread each are faster than one process with all threads, which waits
+    at a barrier after each operator. ``say`` gets a line about idle GPUs. Raises ConfigError for
+    more processes than GPUs.
     """
     strategy, procs, device = config.parallel.strategy, config.parallel.procs, config.train.device
     if strategy in ("single", "dp", "smddp"):
@@ -87,35 +98,46 @@ def ranks_here(config: Config, say: Callable[[str], None]) -> int:
     if procs != "auto":
         if procs > gpus > 0 and config.parallel.backend != "gloo":
             raise ConfigError(
-                f"parallel.procs={procs}, but this host shows {gpus} GPU{'s' * (gpus > 1)} (CUDA_VISIBLE_DEVICES), and "
-                "each process needs one of its own: lower it, leave it at auto, or set train.device=cpu",
-                code="too-few-gpus", found=gpus, expected=procs,
-            )  # fmt: skip
+                f"parallel.procs={procs}, but this host shows {gpus} GPU{'s' * (gpus > 1)} "
+                "(CUDA_VISIBLE_DEVICES), and "
+                "each process needs one of its own: lower it, leave it at auto, or set "
+                "train.device=cpu",
+                code="too-few-gpus",
+                found=gpus,
+                expected=procs,
+            )
         return int(procs)
     images = config.train.batch_size // config.train.accumulate
     if not gpus:
         return _most(cores(), images, 1)
-    # Batch norm takes its statistics from the images of a rank. A single image gives poor statistics, and torch refuses
-    # it where the feature map has only one value per channel.
+    # Batch norm takes its statistics from the images of a rank. A single image gives poor
+    # statistics, and torch refuses it where the feature map has only one value per channel.
     least = 1 if config.parallel.sync_bn else 2
     used = _most(gpus, images, least)
     if used < gpus:
         say(
-            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a micro-batch cannot "
-            f"be divided evenly among more GPUs with {least} or more on each; a train.batch_size that is a multiple of "
-            f"{least * gpus * config.train.accumulate} uses all, and parallel.procs=N starts N processes"
+            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of "
+            "a micro-batch cannot "
+            f"be divided evenly among more GPUs with {least} or more on each; a train.batch_size "
+            "that is a multiple of "
+            f"{least * gpus * config.train.accumulate} uses all, and parallel.procs=N starts N "
+            "processes"
         )
     return used
 
 
 def _most(places: int, images: int, least: int) -> int:
-    """The largest number of ranks, up to ``places``, that divides ``images`` evenly, at least ``least`` per rank."""
-    return max(n for n in range(1, places + 1) if n == 1 or (images % n == 0 and images // n >= least))
+    """The largest number of ranks, up to ``places``, that divides ``images`` evenly, at least
+    ``least`` per rank.
+    """
+    return max(
+        n for n in range(1, places + 1) if n == 1 or (images % n == 0 and images // n >= least)
+    )
 
 
 def dying_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], None] | None:
-    """A ``preexec_fn`` that makes Linux send the child a signal when this process ends (PR_SET_PDEATHSIG); None
-    elsewhere.
+    """A ``preexec_fn`` that makes Linux send the child a signal when this process ends
+    (PR_SET_PDEATHSIG); None elsewhere.
     """
     parent = os.getpid()
 
@@ -128,18 +150,25 @@ def dying_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], N
 
 
 @contextlib.contextmanager
-def children(cluster: Cluster, count: int, arguments: list[str], lasting: bool = False) -> Iterator[Cluster]:
-    """Start ranks 1..count-1 with the arguments of this command; yield ``cluster`` as the cluster of rank 0.
+def children(
+    cluster: Cluster, count: int, arguments: list[str], lasting: bool = False
+) -> Iterator[Cluster]:
+    """Start ranks 1..count-1 with the arguments of this command; yield ``cluster`` as the cluster
+    of rank 0.
 
-    A child dies with its parent. At the end of the context, the children are waited for; if the body raised, they are
-    terminated first. ``lasting``: this process is somebody's Python, such as a notebook, and must not end.
+    A child dies with its parent. At the end of the context, the children are waited for; if the
+    body raised, they are terminated first. ``lasting``: this process is somebody's Python, such as
+    a notebook, and must not end.
     """
-    rank_0 = replace(cluster, world_size=count, local_world_size=count, master_port=free_port(), source=SEGTRAIN)
+    rank_0 = replace(
+        cluster, world_size=count, local_world_size=count, master_port=free_port(), source=SEGTRAIN
+    )
     started: list[subprocess.Popen[bytes]] = []
     said, over = threading.Event(), threading.Event()
     stopping.rank_ended.clear()
     before = dying_with_parent()
-    if sys.platform == "darwin":  # Gloo would look up the host's name, which a Mac changes with its network.
+    # Gloo would look up the host's name, which a Mac changes with its network.
+    if sys.platform == "darwin":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0")
     try:
         for rank in range(1, count):
@@ -167,7 +196,9 @@ def children(cluster: Cluster, count: int, arguments: list[str], lasting: bool =
 
 
 def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -> None:
-    """Print the first rank that a signal killed, and only once: it could not report the error itself."""
+    """Print the first rank that a signal killed, and only once: it could not report the error
+    itself.
+    """
     for rank, child in enumerate(started, 1):
         number = -(child.poll() or 0)
         if number > 0 and number not in (signal.SIGINT, signal.SIGTERM) and not said.is_set():
@@ -177,13 +208,21 @@ def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -
             said.set()
 
 
-def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event, over: threading.Event, lasting: bool) -> None:
-    """End all ranks GRACE_S seconds after one has failed, with its exit code, or later if rank 0 uploads the end.
+def _watch(
+    started: list[subprocess.Popen[bytes]],
+    said: threading.Event,
+    over: threading.Event,
+    lasting: bool,
+) -> None:
+    """End all ranks GRACE_S seconds after one has failed, with its exit code, or later if rank 0
+    uploads the end.
 
-    If this process is ``lasting``, rank 0 only ends its wait for the other ranks. ``over``: rank 0 has ended.
+    If this process is ``lasting``, rank 0 only ends its wait for the other ranks. ``over``: rank 0
+    has ended.
 
-    If it failed before the rendezvous, the other ranks would wait until the rendezvous times out, which takes long. If
-    it failed later, they see a broken connection, and this process ends by itself well within GRACE_S.
+    If it failed before the rendezvous, the other ranks would wait until the rendezvous times out,
+    which takes long. If it failed later, they see a broken connection, and this process ends by
+    itself well within GRACE_S.
     """
     while True:
         codes = [(rank, child.poll()) for rank, child in enumerate(started, 1)]
@@ -204,7 +243,10 @@ def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event, over: 
                     end = min(now + GRACE_S, latest)
             rank, code = failed[0]
             if not said.is_set():
-                print(f"error: rank {rank} ended with exit code {code}: see its output above", file=sys.stderr)
+                print(
+                    f"error: rank {rank} ended with exit code {code}: see its output above",
+                    file=sys.stderr,
+                )
             for child in started:
                 child.kill()
             os._exit(max(1, code))  # a negative code: a signal has killed that rank

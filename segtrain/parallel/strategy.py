@@ -1,4 +1,6 @@
-"""Strategies for training one model on several ranks, chosen by parallel.strategy: single, dp, ddp, fsdp, or smddp."""
+"""Strategies for training one model on several ranks, chosen by parallel.strategy: single, dp, ddp,
+fsdp, or smddp.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +33,36 @@ from segtrain.parallel.model import wrap
 from segtrain.parallel.places import Row, answered, exchange, host_id, placed
 
 SMDDP_IMAGES = (
-    "AWS Deep Learning Containers for PyTorch training on SageMaker, 2.4.1 (SMDDP 2.5) to 2.5.1 (SMDDP 2.6), "
+    "AWS Deep Learning Containers for PyTorch training on SageMaker, 2.4.1 (SMDDP 2.5) to 2.5.1 "
+    "(SMDDP 2.6), "
     "carry it; 2.6 and later do not, and it is not on the package index"
 )
 
-# Makes keys in the store unique, because a launcher's store may outlive a process group. Equal on all ranks.
+# Makes keys in the store unique, because a launcher's store may outlive a process group. Equal on
+# all ranks.
 _STARTS = itertools.count()
 SPARE_S = 2.0  # torch's own limits, which say more, come first
 
 
 @dataclass
 class Strategy:
-    """How this job is distributed over ``world_size`` ranks. ``device``: the device of this rank."""
+    """How this job is distributed over ``world_size`` ranks. ``device``: the device of this
+    rank.
+    """
 
     name: str
     cluster: Cluster
     device: torch.device
     settings: Parallel
     backend: str = ""
-    store: Any = field(default=None, repr=False, compare=False)  # store of the rendezvous; None for a single rank
-    begun: int = field(default=0, compare=False)  # calls of ``reduce`` so far, equal on all ranks at the same point
+    # store of the rendezvous; None for a single rank
+    store: Any = field(default=None, repr=False, compare=False)
+    # calls of ``reduce`` so far, equal on all ranks at the same point
+    begun: int = field(default=0, compare=False)
     ended: int = field(default=0, compare=False)
     objects: int = field(default=0, compare=False)  # broadcasts of ``broadcast_object`` so far
-    # CUDA event recorded after the last ``reduce``, because NCCL's calls return before the sum is done.
+    # CUDA event recorded after the last ``reduce``, because NCCL's calls return before the sum is
+    # done.
     _passed: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -66,11 +75,15 @@ class Strategy:
 
     @property
     def gradient_scale(self) -> int:
-        """Factor of the loss: ddp, smddp, and fsdp average gradients over ranks, but our loss shares must be summed."""
+        """Factor of the loss: ddp, smddp, and fsdp average gradients over ranks, but our loss
+        shares must be summed.
+        """
         return self.world_size
 
     def reduce(self, value: Tensor) -> Tensor:
-        """Sum over ranks, in place; returns ``value``. Only sums, because SMDDP refuses all other operations."""
+        """Sum over ranks, in place; returns ``value``. Only sums, because SMDDP refuses all other
+        operations.
+        """
         if self.world_size > 1:
             self.begun += 1
             all_reduce(value)
@@ -82,15 +95,25 @@ class Strategy:
 
     @property
     def summing(self) -> bool:
-        """Whether the last ``reduce`` is still running, on the host or on the device. Any thread may read it."""
+        """Whether the last ``reduce`` is still running, on the host or on the device. Any thread
+        may read it.
+        """
         if self.begun != self.ended or self._passed is None:
             return self.begun != self.ended
-        # The calling thread may have set no device. It would then create a CUDA context on GPU 0, which takes memory.
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+        # The calling thread may have set no device. It would then create a CUDA context on GPU 0,
+        # which takes memory.
+        with (
+            torch.cuda.device(self.device)
+            if self.device.type == "cuda"
+            else contextlib.nullcontext()
+        ):
             return not self._passed.query()
 
-    def wrap(self, model: nn.Module, compiled: Callable[[nn.Module], nn.Module] = lambda module: module) -> nn.Module:
-        """The model ready to train: on its device, wrapped for the strategy, with synchronized batch norm if set.
+    def wrap(
+        self, model: nn.Module, compiled: Callable[[nn.Module], nn.Module] = lambda module: module
+    ) -> nn.Module:
+        """The model ready to train: on its device, wrapped for the strategy, with synchronized
+        batch norm if set.
 
         ``compiled`` is applied inside DDP and SMDDP, and outside of dp and fsdp.
         """
@@ -98,7 +121,9 @@ class Strategy:
 
     @contextlib.contextmanager
     def sharing(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Context for a micro-batch. Ranks exchange gradients only in the last micro-batch of a step."""
+        """Context for a micro-batch. Ranks exchange gradients only in the last micro-batch of a
+        step.
+        """
         if self.name in ("ddp", "smddp") and not last:
             with model.no_sync():  # type: ignore[operator]
                 yield
@@ -113,16 +138,20 @@ class Strategy:
         return self.store is not None and self.backend != "smddp"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
-        """Give signs of life to the other ranks while rank 0 works alone before ``broadcast_object``."""
+        """Give signs of life to the other ranks while rank 0 works alone before
+        ``broadcast_object``.
+        """
         alone = self.rank == 0 and self._waits_in_store
-        return at_work(self.store, f"object/{self.objects + 1}") if alone else contextlib.nullcontext()
+        return (
+            at_work(self.store, f"object/{self.objects + 1}") if alone else contextlib.nullcontext()
+        )
 
     def broadcast_object(self, value: Any) -> Any:
         """Rank 0's JSON value on every rank.
 
-        The other ranks first wait in the store for rank 0, which may work for long before (``at_work``). Then all ranks
-        enter a collective, which ends the job if it takes longer than parallel.timeout_s. SMDDP's ranks do not wait in
-        the store, only in the collective.
+        The other ranks first wait in the store for rank 0, which may work for long before
+        (``at_work``). Then all ranks enter a collective, which ends the job if it takes longer than
+        parallel.timeout_s. SMDDP's ranks do not wait in the store, only in the collective.
         """
         if self.world_size == 1:
             return value
@@ -134,35 +163,46 @@ class Strategy:
 
 @contextlib.contextmanager
 def start(
-    settings: Parallel, cluster: Cluster, device: str = "auto", report: Callable[[Exception], int] | None = None
+    settings: Parallel,
+    cluster: Cluster,
+    device: str = "auto",
+    report: Callable[[Exception], int] | None = None,
 ) -> Iterator[Strategy]:
-    """Join the other ranks, choose device and threads, yield the strategy, and leave the group again.
+    """Join the other ranks, choose device and threads, yield the strategy, and leave the group
+    again.
 
     ``report``: see ``end_now``.
 
-    Raises ConfigError if the settings do not fit this machine or job (no GPU, a missing library, too many ranks, ...).
+    Raises ConfigError if the settings do not fit this machine or job (no GPU, a missing library,
+    too many ranks, ...).
     """
     name = settings.strategy
     if name == "auto":
         name = "ddp" if cluster.world_size > 1 else "single"
     if name in ("single", "dp") and cluster.world_size > 1:
         raise ConfigError(
-            f"parallel.strategy={name} runs in one process, but {cluster.source.name} started {cluster.world_size}: "
+            f"parallel.strategy={name} runs in one process, but {cluster.source.name} started "
+            f"{cluster.world_size}: "
             "use ddp, fsdp or smddp, or start one process",
-            code="strategy-is-one-process", strategy=name, world_size=cluster.world_size,
-        )  # fmt: skip
+            code="strategy-is-one-process",
+            strategy=name,
+            world_size=cluster.world_size,
+        )
     gpus, backend, store, gpu = gpus_in_sight(device, cluster), "", None, 0
     if name in ("ddp", "fsdp", "smddp"):
         backend = _backend(name, settings, bool(gpus))
         cluster, gpu, store = _join(backend, settings.timeout_s, cluster, gpus)
     if name == "dp" and len(gpus) < 2:
         warnings.warn(
-            "parallel.strategy=dp divides batches among GPUs: with fewer than two, it is single", stacklevel=3
+            "parallel.strategy=dp divides batches among GPUs: with fewer than two, it is single",
+            stacklevel=3,
         )
     own = torch.device("cuda", gpu) if gpus else torch.device("cpu")
     if not gpus:
         threads = settings.threads
-        torch.set_num_threads(max(1, cores() // cluster.local_world_size) if threads == "auto" else int(threads))
+        torch.set_num_threads(
+            max(1, cores() // cluster.local_world_size) if threads == "auto" else int(threads)
+        )
     stopping.connected.set()
     try:
         yield Strategy(name, cluster, own, settings, backend, store)
@@ -171,7 +211,8 @@ def start(
         if store is not None and isinstance(error, (SegtrainError, RuntimeError)):
             failure = elect_error_reporter(error, store, cluster)
         if backend == "nccl" and cluster.world_size > 1:
-            # All ranks must leave an NCCL group together, but ranks that wait for this one in a collective cannot.
+            # All ranks must leave an NCCL group together, but ranks that wait for this one in a
+            # collective cannot.
             end_now(failure, cluster, abort_process_group, report)
         if failure is error:
             raise
@@ -187,27 +228,38 @@ def _backend(name: str, settings: Parallel, on_gpu: bool) -> str:
             import smdistributed.dataparallel.torch.torch_smddp  # type: ignore[import-not-found]  # noqa: F401
         except ImportError as error:
             raise ConfigError(
-                f"parallel.strategy=smddp needs the package smdistributed.dataparallel ({error}): {SMDDP_IMAGES}; "
+                "parallel.strategy=smddp needs the package smdistributed.dataparallel "
+                f"({error}): {SMDDP_IMAGES}; "
                 "elsewhere use parallel.strategy=ddp",
-                code="missing-package", package="smdistributed.dataparallel",
-            ) from None  # fmt: skip
+                code="missing-package",
+                package="smdistributed.dataparallel",
+            ) from None
         return name
     backend = settings.backend if settings.backend != "auto" else ("nccl" if on_gpu else "gloo")
     if backend == "nccl" and not on_gpu:
-        text = "parallel.backend=nccl needs GPUs, and torch sees none: set parallel.backend=gloo or auto"
+        text = (
+            "parallel.backend=nccl needs GPUs, and torch sees none: set "
+            "parallel.backend=gloo or auto"
+        )
         raise ConfigError(text, code="no-gpu", key="parallel.backend")
     if backend == "gloo" and settings.compress not in ("none", "fp16"):
-        # Gloo refuses bf16, and PowerSGD aborts or hangs with gloo as soon as there are two buckets.
-        text = f"parallel.compress={settings.compress} does not work with gloo: use fp16 or none, or the nccl backend"
+        # Gloo refuses bf16, and PowerSGD aborts or hangs with gloo as soon as there are two
+        # buckets.
+        text = (
+            f"parallel.compress={settings.compress} does not work with gloo: use fp16 or "
+            "none, or the nccl backend"
+        )
         raise ConfigError(text, code="conflicting-settings", key="parallel.compress")
     return backend
 
 
-def _join(backend: str, timeout_s: float, cluster: Cluster, gpus: list[str]) -> tuple[Cluster, int, Any]:
+def _join(
+    backend: str, timeout_s: float, cluster: Cluster, gpus: list[str]
+) -> tuple[Cluster, int, Any]:
     """Join the process group, with ``env://``.
 
-    Returns this rank's place, the index of its GPU, and a store for messages of segtrain, with its own prefix in the
-    store of the rendezvous (None if there is only one rank).
+    Returns this rank's place, the index of its GPU, and a store for messages of segtrain, with its
+    own prefix in the store of the rendezvous (None if there is only one rank).
     """
     if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
         cluster = replace(cluster, master_port=free_port())
@@ -232,19 +284,35 @@ def _join(backend: str, timeout_s: float, cluster: Cluster, gpus: list[str]) -> 
             gpu = own_gpu(rows, cluster, backend)
             torch.cuda.set_device(gpu)
             if len(gpus) > cluster.local_world_size and cluster.local_rank == 0:
-                text = f"{len(gpus)} GPUs are here, but {cluster.local_world_size} of this job's processes: start"
-                warnings.warn(f"{text} torchrun --nproc-per-node {len(gpus)} on each host to use all", stacklevel=4)
+                text = (
+                    f"{len(gpus)} GPUs are here, but {cluster.local_world_size} of this job's "
+                    "processes: start"
+                )
+                warnings.warn(
+                    f"{text} torchrun --nproc-per-node {len(gpus)} on each host to use all",
+                    stacklevel=4,
+                )
         if backend == "nccl":
             options["pg_options"] = nccl_options(limit)
-            # With ``device_id``, NCCL connects here, where its failure is reported as such, instead of in the first
-            # collective.
+            # With ``device_id``, NCCL connects here, where its failure is reported as such, instead
+            # of in the first collective.
             if cluster.world_size > 1:
                 options["device_id"] = torch.device("cuda", gpu)
         group = partial(
-            dist.init_process_group, backend, timeout=limit, store=dist.PrefixStore("default_pg", store),
-            rank=cluster.rank, world_size=cluster.world_size, **options,
-        )  # fmt: skip
+            dist.init_process_group,
+            backend,
+            timeout=limit,
+            store=dist.PrefixStore("default_pg", store),
+            rank=cluster.rank,
+            world_size=cluster.world_size,
+            **options,
+        )
         group() if backend == "smddp" else answered(group, wait_s)
-    except (RuntimeError, TimeoutError) as error:  # The errors of torch are subclasses of RuntimeError.
+    # The errors of torch are subclasses of RuntimeError.
+    except (RuntimeError, TimeoutError) as error:
         raise not_met(cluster, timeout_s, error) from None
-    return cluster, gpu, dist.PrefixStore(f"segtrain/{next(_STARTS)}", store) if cluster.world_size > 1 else None
+    return (
+        cluster,
+        gpu,
+        dist.PrefixStore(f"segtrain/{next(_STARTS)}", store) if cluster.world_size > 1 else None,
+    )

@@ -1,4 +1,6 @@
-"""What each platform adds to the core, in one list per kind. Each entry is imported by segtrain/installed.py alone."""
+"""What each platform adds to the core, in one list per kind. Each entry is imported by
+segtrain/installed.py alone.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,15 @@ from segtrain.platforms.vertex.hosts import ranks as vertex_ranks
 if TYPE_CHECKING:
     from segtrain.insight.runs.remote import RunService
 
-# Where a process finds its rank. The first source that knows it decides: on SageMaker and Slurm, launchers of MPI and
-# torchrun are asked by the platform, which also knows the host.
-RANK_SOURCES: tuple[RankSource, ...] = (sagemaker_ranks, ray_ranks, slurm_ranks, *LAUNCHERS, vertex_ranks)
+# Where a process finds its rank. The first source that knows it decides: on SageMaker and Slurm,
+# launchers of MPI and torchrun are asked by the platform, which also knows the host.
+RANK_SOURCES: tuple[RankSource, ...] = (
+    sagemaker_ranks,
+    ray_ranks,
+    slurm_ranks,
+    *LAUNCHERS,
+    vertex_ranks,
+)
 
 
 def _vertex_experiments(experiment: Any, run: TrackedRun) -> Tracker:
@@ -29,7 +37,13 @@ def _vertex_experiments(experiment: Any, run: TrackedRun) -> Tracker:
 
 TRACKERS = (
     *trackers.TRACKERS,
-    TrackerKind("vertex", package="google-auth", extra="vertex", make=_vertex_experiments, module="google.auth"),
+    TrackerKind(
+        "vertex",
+        package="google-auth",
+        extra="vertex",
+        make=_vertex_experiments,
+        module="google.auth",
+    ),
 )
 
 

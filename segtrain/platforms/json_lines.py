@@ -1,4 +1,6 @@
-"""TCP connections between the hosts of a job, which carry lines of JSON, and the server that accepts them."""
+"""TCP connections between the hosts of a job, which carry lines of JSON, and the server that
+accepts them.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from typing import Any
 
 from segtrain.errors import SegtrainError
 
-# TCP keep-alive: a peer whose machine vanished without closing its connections counts as gone after about 35 seconds.
-# TCP_USER_TIMEOUT (milliseconds) sets the same limit for the time in which sent data waits to be acknowledged, because
-# TCP sends no keep-alive probes during that time.
+# TCP keep-alive: a peer whose machine vanished without closing its connections counts as gone after
+# about 35 seconds. TCP_USER_TIMEOUT (milliseconds) sets the same limit for the time in which sent
+# data waits to be acknowledged, because TCP sends no keep-alive probes during that time.
 _ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 35_000}
 
 
@@ -26,7 +28,9 @@ Message = dict[str, Any]
 
 
 class Line:
-    """One end of a connection. ``send`` may be called by any thread, and ignores a peer that is gone."""
+    """One end of a connection. ``send`` may be called by any thread, and ignores a peer that is
+    gone.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
@@ -41,13 +45,20 @@ class Line:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def messages(self, take: Callable[[Message], None]) -> None:
-        """Call ``take`` with each message, until the connection ends or a foreign peer sends something invalid."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), self._connection.makefile("rb") as lines:
+        """Call ``take`` with each message, until the connection ends or a foreign peer sends
+        something invalid.
+        """
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError, TypeError),
+            self._connection.makefile("rb") as lines,
+        ):
             for line in lines:
                 take(json.loads(line))
 
     def queue(self) -> queue.Queue[Message]:
-        """A queue that a thread fills with all messages, and with ``closed`` when the connection has ended."""
+        """A queue that a thread fills with all messages, and with ``closed`` when the connection
+        has ended.
+        """
         heard: queue.Queue[Message] = queue.Queue()
 
         def listen() -> None:
@@ -66,7 +77,8 @@ class Line:
 class Server(ABC):
     """Accepts connections from other hosts, each served by a thread, until the end of the context.
 
-    A subclass handles the messages in ``_take``, with the lock held. ``_lines`` are the connections by host.
+    A subclass handles the messages in ``_take``, with the lock held. ``_lines`` are the connections
+    by host.
     """
 
     def __init__(self, port: int, hosts: int, code: str) -> None:
@@ -74,7 +86,10 @@ class Server(ABC):
         try:
             self._listener = socket.create_server(("", port), backlog=hosts + 16)
         except OSError as error:
-            problem = f"cannot listen on port {port}, where the other hosts expect this one ({error.strerror})"
+            problem = (
+                f"cannot listen on port {port}, where the other hosts expect this one "
+                f"({error.strerror})"
+            )
             fix = "start nothing else in this container that uses it"
             raise SegtrainError(f"{problem}: {fix}", code=code, port=port) from None
         self.port = int(self._listener.getsockname()[1])
@@ -100,7 +115,9 @@ class Server(ABC):
         while not self._closed:
             with contextlib.suppress(TimeoutError, OSError):
                 line = Line(self._listener.accept()[0])
-                threading.Thread(target=self._serve, args=(line,), name="server-host", daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(line,), name="server-host", daemon=True
+                ).start()
             self._tick()
 
     def _serve(self, line: Line) -> None:

@@ -1,4 +1,6 @@
-"""Results of a process of a cloud job: the failure text, or the model, the scores, and the journal."""
+"""Results of a process of a cloud job: the failure text, or the model, the scores, and the
+journal.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,23 @@ from pathlib import Path
 from segtrain.errors import SegtrainError
 
 LONGEST = 1024  # characters of the failure text that DescribeTrainingJob shows as FailureReason
-LOST = "has lost another rank"  # in an error of segtrain.parallel.failure: a consequence, not the cause
+# in an error of segtrain.parallel.failure: a consequence, not the cause
+LOST = "has lost another rank"
 _PACKAGE = Path(__file__).parents[1]
 
 
 def cause(error: BaseException) -> str:
-    """One line about an error: the text of a SegtrainError, or the type, text, and place of any other error."""
+    """One line about an error: the text of a SegtrainError, or the type, text, and place of any
+    other error.
+    """
     text = " ".join(str(error).split())
     if isinstance(error, SegtrainError):
         return text
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)] or frames
-    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    where = (
+        f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    )
     kind = type(error).__name__
     return f"{kind}: {shortened(text, LONGEST - 400)}{where}" if text else f"{kind}{where}"
 
@@ -39,7 +46,9 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def say_error(error: Exception, text: str) -> int:
-    """Print an error of this rank, with the traceback if it is unexpected. Returns the exit code."""
+    """Print an error of this rank, with the traceback if it is unexpected. Returns the exit
+    code.
+    """
     if not isinstance(error, SegtrainError):
         traceback.print_exception(type(error), error, error.__traceback__)
         print(f"error: {text}", file=sys.stderr)
@@ -53,10 +62,11 @@ def say_error(error: Exception, text: str) -> int:
 def write_failure(text: str, files: list[Path], reserve: Path | None = None) -> None:
     """Write the cause of a failure to each file.
 
-    A cause that another process wrote before stays there, unless it only says that a rank was lost and ``text`` says
-    more.
+    A cause that another process wrote before stays there, unless it only says that a rank was lost
+    and ``text`` says more.
 
-    ``reserve``: a file to delete if the disk is full, which makes room for the text. Raises nothing.
+    ``reserve``: a file to delete if the disk is full, which makes room for the text. Raises
+    nothing.
     """
     content = shortened(" ".join(text.split())).encode()
     for file in files:
@@ -87,11 +97,15 @@ def _write_new(file: Path, content: bytes) -> None:
 
 
 def keep_journal(run_dir: Path, output: Path) -> None:
-    """Copy the run folder without its checkpoints to ``output``, which becomes output.tar.gz. Raises SegtrainError."""
+    """Copy the run folder without its checkpoints to ``output``, which becomes output.tar.gz.
+    Raises SegtrainError.
+    """
     if run_dir.is_relative_to(output):
         return
     try:
-        shutil.copytree(run_dir, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints", ".*"))
+        shutil.copytree(
+            run_dir, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints", ".*")
+        )
     except OSError as error:
         raise _unwritable(output, error) from None
 
@@ -102,10 +116,12 @@ def _unwritable(folder: Path, error: OSError) -> SegtrainError:
 
 
 def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], None]) -> None:
-    """Write the best weights to the folder ``model``, and files about their run to its subfolder ``run``.
+    """Write the best weights to the folder ``model``, and files about their run to its subfolder
+    ``run``.
 
-    With ``onnx``, the weights are also written as ONNX if possible. The other files are in a subfolder because a folder
-    with config.yaml and weights would look like a run without checkpoints. Raises SegtrainError.
+    With ``onnx``, the weights are also written as ONNX if possible. The other files are in a
+    subfolder because a folder with config.yaml and weights would look like a run without
+    checkpoints. Raises SegtrainError.
     """
     from segtrain.infer.export import export
     from segtrain.insight.runs.table import read_run
@@ -126,7 +142,12 @@ def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], N
                 shutil.copy2(run_dir / name, beside / name)
         last = curve(read_journal(run_dir, say=lambda _: None), "eval")[-1:]
         content = {**read_run(run_dir), **({"scores": last[0]["scores"]} if last else {})}
-        (beside / "scores.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        (beside / "scores.json").write_text(
+            json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8"
+        )
     except OSError as error:
         raise _unwritable(beside, error) from None
-    say(f"model     {', '.join(path.name for path in done.files)}, config, labels, journal, and scores, in {model}")
+    say(
+        f"model     {', '.join(path.name for path in done.files)}, config, labels, journal, and "
+        f"scores, in {model}"
+    )

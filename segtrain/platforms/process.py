@@ -15,9 +15,14 @@ def set_defaults() -> None:
 
 
 def config_path(name: str, folders: tuple[Path, ...]) -> Path:
-    """The config file, in the first of ``folders`` that has it. Raises ConfigError that lists the folders."""
+    """The config file, in the first of ``folders`` that has it. Raises ConfigError that lists the
+    folders.
+    """
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    message = f"there is no config file {name} in {' or '.join(map(str, folders))}: start the job with --config FILE"
+    message = (
+        f"there is no config file {name} in {' or '.join(map(str, folders))}: start the "
+        "job with --config FILE"
+    )
     raise ConfigError(message, code="job-config-missing", file=name)

@@ -1,7 +1,8 @@
-"""Turns EC2's spot notice, given two minutes before a machine is taken away, into the signal that saves the state.
+"""Turns EC2's spot notice, given two minutes before a machine is taken away, into the signal that
+saves the state.
 
-The instance metadata service (IMDSv2) of a machine shows the notice. If SEGTRAIN_SPOT_S is set to a number of seconds,
-one rank per host asks for the notice at that interval. Imports no torch.
+The instance metadata service (IMDSv2) of a machine shows the notice. If SEGTRAIN_SPOT_S is set to a
+number of seconds, one rank per host asks for the notice at that interval. Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,28 +28,37 @@ ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 ADDRESS = "http://169.254.169.254"
 TOKEN_S = 21_600
 TIMEOUT_S = 2.0
-# After this many failed requests in a row, a warning is printed: the metadata service is down or off, or this is not an
-# EC2 machine.
+# After this many failed requests in a row, a warning is printed: the metadata service is down or
+# off, or this is not an EC2 machine.
 MOST_SILENT = 5
 
 
 class Notice:
-    """Asks the metadata service of this machine. Each request needs a token, which is renewed before it expires."""
+    """Asks the metadata service of this machine. Each request needs a token, which is renewed
+    before it expires.
+    """
 
     def __init__(self, base: str = ADDRESS) -> None:
         self._base = base.rstrip("/")
-        # Ignore a proxy in the environment variables: it cannot reach the metadata service of this machine.
+        # Ignore a proxy in the environment variables: it cannot reach the metadata service of this
+        # machine.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._token, self._until = "", 0.0
 
     def look(self) -> str:
-        """``terminate at 2026-11-23T08:22:00Z`` if this machine is to be taken away, else "". Raises OSError."""
+        """``terminate at 2026-11-23T08:22:00Z`` if this machine is to be taken away, else "".
+        Raises OSError.
+        """
         if time.monotonic() >= self._until:
             headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
             self._token = self._ask("PUT", "/latest/api/token", headers)
             self._until = time.monotonic() + TOKEN_S / 2
         try:
-            text = self._ask("GET", "/latest/meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": self._token})
+            text = self._ask(
+                "GET",
+                "/latest/meta-data/spot/instance-action",
+                {"X-aws-ec2-metadata-token": self._token},
+            )
         except urllib.error.HTTPError as error:
             if error.code == 404:  # no notice
                 return ""
@@ -67,7 +77,8 @@ class Notice:
 
 
 def watch(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> None:
-    """On a host's first rank, start a thread that looks for the notice, and at a notice sends this process SIGTERM.
+    """On a host's first rank, start a thread that looks for the notice, and at a notice sends this
+    process SIGTERM.
 
     Raises ConfigError, on all ranks of a host alike, if the environment variable is wrong.
     """
@@ -80,9 +91,15 @@ def watch(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> None:
         every = 0.0
     if not 0 < every < math.inf:
         raise ConfigError(
-            f"the environment variable {EVERY}={text!r} is not a number of seconds: set it to 5, or unset it",
-            code="bad-spot-interval", key=EVERY, found=text,
-        )  # fmt: skip
+            (
+                f"the environment variable {EVERY}={text!r} is not a number of seconds: set "
+                "it to 5, "
+                "or unset it"
+            ),
+            code="bad-spot-interval",
+            key=EVERY,
+            found=text,
+        )
     notice = Notice(environ.get(ENDPOINT) or ADDRESS)
     if cluster.local_rank:
         return
@@ -94,15 +111,23 @@ def _watch(notice: Notice, every: float) -> None:
     while True:
         try:
             found, silent = notice.look(), 0
-        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: the address is not a URL.
+        # ValueError: the address is not a URL.
+        except (OSError, ValueError, http.client.HTTPException) as error:
             found, silent = "", silent + 1
             if silent == MOST_SILENT:
                 print(
-                    f"warning: no spot notice can be seen: the metadata service of this machine does not answer "
-                    f"({error}); training goes on, and it is asked again", file=sys.stderr, flush=True,
-                )  # fmt: skip
+                    "warning: no spot notice can be seen: the metadata service of this machine "
+                    "does not answer "
+                    f"({error}); training goes on, and it is asked again",
+                    file=sys.stderr,
+                    flush=True,
+                )
         if found:
-            print(f"EC2 takes this machine away ({found}): saving the state", file=sys.stderr, flush=True)
+            print(
+                f"EC2 takes this machine away ({found}): saving the state",
+                file=sys.stderr,
+                flush=True,
+            )
             os.kill(os.getpid(), signal.SIGTERM)
             return
         time.sleep(every)

@@ -1,4 +1,6 @@
-"""`segtrain prove`: verifies the five guarantees on this machine, with the user's config and data."""
+"""`segtrain prove`: verifies the five guarantees on this machine, with the user's config and
+data.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,12 @@ def prove(
     device: str = "cpu",
     say: Callable[[str], None] = print,
 ) -> int:
-    """Verify the five guarantees. Print a line per comparison, then a table. Returns 1 if a comparison fails, else 0.
+    """Verify the five guarantees. Print a line per comparison, then a table. Returns 1 if a
+    comparison fails, else 0.
 
-    ``ranks``: world sizes to compare. ``device``: cpu or cuda. Everything runs in processes that this process starts,
-    in a temporary folder. Raises SegtrainError if the config is invalid, the data set cannot be listed, or there is no
-    such device.
+    ``ranks``: world sizes to compare. ``device``: cpu or cuda. Everything runs in processes that
+    this process starts, in a temporary folder. Raises SegtrainError if the config is invalid, the
+    data set cannot be listed, or there is no such device.
     """
     config = load_config(config_path, overrides)
     begin = time.perf_counter()
@@ -60,9 +63,11 @@ def prove(
 def proofs(
     folder: Path, config: Config, worlds: list[int], device: str, say: Callable[[str], None]
 ) -> Iterator[ProofRow]:
-    """The rows of all proofs. The data set is checked first: if it has faults, nothing else can be verified.
+    """The rows of all proofs. The data set is checked first: if it has faults, nothing else can be
+    verified.
 
-    Guarantees 4 and 5 concern the CPU's part of the work, so their proofs run on the CPU on any ``device``.
+    Guarantees 4 and 5 concern the CPU's part of the work, so their proofs run on the CPU on any
+    ``device``.
     """
     seen = on_ranks(folder, 1, survey, config, device)[0]
     weights = [float(w) for w in class_weights(seen.pixels, config.loss.class_weight_power)]
@@ -70,7 +75,10 @@ def proofs(
     on_cpu = smaller_images(shortened(config, weights)[0], seen.size)
     short, remarks = shortened(config, weights, gpus, max(worlds))
     short = smaller_images(short, seen.size)
-    say(f"segtrain prove  {config.name or 'defaults'}  #{config.hash}: {config.model.arch} on {seen.name}, changed to")
+    say(
+        f"segtrain prove  {config.name or 'defaults'}  #{config.hash}: {config.model.arch} on "
+        f"{seen.name}, changed to"
+    )
     say("\n".join(f"  {remark}" for remark in remarks))
     yield plant.prove_audit(seen)
     if seen.faults:

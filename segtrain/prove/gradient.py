@@ -1,4 +1,6 @@
-"""Guarantee 1: the gradient does not depend on the number of ranks or micro-batches. Checked in float64."""
+"""Guarantee 1: the gradient does not depend on the number of ranks or micro-batches. Checked in
+float64.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
     batch = 2 * max(2, *worlds)
     wide = [world for world in worlds if world > 1]
 
-    def measure(world: int, accumulate: int = 1, frozen: bool = False, write: bool = False) -> Measured:
+    def measure(
+        world: int, accumulate: int = 1, frozen: bool = False, write: bool = False
+    ) -> Measured:
         settings = batch, accumulate, frozen, str(folder / "gradient.pt"), write
         return on_ranks(folder, world, gradient, config, *settings)[0]  # type: ignore[no-any-return]
 
@@ -54,27 +58,39 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
     if not wide:
         yield row(NAME, "gradient on several ranks", ONE_RANK)
     elif first.unsynced:
-        why = f"{first.unsynced} batch norms cannot be synchronized over ranks; the next row compares them frozen"
+        why = (
+            f"{first.unsynced} batch norms cannot be synchronized over ranks; the next row "
+            "compares them frozen"
+        )
         yield row(NAME, f"gradient on {listed(wide)} ranks compared with 1", why)
     else:
         synced = ", synchronized batch norm" if first.batch_norms else ""
-        yield _row(f"gradient on {listed(wide)} ranks compared with 1{synced}", [measure(world) for world in wide])
+        yield _row(
+            f"gradient on {listed(wide)} ranks compared with 1{synced}",
+            [measure(world) for world in wide],
+        )
 
     if config.train.device == "cuda" and config.parallel.backend == "gloo":
         yield row(
-            NAME, f"gradient on {listed(wide)} ranks over NCCL", "NCCL takes one rank per GPU; --ranks asks for more"
+            NAME,
+            f"gradient on {listed(wide)} ranks over NCCL",
+            "NCCL takes one rank per GPU; --ranks asks for more",
         )
 
-    # With accumulation, batch norm sees micro-batches instead of the batch, so the network is a different function.
-    # Freeze batch norm to make the gradients comparable.
+    # With accumulation, batch norm sees micro-batches instead of the batch, so the network is a
+    # different function. Freeze batch norm to make the gradients comparable.
     frozen = first.batch_norms > 0
     if frozen:
         measure(1, frozen=True, write=True)
     found = [measure(world, 2, frozen) for world in (1, *wide)]
     if wide and frozen:
         found.append(measure(max(wide), frozen=True))
-    compared = f"gradient in 2 micro-batches on {listed([1, *wide])} ranks compared with 1 whole batch"
-    why = "batch norm is frozen, because with accumulation its statistics are those of a micro-batch"
+    compared = (
+        f"gradient in 2 micro-batches on {listed([1, *wide])} ranks compared with 1 whole batch"
+    )
+    why = (
+        "batch norm is frozen, because with accumulation its statistics are those of a micro-batch"
+    )
     yield _row(compared, found, why if frozen else "")
 
 
@@ -85,14 +101,22 @@ def _row(compared: str, found: list[Measured], remark: str = "") -> ProofRow:
 
 
 def gradient(
-    cluster: Cluster, config: Config, batch: int, accumulate: int, frozen: bool, reference: str, write: bool = False
+    cluster: Cluster,
+    config: Config,
+    batch: int,
+    accumulate: int,
+    frozen: bool,
+    reference: str,
+    write: bool = False,
 ) -> Measured:
     """Compare the gradient of the first step with the one in the file ``reference``.
 
-    If the file does not exist, or with ``write``, this gradient is written to it instead. ``frozen``: batch norm uses
-    the statistics of the whole batch, which the file contains.
+    If the file does not exist, or with ``write``, this gradient is written to it instead.
+    ``frozen``: batch norm uses the statistics of the whole batch, which the file contains.
     """
-    settings = changed(config, parallel__sync_bn=not frozen, train__batch_size=batch, train__accumulate=accumulate)
+    settings = changed(
+        config, parallel__sync_bn=not frozen, train__batch_size=batch, train__accumulate=accumulate
+    )
     with start(settings.parallel, cluster, settings.train.device) as strategy:
         dataset = open_dataset(settings.data, settings.data.train_split)
         labels = dataset.labels
@@ -100,17 +124,28 @@ def gradient(
         network = build_model(settings.model, labels.num_classes)
         if not settings.loss.aux_weight:
             network.freeze_auxiliary()
-        starting_network(network, settings.model.init, settings.model.freeze, labels.names, strategy)
+        starting_network(
+            network, settings.model.init, settings.model.freeze, labels.names, strategy
+        )
         plain = network.double()
         known = torch.load(reference, weights_only=True) if Path(reference).is_file() else None
         batch_norms = _prepare(plain, known if frozen else None)
         model = strategy.wrap(plain)
-        unsynced = sum(type(m) is not nn.BatchNorm2d and not isinstance(m, syncbn.SyncBatchNorm2d) for m in batch_norms)
+        unsynced = sum(
+            type(m) is not nn.BatchNorm2d and not isinstance(m, syncbn.SyncBatchNorm2d)
+            for m in batch_norms
+        )
         criterion = build_criterion(settings.loss, labels.num_classes, labels.ignore_index, None)
         with TrainLoader(
-            dataset, settings.data, seed=settings.train.seed, batch_size=batch, accumulate=accumulate,
-            rank=cluster.rank, world=cluster.world_size, last_step=1,
-        ) as loader:  # fmt: skip
+            dataset,
+            settings.data,
+            seed=settings.train.seed,
+            batch_size=batch,
+            accumulate=accumulate,
+            rank=cluster.rank,
+            world=cluster.world_size,
+            last_step=1,
+        ) as loader:
             batches = next(iter(loader))
         epochs, indices = samples(settings.train.seed, len(dataset), 0, batch)
         planted = list(zip(epochs[:2].tolist(), indices[:2].tolist()))
@@ -131,13 +166,17 @@ def gradient(
         found = torch.cat([*parts, loss.reshape(1)]).cpu()
         buffers = {name: value.to("cpu", copy=True) for name, value in inner.named_buffers()}
     if (known is None or write) and cluster.rank == 0:
-        torch.save({"gradient": found, "buffers": known["buffers"] if known else buffers}, reference)
+        torch.save(
+            {"gradient": found, "buffers": known["buffers"] if known else buffers}, reference
+        )
     expected = found if known is None or write else known["gradient"]
     return Measured(_relative(found, expected), batch, len(batch_norms), unsynced)
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
-    """The larger of two relative differences: of the gradient, and of the loss (last element). NaN for 0 / 0."""
+    """The larger of two relative differences: of the gradient, and of the loss (last element). NaN
+    for 0 / 0.
+    """
     if found.shape != expected.shape:
         return float("inf")
     gradient = (found[:-1] - expected[:-1]).norm() / expected[:-1].norm()
@@ -146,10 +185,14 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 
 
 def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
-    """Set training mode without dropout. Batch norm records the statistics of the batch, or uses the ``known`` ones."""
+    """Set training mode without dropout. Batch norm records the statistics of the batch, or uses
+    the ``known`` ones.
+    """
     model.train()
     for module in model.modules():
-        if any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")):
+        if any(
+            word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")
+        ):
             module.eval()  # Otherwise each rank would draw its own dropout.
     batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
     for batch_norm in batch_norms:
@@ -161,7 +204,9 @@ def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
     return batch_norms
 
 
-def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int, device: torch.device) -> Micro:
+def _micro(
+    batch: Batch, planted: list[tuple[int, int]], ignore_index: int, device: torch.device
+) -> Micro:
     """The batch in float64 on ``device``.
 
     The first of the ``planted`` samples (epoch, index) becomes void, and the second half void.

@@ -1,4 +1,6 @@
-"""Guarantee 5: bad labels are found before training, in the user's data and in deliberately damaged copies."""
+"""Guarantee 5: bad labels are found before training, in the user's data and in deliberately damaged
+copies.
+"""
 
 from __future__ import annotations
 
@@ -38,35 +40,51 @@ def prove_audit(found: Survey) -> ProofRow:
 
 
 def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
-    """Training must refuse each planted fault before its first step, and name the file and the problem."""
+    """Training must refuse each planted fault before its first step, and name the file and the
+    problem.
+    """
     yield from on_ranks(folder, 1, plant_all, config, folder)[0]
 
 
 def _judge(kind: str, named: tuple[str, ...], message: str, started: bool) -> ProofRow:
-    """``message``: of the refusal, which must contain the texts ``named``. ``started``: whether training began."""
-    found = not started and all(re.search(rf"(?<![\w.]){re.escape(text)}(?!\w)", message) for text in named)
+    """``message``: of the refusal, which must contain the texts ``named``. ``started``: whether
+    training began.
+    """
+    found = not started and all(
+        re.search(rf"(?<![\w.]){re.escape(text)}(?!\w)", message) for text in named
+    )
     why = f"the message must contain {', '.join(named)}: {message or '(none)'}"
     missing = "" if found else f"{kind}: {'training began anyway' if started else why}"
     measured = "found before training" if found else "not found"
-    return row(NAME, f"planted {kind} is found, by file and value", missing, found, measured, "found")
+    return row(
+        NAME, f"planted {kind} is found, by file and value", missing, found, measured, "found"
+    )
 
 
 def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[ProofRow]:
     """For each kind of fault: copy two samples, damage one of them, and start training."""
     dataset = open_dataset(config.data, config.data.train_split)
     found = []
-    kinds = {"unknown id": _unknown_id, "mask of another size": _other_size, "truncated file": _truncated}
+    kinds = {
+        "unknown id": _unknown_id,
+        "mask of another size": _other_size,
+        "truncated file": _truncated,
+    }
     for kind, damage in kinds.items():
         root = folder / kind.replace(" ", "-")
         image, mask, colored = _copy(dataset, root)
         named = damage(image, mask, dataset.labels)
         out, message = root / "run", ""
         try:
-            train(changed(config, out=str(out), **_settings(dataset.labels, root, colored)), cluster)
+            train(
+                changed(config, out=str(out), **_settings(dataset.labels, root, colored)), cluster
+            )
         except SegtrainError as error:
             message = " ".join(str(error).split())
         journal = read_journal(out, say=lambda _: None) if (out / "journal.jsonl").is_file() else []
-        found.append(_judge(kind, named, message, any(event["event"] == "run_start" for event in journal)))
+        found.append(
+            _judge(kind, named, message, any(event["event"] == "run_start" for event in journal))
+        )
     return found
 
 
@@ -94,7 +112,9 @@ def _copy(dataset: Dataset, root: Path) -> tuple[Path, Path, bool]:
 
 
 def _written(stored: Stored | None, path: Path) -> Path:
-    """Write an image or mask to a file: stored bytes as they are, an array of pixels as PNG. Returns the path."""
+    """Write an image or mask to a file: stored bytes as they are, an array of pixels as PNG.
+    Returns the path.
+    """
     if isinstance(stored, np.ndarray):
         path = path.with_suffix(".png")
         _save(stored, path)
@@ -104,7 +124,9 @@ def _written(stored: Stored | None, path: Path) -> Path:
 
 
 def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """Convert class ids to the values of mask files. If several values mean the same class, the smallest is used."""
+    """Convert class ids to the values of mask files. If several values mean the same class, the
+    smallest is used.
+    """
     table = np.zeros(256, np.uint8)
     for raw, train_id in sorted(labels.raw_to_train.items(), reverse=True):
         if 0 <= raw < 256:
@@ -118,12 +140,19 @@ def _settings(labels: LabelSpace, root: Path, colored: bool) -> dict[str, object
     classes: object = list(labels.names)
     if colored and labels.colors:
         lines = [
-            f"{code >> 16} {code >> 8 & 255} {code & 255} {'void' if train_id == ignore else labels.names[train_id]}"
-            for code, train_id in sorted(labels.colors.items(), key=lambda item: (item[1] == ignore, item[1]))
+            (
+                f"{code >> 16} {code >> 8 & 255} {code & 255} "
+                f"{'void' if train_id == ignore else labels.names[train_id]}"
+            )
+            for code, train_id in sorted(
+                labels.colors.items(), key=lambda item: (item[1] == ignore, item[1])
+            )
         ]
         (root / "classes.txt").write_text("\n".join(lines), encoding="utf-8")
         classes = str(root / "classes.txt")
-    table = {raw: -1 if train_id == ignore else train_id for raw, train_id in labels.raw_to_train.items()}
+    table = {
+        raw: -1 if train_id == ignore else train_id for raw, train_id in labels.raw_to_train.items()
+    }
     return {
         "data__layout": "folders",
         "data__root": str(root),
@@ -172,5 +201,7 @@ def _truncated(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
 
 
 def _save(pixels: np.ndarray, file: Path) -> None:
-    """Write as PNG, even if the extension is another one. The decoder chooses the format by the content."""
+    """Write as PNG, even if the extension is another one. The decoder chooses the format by the
+    content.
+    """
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="PNG")

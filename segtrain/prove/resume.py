@@ -28,7 +28,8 @@ TRIES = 5  # a fast run may finish before the signal arrives
 
 
 def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[ProofRow]:
-    """Compare interrupted and resumed runs with an uninterrupted one, which stays in ``folder/whole``.
+    """Compare interrupted and resumed runs with an uninterrupted one, which stays in
+    ``folder/whole``.
 
     Resumes on 2 ranks only if one of ``worlds`` is larger than 1.
     """
@@ -42,13 +43,23 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
             raise RankFailed(f"the second run exited with code {code}")
         yield _judge(folder, "the same run a second time", STEPS, whole, again, weights=True)
     draw = random.Random()
-    cases = [(signal.SIGTERM, 1, 3), (signal.SIGKILL, 1, 0), *([(signal.SIGKILL, 2, 2)] if max(worlds) > 1 else [])]
+    cases = [
+        (signal.SIGTERM, 1, 3),
+        (signal.SIGKILL, 1, 0),
+        *([(signal.SIGKILL, 2, 2)] if max(worlds) > 1 else []),
+    ]
     for number, world, workers in cases:
         name = signal.Signals(number).name
-        compared = f"run stopped by {name}, resumed on {counted(world, 'rank')} with {workers} workers"
+        compared = (
+            f"run stopped by {name}, resumed on {counted(world, 'rank')} with {workers} workers"
+        )
         found = _interrupted(folder, whole, number, draw)
         if found is None:
-            yield row(NAME, compared, f"in {TRIES} tries, the {STEPS} steps finished before the signal arrived")
+            yield row(
+                NAME,
+                compared,
+                f"in {TRIES} tries, the {STEPS} steps finished before the signal arrived",
+            )
             continue
         partial, at = found
         code = on_ranks(folder, world, train_here, changed(partial, data__workers=workers))[0]
@@ -63,8 +74,12 @@ def train_here(cluster: Cluster, config: Config) -> int:
     return train(config, cluster)
 
 
-def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) -> tuple[Config, int] | None:
-    """Config of a run stopped after a random step, and its last step. None if all tries finished before the signal."""
+def _interrupted(
+    folder: Path, whole: Config, number: int, draw: random.Random
+) -> tuple[Config, int] | None:
+    """Config of a run stopped after a random step, and its last step. None if all tries finished
+    before the signal.
+    """
     for _ in range(TRIES):
         step = draw.randint(2, STEPS // 2)
         config = changed(whole, out=str(folder / f"stopped-{signal.Signals(number).name}-{step}"))
@@ -76,20 +91,28 @@ def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) 
         if ranks.running:
             ranks.signal(number)
         killed = number == signal.SIGKILL
-        stopped = ranks.wait() == [-signal.SIGKILL] if killed else ranks.results() == [EXIT_RESUMABLE]
+        stopped = (
+            ranks.wait() == [-signal.SIGKILL] if killed else ranks.results() == [EXIT_RESUMABLE]
+        )
         done = max(_digests(config), default=0)
         if stopped and done < STEPS:
             return config, done
     return None
 
 
-def _judge(folder: Path, compared: str, at: int, whole: Config, partial: Config, weights: bool) -> ProofRow:
-    """Compare samples and pixels of every step, including repeated steps, and with ``weights`` also the final state."""
+def _judge(
+    folder: Path, compared: str, at: int, whole: Config, partial: Config, weights: bool
+) -> ProofRow:
+    """Compare samples and pixels of every step, including repeated steps, and with ``weights`` also
+    the final state.
+    """
     expected, found = _digests(whole), _digests(partial)
     wrong = sorted(step for step in expected if found.get(step) != expected[step])
     measured, differing = f"{len(wrong)} of {len(expected)} steps differ", 0
     remark = f"first difference: step {wrong[0]}, after the stop at step {at}" if wrong else ""
-    compared += ": samples, pixels, final weights and moments" if weights else ": samples and pixels"
+    compared += (
+        ": samples, pixels, final weights and moments" if weights else ": samples and pixels"
+    )
     if weights:
         differing, tensors = on_ranks(folder, 1, _unequal_weights, whole.out, partial.out)[0]
         measured += f", {differing} of {tensors} tensors"
@@ -97,7 +120,9 @@ def _judge(folder: Path, compared: str, at: int, whole: Config, partial: Config,
 
 
 def _digests(config: Config) -> dict[int, set[int]]:
-    """Checksums of the samples of each step: two for a step that ran twice with different samples."""
+    """Checksums of the samples of each step: two for a step that ran twice with different
+    samples.
+    """
     found: defaultdict[int, set[int]] = defaultdict(set)
     if Path(config.out, "journal.jsonl").is_file():
         for event in read_journal(config.out, say=lambda _: None):
@@ -107,14 +132,20 @@ def _digests(config: Config) -> dict[int, set[int]]:
 
 
 def _unequal_weights(cluster: Cluster, one: str, other: str) -> tuple[int, int]:
-    """How many tensors (weights, averages, moments) differ between the newest checkpoints, and how many there are."""
+    """How many tensors (weights, averages, moments) differ between the newest checkpoints, and how
+    many there are.
+    """
     tensors = []
     for folder in (one, other):
         state, _ = checkpoint.newest(Path(folder))
         if state is None:
             raise RankFailed(f"{folder} has no complete checkpoint")
-        moments = {f"{p}.{k}": v for p, slots in state["optimizer"].items() for k, v in slots.items()}
-        tensors.append({**state["model"], **{f"ema.{k}": v for k, v in state["ema"].items()}, **moments})
+        moments = {
+            f"{p}.{k}": v for p, slots in state["optimizer"].items() for k, v in slots.items()
+        }
+        tensors.append(
+            {**state["model"], **{f"ema.{k}": v for k, v in state["ema"].items()}, **moments}
+        )
     first, second = tensors
     if first.keys() != second.keys():
         return len(first.keys() ^ second.keys()), len(first)
@@ -122,4 +153,6 @@ def _unequal_weights(cluster: Cluster, one: str, other: str) -> tuple[int, int]:
 
 
 def _same(a: object, b: object) -> bool:
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+    return (
+        torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+    )

@@ -36,13 +36,22 @@ class Survey:
 
 
 def survey(cluster: Cluster, config: Config, device: str) -> Survey:
-    """Open and audit both splits as training does, and build the model once. Raises SegtrainError if this fails."""
+    """Open and audit both splits as training does, and build the model once. Raises SegtrainError
+    if this fails.
+    """
     if device == "cuda" and not torch.cuda.is_available():
-        fix = "check the driver (nvidia-smi) and the build of torch, or prove on the CPU, without --device"
-        raise ConfigError(f"--device=cuda, but torch {torch.__version__} sees no GPU: {fix}", code="no-gpu")
+        fix = (
+            "check the driver (nvidia-smi) and the build of torch, or prove on the CPU, "
+            "without --device"
+        )
+        raise ConfigError(
+            f"--device=cuda, but torch {torch.__version__} sees no GPU: {fix}", code="no-gpu"
+        )
     splits = list(dict.fromkeys((config.data.train_split, config.data.split)))
     datasets = [open_dataset(config.data, split) for split in splits]
-    build_model(config.model.model_copy(update={"encoder_weights": None}), datasets[0].labels.num_classes)
+    build_model(
+        config.model.model_copy(update={"encoder_weights": None}), datasets[0].labels.num_classes
+    )
     reports = [audit(dataset, decode_images=False) for dataset in datasets]
     faults = tuple(message for report in reports for _, message in report.faults)
     return Survey(
@@ -67,11 +76,13 @@ def changed(config: Config, **settings: Any) -> Config:
     return make_config(content, "segtrain prove")
 
 
-def shortened(config: Config, weights: list[float] | None, gpus: int = 0, most: int = 1) -> tuple[Config, list[str]]:
+def shortened(
+    config: Config, weights: list[float] | None, gpus: int = 0, most: int = 1
+) -> tuple[Config, list[str]]:
     """The config of the proofs, and one line for each difference from the user's config.
 
-    ``weights``: class weights of the whole data set, used if the config asks for automatic ones. ``gpus``: number of
-    GPUs to prove on; 0: on the CPU. ``most``: the largest number of ranks.
+    ``weights``: class weights of the whole data set, used if the config asks for automatic ones.
+    ``gpus``: number of GPUs to prove on; 0: on the CPU. ``most``: the largest number of ranks.
     """
     data, train, parallel = config.data, config.train, config.parallel
     crop = _fewer_pixels(data.crop)
@@ -101,32 +112,47 @@ def shortened(config: Config, weights: list[float] | None, gpus: int = 0, most: 
         "checkpoint__resume": True,
         "log__every": 1,
         "log__digest": True,
-        # No proof may write to the user's server: each tracker has the value that turns it off, false or "".
+        # No proof may write to the user's server: each tracker has the value that turns it off,
+        # false or "".
         **{f"log__{name}": type(getattr(config.log, name))() for name in SETTINGS},
         "log__pictures": 0,
-        "log__sentinel": 0,  # If the ranks differed, the sentinel would end the run before the proof can compare it.
+        # If the ranks differed, the sentinel would end the run before the proof can compare it.
+        "log__sentinel": 0,
     }
     if config.loss.class_weights == "auto":
         settings["loss__class_weights"] = weights
-    limit, weights_file, strategy = settings["data__limit"], config.model.encoder_weights, parallel.strategy
+    limit, weights_file, strategy = (
+        settings["data__limit"],
+        config.model.encoder_weights,
+        parallel.strategy,
+    )
     remarks = {
         f"{limit} images per split, batches of {BATCH}, runs of {STEPS} steps": True,
         "fp32 on the CPU": not gpus,
         f"train.precision={train.precision} on the GPU": gpus,
-        "train.deterministic=true, which exact resume needs on a GPU": gpus and not train.deterministic,
+        "train.deterministic=true, which exact resume needs on a GPU": gpus
+        and not train.deterministic,
         "guarantees 4 and 5 on the CPU, because the GPU has no part in them": gpus,
-        f"up to {most} ranks on {counted(gpus, 'GPU')} over gloo, because NCCL takes one rank per GPU": 0 < gpus < most,
-        f"crops of {crop[0]}x{crop[1]} (the config: {data.crop[0]}x{data.crop[1]})": crop != data.crop,
+        (
+            f"up to {most} ranks on {counted(gpus, 'GPU')} over gloo, because NCCL takes one "
+            "rank per GPU"
+        ): 0 < gpus < most,
+        f"crops of {crop[0]}x{crop[1]} (the config: {data.crop[0]}x{data.crop[1]})": crop
+        != data.crop,
         f"random weights (the config: {weights_file})": weights_file,
         f"strategy ddp (the config: {strategy})": strategy in ("dp", "fsdp", "smddp"),
-        f"gradients uncompressed (the config: {parallel.compress}, which rounds them)": parallel.compress != "none",
+        (
+            f"gradients uncompressed (the config: {parallel.compress}, which rounds them)"
+        ): parallel.compress != "none",
         f"fp32 (the config: {train.precision})": train.precision != "fp32" and not gpus,
     }
     return changed(config, **settings), [text for text, applies in remarks.items() if applies]
 
 
 def _fewer_pixels(size: tuple[int, int]) -> tuple[int, int]:
-    """``size`` shrunk to about PIXELS pixels, with the same aspect ratio and sides that are multiples of 16."""
+    """``size`` shrunk to about PIXELS pixels, with the same aspect ratio and sides that are
+    multiples of 16.
+    """
     factor = math.sqrt(PIXELS / (size[0] * size[1]))
     if factor >= 1:
         return size
@@ -134,7 +160,9 @@ def _fewer_pixels(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def smaller_images(config: Config, size: tuple[int, int]) -> Config:
-    """``config`` with evaluation scales and windows so small that an image of ``size`` has about PIXELS pixels."""
+    """``config`` with evaluation scales and windows so small that an image of ``size`` has about
+    PIXELS pixels.
+    """
     factor = math.sqrt(PIXELS / max(1, size[0] * size[1]))
     if factor >= 1:
         return config

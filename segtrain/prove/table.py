@@ -25,10 +25,24 @@ class ProofRow:
 
 
 def row(
-    promise: str, compared: str, remark: str = "", kept: bool | None = None, measured: str = "-", bound: str = "-"
+    promise: str,
+    compared: str,
+    remark: str = "",
+    kept: bool | None = None,
+    measured: str = "-",
+    bound: str = "-",
 ) -> ProofRow:
-    """A row. ``kept``: whether the guarantee holds; None: not tested, for the reason in ``remark``."""
-    return ProofRow(promise, compared, measured, bound, SKIPPED if kept is None else PASS if kept else FAIL, remark)
+    """A row. ``kept``: whether the guarantee holds; None: not tested, for the reason in
+    ``remark``.
+    """
+    return ProofRow(
+        promise,
+        compared,
+        measured,
+        bound,
+        SKIPPED if kept is None else PASS if kept else FAIL,
+        remark,
+    )
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -41,7 +55,10 @@ def live(found: ProofRow, seconds: float) -> str:
     """The line of a comparison that was just made."""
     measured = "" if found.measured == "-" else f": {found.measured}"
     remark = f"\n         {found.remark}" if found.verdict == FAIL else ""
-    return f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} s){remark}"
+    return (
+        f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} "
+        f"s){remark}"
+    )
 
 
 def table(rows: list[ProofRow]) -> str:

@@ -1,4 +1,6 @@
-"""Checkpoints: finding the newest and the best one, reading them, and checking that they fit; writer.py writes them."""
+"""Checkpoints: finding the newest and the best one, reading them, and checking that they fit;
+writer.py writes them.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ def step_of(path: Path) -> int:
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 of the checksums in a checkpoint's ZIP directory: equal on two hosts whose files are equal.
+    """SHA-256 of the checksums in a checkpoint's ZIP directory: equal on two hosts whose files are
+    equal.
 
     Raises CheckpointError if the file is missing or incomplete.
     """
     try:
         with open_file(path, math.inf) as file, zipfile.ZipFile(file) as archive:
-            table = [(item.filename.partition("/")[2], item.CRC, item.file_size) for item in archive.infolist()]
+            table = [
+                (item.filename.partition("/")[2], item.CRC, item.file_size)
+                for item in archive.infolist()
+            ]
     except (OSError, zipfile.BadZipFile) as error:
         raise _incomplete(path, str(error)) from None
     return hashlib.sha256(repr(table).encode()).hexdigest()
@@ -91,15 +97,23 @@ def write_best(run_dir: Path, best: Best) -> None:
 
 
 def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
-    """Make best.json agree with the checkpoint that a run resumes from. Returns the best step, and a remark per change.
+    """Make best.json agree with the checkpoint that a run resumes from. Returns the best step, and
+    a remark per change.
 
-    The best step is None if nothing was scored yet or its file is missing: the next score is then the best.
+    The best step is None if nothing was scored yet or its file is missing: the next score is then
+    the best.
     """
     named = named_best(run_dir)
     best, path = best_of(state), run_dir / "best.json"
     if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
         path.unlink(missing_ok=True)
-        return None, [f"the best checkpoint {best.file} is missing: only scores from here on count toward the best"]
+        return None, [
+            (
+                f"the best checkpoint {best.file} is missing: only scores from here on "
+                "count toward "
+                "the best"
+            )
+        ]
     if best is None:
         if not path.exists():
             return None, []
@@ -109,15 +123,20 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
         return best, []
     before = f"named {named.file}" if named else "was damaged" if path.exists() else "was missing"
     write_best(run_dir, best)
-    return best, [f"{path} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"]
+    return best, [
+        f"{path} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"
+    ]
 
 
 def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
-    """Load one checkpoint to the CPU with ``weights_only=True`` (tensors and plain values; no code in it is run).
+    """Load one checkpoint to the CPU with ``weights_only=True`` (tensors and plain values; no code
+    in it is run).
 
-    ``content``: the bytes of the file, if another host sent them. ``lazily``: memory-map the tensors.
+    ``content``: the bytes of the file, if another host sent them. ``lazily``: memory-map the
+    tensors.
 
-    Raises CheckpointError if the file is missing, unreadable, damaged, or not a checkpoint of this format.
+    Raises CheckpointError if the file is missing, unreadable, damaged, or not a checkpoint of this
+    format.
     """
     try:
         with warnings.catch_warnings():
@@ -135,14 +154,22 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
         if isinstance(state, dict):
             state["origin"] = Origin.read(state.get("origin", {}))
     except FileNotFoundError:
-        raise CheckpointError(f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)) from None
+        raise CheckpointError(
+            f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)
+        ) from None
     except OSError as error:
-        text = f"cannot read the checkpoint {path}: {error.strerror or error}: check its permissions and its disk"
+        text = (
+            f"cannot read the checkpoint {path}: {error.strerror or error}: check its "
+            "permissions and its disk"
+        )
         raise CheckpointError(text, code="checkpoint-not-read", file=str(path)) from None
     except Exception as error:  # zip, pickle, and zlib each raise their own exceptions
         raise _incomplete(path, type(error).__name__) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        text = f"{path} is not a checkpoint of format {FORMAT}: use another, or the segtrain version that wrote it"
+        text = (
+            f"{path} is not a checkpoint of format {FORMAT}: use another, or the segtrain "
+            "version that wrote it"
+        )
         raise CheckpointError(text, code="checkpoint-foreign", file=str(path))
     return state
 
@@ -162,18 +189,23 @@ def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[st
 
 
 def refuse_foreign(
-    state: Mapping[str, Any], own: Mapping[str, Any], run_dir: str, averaged: Mapping[str, Tensor] | None = None
+    state: Mapping[str, Any],
+    own: Mapping[str, Any],
+    run_dir: str,
+    averaged: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
 
-    ``averaged``: the moving average of this run's weights, or None. The average in the checkpoint must fit it.
+    ``averaged``: the moving average of this run's weights, or None. The average in the checkpoint
+    must fit it.
     """
     found = _faults(state, own)
     if not found and averaged is not None:
         found = [f"ema: {text}" for text in misfits(averaged, state["ema"])]
     if found:
         raise CheckpointError(
-            f"the newest checkpoint in {run_dir} is from a different run ({len(found)} differences; {found[0]}): "
+            f"the newest checkpoint in {run_dir} is from a different run ({len(found)} "
+            f"differences; {found[0]}): "
             "move it out of checkpoints/, or choose another out=FOLDER",
             code="checkpoint-foreign",
             run=run_dir,
@@ -182,7 +214,9 @@ def refuse_foreign(
 
 
 def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
-    """Remarks on missing and invalid parts. If all parts are valid, remarks on tensors that do not fit ``own``."""
+    """Remarks on missing and invalid parts. If all parts are valid, remarks on tensors that do not
+    fit ``own``.
+    """
     found = [
         f"{part} is a {type(state[part]).__name__}" if part in state else f"{part} is missing"
         for part, kind in PARTS.items()
@@ -215,7 +249,9 @@ def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, 
     return state, remarks
 
 
-def newest_file(run_dir: Path, lazily: bool = False) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
+def newest_file(
+    run_dir: Path, lazily: bool = False
+) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
     remarks: list[str] = []
     for path in reversed(checkpoints(run_dir)):
         try:
@@ -226,7 +262,8 @@ def newest_file(run_dir: Path, lazily: bool = False) -> tuple[Path | None, dict[
 
 
 def best_file(run_dir: Path) -> Path | None:
-    """The best checkpoint, as named by the newest complete checkpoint or else by best.json. None if nothing was scored.
+    """The best checkpoint, as named by the newest complete checkpoint or else by best.json. None if
+    nothing was scored.
 
     Raises CheckpointError if the named file is missing.
     """
@@ -236,7 +273,11 @@ def best_file(run_dir: Path) -> Path | None:
     files = [run_dir / "checkpoints" / best.file for best in named if best]
     found = next((path for path in files if path.is_file()), None)
     if files and found is None:
-        fix = "use the last one (--which last)" if last else "no other one loads: restore this one, or train again"
+        fix = (
+            "use the last one (--which last)"
+            if last
+            else "no other one loads: restore this one, or train again"
+        )
         text = f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {fix}"
         raise CheckpointError(text, code="checkpoint-missing", file=str(files[-1]))
     return found
@@ -248,18 +289,24 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
 
 
 def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Origin]:
-    """State dict of the best or the last checkpoint: the moving average if the run has one, otherwise the model.
+    """State dict of the best or the last checkpoint: the moving average if the run has one,
+    otherwise the model.
 
     Raises CheckpointError if the run folder has no checkpoint, or if the weights are not finite.
     """
     run_dir = Path(run_dir)
     refuse_older_run(run_dir)
     if which not in ("best", "last"):
-        raise CheckpointError(f"which={which!r}: choose best or last", code="unknown-checkpoint", found=which)
+        raise CheckpointError(
+            f"which={which!r}: choose best or last", code="unknown-checkpoint", found=which
+        )
     path = best_file(run_dir) if which == "best" else None
     state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
     if state is None:
-        text = f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={quote(str(run_dir))})"
+        text = (
+            f"{run_dir} holds no checkpoint: train it first (segtrain train ... "
+            f"out={quote(str(run_dir))})"
+        )
         raise CheckpointError(text, code="no-checkpoint", run=str(run_dir))
     weights, averages = state.get("model"), state.get("ema") or {}
     if not isinstance(weights, dict) or not isinstance(averages, dict):
@@ -271,12 +318,16 @@ def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Or
         for name, value in weights.items()
         # A buffer or a frozen weight may be infinite on purpose, such as a mask of an attention.
         if not isinstance(trained, dict) or name in (trained or weights)
-        # A tensor that was expanded may have more numbers than memory holds; its shape is compared with the network's.
-        if isinstance(value, Tensor) and value.nbytes <= value.untyped_storage().nbytes() and not value.isfinite().all()
+        # A tensor that was expanded may have more numbers than memory holds; its shape is compared
+        # with the network's.
+        if isinstance(value, Tensor)
+        and value.nbytes <= value.untyped_storage().nbytes()
+        and not value.isfinite().all()
     ]
     if bad:
         raise CheckpointError(
-            f"the {which} checkpoint of {run_dir} holds values that are not finite, in {some_of(bad, 1)}: "
+            f"the {which} checkpoint of {run_dir} holds values that are not finite, in "
+            f"{some_of(bad, 1)}: "
             "take an earlier checkpoint, or train again with a lower optim.lr",
             code="not-finite",
             run=str(run_dir),

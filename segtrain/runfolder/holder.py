@@ -1,4 +1,6 @@
-"""The process that holds the lock of a run folder, and whether it still runs, as far as this process can tell."""
+"""The process that holds the lock of a run folder, and whether it still runs, as far as this
+process can tell.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,27 @@ from pathlib import Path
 from segtrain.base.files import open_file
 
 MOUNTS = Path("/proc/self/mountinfo")
-# Programs that mount a bucket as a folder. There, a rename is a copy, and an open file is not in the bucket yet.
+# Programs that mount a bucket as a folder. There, a rename is a copy, and an open file is not in
+# the bucket yet.
 _BUCKET_MOUNTS = frozenset(("gcsfuse", "rclone", "s3fs", "goofys", "blobfuse2"))
-# File systems on local disks or in memory. Another machine can write there only if this one exports them.
-_LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "apfs", "hfs"))
+# File systems on local disks or in memory. Another machine can write there only if this one exports
+# them.
+_LOCAL = frozenset(
+    (
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "zfs",
+        "f2fs",
+        "tmpfs",
+        "ramfs",
+        "overlay",
+        "apfs",
+        "hfs",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -34,10 +53,15 @@ class Holder:
     began: str = ""  # start time of the process, in clock ticks since its machine was booted
     boot: str = ""  # boot id of its machine
     namespace: str = ""  # PID namespace of ``pid``
-    inode: str = ""  # inode number of the lock file, which differs in a copied run folder; for a lease, its URL
+    # inode number of the lock file, which differs in a copied run folder; for a lease, its URL
+    inode: str = ""
 
     def __str__(self) -> str:
-        return f"process {self.pid} on host {self.host} (since {self.since})" if self.pid else "an unknown process"
+        return (
+            f"process {self.pid} on host {self.host} (since {self.since})"
+            if self.pid
+            else "an unknown process"
+        )
 
 
 def this_process() -> Holder:
@@ -65,9 +89,13 @@ def _namespace() -> str:
 
 
 def _began(pid: int) -> str | None:
-    """Start time of a process, in clock ticks since the machine was booted. None: it has ended or cannot be seen."""
+    """Start time of a process, in clock ticks since the machine was booted. None: it has ended or
+    cannot be seen.
+    """
     try:
-        state, *others = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        state, *others = (
+            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        )
     except (OSError, ValueError):
         return None
     return None if state in ("Z", "X") else others[18]
@@ -91,7 +119,9 @@ def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
         for line in mounts.read_text(errors="replace").splitlines():
             before, _, after = line.partition(" - ")
             mounted = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
-            if f"{resolved}/".startswith(f"{mounted.rstrip('/')}/") and len(mounted) >= len(found[0]):
+            if f"{resolved}/".startswith(f"{mounted.rstrip('/')}/") and len(mounted) >= len(
+                found[0]
+            ):
                 found = mounted, after.split()[0]
     return found[1]
 
@@ -105,13 +135,16 @@ def is_copy(holder: Holder, path: Path) -> bool:
 
 
 def lives(holder: Holder, path: Path, local: bool) -> bool | None:
-    """Whether the holder named in the file ``path`` runs and writes here; None: only its heartbeat can show that."""
+    """Whether the holder named in the file ``path`` runs and writes here; None: only its heartbeat
+    can show that.
+    """
     if not holder.pid:  # The content is not valid: another process may be writing it now.
         return None
     if is_copy(holder, path):  # some network file systems give new inode numbers to old files
         return False if local else None
     if holder.boot != _boot():
-        # A holder with another host name may be a client of this file server, or a virtual machine on this host.
+        # A holder with another host name may be a client of this file server, or a virtual machine
+        # on this host.
         return False if local and holder.host == socket.gethostname() else None
     return runs_here(holder)
 
@@ -129,30 +162,41 @@ def runs_here(holder: Holder) -> bool | None:
         return False
     except OSError:
         return None  # a process of another user
-    return None if not Path("/proc/self/stat").exists() else False  # a zombie: its parent has not waited for it yet
+    # a zombie: its parent has not waited for it yet
+    return None if not Path("/proc/self/stat").exists() else False
 
 
 def content_of(path: Path) -> bytes | None:
-    """A file's bytes; None if there is no file, b"" for a dangling symbolic link. Raises OSError."""
+    """A file's bytes; None if there is no file, b"" for a dangling symbolic link. Raises
+    OSError.
+    """
     for _ in range(10):
         try:
             with open_file(path) as file:
                 return file.read()
         except FileNotFoundError:
-            return b"" if path.is_symlink() else None  # With a dangling link there, no lock file can be made.
+            # With a dangling link there, no lock file can be made.
+            return b"" if path.is_symlink() else None
         except OSError as error:
-            if error.errno != errno.ESTALE:  # NFS: another file replaced this one while it was opened
+            # NFS: another file replaced this one while it was opened
+            if error.errno != errno.ESTALE:
                 raise
     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
 
 def holder_in(content: bytes) -> Holder:
-    """The holder that a lock file names; for a torn or foreign file, an unknown holder with a hash as its token."""
+    """The holder that a lock file names; for a torn or foreign file, an unknown holder with a hash
+    as its token.
+    """
     try:
         found = json.loads(content.partition(b"\n")[0])
         texts = {part.name: str(found[part.name]) for part in fields(Holder) if part.name != "pid"}
         holder = Holder(**texts, pid=int(found["pid"]))
-        if re.fullmatch(r"[0-9a-f]{32}", holder.token) and holder.pid > 0 and "".join(texts.values()).isprintable():
+        if (
+            re.fullmatch(r"[0-9a-f]{32}", holder.token)
+            and holder.pid > 0
+            and "".join(texts.values()).isprintable()
+        ):
             return holder
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         pass

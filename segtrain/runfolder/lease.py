@@ -1,10 +1,11 @@
 """Lease of a run folder in a bucket: the object ``lease.json``, which one process at a time renews.
 
-Each write is conditional: it succeeds only if the object still has the version that the writer has last seen. So only
-one of two processes gets the lease, and a holder that has lost it notices this at its next write.
+Each write is conditional: it succeeds only if the object still has the version that the writer has
+last seen. So only one of two processes gets the lease, and a holder that has lost it notices this
+at its next write.
 
-A request that was on its way when the lease was lost may still arrive. A store that ignores conditional writes gives no
-protection.
+A request that was on its way when the lease was lost may still arrive. A store that ignores
+conditional writes gives no protection.
 """
 
 from __future__ import annotations
@@ -19,17 +20,25 @@ from segtrain.runfolder.ownership import Claim, Ownership
 
 FILE = "lease.json"
 BEAT_S = 10.0  # seconds between two writes
-SILENT_S = 60.0  # seconds without a write after which a holder whose process cannot be seen counts as dead
+# seconds without a write after which a holder whose process cannot be seen counts as dead
+SILENT_S = 60.0
 
 
 class Lease(Ownership):
-    """The lease of a folder. ``outage_s``: how long ``acquire`` waits for a bucket that does not answer.
+    """The lease of a folder. ``outage_s``: how long ``acquire`` waits for a bucket that does not
+    answer.
 
-    ``acquire`` and ``renew`` also raise DataError if the bucket cannot be read or written. ``check`` makes no request.
+    ``acquire`` and ``renew`` also raise DataError if the bucket cannot be read or written.
+    ``check`` makes no request.
     """
 
     def __init__(
-        self, client: Client, prefix: str, outage_s: float, beat_s: float = BEAT_S, silent_s: float = SILENT_S
+        self,
+        client: Client,
+        prefix: str,
+        outage_s: float,
+        beat_s: float = BEAT_S,
+        silent_s: float = SILENT_S,
     ) -> None:
         super().__init__(f"{client.base}/{prefix}".rstrip("/"), beat_s, silent_s)
         self._client, self._key, self._outage_s = client, f"{prefix}{FILE}", outage_s

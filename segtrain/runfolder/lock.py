@@ -1,18 +1,20 @@
 """One process at a time writes into a run folder: rank 0 of the run holds a lock there.
 
-The lock is a small file, ``lock.json``. It names its holder (host, process, since when) and has a counter that a thread
-of the holder raises every BEAT_S seconds, its heartbeat. Neither flock nor clocks of other hosts are used: NFS, FSx and
-Lustre may lack flock, and clocks differ.
+The lock is a small file, ``lock.json``. It names its holder (host, process, since when) and has a
+counter that a thread of the holder raises every BEAT_S seconds, its heartbeat. Neither flock nor
+clocks of other hosts are used: NFS, FSx and Lustre may lack flock, and clocks differ.
 
 A process that finds a lock decides as ownership.py says, and by two more things that a disk shows:
 
-- This machine (by its host name) has rebooted since, and the folder is on a local disk: the holder is dead. On a local
-disk it also counts as dead if the lock file is a copy, whose inode number is not the one that it contains. A holder
-with another host name may run on another machine, to which this one exports the disk.
+- This machine (by its host name) has rebooted since, and the folder is on a local disk: the holder
+is dead. On a local disk it also counts as dead if the lock file is a copy, whose inode number is
+not the one that it contains. A holder with another host name may run on another machine, to which
+this one exports the disk.
 
-To take over a dead holder's lock, a process first creates ``.lock-TOKEN.next``, with that holder's token. A file can be
-created only once, so one of several processes wins, and only the winner replaces the lock. This file stays until the
-winner releases the lock, so that a slower process cannot create it again.
+To take over a dead holder's lock, a process first creates ``.lock-TOKEN.next``, with that holder's
+token. A file can be created only once, so one of several processes wins, and only the winner
+replaces the lock. This file stays until the winner releases the lock, so that a slower process
+cannot create it again.
 """
 
 from __future__ import annotations
@@ -25,17 +27,28 @@ from pathlib import Path
 
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.observe.journal import say_on_stderr
-from segtrain.runfolder.holder import Holder, bucket_mount, content_of, holder_in, is_copy, is_local, lives
+from segtrain.runfolder.holder import (
+    Holder,
+    bucket_mount,
+    content_of,
+    holder_in,
+    is_copy,
+    is_local,
+    lives,
+)
 from segtrain.runfolder.ownership import Claim, Ownership
 
 FILE = "lock.json"
 BEAT_S = 5.0  # seconds between two heartbeats
 _DIGITS = 20  # of the counter in the file
-SILENT_S = 60.0  # seconds without a heartbeat after which a holder whose process cannot be seen counts as dead
+# seconds without a heartbeat after which a holder whose process cannot be seen counts as dead
+SILENT_S = 60.0
 
 
 class RunLock(Ownership):
-    """The lock of a run folder on a disk. As a context manager, it is always released at the end."""
+    """The lock of a run folder on a disk. As a context manager, it is always released at the
+    end.
+    """
 
     upload_s = 0.0  # see upload.py, as for ``fetch`` and ``follow``
 
@@ -62,8 +75,10 @@ class RunLock(Ownership):
         """Also raises ConfigError if the folder cannot be written, or is in a mounted bucket."""
         if program := bucket_mount(self.folder):
             raise ConfigError(
-                f"{self.folder} is a bucket mounted by {program}, which can lose a checkpoint that is renamed and a "
-                "journal that is appended to: write to the bucket itself, with out=gs://BUCKET/FOLDER, s3://, or az://",
+                f"{self.folder} is a bucket mounted by {program}, which can lose a checkpoint "
+                "that is renamed and a "
+                "journal that is appended to: write to the bucket itself, with "
+                "out=gs://BUCKET/FOLDER, s3://, or az://",
                 code="run-folder-on-bucket-mount",
                 run=str(self.folder),
                 found=program,
@@ -71,12 +86,15 @@ class RunLock(Ownership):
         try:
             self._local = is_local(self.folder)
             remarks = super().acquire(say)
-            for file in self.folder.glob(".lock-*.new"):  # left by processes that were killed while they took the lock
+            # left by processes that were killed while they took the lock
+            for file in self.folder.glob(".lock-*.new"):
                 left = content_of(file)
                 if left and lives(holder_in(left), file, self._local) is False:
                     file.unlink(missing_ok=True)
         except OSError as error:
-            text = f"cannot lock the run folder {self.folder}: {error}: choose another with out=FOLDER"
+            text = (
+                f"cannot lock the run folder {self.folder}: {error}: choose another with out=FOLDER"
+            )
             raise ConfigError(text, code="run-folder-not-writable", run=str(self.folder)) from None
         return remarks
 
@@ -89,7 +107,9 @@ class RunLock(Ownership):
         return Claim(holder, content, alive, alive is False and is_copy(holder, path))
 
     def _holders(self) -> list[tuple[Path, Holder, bytes]]:
-        """The holder in the lock file, the process that is taking over from it, and so on; the last has the lock."""
+        """The holder in the lock file, the process that is taking over from it, and so on; the last
+        has the lock.
+        """
         found: list[tuple[Path, Holder, bytes]] = []
         path = self.path
         while (content := content_of(path)) is not None and len(found) < 100:
@@ -116,7 +136,9 @@ class RunLock(Ownership):
         return True
 
     def _create(self, path: Path, me: Holder) -> bool:
-        """Make a file that names ``me``, with the counter at 0. Only one process gets True; False if it exists."""
+        """Make a file that names ``me``, with the counter at 0. Only one process gets True; False
+        if it exists.
+        """
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
@@ -134,7 +156,8 @@ class RunLock(Ownership):
         if winner is None:
             with self.path.open("r+b", buffering=0) as file:
                 content = file.read()
-                # If another process has replaced the file since it was opened, this writes into the old one.
+                # If another process has replaced the file since it was opened, this writes into the
+                # old one.
                 if holder_in(content).token == me.token:
                     self._count += 1
                     file.seek(len(content) - _DIGITS - 1)
@@ -152,7 +175,9 @@ class RunLock(Ownership):
         return None if holder.token == me.token else holder
 
     def check(self) -> None:
-        """Read the lock again, and raise SegtrainError if this process does not have it any more."""
+        """Read the lock again, and raise SegtrainError if this process does not have it any
+        more.
+        """
         me = self._me
         if me is not None and me.pid == os.getpid():
             try:
@@ -161,7 +186,8 @@ class RunLock(Ownership):
                         self._winner = self._read_winner(me)
             except OSError as error:
                 raise SegtrainError(
-                    f"cannot read {self.path} ({error.strerror}), and nothing is written without the lock: restore the "
+                    f"cannot read {self.path} ({error.strerror}), and nothing is written without "
+                    "the lock: restore the "
                     "folder, or set out to its new path, and start the same command again",
                     code="lock-not-read",
                     file=str(self.path),

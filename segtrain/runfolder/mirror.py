@@ -1,8 +1,9 @@
-"""Copy of a run folder in a bucket: what is fetched from it at the start, and the order in which files are written.
+"""Copy of a run folder in a bucket: what is fetched from it at the start, and the order in which
+files are written.
 
-The run folder stays on the host's disk. Each object appears whole or not at all, and a run can resume at any moment:
-the best checkpoint is uploaded first, then the newest, whose state names the best, then best.json. Only then are older
-checkpoints removed.
+The run folder stays on the host's disk. Each object appears whole or not at all, and a run can
+resume at any moment: the best checkpoint is uploaded first, then the newest, whose state names the
+best, then best.json. Only then are older checkpoints removed.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ ID = "run.json"  # names the run: two runs never share a folder in a bucket
 MARKS = ".uploaded.json"
 FOLDER = "checkpoints/"
 BEST = "best.json"
-# Files that a run needs to resume, here and in W&B, MLflow, and Vertex AI. They are uploaded before checkpoints.
+# Files that a run needs to resume, here and in W&B, MLflow, and Vertex AI. They are uploaded before
+# checkpoints.
 _NEEDED = (
     *("config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/"),
     *("wandb/run-id", "mlflow/run-id", "vertex/run"),
 )
-_APPENDED = ("journal.jsonl", "spans/", "plan.json")  # also fetched: appended to, or kept from the first start
+# also fetched: appended to, or kept from the first start
+_APPENDED = ("journal.jsonl", "spans/", "plan.json")
 # Files that the hosts without rank 0 upload.
 OF_HOSTS = ("spans/", "profile/", "stacks/", "traces/", "hang/")
 _PREFIX = 1 << 20  # bytes compared at once
@@ -42,9 +45,10 @@ _PREFIX = 1 << 20  # bytes compared at once
 class Mirror:
     """The run folder ``folder`` and its copy below ``prefix`` (with a slash) in a bucket.
 
-    ``keep``: how many recent checkpoints stay. ``own``: name prefixes of the files that this host writes; if empty, it
-    writes all. ``foreign``: names of files that other hosts write: this host neither writes nor fetches them.
-    Methods raise DataError if the bucket cannot be reached for ``outage_s``, and OSError for the local files.
+    ``keep``: how many recent checkpoints stay. ``own``: name prefixes of the files that this host
+    writes; if empty, it writes all. ``foreign``: names of files that other hosts write: this host
+    neither writes nor fetches them. Methods raise DataError if the bucket cannot be reached for
+    ``outage_s``, and OSError for the local files.
     """
 
     def __init__(
@@ -64,7 +68,9 @@ class Mirror:
         self.sent = [0, 0]  # files and bytes
 
     def list_objects(self, outage_s: float) -> None:
-        """List the objects, and read the marks: which version of each object is equal to the file on this host."""
+        """List the objects, and read the marks: which version of each object is equal to the file
+        on this host.
+        """
         self._uploaded = dict(read_json(self.folder / MARKS))
         start = len(self._prefix)
         self._objects = {
@@ -75,7 +81,9 @@ class Mirror:
         }
 
     def remote_id(self, outage_s: float) -> str | None:
-        """The id of the run in the bucket; "" if the run was copied there by hand, None if there is no run."""
+        """The id of the run in the bucket; "" if the run was copied there by hand, None if there is
+        no run.
+        """
         if ID in self._objects:
             content = self.client.get(self._prefix + ID, None, "", outage_s).content
             with contextlib.suppress(ValueError):
@@ -96,13 +104,18 @@ class Mirror:
         return run
 
     def holds_another_run(self, theirs: str | None) -> bool:
-        """Whether the local folder holds another run than the bucket. ``theirs``: the id there; None: no run there."""
+        """Whether the local folder holds another run than the bucket. ``theirs``: the id there;
+        None: no run there.
+        """
         own = self.local_id()
-        # If this run was uploaded, and the bucket holds no run now, somebody removed it there on purpose.
+        # If this run was uploaded, and the bucket holds no run now, somebody removed it there on
+        # purpose.
         return own is not None and (bool(self._uploaded) if theirs is None else own != theirs)
 
     def put_aside(self) -> Path:
-        """Rename the local folder, so that the run starts with an empty one. Returns the new path."""
+        """Rename the local folder, so that the run starts with an empty one. Returns the new
+        path.
+        """
         when = time.strftime("%Y%m%d-%H%M%S")
         aside = self.folder.with_name(f"{self.folder.name}.{when}.{uuid.uuid4().hex[:4]}")
         self.folder.rename(aside)
@@ -110,7 +123,9 @@ class Mirror:
         return aside
 
     def fetch(self, outage_s: float) -> None:
-        """Fetch what the run needs to resume. The newest checkpoint is used, whether it is here or in the bucket."""
+        """Fetch what the run needs to resume. The newest checkpoint is used, whether it is here or
+        in the bucket.
+        """
         self.fetch_records((*_NEEDED, *_APPENDED, BEST), outage_s)
         here, there = checkpoint.checkpoints(self.folder), self._checkpoints()
         for name in reversed(there):
@@ -120,12 +135,14 @@ class Mirror:
             self._fetch_checkpoint(name, outage_s)
             try:
                 state = checkpoint.read(self.folder / name).get("state")
-            except CheckpointError:  # it is unreadable: the run prints a note when it reads the file itself
+            # it is unreadable: the run prints a note when it reads the file itself
+            except CheckpointError:
                 continue
             best = checkpoint.best_of(state) if isinstance(state, dict) else None
             if best is not None and f"{FOLDER}{best.file}" in there:
                 self._fetch_checkpoint(f"{FOLDER}{best.file}", outage_s)
-            for path in here:  # If one is not in the bucket, the host that wrote the newest checkpoint has removed it.
+            # If one is not in the bucket, the host that wrote the newest checkpoint has removed it.
+            for path in here:
                 if f"{FOLDER}{path.name}" not in there:
                     path.unlink(missing_ok=True)
             break
@@ -141,20 +158,34 @@ class Mirror:
     def _checkpoints(self) -> list[str]:
         """Names of the checkpoints in the bucket, oldest first."""
         paths = (Path(name) for name in self._objects if name.startswith(FOLDER))
-        known = (path for path in paths if path.suffix == checkpoint.SUFFIX and path.stem.startswith("step-"))
-        return [f"{FOLDER}{path.name}" for path in sorted(known) if path.stem.removeprefix("step-").isdecimal()]
+        known = (
+            path
+            for path in paths
+            if path.suffix == checkpoint.SUFFIX and path.stem.startswith("step-")
+        )
+        return [
+            f"{FOLDER}{path.name}"
+            for path in sorted(known)
+            if path.stem.removeprefix("step-").isdecimal()
+        ]
 
     def _fetch_checkpoint(self, name: str, outage_s: float) -> None:
         path = self.folder / name
-        # A local file of the same step and size may hold other weights, if two hosts wrote it after a lost lease.
-        if path.is_file() and self._uploaded.get(name) == [self._objects[name][0], *(_stat(path) or ())]:
+        # A local file of the same step and size may hold other weights, if two hosts wrote it after
+        # a lost lease.
+        if path.is_file() and self._uploaded.get(name) == [
+            self._objects[name][0],
+            *(_stat(path) or ()),
+        ]:
             return
         with self._fetched(name, outage_s) as partial:
             os.replace(partial, path)
         self._note_uploaded(name, self._objects[name][0])
 
     def _fetch_record(self, name: str, outage_s: float) -> None:
-        """Fetch a file that has changed in the bucket, unless the local one has the same lines and perhaps more."""
+        """Fetch a file that has changed in the bucket, unless the local one has the same lines and
+        perhaps more.
+        """
         path, etag = self.folder / name, self._objects[name][0]
         if path.is_file() and self._uploaded.get(name, [""])[0] == etag:
             return
@@ -166,7 +197,9 @@ class Mirror:
 
     @contextlib.contextmanager
     def _fetched(self, name: str, outage_s: float) -> Iterator[Path]:
-        """Download an object to a hidden file beside the local one. The caller's ``with`` block may rename it."""
+        """Download an object to a hidden file beside the local one. The caller's ``with`` block may
+        rename it.
+        """
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
@@ -176,7 +209,9 @@ class Mirror:
         finally:
             partial.unlink(missing_ok=True)
 
-    def upload_checkpoints(self, outage_s: float, confirm: Callable[[], None], stop: threading.Event) -> None:
+    def upload_checkpoints(
+        self, outage_s: float, confirm: Callable[[], None], stop: threading.Event
+    ) -> None:
         """Upload new checkpoints and best.json, and then remove old checkpoints.
 
         ``confirm`` raises if this host must not write.
@@ -190,7 +225,9 @@ class Mirror:
             order = self._to_upload()
         for name in self._best_among(order):
             self._upload(name, outage_s, stop)
-        recent = [f"{FOLDER}{path.name}" for path in checkpoint.checkpoints(self.folder)][-self.keep :]
+        recent = [f"{FOLDER}{path.name}" for path in checkpoint.checkpoints(self.folder)][
+            -self.keep :
+        ]
         for name in reversed(recent if recent[-1:] == order[-1:] else []):
             self._upload(name, outage_s, stop)
         if self._differs(BEST):  # it names a checkpoint that is uploaded next time
@@ -203,27 +240,40 @@ class Mirror:
             self._forget(name)
 
     def _best_among(self, order: list[str]) -> list[str]:
-        """A list with the name best.json if that file names a checkpoint in ``order``, else an empty list."""
+        """A list with the name best.json if that file names a checkpoint in ``order``, else an
+        empty list.
+        """
         best = checkpoint.named_best(self.folder)
         return [BEST] if best and f"{FOLDER}{best.file}" in order else []
 
     def _to_upload(self) -> list[str]:
-        """Checkpoints in the order in which they are needed: the best one, then the newest one, which names it."""
+        """Checkpoints in the order in which they are needed: the best one, then the newest one,
+        which names it.
+        """
         while True:
             best, here = checkpoint.named_best(self.folder), checkpoint.checkpoints(self.folder)
-            names = [path.name for path in here if best and path.name == best.file] + [path.name for path in here[-1:]]
-            # If best.json is unchanged, the newest checkpoint names this best one, or itself if best.json comes later.
+            names = [path.name for path in here if best and path.name == best.file] + [
+                path.name for path in here[-1:]
+            ]
+            # If best.json is unchanged, the newest checkpoint names this best one, or itself if
+            # best.json comes later.
             if best == checkpoint.named_best(self.folder):
                 return [f"{FOLDER}{name}" for name in dict.fromkeys(names)]
 
-    def upload_records(self, outage_s: float, stop: threading.Event, only: tuple[str, ...] = ()) -> None:
-        """Upload the files that have changed, except checkpoints and best.json. ``only``: prefixes of their names."""
+    def upload_records(
+        self, outage_s: float, stop: threading.Event, only: tuple[str, ...] = ()
+    ) -> None:
+        """Upload the files that have changed, except checkpoints and best.json. ``only``: prefixes
+        of their names.
+        """
         here = list(self._records())
         for name in here:
             if name.startswith(only or ("",)):
                 self._upload(name, outage_s, stop)
         # A list of faulty files that was removed must not come back with the next start.
-        for name in [name for name in self._uploaded if name.startswith(_NEEDED) and name not in here]:
+        for name in [
+            name for name in self._uploaded if name.startswith(_NEEDED) and name not in here
+        ]:
             if not self._own:
                 self.client.delete([self._prefix + name], outage_s)
                 self._forget(name)
@@ -231,13 +281,17 @@ class Mirror:
     def waiting(self) -> tuple[int, int]:
         """How many files are not uploaded in their current version, and their bytes."""
         names = [*self._records(), *([] if self._own else [*self._to_upload(), BEST])]
-        sizes = [stat[0] for name in names if self._differs(name) and (stat := _stat(self.folder / name))]
+        sizes = [
+            stat[0] for name in names if self._differs(name) and (stat := _stat(self.folder / name))
+        ]
         return len(sizes), sum(sizes)
 
     def _records(self) -> Iterator[str]:
         for folder, folders, names in os.walk(self.folder):
             top = Path(folder) == self.folder
-            folders[:] = sorted(name for name in folders if name[0] != "." and not (top and f"{name}/" == FOLDER))
+            folders[:] = sorted(
+                name for name in folders if name[0] != "." and not (top and f"{name}/" == FOLDER)
+            )
             for name in sorted(names):
                 if name[0] != "." and not (top and name in (BEST, LOCK, LEASE)):
                     found = (Path(folder) / name).relative_to(self.folder).as_posix()
@@ -250,7 +304,9 @@ class Mirror:
         return stat is not None and self._uploaded.get(name, [])[1:] != [*stat]
 
     def _upload(self, name: str, outage_s: float, stop: threading.Event) -> bool:
-        """Upload a file if it has changed. Returns False if it was removed here. Raises Stopped after ``stop``."""
+        """Upload a file if it has changed. Returns False if it was removed here. Raises Stopped
+        after ``stop``.
+        """
         if stop.is_set():
             raise Stopped(f"{self.client.base}/{self._prefix}{name}")
         path = self.folder / name

@@ -1,8 +1,9 @@
 """Who owns a run folder: one process at a time, which renews its claim as long as it runs.
 
-The claim is a small file or object that names its holder and has a counter. A process that finds one decides by what it
-can see: if the holder ran on this machine, whether its process still runs; otherwise, whether the content changes
-within some time, by its own clock. lock.py claims a folder on a disk, lease.py one in a bucket.
+The claim is a small file or object that names its holder and has a counter. A process that finds
+one decides by what it can see: if the holder ran on this machine, whether its process still runs;
+otherwise, whether the content changes within some time, by its own clock. lock.py claims a folder
+on a disk, lease.py one in a bucket.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from segtrain.runfolder.holder import Holder, this_process
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that was found. ``alive``: whether its holder runs; None: only a change of ``content`` can show it."""
+    """A claim that was found. ``alive``: whether its holder runs; None: only a change of
+    ``content`` can show it.
+    """
 
     holder: Holder
     content: bytes
@@ -31,7 +34,9 @@ class Claim:
 
 
 class Ownership(ABC):
-    """The claim on ``place``, renewed every ``beat_s`` seconds by a thread. It counts as left after ``silent_s``."""
+    """The claim on ``place``, renewed every ``beat_s`` seconds by a thread. It counts as left after
+    ``silent_s``.
+    """
 
     def __init__(self, place: str, beat_s: float, silent_s: float) -> None:
         self.place, self._beat_s, self._silent_s = place, beat_s, silent_s
@@ -47,18 +52,23 @@ class Ownership(ABC):
 
     @abstractmethod
     def _take(self, me: Holder, found: Claim | None) -> bool:
-        """Claim the place, which was free or whose holder is dead. Returns False if another process was faster."""
+        """Claim the place, which was free or whose holder is dead. Returns False if another process
+        was faster.
+        """
 
     @abstractmethod
     def _renew(self, me: Holder, outage_s: float) -> Holder | None:
-        """Raise the counter. Returns the process that has taken over, if any. Makes a claim that was deleted again."""
+        """Raise the counter. Returns the process that has taken over, if any. Makes a claim that
+        was deleted again.
+        """
 
     @abstractmethod
     def _remove(self, me: Holder) -> None:
         """Remove the claim if this process still has it."""
 
     def acquire(self, say: Callable[[str], None] = say_on_stderr) -> list[str]:
-        """Claim the place, unless this process has it. Returns remarks about a dead holder that it was taken from.
+        """Claim the place, unless this process has it. Returns remarks about a dead holder that it
+        was taken from.
 
         Raises ConfigError that names the holder if there is a live one.
         """
@@ -73,7 +83,9 @@ class Ownership(ABC):
                 why = self._why_dead(found, say)
                 if why is None:
                     continue
-                remarks = [f"{self.place} was locked by {found.holder}, {why}: this process has taken over"]
+                remarks = [
+                    f"{self.place} was locked by {found.holder}, {why}: this process has taken over"
+                ]
             if self._take(me, found):
                 break
         self._me, self._winner = me, None
@@ -83,7 +95,9 @@ class Ownership(ABC):
         return remarks
 
     def _why_dead(self, found: Claim, say: Callable[[str], None]) -> str | None:
-        """Why the holder counts as dead, or None if the claim has changed hands meanwhile. Raises ConfigError."""
+        """Why the holder counts as dead, or None if the claim has changed hands meanwhile. Raises
+        ConfigError.
+        """
         holder = found.holder
         if found.copied:
             return "in another folder, of which this is a copy"
@@ -91,7 +105,8 @@ class Ownership(ABC):
             return "which has ended"
         if found.alive is None:
             say(
-                f"{self.place} is locked by {holder}, which cannot be seen from here: waiting up to "
+                f"{self.place} is locked by {holder}, which cannot be seen from here: "
+                "waiting up to "
                 f"{self._silent_s:g} s for a sign of life"
             )
             begin, now = time.monotonic(), self._find()
@@ -103,7 +118,8 @@ class Ownership(ABC):
             if now is None or now.holder.token != holder.token:
                 return None
         raise ConfigError(
-            f"{holder} is training into {self.place}: wait for its end or stop it, or choose another folder with "
+            f"{holder} is training into {self.place}: wait for its end or stop it, or choose "
+            "another folder with "
             "out=FOLDER",
             code="run-folder-locked",
             run=self.place,
@@ -113,12 +129,15 @@ class Ownership(ABC):
 
     def _beat(self) -> None:
         while not self._stop.wait(self._beat_s) and not self.lost:
-            # After any error, such as an outage, the next beat tries again. ``check`` tells whether the claim is lost.
+            # After any error, such as an outage, the next beat tries again. ``check`` tells whether
+            # the claim is lost.
             with contextlib.suppress(Exception):
                 self.renew(self._beat_s)
 
     def renew(self, outage_s: float) -> None:
-        """Renew the claim. Raises SegtrainError as ``check`` does, and for an outage of ``outage_s`` seconds."""
+        """Renew the claim. Raises SegtrainError as ``check`` does, and for an outage of
+        ``outage_s`` seconds.
+        """
         with self._turn:
             if self._me is not None and not self._stop.is_set() and not self.lost:
                 self._winner = self._renew(self._me, outage_s)
@@ -130,23 +149,29 @@ class Ownership(ABC):
         return self._winner is not None
 
     def check(self) -> None:
-        """Raise SegtrainError if another process has taken over, or after ``release``: nothing must be written then.
+        """Raise SegtrainError if another process has taken over, or after ``release``: nothing must
+        be written then.
 
-        So a checkpoint that is still being written after an interrupted run does not get its final name.
+        So a checkpoint that is still being written after an interrupted run does not get its final
+        name.
         """
         if self._stop.is_set():
             text = f"the lock on {self.place} has already been released, so nothing more is written"
             raise SegtrainError(text, code="lock-released")
         if self.lost:
             raise SegtrainError(
-                f"{self._winner} has taken over {self.place}, because this process did not respond for too long (was "
-                "it suspended?): it stops and writes nothing more; the other one resumes from the newest checkpoint",
+                f"{self._winner} has taken over {self.place}, because this process did not "
+                "respond for too long (was "
+                "it suspended?): it stops and writes nothing more; the other one resumes from "
+                "the newest checkpoint",
                 code="lock-lost",
                 run=self.place,
             )
 
     def release(self) -> None:
-        """Release the claim if this process has it. In an outage it stays; its holder soon counts as dead."""
+        """Release the claim if this process has it. In an outage it stays; its holder soon counts
+        as dead.
+        """
         me = self._me
         if me is None or me.pid != os.getpid():
             return

@@ -1,4 +1,6 @@
-"""Checks that a run folder holds no other run, makes it, and writes the resolved config into it. Imports no torch."""
+"""Checks that a run folder holds no other run, makes it, and writes the resolved config into it.
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from typing import Any
 
 import segtrain
 from segtrain.base.files import write_atomically
-from segtrain.config import PARTS, PLAN, RUN_HEADER, Config, keys_with, load_saved, read_parts, refuse_older_run
+from segtrain.config import (
+    PARTS,
+    PLAN,
+    RUN_HEADER,
+    Config,
+    keys_with,
+    load_saved,
+    read_parts,
+    refuse_older_run,
+)
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import splits as by_rule
@@ -26,13 +37,15 @@ _WRITTEN = ("config.yaml", "labels.json", PARTS, "best.json", "pictures", "repor
 def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     """Check that ``config.run_dir`` can become, or is, this run's folder. Nothing is written.
 
-    ``parts``: qualified names of the parts that were passed in. Raises ConfigError if the folder cannot be written, or
-    holds a run with other settings or parts (each named).
+    ``parts``: qualified names of the parts that were passed in. Raises ConfigError if the folder
+    cannot be written, or holds a run with other settings or parts (each named).
     """
     run_dir, place = config.run_dir, config.run_place
     nearest = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        reason = f"no permission to write to {nearest}" if nearest.is_dir() else f"{nearest} is a file"
+        reason = (
+            f"no permission to write to {nearest}" if nearest.is_dir() else f"{nearest} is a file"
+        )
         raise _not_writable(run_dir, reason)
     refuse_older_run(run_dir)
     known = run_dir / "config.yaml"
@@ -42,36 +55,50 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     if not begun or not known.is_file():
         return
     if not config.checkpoint.resume:
-        text = f"checkpoint.resume=false, but {place} already contains a run: choose another out=FOLDER, or resume it"
+        text = (
+            f"checkpoint.resume=false, but {place} already contains a run: choose another "
+            "out=FOLDER, or resume it"
+        )
         raise ConfigError(text, code="run-folder-used", run=place)
     try:
         before, now = load_saved(known).trained_settings(), config.trained_settings()
     except ConfigError as error:
-        text = f"{place} holds a run whose config cannot be read ({error}): choose another out=FOLDER"
+        text = (
+            f"{place} holds a run whose config cannot be read ({error}): choose another out=FOLDER"
+        )
         raise ConfigError(text, code="run-config-not-read", run=place) from None
-    # Compare all values instead of the hash: this also finds a default that a newer version has changed.
+    # Compare all values instead of the hash: this also finds a default that a newer version has
+    # changed.
     changes = ", ".join(differences(before, now))
     if changes and not _packed_alone(before, now):
         text = f"{place} holds a run with other settings ({changes}): choose another out=FOLDER"
         if not config.out_bucket:  # which model.init does not read
-            text += f"; to begin there with the weights of this run, add {quote(f'model.init={place}')}"
+            text += (
+                f"; to begin there with the weights of this run, add {quote(f'model.init={place}')}"
+            )
         raise ConfigError(text, code="run-settings-changed", run=place, changes=changes)
     _refuse_other_parts(run_dir, parts or {})
 
 
 def _refuse_foreign_files(run_dir: Path, place: str) -> None:
-    """Raise ConfigError if a folder that is not a run folder holds a file that the run would replace.
+    """Raise ConfigError if a folder that is not a run folder holds a file that the run would
+    replace.
 
     ``place``: its name in the message, which differs from ``run_dir`` for a copy of a bucket.
     """
     known = run_dir / "config.yaml"
     readable = known.is_file() and os.access(known, os.R_OK)
     # A run that was killed at its start may have left only its config.
-    is_run = (run_dir / JOURNAL).is_file() or (readable and known.read_bytes().startswith(RUN_HEADER.encode()))
+    is_run = (run_dir / JOURNAL).is_file() or (
+        readable and known.read_bytes().startswith(RUN_HEADER.encode())
+    )
     found = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
     if found:
         names = ", ".join(found)
-        text = f"{place} is not a run folder, and the run would replace {names} there: choose another out=FOLDER"
+        text = (
+            f"{place} is not a run folder, and the run would replace {names} there: choose "
+            "another out=FOLDER"
+        )
         raise ConfigError(text, code="folder-not-a-run", folder=place, found=found)
 
 
@@ -82,7 +109,8 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
         if before.get(role) != parts.get(role):
             was, now = (found.get(role, "what the config describes") for found in (before, parts))
             raise ConfigError(
-                f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the same part to "
+                f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the "
+                "same part to "
                 "segtrain.train, or choose another out=FOLDER",
                 code="parts-changed",
                 part=role,
@@ -91,13 +119,19 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
 
 
 def _packed_alone(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether two runs differ only in how samples are stored: one reads files and the other one shards.
+    """Whether two runs differ only in how samples are stored: one reads files and the other one
+    shards.
 
     same_data.py compares the samples themselves.
     """
     stored = keys_with("storage")
     before, after = (
-        {**settings, "data": {key: value for key, value in settings["data"].items() if f"data.{key}" not in stored}}
+        {
+            **settings,
+            "data": {
+                key: value for key, value in settings["data"].items() if f"data.{key}" not in stored
+            },
+        }
         for settings in (old, new)
     )
     layouts = {old["data"]["layout"], new["data"]["layout"]}
@@ -105,7 +139,9 @@ def _packed_alone(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def other_layout(config: Config) -> str:
-    """The data.layout of the run in ``config.run_dir`` if it differs from that of ``config``, else ""."""
+    """The data.layout of the run in ``config.run_dir`` if it differs from that of ``config``, else
+    "".
+    """
     known = config.run_dir / "config.yaml"
     layout = load_saved(known).data.layout if known.is_file() else config.data.layout
     return layout if layout != config.data.layout else ""
@@ -126,12 +162,17 @@ def _not_writable(run_dir: Path, reason: str | None) -> ConfigError:
 
 
 def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -> None:
-    """Write the run's config, labels and names of the user's parts into its folder. Raises CheckpointError."""
+    """Write the run's config, labels and names of the user's parts into its folder. Raises
+    CheckpointError.
+    """
     run_dir = config.run_dir
     for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
-        for partial in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
+        # left by a run that was killed while it wrote
+        for partial in run_dir.glob(f".{name}.*.part"):
             partial.unlink(missing_ok=True)
-    write_atomically(run_dir / "config.yaml", f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}".encode())
+    write_atomically(
+        run_dir / "config.yaml", f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}".encode()
+    )
     write_atomically(run_dir / "labels.json", json.dumps(labels.to_dict(), indent=1).encode())
     if parts:
         write_atomically(run_dir / PARTS, (json.dumps(parts, indent=1) + "\n").encode())
@@ -141,14 +182,18 @@ def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -
 
 
 def _keep_plan(run_dir: Path) -> None:
-    """Copy what a launcher predicted, which came in the package of its bundle. A resumed run keeps its first plan."""
+    """Copy what a launcher predicted, which came in the package of its bundle. A resumed run keeps
+    its first plan.
+    """
     carried = Path(segtrain.__file__).with_name(PLAN)
     if carried.is_file() and not (run_dir / PLAN).is_file():
         write_atomically(run_dir / PLAN, carried.read_bytes())
 
 
 def keep_names(config: Config, splits: dict[str, Dataset]) -> None:
-    """Write the names of the images of each split that ``data.split_by`` makes into ``splits/SPLIT.txt``."""
+    """Write the names of the images of each split that ``data.split_by`` makes into
+    ``splits/SPLIT.txt``.
+    """
     folder = config.run_dir / NAMES
     folder.mkdir(exist_ok=True)
     for split in by_rule(config.data):
@@ -157,8 +202,12 @@ def keep_names(config: Config, splits: dict[str, Dataset]) -> None:
         write_atomically(folder / f"{split}.txt", lines.encode(errors="surrogateescape"))
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], here: str = "here", prefix: str = "") -> list[str]:
-    """``optim.lr: 0.1 there, 0.2 here`` for each setting that differs; ``here``: the words after the second value."""
+def differences(
+    old: dict[str, Any], new: dict[str, Any], here: str = "here", prefix: str = ""
+) -> list[str]:
+    """``optim.lr: 0.1 there, 0.2 here`` for each setting that differs; ``here``: the words after
+    the second value.
+    """
     lines: list[str] = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
@@ -170,9 +219,13 @@ def differences(old: dict[str, Any], new: dict[str, Any], here: str = "here", pr
 
 
 def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
-    """The config of a run folder, with overrides. Raises SegtrainError if it is not a run folder."""
+    """The config of a run folder, with overrides. Raises SegtrainError if it is not a run
+    folder.
+    """
     path = Path(run_dir) / "config.yaml"
     if not path.is_file():
-        text = f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)"
+        text = (
+            f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)"
+        )
         raise SegtrainError(text, code="not-a-run-folder", found=str(run_dir))
     return load_saved(path, [*(overrides or []), f"out={run_dir}"])

@@ -1,6 +1,8 @@
-"""Run folder of a run with ``out=gs://...``: local, with a thread that keeps a copy of it in the bucket.
+"""Run folder of a run with ``out=gs://...``: local, with a thread that keeps a copy of it in the
+bucket.
 
-The trainer never waits for the bucket, except at the start, when it fetches what is there, and at the end.
+The trainer never waits for the bucket, except at the start, when it fetches what is there, and at
+the end.
 """
 
 from __future__ import annotations
@@ -26,21 +28,26 @@ from segtrain.runfolder.mirror import ID, OF_HOSTS, Mirror
 
 LOOK_S = 1.0  # seconds between two checks for a new checkpoint
 RECORDS_S = 30.0  # seconds between two uploads of journal, spans, profile, and pictures
-LEAST_SHARE = 20  # After an upload of records, which may be large, wait at least this many times as long as it took.
+# After an upload of records, which may be large, wait at least this many times as long as it took.
+LEAST_SHARE = 20
 RETRY_S = 10.0  # seconds between two tries while the bucket cannot be written
 TRY_S = 30.0  # seconds without an answer after which a try fails
 SAID_S = 2.0  # seconds of waiting at the end of a run after which a message says so
 
 
 def lock_of(config: Config, cluster: Cluster) -> FolderLock:
-    """This rank's run-folder lock. If ``out`` is in a bucket, that of each host's first rank also uploads files."""
+    """This rank's run-folder lock. If ``out`` is in a bucket, that of each host's first rank also
+    uploads files.
+    """
     if config.out_bucket and (cluster.rank == 0 or cluster.local_rank == 0):
         return BucketFolder(config, cluster.rank == 0, _spans_elsewhere(cluster))
     return RunLock(config.run_dir)
 
 
 def _spans_elsewhere(cluster: Cluster) -> frozenset[str]:
-    """The span files of the ranks on other hosts; empty if the numbers of a host's ranks are not known."""
+    """The span files of the ranks on other hosts; empty if the numbers of a host's ranks are not
+    known.
+    """
     here = range(cluster.rank, cluster.rank + cluster.local_world_size)
     ranks = range(cluster.world_size) if cluster.source.ranks_in_order else []
     return frozenset(spans.file_of(Path(), rank).as_posix() for rank in ranks if rank not in here)
@@ -49,8 +56,9 @@ def _spans_elsewhere(cluster: Cluster) -> frozenset[str]:
 class BucketFolder:
     """A run folder in a bucket, as a context manager. Rank 0 alone calls ``fetch`` and ``acquire``.
 
-    The first rank of every other host uploads what the ranks of that host record, after ``follow`` was called.
-    ``whole``: whether this rank uploads the whole run folder (rank 0). ``foreign``: see ``Mirror``.
+    The first rank of every other host uploads what the ranks of that host record, after ``follow``
+    was called. ``whole``: whether this rank uploads the whole run folder (rank 0). ``foreign``: see
+    ``Mirror``.
     """
 
     def __init__(self, config: Config, whole: bool, foreign: frozenset[str] = frozenset()) -> None:
@@ -60,7 +68,9 @@ class BucketFolder:
         client = client_of(base)
         prefix = f"{prefix}/" if prefix else ""
         self.url, self._outage_s, self._whole = config.out_bucket, config.data.outage_s, whole
-        self._mirror = Mirror(client, prefix, self.folder, config.checkpoint.keep, () if whole else OF_HOSTS, foreign)
+        self._mirror = Mirror(
+            client, prefix, self.folder, config.checkpoint.keep, () if whole else OF_HOSTS, foreign
+        )
         self._lease = Lease(client, prefix, self._outage_s)
         self._uploading: threading.Thread | None = None
         self._wake, self._abandon, self._ending = threading.Event(), threading.Event(), False
@@ -76,14 +86,20 @@ class BucketFolder:
             mirror.list_objects(self._outage_s)
             remote = mirror.remote_id(self._outage_s)
             if mirror.holds_another_run(remote):
-                holds = "the run that was there has been removed" if remote is None else "it holds another run"
+                holds = (
+                    "the run that was there has been removed"
+                    if remote is None
+                    else "it holds another run"
+                )
                 remarks.append(f"{self.url}: {holds}, so {self.folder} is now {mirror.put_aside()}")
             run = mirror.take_id(remote or mirror.local_id() or "")
             mirror.fetch(self._outage_s)
         return run, remarks
 
     def acquire(self) -> list[str]:
-        """Begin to upload this run's files. Returns no remarks: those about the lease come from ``fetch``."""
+        """Begin to upload this run's files. Returns no remarks: those about the lease come from
+        ``fetch``.
+        """
         if self._uploading is None:
             with self._writing_here():
                 self._mirror.upload_records(self._outage_s, self._abandon, (ID,))
@@ -91,14 +107,18 @@ class BucketFolder:
         return []
 
     def follow(self, run: str) -> None:
-        """On another host than that of rank 0, begin to upload what its ranks record. ``run``: the run id."""
+        """On another host than that of rank 0, begin to upload what its ranks record. ``run``: the
+        run id.
+        """
         if self._whole:
             return
         mirror = self._mirror
         with self._writing_here():
             mirror.list_objects(self._outage_s)
             if mirror.local_id() not in (None, run):
-                say_on_stderr(f"{self.url} holds another run, so {self.folder} is now {mirror.put_aside()}")
+                say_on_stderr(
+                    f"{self.url} holds another run, so {self.folder} is now {mirror.put_aside()}"
+                )
             mirror.take_id(run)
             mirror.fetch_records(("spans/",), self._outage_s)
         self._begin()
@@ -110,7 +130,8 @@ class BucketFolder:
             yield
         except OSError as error:
             raise ConfigError(
-                f"cannot write to {self.folder}, the copy of {self.url} on this host: {error.strerror or error}: free "
+                f"cannot write to {self.folder}, the copy of {self.url} on this host: "
+                f"{error.strerror or error}: free "
                 "some space, or set SEGTRAIN_CACHE to a folder on another disk",
                 code="run-folder-not-writable",
                 run=str(self.folder),
@@ -131,7 +152,8 @@ class BucketFolder:
                 self._upload(last)
                 self._say_recovered()
                 self._complete = last
-            except Exception as error:  # Whatever it is, training goes on, and the next try may succeed.
+            # Whatever it is, training goes on, and the next try may succeed.
+            except Exception as error:
                 self._say_failed(error)
             if last or self._lease.lost:
                 return
@@ -141,7 +163,9 @@ class BucketFolder:
         outage_s = self._outage_s if last else TRY_S
         if self._whole:
             begin = time.monotonic()
-            self._mirror.upload_checkpoints(outage_s, lambda: self._lease.renew(outage_s), self._abandon)
+            self._mirror.upload_checkpoints(
+                outage_s, lambda: self._lease.renew(outage_s), self._abandon
+            )
             self.upload_s = max(self.upload_s, time.monotonic() - begin)
         if last or time.monotonic() >= self._next_records:
             begin = time.monotonic()
@@ -156,7 +180,8 @@ class BucketFolder:
             return
         if self._error is None and not self._ending:
             say_on_stderr(
-                f"warning: {self.url} cannot be written now ({error}): training goes on, the files stay in "
+                f"warning: {self.url} cannot be written now ({error}): training goes on, the "
+                "files stay in "
                 f"{self.folder}, and the upload is tried again"
             )
         self._error = error
@@ -203,7 +228,9 @@ class BucketFolder:
                 if not said and time.monotonic() - begin > SAID_S and uploading.is_alive():
                     said = True
                     files, size = self._mirror.waiting()
-                    say_on_stderr(f"waiting for the upload of {files} files ({_mb(size)}) to {self.url}")
+                    say_on_stderr(
+                        f"waiting for the upload of {files} files ({_mb(size)}) to {self.url}"
+                    )
         except KeyboardInterrupt:
             say_on_stderr(f"warning: {self._not_uploaded(_interrupted())}")
             raise
@@ -214,12 +241,16 @@ class BucketFolder:
         if self._whole and self._complete:
             files, size = (after - before for after, before in zip(self._mirror.sent, sent))
             seconds = time.monotonic() - begin
-            print(f"uploaded  {self.url}: the last {files} files ({_mb(size)}) took {seconds:.1f} s after the end")
+            print(
+                f"uploaded  {self.url}: the last {files} files ({_mb(size)}) took {seconds:.1f} "
+                "s after the end"
+            )
 
     def _not_uploaded(self, error: Exception) -> CheckpointError:
         files, size = self._mirror.waiting()
         return CheckpointError(
-            f"{files} files of the run ({_mb(size)}) are not in {self.url} ({error}); everything is in {self.folder} "
+            f"{files} files of the run ({_mb(size)}) are not in {self.url} ({error}); everything "
+            f"is in {self.folder} "
             f"on host {socket.gethostname()}: start the same command there again: it uploads them",
             code="run-not-uploaded",
             run=self.url,

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:
-    """The rows of a folder, a bucket, or ``vertex:EXPERIMENT`` as a pandas frame, ``started`` as UTC times.
+    """The rows of a folder, a bucket, or ``vertex:EXPERIMENT`` as a pandas frame, ``started`` as
+    UTC times.
 
     Raises MissingExtra without pandas.
     """

@@ -30,14 +30,21 @@ from segtrain.observe.image_table import table
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.runfolder.rundir import open_run
-from segtrain.training.score_output import extremes, open_folder, refuse_confusion, write_confusion, write_images
+from segtrain.training.score_output import (
+    extremes,
+    open_folder,
+    refuse_confusion,
+    write_confusion,
+    write_images,
+)
 from segtrain.training.start.faults import FILE, left_out
 from segtrain.training.start.numerics import chosen_precision
 from segtrain.training.start.same_data import DAMAGED, list_file, read_list, rows_of
 from segtrain.training.start.user_objects import sharing_listings
 
 _SHOWN = 5  # worst images that are listed
-# A run counts as trained on these samples if there are more than _SURE x (1 + number by chance) matches.
+# A run counts as trained on these samples if there are more than _SURE x (1 + number by chance)
+# matches.
 _SURE = 3
 
 
@@ -52,10 +59,11 @@ def score(
     items: Any = None,
     module: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes files.
+    """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and
+    writes files.
 
-    The arguments are those of ``segtrain.evaluate``; ``items``: its ``data`` if that is a dataset, ``module``: its
-    ``model``.
+    The arguments are those of ``segtrain.evaluate``; ``items``: its ``data`` if that is a dataset,
+    ``module``: its ``model``.
     """
     if confusion:
         refuse_confusion(confusion)
@@ -68,7 +76,10 @@ def score(
         skipped = left_out(run_dir, dataset)
         dataset = without(dataset, skipped)
         if skipped and not quiet and not cluster.rank:
-            say(f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: {run_dir / FILE}")
+            say(
+                f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: "
+                f"{run_dir / FILE}"
+            )
         refuse_void(dataset)
         if images and not cluster.rank:
             open_folder(images)
@@ -88,7 +99,10 @@ def score(
             extremes=extremes(config) if images else 0,
         )
     flips = flip_finding("eval.flip" if config.eval.flip else "", dataset.labels)
-    caveats = (*label_warnings(labels.names, result.scores.pixels), *_trained_on(run_dir, dataset, trained))
+    caveats = (
+        *label_warnings(labels.names, result.scores.pixels),
+        *_trained_on(run_dir, dataset, trained),
+    )
     caveats += tuple(finding.text() for finding in flips)
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
     if not cluster.rank:
@@ -99,13 +113,18 @@ def score(
             lines.append(f"written into {images}: {', '.join(written)}\n")
         if confusion:
             write_confusion(confusion, result.confusion.tolist(), labels.names)
-            lines.append(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
+            lines.append(
+                f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n"
+            )
         if not quiet:
             say(result.scores.table(labels.names))
             say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
             for line in lines:
                 say(line)
-            say(f"mIoU {100 * result.scores.miou:.2f}%{of_classes(result.scores.pixels)}  {result.protocol['line']}")
+            say(
+                f"mIoU {100 * result.scores.miou:.2f}%{of_classes(result.scores.pixels)}  "
+                f"{result.protocol['line']}"
+            )
             for text in caveats:
                 say(f"warning: {dataset.split}: {text}")
     return {
@@ -126,12 +145,18 @@ def _refuse_unread(overrides: list[str]) -> None:
         for name in values if isinstance(values, dict) else [""]:
             key = f"{section}.{name}".rstrip(".")
             if key in fields() and key not in keys_with("eval"):
-                text = f"{key} has no effect on an evaluation: leave it out, or give it to segtrain train"
+                text = (
+                    f"{key} has no effect on an evaluation: leave it out, or give it to "
+                    "segtrain train"
+                )
                 raise ConfigError(text, code="setting-not-for-eval", key=key)
 
 
-def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]) -> Dataset:
-    """The split to score. Raises ConfigError if the run used a dataset from Python, and none was passed.
+def _dataset(
+    run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]
+) -> Dataset:
+    """The split to score. Raises ConfigError if the run used a dataset from Python, and none was
+    passed.
 
     Raises DataError if the number of classes differs.
     """
@@ -140,13 +165,17 @@ def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, over
         dataset = own_dataset(items, labels, config.data.split)
     elif own and not any(word.lstrip("-").startswith("data.") for word in overrides):
         call = f"segtrain.evaluate({str(run_dir)!r}, data={own.rpartition('.')[2]}(...))"
-        text = f"{run_dir} was scored on a {own} from Python: pass one, as in {call}, or set data.layout and data.root"
+        text = (
+            f"{run_dir} was scored on a {own} from Python: pass one, as in {call}, or set "
+            "data.layout and data.root"
+        )
         raise ConfigError(text, code="own-data-missing", data=own)
     else:
         dataset = open_dataset(config.data, config.data.split)
     if dataset.labels.num_classes != labels.num_classes:
         raise DataError(
-            f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was trained on "
+            f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was "
+            "trained on "
             f"{labels.num_classes}: score it on data with the same classes",
             code="class-count-differs",
             found=dataset.labels.num_classes,
@@ -160,19 +189,31 @@ def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
     count = trained_on(run_dir, dataset, dataset.split == trained.data.train_split)
     if not count:
         return []
-    images = "these images" if count == len(dataset) else f"at least {count:,} of these {len(dataset):,} images"
-    return [f"by names and sizes, the run was trained on {images}: the score says little about new images"]
+    images = (
+        "these images"
+        if count == len(dataset)
+        else f"at least {count:,} of these {len(dataset):,} images"
+    )
+    return [
+        (
+            f"by names and sizes, the run was trained on {images}: the score says little about "
+            "new images"
+        )
+    ]
 
 
 def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
-    """Count the samples of ``dataset`` that the run was trained on, by names and file sizes; 0 if that is unknown.
+    """Count the samples of ``dataset`` that the run was trained on, by names and file sizes; 0 if
+    that is unknown.
 
-    ``same_split``: ``dataset`` has the name of the split that was trained on. If all samples with a common name then
-    have equal sizes, they all count. Otherwise, other images may have the same names, so there must be clearly more
-    matches than by chance. Samples whose sizes the run has not recorded do not count. Raises DataError for a missing
-    file.
+    ``same_split``: ``dataset`` has the name of the split that was trained on. If all samples with a
+    common name then have equal sizes, they all count. Otherwise, other images may have the same
+    names, so there must be clearly more matches than by chance. Samples whose sizes the run has not
+    recorded do not count. Raises DataError for a missing file.
     """
-    mine = {name: (image, mask) for name, image, mask, _ in rows_of(dataset, dataset.stamps()[:, :, 0])}
+    mine = {
+        name: (image, mask) for name, image, mask, _ in rows_of(dataset, dataset.stamps()[:, :, 0])
+    }
     sizes: Counter[int] = Counter()
     named = found = 0
     try:
@@ -182,7 +223,8 @@ def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
             found += mine.get(name) == (image, mask)
     except DAMAGED:
         return 0
-    if not dataset.root or (same_split and found == named):  # generated samples have no files: names identify them
+    # generated samples have no files: names identify them
+    if not dataset.root or (same_split and found == named):
         return found
     by_chance = named * sum(count * count for count in sizes.values()) / max(1, sizes.total()) ** 2
     return found if found > _SURE * (1 + by_chance) else 0

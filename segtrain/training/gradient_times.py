@@ -1,4 +1,6 @@
-"""When each gradient is ready in the backward pass, measured in the second step of a run for `segtrain plan`."""
+"""When each gradient is ready in the backward pass, measured in the second step of a run for
+`segtrain plan`.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ UNSHARDED = ("single", "ddp", "smddp")  # strategies whose parameters are those 
 class GradientTimes:
     """Hooks on the network of one rank for one step. Its last micro-batch counts.
 
-    On a GPU, the marks are events on its stream, for which the host never waits. On a CPU, they are the CPU time of the
-    thread, which other programs do not change. ``mark``: makes a mark, in place of these.
+    On a GPU, the marks are events on its stream, for which the host never waits. On a CPU, they are
+    the CPU time of the thread, which other programs do not change. ``mark``: makes a mark, in place
+    of these.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device, mark: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, network: nn.Module, device: torch.device, mark: Callable[[], Any] | None = None
+    ) -> None:
         self._mark = mark or (_event if device.type == "cuda" else time.thread_time)
         self._begin: Any = None
-        self._marks: dict[int, tuple[float, Any]] = {}  # id of a parameter -> bytes and mark, in the order of the pass
+        # id of a parameter -> bytes and mark, in the order of the pass
+        self._marks: dict[int, tuple[float, Any]] = {}
         self._handles = [network.register_forward_hook(self._forward_done)]
         for parameter in network.parameters():
             if parameter.requires_grad:
@@ -33,14 +39,18 @@ class GradientTimes:
         self._marks.clear()
 
     def _made(self, parameter: Tensor) -> None:
-        self._marks[id(parameter)] = float(parameter.numel() * parameter.element_size()), self._mark()
+        self._marks[id(parameter)] = (
+            float(parameter.numel() * parameter.element_size()),
+            self._mark(),
+        )
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
 
     def rows(self) -> dict[str, list[float]] | None:
-        """``bytes`` of each gradient, and the share of the backward pass after which it is ``ready``.
+        """``bytes`` of each gradient, and the share of the backward pass after which it is
+        ``ready``.
 
         None: the device has not come that far. Empty if nothing is known.
         """

@@ -1,7 +1,9 @@
-"""Forward, loss, and backward of a step as CUDA graphs, which the host launches instead of each of their kernels.
+"""Forward, loss, and backward of a step as CUDA graphs, which the host launches instead of each of
+their kernels.
 
-A graph repeats the same kernels on the same memory, so batches are copied to where it reads them. What the host decides
-in each step (learning rate, seed of dropout, votes, the update) stays outside.
+A graph repeats the same kernels on the same memory, so batches are copied to where it reads them.
+What the host decides in each step (learning rate, seed of dropout, votes, the update) stays
+outside.
 """
 
 from __future__ import annotations
@@ -36,26 +38,34 @@ class _Captured:
 
 
 class StepGraphs:
-    """``step.gradients`` for one micro-batch on one GPU, with a pair of CUDA graphs for each crop size.
+    """``step.gradients`` for one micro-batch on one GPU, with a pair of CUDA graphs for each crop
+    size.
 
-    All graphs share one pool of memory, because they never run at the same time. It stays reserved for the whole run.
+    All graphs share one pool of memory, because they never run at the same time. It stays reserved
+    for the whole run.
     """
 
     def __init__(self, learner: Learner, strategy: Strategy, aux_weight: float) -> None:
         self._learner, self._strategy, self._aux_weight = learner, strategy, aux_weight
-        # Warm-up and capture use one stream, because autograd remembers on which one a gradient is accumulated.
+        # Warm-up and capture use one stream, because autograd remembers on which one a gradient is
+        # accumulated.
         self._stream = torch.cuda.Stream(strategy.device)
         self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[Size, _Captured] = {}
         self._parameters = learner.parameters
 
     def capture(self, images: int, size: Size, colors: bool) -> None:
-        """Capture the graphs for ``images`` images of ``size`` (height, width), by passes over noise without effect.
+        """Capture the graphs for ``images`` images of ``size`` (height, width), by passes over
+        noise without effect.
 
-        ``colors``: with color jitter. Raises ConfigError if something in the step cannot be captured.
+        ``colors``: with color jitter. Raises ConfigError if something in the step cannot be
+        captured.
         """
         buffers = list(self._learner.plain.buffers())
-        before, current = [buffer.clone() for buffer in buffers], torch.cuda.current_stream(self._strategy.device)
+        before, current = (
+            [buffer.clone() for buffer in buffers],
+            torch.cuda.current_stream(self._strategy.device),
+        )
         batch = noise(self._learner, images, size, self._strategy.device, colors)
         self._stream.wait_stream(current)
         try:
@@ -63,7 +73,8 @@ class StepGraphs:
                 for _ in range(WARM):
                     self._pass(batch, Tensor.backward)
                     self._drop()
-                # As torch.cuda.graph does. A graph takes new memory, and cannot use what the passes before it left.
+                # As torch.cuda.graph does. A graph takes new memory, and cannot use what the passes
+                # before it left.
                 torch.cuda.synchronize()
                 gc.collect()
                 torch.cuda.empty_cache()
@@ -72,7 +83,8 @@ class StepGraphs:
             raise
         except RuntimeError as error:
             raise ConfigError(
-                f"train.cuda_graph=true: a step of this network and loss cannot be captured as a CUDA graph "
+                "train.cuda_graph=true: a step of this network and loss cannot be captured as a "
+                "CUDA graph "
                 f"({str(error).splitlines()[0]}): set it to false",
                 code="cuda-graph-impossible",
                 key="train.cuda_graph",
@@ -101,7 +113,8 @@ class StepGraphs:
         try:
             share = self._pass(batch, turn)
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # no call of CUDA works before the capture has ended
+            # no call of CUDA works before the capture has ended
+            with contextlib.suppress(RuntimeError):
                 running.capture_end()
             raise
         return _Captured(batch, forward, backward, share, [p.grad for p in self._parameters])
@@ -129,8 +142,12 @@ class StepGraphs:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def gradients(self, batch: Batch, *, seed: int, votes: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
-        """As ``step.gradients``. The share of the loss and the gradients are valid until the next call."""
+    def gradients(
+        self, batch: Batch, *, seed: int, votes: Tensor, clock: Clock
+    ) -> tuple[Tensor, Tensor]:
+        """As ``step.gradients``. The share of the loss and the gradients are valid until the next
+        call.
+        """
         captured = self._captured[(batch.masks.shape[1], batch.masks.shape[2])]
         with clock("device"):
             for name in ("images", "masks", "looks"):
@@ -146,10 +163,14 @@ class StepGraphs:
         return captured.share, votes
 
 
-def noise(learner: Learner, images: int, size: Size, device: torch.device, colors: bool = False) -> Batch:
+def noise(
+    learner: Learner, images: int, size: Size, device: torch.device, colors: bool = False
+) -> Batch:
     """A batch of random pixels and labels on the device."""
     levels = torch.randint(256, (images, *size, 3), dtype=torch.uint8, device=device)
-    masks = torch.randint(learner.criterion.num_classes, (images, *size), dtype=torch.uint8, device=device)
+    masks = torch.randint(
+        learner.criterion.num_classes, (images, *size), dtype=torch.uint8, device=device
+    )
     looks = torch.zeros((images, COLOR_BYTES), dtype=torch.uint8, device=device) if colors else None
     none = torch.zeros(0).long().numpy()
     return Batch(levels, masks, none, none, looks)
@@ -163,7 +184,10 @@ def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> No
     if strategy.device.type != "cuda":
         why = "it needs a GPU"
     elif strategy.name != "single":
-        why = f"it needs one process, not {strategy.name} on {strategy.world_size} (train.compile takes several)"
+        why = (
+            f"it needs one process, not {strategy.name} on {strategy.world_size} "
+            "(train.compile takes several)"
+        )
     elif own_criterion:
         why = "a loss that was passed to segtrain.train waits for the GPU in each step"
     if why:

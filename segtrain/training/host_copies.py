@@ -16,22 +16,28 @@ ALIGNED = 64  # bytes
 
 
 def copy_to_host(value: Tensor) -> tuple[Tensor, Any]:
-    """A copy of ``value`` on the host, and the event after which it is there (None on a CPU, where it is there now)."""
+    """A copy of ``value`` on the host, and the event after which it is there (None on a CPU, where
+    it is there now).
+    """
     if value.device.type != "cuda":
         return value, None
-    home = torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+    home = torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(
+        value, non_blocking=True
+    )
     arrived = torch.cuda.Event()
     arrived.record()
     return home, arrived
 
 
 class HostCopies:
-    """Copies tensors to page-locked memory on a CUDA stream of its own: ``take`` each of them, then ``start``.
+    """Copies tensors to page-locked memory on a CUDA stream of its own: ``take`` each of them, then
+    ``start``.
 
-    The next update of the weights must come after ``before_update``, which lets the GPU, not the host, wait for the
-    copies. A tensor that changes between updates must be cloned before it is taken. The memory is as large as all taken
-    tensors, and is used again after each ``start``, so the previous copies must not be needed any more. If the host
-    cannot lock so much memory, the remaining tensors are copied at once, which waits, and ``say`` is called once.
+    The next update of the weights must come after ``before_update``, which lets the GPU, not the
+    host, wait for the copies. A tensor that changes between updates must be cloned before it is
+    taken. The memory is as large as all taken tensors, and is used again after each ``start``, so
+    the previous copies must not be needed any more. If the host cannot lock so much memory, the
+    remaining tensors are copied at once, which waits, and ``say`` is called once.
     """
 
     def __init__(self, device: torch.device, say: Callable[[str], None]) -> None:
@@ -46,9 +52,14 @@ class HostCopies:
     def take(self, value: Any) -> Any:
         """The copy, whose values are there when ``wait`` returns.
 
-        A sharded tensor is gathered and copied at once, because all of them together may not fit the GPU.
+        A sharded tensor is gathered and copied at once, because all of them together may not fit
+        the GPU.
         """
-        if not isinstance(value, Tensor) or value.device != self._device or hasattr(value, "full_tensor"):
+        if (
+            not isinstance(value, Tensor)
+            or value.device != self._device
+            or hasattr(value, "full_tensor")
+        ):
             return whole_cpu(value)
         room = self._room(value.numel() * value.element_size())
         if room is None:
@@ -80,7 +91,9 @@ class HostCopies:
         self._copied.synchronize()
 
     def _room(self, size: int) -> Tensor | None:
-        """``size`` bytes of page-locked memory, a storage of their own; None if there is not so much."""
+        """``size`` bytes of page-locked memory, a storage of their own; None if there is not so
+        much.
+        """
         while True:
             while self._chunk < len(self._chunks):
                 chunk = self._chunks[self._chunk]
@@ -100,6 +113,7 @@ class HostCopies:
             held = sum(chunk.size for chunk in self._chunks) / 2**20
             self._say(
                 f"warning: only {held:.0f} MiB of memory could be page-locked for checkpoints "
-                f"({str(error).splitlines()[0]}): training waits while the rest of each checkpoint is copied"
+                f"({str(error).splitlines()[0]}): training waits while the rest of each "
+                "checkpoint is copied"
             )
             return False

@@ -1,4 +1,6 @@
-"""One context for what runs beside the training loop: workers, spans, traces, stacks, and the watchdog."""
+"""One context for what runs beside the training loop: workers, spans, traces, stacks, and the
+watchdog.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from segtrain.training.session import Session
 from segtrain.training.start.oversubscription import oversubscription_slowdown
 from segtrain.training.start.warmup import compile_ahead, settle_buckets
 
-# The share of a float32 gradient's bytes that parallel.compress sends; powersgd sends so little that it counts as 0.
+# The share of a float32 gradient's bytes that parallel.compress sends; powersgd sends so little
+# that it counts as 0.
 SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
 
 
@@ -40,9 +43,18 @@ def clock_of(device: torch.device) -> Clock:
 
 
 @contextlib.contextmanager
-def instruments(session: Session, loader: TrainLoader, clock: Clock) -> Iterator[Callable[[int], None]]:
-    """Run everything beside the loop. Yields a function to call after each step, with the number of steps done."""
-    with session.pool, loader, _recording(session, clock, loader) as on_step_end, _watching(session, clock):
+def instruments(
+    session: Session, loader: TrainLoader, clock: Clock
+) -> Iterator[Callable[[int], None]]:
+    """Run everything beside the loop. Yields a function to call after each step, with the number of
+    steps done.
+    """
+    with (
+        session.pool,
+        loader,
+        _recording(session, clock, loader) as on_step_end,
+        _watching(session, clock),
+    ):
         yield on_step_end
 
 
@@ -53,7 +65,9 @@ def compile_first(session: Session, loader: TrainLoader) -> None:
         return
     images = {part.stop - part.start for part in loader.parts}
     twice = config.train.accumulate > 1 and session.learner.criterion.needs_logits
-    compile_ahead(session.learner, session.strategy, images, _sizes(session), _used_heads(session), twice)
+    compile_ahead(
+        session.learner, session.strategy, images, _sizes(session), _used_heads(session), twice
+    )
 
 
 def graphs_first(session: Session, loader: TrainLoader) -> StepGraphs | None:
@@ -69,7 +83,9 @@ def graphs_first(session: Session, loader: TrainLoader) -> StepGraphs | None:
 
 def _sizes(session: Session) -> list[Size]:
     """The sizes of the crops of the steps to come, without repetitions."""
-    return list(dict.fromkeys(crop for until, crop, _ in session.plan.crops if until > session.state.step))
+    return list(
+        dict.fromkeys(crop for until, crop, _ in session.plan.crops if until > session.state.step)
+    )
 
 
 def _used_heads(session: Session) -> int | None:
@@ -77,11 +93,20 @@ def _used_heads(session: Session) -> int | None:
 
 
 def first_batch(session: Session, loader: TrainLoader) -> None:
-    """Wait until the first batch is ready. In a resumed run, DDP arranges its buckets meanwhile. A collective."""
-    config, plan, strategy, step = session.config, session.plan, session.strategy, session.state.step
+    """Wait until the first batch is ready. In a resumed run, DDP arranges its buckets meanwhile. A
+    collective.
+    """
+    config, plan, strategy, step = (
+        session.config,
+        session.plan,
+        session.strategy,
+        session.state.step,
+    )
     if step:
         images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
-        settle_buckets(session.learner, strategy, images, plan.crop_and_scale(step)[0], _used_heads(session))
+        settle_buckets(
+            session.learner, strategy, images, plan.crop_and_scale(step)[0], _used_heads(session)
+        )
     loader.first()
     workers = plan.worker_count
     if config.data.helpers != "ray-data":  # whose workers only copy
@@ -89,18 +114,23 @@ def first_batch(session: Session, loader: TrainLoader) -> None:
 
 
 @contextlib.contextmanager
-def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[Callable[[int], None]]:
+def _recording(
+    session: Session, clock: Clock, loader: TrainLoader
+) -> Iterator[Callable[[int], None]]:
     """Write this rank's spans, and traces and stacks on demand.
 
-    With log.spans=false it writes none of them: `segtrain profile` requests traces and stacks, but it finds the ranks
-    only by their spans.
+    With log.spans=false it writes none of them: `segtrain profile` requests traces and stacks, but
+    it finds the ranks only by their spans.
     """
     config, strategy, learner = session.config, session.strategy, session.learner
     if not config.log.spans:
         yield lambda done: clock.forget()
         return
     cluster = strategy.cluster
-    images, size = [part.stop - part.start for part in loader.parts], session.plan.crop_and_scale(session.state.step)[0]
+    images, size = (
+        [part.stop - part.start for part in loader.parts],
+        session.plan.crop_and_scale(session.state.step)[0],
+    )
     begin = Begin(
         rank=strategy.rank,
         host=socket.gethostname(),
@@ -112,7 +142,9 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
         batch_size=config.train.batch_size,
         accumulate=config.train.accumulate,
         bytes_gradient=_bytes_gradient(learner.parameters, strategy),
-        crowded=oversubscription_slowdown(learner, strategy, config, size, max(images), session.output.screen.say),
+        crowded=oversubscription_slowdown(
+            learner, strategy, config, size, max(images), session.output.screen.say
+        ),
         machine=cluster.machine,
         gpu=torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else "",
     )
@@ -157,9 +189,16 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
 
 
 def _gradients(session: Session) -> Callable[[int], None]:
-    """What to call after each step. Rank 0 of a new run measures its second step for the event ``gradients``."""
+    """What to call after each step. Rank 0 of a new run measures its second step for the event
+    ``gradients``.
+    """
     strategy, learner = session.strategy, session.learner
-    if strategy.rank or strategy.name not in UNSHARDED or session.config.train.compile or session.state.step:
+    if (
+        strategy.rank
+        or strategy.name not in UNSHARDED
+        or session.config.train.compile
+        or session.state.step
+    ):
         return lambda done: None
     ready: GradientTimes | None = None
 
@@ -194,7 +233,8 @@ def _work(session: Session, loader: TrainLoader) -> Work:
 
 
 def _bucket(loader: TrainLoader) -> Callable[[], dict[str, Any] | None]:
-    """A function that returns the bucket requests since its last call, and the state of the read-ahead.
+    """A function that returns the bucket requests since its last call, and the state of the
+    read-ahead.
 
     It returns None if the process has made no request so far.
     """
@@ -208,20 +248,33 @@ def _bucket(loader: TrainLoader) -> Callable[[], dict[str, Any] | None]:
 
 
 def _shared(model: torch.nn.Module) -> dict[str, float] | None:
-    """Seconds of communication in DDP's last timed step, and those hidden by computation. None if DDP timed none."""
+    """Seconds of communication in DDP's last timed step, and those hidden by computation. None if
+    DDP timed none.
+    """
     seconds, hidden = ddp_times(model) or (0.0, 0.0)
-    return {"seconds": round(seconds, 6), "hidden": round(min(seconds, hidden), 6)} if seconds > 0 else None
+    return (
+        {"seconds": round(seconds, 6), "hidden": round(min(seconds, hidden), 6)}
+        if seconds > 0
+        else None
+    )
 
 
 def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) -> int:
     share = SENT.get(strategy.settings.compress, 0.0)
-    return int(share * sum(parameter.numel() * parameter.element_size() for parameter in parameters))
+    return int(
+        share * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    )
 
 
 @contextlib.contextmanager
 def _watching(session: Session, clock: Clock) -> Iterator[None]:
     """Run a watchdog that notices hangs of the ranks; none with log.hang_s=0."""
-    config, strategy, state, output = session.config, session.strategy, session.state, session.output
+    config, strategy, state, output = (
+        session.config,
+        session.strategy,
+        session.state,
+        session.output,
+    )
     limit = config.parallel.timeout_s
     hang_s = limit / 2 if config.log.hang_s == "auto" else float(config.log.hang_s)
     if not hang_s:

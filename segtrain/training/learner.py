@@ -1,4 +1,6 @@
-"""The network in training with its loss, optimizer and moving average, which are built, restored and saved together."""
+"""The network in training with its loss, optimizer and moving average, which are built, restored
+and saved together.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Learner:
     image_dtype: torch.dtype = torch.float32  # of the images that the network is given in training
 
     def micro(self, batch: Batch) -> Micro:
-        """The micro-batch with normalized images. They arrive on the device as uint8 and are converted there."""
+        """The micro-batch with normalized images. They arrive on the device as uint8 and are
+        converted there.
+        """
         images = normalize(
             batch.images,
             *normalization(self.plain),
@@ -73,8 +77,14 @@ class Learner:
 
     @property
     def own_loss(self) -> nn.Module:
-        """The loss that was passed in, if it is a module or a method of one; else an empty module."""
-        own = [getattr(term.mean, "__self__", term.mean) for term in self.criterion.terms if isinstance(term, OwnLoss)]
+        """The loss that was passed in, if it is a module or a method of one; else an empty
+        module.
+        """
+        own = [
+            getattr(term.mean, "__self__", term.mean)
+            for term in self.criterion.terms
+            if isinstance(term, OwnLoss)
+        ]
         return next((loss for loss in own if isinstance(loss, nn.Module)), nn.Identity())
 
 
@@ -91,23 +101,33 @@ def build_network(
 ) -> StartingNetwork:
     """The network with its first weights. A collective.
 
-    A resumed run has its own weights, so it needs neither the file nor the download that it began with.
+    A resumed run has its own weights, so it needs neither the file nor the download that it began
+    with.
     """
     settings = config.model
     torch.manual_seed(config.train.seed)  # the same weights on every rank
     if parts.model is None:
         pretrained = None if resumes else settings.encoder_weights
-        network = build_model(settings.model_copy(update={"encoder_weights": pretrained}), labels.num_classes)
+        network = build_model(
+            settings.model_copy(update={"encoder_weights": pretrained}), labels.num_classes
+        )
     else:
         network = as_seg_model(parts.model, labels.num_classes).train()
     if not config.loss.aux_weight:
         network.freeze_auxiliary()
     if config.train.deterministic and strategy.device.type == "cuda":
-        refuse_nondeterministic(network, settings.arch if parts.model is None else type(parts.model).__name__)
-    initial = starting_network(network, "" if resumes else settings.init, settings.freeze, labels.names, strategy)
+        refuse_nondeterministic(
+            network, settings.arch if parts.model is None else type(parts.model).__name__
+        )
+    initial = starting_network(
+        network, "" if resumes else settings.init, settings.freeze, labels.names, strategy
+    )
     origin = network.origin.changed(config.data)
     if initial and initial.origin and origin != initial.origin:
-        text = f"data.mean and data.std: {settings.init} was trained with {initial.origin.images()}: leave them out"
+        text = (
+            f"data.mean and data.std: {settings.init} was trained with "
+            f"{initial.origin.images()}: leave them out"
+        )
         raise ConfigError(text, code="normalization-differs", key="data.mean", found=settings.init)
     network.origin = origin
     return StartingNetwork(network, initial)
@@ -127,7 +147,9 @@ def build_learner(
     ``precision``: from ``set_numerics``.
     """
     on_gpu = strategy.device.type == "cuda"
-    channels_last = strategy.name != "fsdp" and wants_channels_last(config.train.channels_last, strategy.device)
+    channels_last = strategy.name != "fsdp" and wants_channels_last(
+        config.train.channels_last, strategy.device
+    )
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = strategy.wrap(network, lambda module: compiled(module, config.train.compile))
@@ -136,7 +158,11 @@ def build_learner(
         weights = torch.tensor(class_weights) if class_weights else None
         criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights)
     else:
-        own = parts.criterion.to(strategy.device) if isinstance(parts.criterion, nn.Module) else parts.criterion
+        own = (
+            parts.criterion.to(strategy.device)
+            if isinstance(parts.criterion, nn.Module)
+            else parts.criterion
+        )
         criterion = as_criterion(own, labels.num_classes, labels.ignore_index)
     # The parameters of the wrapped model, because fsdp has replaced the original ones.
     optimizer = build_optimizer(
@@ -149,7 +175,9 @@ def build_learner(
     if config.loss.upsample == "fused":
         refuse_fused(criterion, strategy.device)
     # The user's own loss is called on the whole micro-batch at once, not image by image.
-    full_logits = config.loss.full_logits or any(isinstance(term, OwnLoss) for term in criterion.terms)
+    full_logits = config.loss.full_logits or any(
+        isinstance(term, OwnLoss) for term in criterion.terms
+    )
     return Learner(
         model=model,
         plain=plain,
@@ -157,44 +185,64 @@ def build_learner(
         optimizer=optimizer,
         ema=Ema(plain, config.optim.ema) if config.optim.ema else None,
         scaler=LossScaler(precision == "fp16", strategy.device),
-        precision=Precision(strategy.device.type, precision, full_logits, config.loss.stride, config.loss.upsample),
+        precision=Precision(
+            strategy.device.type, precision, full_logits, config.loss.stride, config.loss.upsample
+        ),
         channels_last=channels_last,
-        # Our networks begin with a convolution, for which autocast would round the images in another pass.
+        # Our networks begin with a convolution, for which autocast would round the images in
+        # another pass.
         image_dtype=(on_gpu and parts.model is None and AUTOCAST[precision]) or torch.float32,
     )
 
 
-def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strategy, source: str) -> None:
-    """Load weights, optimizer state, and moving averages from a checkpoint of the run folder ``source``.
+def restore_learner(
+    learner: Learner, saved: Mapping[str, Any], strategy: Strategy, source: str
+) -> None:
+    """Load weights, optimizer state, and moving averages from a checkpoint of the run folder
+    ``source``.
 
-    Raises CheckpointError, or ConfigError with PowerSGD, whose state is not saved: on each rank, it is as large as the
-    gradients.
+    Raises CheckpointError, or ConfigError with PowerSGD, whose state is not saved: on each rank, it
+    is as large as the gradients.
     """
     if strategy.settings.compress == "powersgd":
         raise ConfigError(
-            f"{source}: parallel.compress=powersgd keeps unsent gradients in the memory of each rank, and no "
-            "checkpoint has them, so this run cannot go on as it would have: set parallel.compress to none, fp16, "
+            f"{source}: parallel.compress=powersgd keeps unsent gradients in the memory of each "
+            "rank, and no "
+            "checkpoint has them, so this run cannot go on as it would have: set "
+            "parallel.compress to none, fp16, "
             "or bf16, or begin again with another out=FOLDER",
             code="compression-cannot-resume",
             run=source,
             found="powersgd",
         )
     ema = learner.ema
-    checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, ema.shadow if ema else None)
+    checkpoint.refuse_foreign(
+        saved, learner.plain.state_dict(), source, ema.shadow if ema else None
+    )
     weights = {**saved["model"], **saved["buffers"]}
     load_full_state(learner.model, learner.optimizer, weights, saved["optimizer"])
     load_state(learner.own_loss, saved["criterion"])
     if ema is not None:
-        fill(ema.shadow, {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()})
-    # Each rank gets its own batch-norm statistics back; with another number of ranks, it keeps their mean.
+        fill(
+            ema.shadow,
+            {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()},
+        )
+    # Each rank gets its own batch-norm statistics back; with another number of ranks, it keeps
+    # their mean.
     buffers, of_ranks = _statistics(learner), saved.get("buffers_of_ranks")
-    if of_ranks is not None and of_ranks.shape == (strategy.world_size, sum(b.numel() for b in buffers)):
+    if of_ranks is not None and of_ranks.shape == (
+        strategy.world_size,
+        sum(b.numel() for b in buffers),
+    ):
         _fill(buffers, of_ranks[strategy.rank].to(buffers[0].device))
     learner.scaler.load_state_dict(saved["scaler"])
 
 
-def learner_state(learner: Learner, strategy: Strategy, take: Callable[[Any], Any] | None = None) -> dict[str, Any]:
-    """The state that ``restore_learner`` loads, as unsharded tensors, copied by ``take``. A collective.
+def learner_state(
+    learner: Learner, strategy: Strategy, take: Callable[[Any], Any] | None = None
+) -> dict[str, Any]:
+    """The state that ``restore_learner`` loads, as unsharded tensors, copied by ``take``. A
+    collective.
 
     ``take``: see ``full_state``. The numbers of the loss scale are tensors, too: see ``as_saved``.
     """
@@ -217,18 +265,25 @@ def learner_state(learner: Learner, strategy: Strategy, take: Callable[[Any], An
 
 
 def as_saved(content: dict[str, Any]) -> dict[str, Any]:
-    """``learner_state`` as checkpoints have it, when the copies are there: the loss scale as numbers."""
+    """``learner_state`` as checkpoints have it, when the copies are there: the loss scale as
+    numbers.
+    """
     return {**content, "scaler": {name: value.item() for name, value in content["scaler"].items()}}
 
 
 def _statistics(learner: Learner) -> list[Tensor]:
-    """Running means and variances of batch norm, their moving averages, and float buffers of the user's own loss.
+    """Running means and variances of batch norm, their moving averages, and float buffers of the
+    user's own loss.
 
     Those of a frozen encoder are left out, because they are the same on all ranks.
     """
     model, ema = learner.plain, learner.ema
-    still = {id(b) for part in model.encoder_parts() for b in part.buffers()} if model.frozen else set()
-    found = {name: b for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still}
+    still = (
+        {id(b) for part in model.encoder_parts() for b in part.buffers()} if model.frozen else set()
+    )
+    found = {
+        name: b for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still
+    }
     shadow = ema.shadow if ema is not None else {}
     of_loss = [buffer for buffer in learner.own_loss.buffers() if buffer.is_floating_point()]
     return [*found.values(), *(shadow[name] for name in found if name in shadow), *of_loss]
@@ -242,11 +297,13 @@ def _fill(buffers: list[Tensor], flat: Tensor) -> None:
 
 @contextlib.contextmanager
 def mean_buffers(learner: Learner, strategy: Strategy) -> Iterator[Tensor | None]:
-    """Replace batch-norm statistics by their mean over ranks while the context lasts, to save or score the model.
+    """Replace batch-norm statistics by their mean over ranks while the context lasts, to save or
+    score the model.
 
-    Yields the statistics of each rank, float64 (world_size, numbers), or None for one rank. Afterwards each rank has
-    its own statistics again. The mean is the same as if the ranks had averaged their statistics after every step,
-    because running statistics are linear in the statistics of the batches. A collective.
+    Yields the statistics of each rank, float64 (world_size, numbers), or None for one rank.
+    Afterwards each rank has its own statistics again. The mean is the same as if the ranks had
+    averaged their statistics after every step, because running statistics are linear in the
+    statistics of the batches. A collective.
     """
     buffers = _statistics(learner)
     if strategy.world_size == 1 or not buffers:

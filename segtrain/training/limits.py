@@ -1,7 +1,8 @@
-"""The guard of train.deadline and train.budget: it ends a run in time for a last checkpoint, and says so early.
+"""The guard of train.deadline and train.budget: it ends a run in time for a last checkpoint, and
+says so early.
 
-A limit holds for the whole run: what earlier processes have taken counts, by the journal. Rank 0 decides, and its vote
-ends all ranks after the same step.
+A limit holds for the whole run: what earlier processes have taken counts, by the journal. Rank 0
+decides, and its vote ends all ranks after the same step.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ WINDOWS = 20  # log windows over which the time of a step is measured
 class Limit:
     """The tighter one of the deadline and the budget.
 
-    ``name``: as in "train.deadline=2h". ``whole_s``: seconds of this process if nothing was spent before. ``left_s``:
-    seconds for this process. ``spent``: before this process. ``rate``: dollars per second of all machines; None:
-    unknown.
+    ``name``: as in "train.deadline=2h". ``whole_s``: seconds of this process if nothing was spent
+    before. ``left_s``: seconds for this process. ``spent``: before this process. ``rate``: dollars
+    per second of all machines; None: unknown.
     """
 
     name: str
@@ -66,7 +67,15 @@ def limit_of(config: Config, cluster: Cluster, before: Spent) -> Limit | None:
     found = []
     if config.train.deadline:
         whole = seconds_of(config.train.deadline) or 0.0
-        found.append(Limit(f"train.deadline={config.train.deadline}", whole, whole - before.seconds, before, rate))
+        found.append(
+            Limit(
+                f"train.deadline={config.train.deadline}",
+                whole,
+                whole - before.seconds,
+                before,
+                rate,
+            )
+        )
     if config.train.budget and rate:
         whole = (dollars_of(config.train.budget) or 0.0) / rate
         left = whole - (before.dollars or 0.0) / rate
@@ -77,13 +86,15 @@ def limit_of(config: Config, cluster: Cluster, before: Spent) -> Limit | None:
 def open_limit(config: Config, strategy: Strategy, begun: float) -> Limit | None:
     """The limit of this process, on rank 0. A collective if a limit is set.
 
-    ``begun``: Unix time at which the process began. Raises ConfigError on every rank if the price is unknown, or if
-    nothing is left.
+    ``begun``: Unix time at which the process began. Raises ConfigError on every rank if the price
+    is unknown, or if nothing is left.
     """
     if not (config.train.deadline or config.train.budget):
         return None
     refuse_budget(config, strategy.cluster.machine)
-    return on_every_rank(strategy, lambda: _remaining(config, strategy, begun) if strategy.rank == 0 else None)
+    return on_every_rank(
+        strategy, lambda: _remaining(config, strategy, begun) if strategy.rank == 0 else None
+    )
 
 
 def _remaining(config: Config, strategy: Strategy, begun: float) -> Limit | None:
@@ -94,9 +105,14 @@ def _remaining(config: Config, strategy: Strategy, begun: float) -> Limit | None
     used = before.seconds and limit and limit.left_s <= time.time() - begun + CLOSING_S
     if limit and used and not finished(journal):
         key = limit.name.partition("=")[0]
-        took = f"{duration(before.seconds)} and ${before.dollars:,.2f}" if limit.rate else duration(before.seconds)
+        took = (
+            f"{duration(before.seconds)} and ${before.dollars:,.2f}"
+            if limit.rate
+            else duration(before.seconds)
+        )
         raise ConfigError(
-            f"{limit.name} is used up: the run in {config.run_place} has taken {took}: set a larger {key} to go "
+            f"{limit.name} is used up: the run in {config.run_place} has taken {took}: set a "
+            f"larger {key} to go "
             "on from its newest checkpoint",
             code="limit-used-up",
             key=key,
@@ -108,9 +124,10 @@ def _remaining(config: Config, strategy: Strategy, begun: float) -> Limit | None
 class Guard:
     """Decides on rank 0 when a run must end, and predicts it.
 
-    ``images``: of an evaluation. ``begun``: seconds that the process has taken already. ``written_s``: returns the most
-    seconds so far from the moment when the loop continues after a checkpoint until it is written and uploaded. ``say``
-    takes a sentence, ``note`` the fields of the event ``limit``.
+    ``images``: of an evaluation. ``begun``: seconds that the process has taken already.
+    ``written_s``: returns the most seconds so far from the moment when the loop continues after a
+    checkpoint until it is written and uploaded. ``say`` takes a sentence, ``note`` the fields of
+    the event ``limit``.
     """
 
     def __init__(
@@ -125,7 +142,13 @@ class Guard:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit, self.reached = limit, False
-        self._plan, self._images, self._written_s, self._say, self._note = plan, images, written_s, say, note
+        self._plan, self._images, self._written_s, self._say, self._note = (
+            plan,
+            images,
+            written_s,
+            say,
+            note,
+        )
         self._now, self._begin = now, now() - begun
         self._eval_s: list[float] = []
         self._save_s: list[float] = []
@@ -145,10 +168,14 @@ class Guard:
         self._save_s.append(seconds)
 
     def over(self, step: int, delay: int) -> bool:
-        """Whether the run must end. Call it before each step; the ranks end ``delay`` steps later."""
+        """Whether the run must end. Call it before each step; the ranks end ``delay`` steps
+        later.
+        """
         if not self.reached:
             until = min(self._plan.steps, step + delay + 1)
-            self.reached = self.taken_s + self._needed(step, until) + self.reserve_s >= self.limit.left_s
+            self.reached = (
+                self.taken_s + self._needed(step, until) + self.reserve_s >= self.limit.left_s
+            )
             if self.reached:
                 self._record("reached", step, step, f"{self.limit.name} is reached")
         return self.reached
@@ -159,7 +186,9 @@ class Guard:
         return SPARE * (max(self._save_s, default=0.0) + self._written_s()) + CLOSING_S
 
     def logged(self, step: int) -> None:
-        """Predict the end, and say it if it is new. Call it at each log line, after ``step`` steps."""
+        """Predict the end, and say it if it is new. Call it at each log line, after ``step``
+        steps.
+        """
         self._marks.append((step, self.taken_s - sum(self._eval_s) - sum(self._save_s)))
         if len(self._marks) < 2 or self.reached:
             return
@@ -190,13 +219,17 @@ class Guard:
         """
         left = self.limit.left_s - self.taken_s - self.reserve_s
         steps = range(step, self._plan.steps + 1)
-        return steps[max(0, bisect_right(steps, left, key=lambda until: self._needed(step, until, 1)) - 1)]
+        return steps[
+            max(0, bisect_right(steps, left, key=lambda until: self._needed(step, until, 1)) - 1)
+        ]
 
     def took(self) -> tuple[float, float | None]:
         """Seconds and dollars of the whole run so far; dollars are None without a price."""
         before, rate = self.limit.spent, self.limit.rate
-        known = rate is not None and before.dollars is not None
-        return before.seconds + self.taken_s, before.dollars + self.taken_s * rate if known else None  # type: ignore[operator]
+        dollars = None
+        if rate is not None and before.dollars is not None:
+            dollars = before.dollars + self.taken_s * rate
+        return before.seconds + self.taken_s, dollars
 
     def _record(self, what: str, step: int, ends: int, text: str) -> None:
         seconds, dollars = self.took()
@@ -212,16 +245,22 @@ class Guard:
         )
 
     def _needed(self, step: int, until: int, pending: int = 0) -> float:
-        """Seconds from ``step`` to ``until``, with the evaluations and checkpoints that are due between them.
+        """Seconds from ``step`` to ``until``, with the evaluations and checkpoints that are due
+        between them.
 
         ``pending``: 1 if those of ``step`` itself are still to come.
         """
         plan, last = self._plan, until == self._plan.steps
-        evals, saves = (_due(step - pending, until, every, last) for every in (plan.eval_every, plan.save_every))
+        evals, saves = (
+            _due(step - pending, until, every, last) for every in (plan.eval_every, plan.save_every)
+        )
         pixel_s = self._pixel_s()
         train = pixel_s * self._pixels(step, until)
         # Until an evaluation was measured, an image counts as much there as in training.
-        evaluation_s = _mean(self._eval_s) or pixel_s * self._pixels(step, step + 1) / plan.batch_size * self._images
+        evaluation_s = (
+            _mean(self._eval_s)
+            or pixel_s * self._pixels(step, step + 1) / plan.batch_size * self._images
+        )
         return train + evals * evaluation_s + saves * _mean(self._save_s)
 
     def _pixel_s(self) -> float:
@@ -232,7 +271,9 @@ class Guard:
         return (end - begin) / max(1, self._pixels(first, last))
 
     def _pixels(self, step: int, until: int) -> int:
-        """The pixels of one crop, summed over steps: with train.progressive, later steps take longer."""
+        """The pixels of one crop, summed over steps: with train.progressive, later steps take
+        longer.
+        """
         total, begin = 0, step
         for crop_until, (height, width), _ in self._plan.crops:
             end = until if crop_until >= self._plan.steps else min(until, crop_until)
@@ -246,5 +287,7 @@ def _mean(seconds: list[float]) -> float:
 
 
 def _due(step: int, until: int, every: int, last: bool) -> int:
-    """How many of the steps in (step, until] are multiples of ``every``, or the ``last`` one of the run."""
+    """How many of the steps in (step, until] are multiples of ``every``, or the ``last`` one of the
+    run.
+    """
     return until // every - step // every + (last and until > step and until % every > 0)

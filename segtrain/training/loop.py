@@ -18,7 +18,13 @@ from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
 from segtrain.parallel.collective import table
 from segtrain.parallel.strategy import Strategy
-from segtrain.training.instruments import clock_of, compile_first, first_batch, graphs_first, instruments
+from segtrain.training.instruments import (
+    clock_of,
+    compile_first,
+    first_batch,
+    graphs_first,
+    instruments,
+)
 from segtrain.training.output import finish, stop
 from segtrain.training.sentinel import Sentinel
 from segtrain.training.session import Session
@@ -27,7 +33,9 @@ from segtrain.training.step import Votes, gradients
 
 
 def run(session: Session, signals: list[int]) -> int:
-    """Train from the session's step to the last one, or until a signal or a limit. Returns the exit code."""
+    """Train from the session's step to the last one, or until a signal or a limit. Returns the exit
+    code.
+    """
     config, plan, state, strategy, learner = (
         session.config,
         session.plan,
@@ -51,7 +59,8 @@ def run(session: Session, signals: list[int]) -> int:
             batches = DeviceFeed(loader, strategy.device)
             first_batch(session, loader)
         for step in range(state.step, plan.steps):
-            # Every rank reads the sum of the votes of the same earlier step, so all ranks stop at the same step.
+            # Every rank reads the sum of the votes of the same earlier step, so all ranks stop at
+            # the same step.
             if votes.stop():
                 return stop(session, signals, votes.signaled)
 
@@ -65,9 +74,11 @@ def run(session: Session, signals: list[int]) -> int:
                 parameter.grad = None
             over = session.guard is not None and session.guard.over(step, votes.delay)
             own = votes.pack(len(signals), over, _digest(loaded) if config.log.digest else 0)
-            if config.train.compile == "reduce-overhead":  # the outputs of the last step may be overwritten now
+            # the outputs of the last step may be overwritten now
+            if config.train.compile == "reduce-overhead":
                 torch.compiler.cudagraph_mark_step_begin()
-            # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
+            # Forward, loss, and backward of each micro-batch, with one collective for the
+            # denominators of the loss.
             if graphs is None:
                 share, summed = gradients(
                     model,
@@ -82,11 +93,17 @@ def run(session: Session, signals: list[int]) -> int:
                     clock=clock,
                 )
             else:
-                share, summed = graphs.gradients(placed[0], seed=config.train.seed + step, votes=own, clock=clock)
+                share, summed = graphs.gradients(
+                    placed[0], seed=config.train.seed + step, votes=own, clock=clock
+                )
             votes.copy_to_host(summed)
             with clock("update"):
                 scaler.unscale_(parameters)
-                norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
+                norm = (
+                    clip_(parameters, config.optim.clip)
+                    if config.optim.clip or scaler.enabled
+                    else None
+                )
                 session.saver.before_update()
                 skipped = scaler.step(optimizer, norm)
                 if ema is not None:
@@ -96,7 +113,8 @@ def run(session: Session, signals: list[int]) -> int:
             state.step = step + 1
 
             last = state.step == plan.steps
-            if last or step == begun or state.step % config.log.every == 0:  # the first step of a process apart
+            # the first step of a process apart
+            if last or step == begun or state.step % config.log.every == 0:
                 with clock("log"):
                     _log(session, clock, share, summed, lr, state.step - logged)
                 logged = state.step
@@ -110,8 +128,8 @@ def run(session: Session, signals: list[int]) -> int:
 def _score_and_save(session: Session, clock: Clock, last: bool, first_save: int | None) -> None:
     """Evaluate, and write a checkpoint, when they are due.
 
-    Both are due at their intervals and after the last step. A checkpoint is also due at a new best score, and after
-    the step ``first_save``.
+    Both are due at their intervals and after the last step. A checkpoint is also due at a new best
+    score, and after the step ``first_save``.
     """
     step, plan, best = session.state.step, session.plan, False
     if last or step % plan.eval_every == 0:
@@ -125,10 +143,17 @@ def _score_and_save(session: Session, clock: Clock, last: bool, first_save: int 
 
 def _train_loader(session: Session) -> TrainLoader:
     """This rank's batches from the session's step on."""
-    config, plan, strategy, workers = session.config, session.plan, session.strategy, session.plan.worker_count
+    config, plan, strategy, workers = (
+        session.config,
+        session.plan,
+        session.strategy,
+        session.plan.worker_count,
+    )
     make: Callable[..., TrainLoader] = TrainLoader
     if session.helpers is not None:
-        make = partial(session.helpers.loader, session.output.screen.say, partial(on_rank_0, strategy))
+        make = partial(
+            session.helpers.loader, session.output.screen.say, partial(on_rank_0, strategy)
+        )
     return make(
         session.train,
         config.data,
@@ -151,7 +176,8 @@ def _train_loader(session: Session) -> TrainLoader:
 def _digest(batches: list[Batch]) -> int:
     """Checksum of the ids, epochs and pixels of these samples.
 
-    It is a sum over samples, so the total of all ranks does not depend on which rank has which sample.
+    It is a sum over samples, so the total of all ranks does not depend on which rank has which
+    sample.
     """
     total = 0
     for batch in batches:
@@ -162,15 +188,21 @@ def _digest(batches: list[Batch]) -> int:
 
 
 def _late(strategy: Strategy, spans: dict[str, float]) -> dict[str, float]:
-    """This rank's "wait" and "sync", if its wait for a rank that waits longer for samples counts as a wait for data."""
+    """This rank's "wait" and "sync", if its wait for a rank that waits longer for samples counts as
+    a wait for data.
+    """
     own, sync = spans.get("wait", 0.0), spans.get("sync", 0.0)
     waits = table(strategy, torch.full((1,), int(1e9 * own), device=strategy.device))
     late = min(sync, max(0.0, int(waits.max()) / 1e9 - own))
     return {"wait": own + late, "sync": sync - late} if late else {}
 
 
-def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int) -> None:
-    """Log the last ``steps`` steps. The loss is read only here, because reading waits for the device (docs/gpu.md)."""
+def _log(
+    session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int
+) -> None:
+    """Log the last ``steps`` steps. The loss is read only here, because reading waits for the
+    device (docs/gpu.md).
+    """
     config, plan, state, output = session.config, session.plan, session.state, session.output
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
@@ -179,11 +211,19 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     session.watch.lap(state)
     session.saver.refuse_lost_lock()
     # Evaluation and checkpoints are not phases of a step.
-    spans = {phase: seconds for phase, seconds in clock.take().items() if phase not in ("eval", "checkpoint")}
+    spans = {
+        phase: seconds
+        for phase, seconds in clock.take().items()
+        if phase not in ("eval", "checkpoint")
+    }
     whole = sum(spans.values()) or 1e-9
     if session.strategy.world_size > 1:
         spans |= _late(session.strategy, spans)
-    rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
+    rate, wait, epoch = (
+        steps * plan.batch_size / whole,
+        spans.get("wait", 0.0) / whole,
+        plan.epoch(state.step),
+    )
     output.screen.step(state.step, epoch, loss, lr, rate, wait)
     if session.guard:
         session.guard.logged(state.step)
@@ -199,5 +239,9 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
         cpu_s=state.cpu_s,
         **digest,
     )
-    rates = {"train/images_per_s": rate, "train/wait": wait, "train/epoch_s": whole / plan.epoch(steps)}
+    rates = {
+        "train/images_per_s": rate,
+        "train/wait": wait,
+        "train/epoch_s": whole / plan.epoch(steps),
+    }
     output.trackers.scalars({"train/loss": loss, "train/lr": lr, **rates}, state.step)

@@ -1,4 +1,5 @@
-"""Traces of a few steps, and samples of Python stacks, which a rank writes on request by a file in the run folder.
+"""Traces of a few steps, and samples of Python stacks, which a rank writes on request by a file in
+the run folder.
 
 See observe/trace.py for the requests and the files.
 """
@@ -57,7 +58,12 @@ class Tracer:
     """Writes traces. Call ``step`` after each step."""
 
     def __init__(
-        self, run: Path, rank: int, clock: Clock, tally: StageTotals, say: Callable[[str], None] = say_on_stderr
+        self,
+        run: Path,
+        rank: int,
+        clock: Clock,
+        tally: StageTotals,
+        say: Callable[[str], None] = say_on_stderr,
     ) -> None:
         self._run, self._rank, self._clock, self._tally, self._say = run, rank, clock, tally, say
         self._requests = _Requests(trace.read_order, run)
@@ -108,16 +114,21 @@ class Tracer:
             offset = trace.offset_us(whole, open_.marks)
             stages = ("read", "decode", "augment", "assemble")
             made = [
-                (one.number, one.began, {name: getattr(one.cost, name) for name in stages}) for one in list(samples)
+                (one.number, one.began, {name: getattr(one.cost, name) for name in stages})
+                for one in list(samples)
             ]
-            whole["traceEvents"] += trace.events(self._rank, socket.gethostname(), spans, made, offset)
+            whole["traceEvents"] += trace.events(
+                self._rank, socket.gethostname(), spans, made, offset
+            )
             write_json(path, whole)
         except (OSError, ValueError, RuntimeError, SegtrainError) as error:
             self._say(f"warning: no trace {path}: {error}; training goes on")
 
 
 class _OpenTrace:
-    """An unfinished trace of the steps ``first`` to ``last``. ``marks``: time.perf_counter of its first events."""
+    """An unfinished trace of the steps ``first`` to ``last``. ``marks``: time.perf_counter of its
+    first events.
+    """
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last

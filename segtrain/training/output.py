@@ -36,7 +36,8 @@ class Output:
 
 
 def stop(session: Session, signals: list[int], signaled: bool) -> int:
-    """Save the state after a signal, or at a limit if no rank was ``signaled``. Returns the exit code.
+    """Save the state after a signal, or at a limit if no rank was ``signaled``. Returns the exit
+    code.
 
     That of a limit is 0: a scheduler that starts a run again after EXIT_RESUMABLE must not do so.
     """
@@ -49,7 +50,8 @@ def stop(session: Session, signals: list[int], signaled: bool) -> int:
     session.saver.wait()
     write_end(session, "stopped")
     output.screen.say(
-        f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, and the same command "
+        f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, "
+        "and the same command "
         f"goes on from there (exit code {EXIT_RESUMABLE})"
     )
     return EXIT_RESUMABLE
@@ -60,12 +62,17 @@ def _stop_at_limit(session: Session) -> int:
     session.save("limit")
     session.saver.wait()
     write_end(session, "stopped")
-    session.strategy.broadcast_object(None)  # the other ranks go on when that is written: segtrain.train reads it
+    # the other ranks go on when that is written: segtrain.train reads it
+    session.strategy.broadcast_object(None)
     if guard:
         seconds, dollars = guard.took()
-        name, took = guard.limit.name, duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}")
+        name, took = (
+            guard.limit.name,
+            duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}"),
+        )
         output.screen.say(
-            f"stopped by {name} after step {state.step:,} of {session.plan.steps:,}, {took}: the state is saved, and "
+            f"stopped by {name} after step {state.step:,} of {session.plan.steps:,}, {took}: the "
+            "state is saved, and "
             f"the same command with a larger {name.partition('=')[0]} goes on from there"
         )
     return 0
@@ -73,19 +80,33 @@ def _stop_at_limit(session: Session) -> int:
 
 def finish(session: Session) -> int:
     """Write the table of classes and what to do next. Returns the exit code."""
-    state, config, output, labels = session.state, session.config, session.output, session.val.labels
+    state, config, output, labels = (
+        session.state,
+        session.config,
+        session.output,
+        session.val.labels,
+    )
     session.saver.wait()
     write_end(session, "done")
     pixels = state.scores["pixels"]
     output.screen.say(f"\nlast evaluation, at step {state.step}")
-    output.screen.say(console.class_table(labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]))
+    output.screen.say(
+        console.class_table(
+            labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]
+        )
+    )
     speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
     output.screen.say(
-        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)} at step {state.best_step}   "
+        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)} at step "
+        f"{state.best_step}   "
         f"{state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
         + "".join(f"warning: {text}\n" for text in output.caveats)
         + (f"{speed}\n" if speed else "")
-        + (f"pictures  {config.run_dir}/pictures: val.png, worst.png, best.png\n" if config.log.pictures else "")
+        + (
+            f"pictures  {config.run_dir}/pictures: val.png, worst.png, best.png\n"
+            if config.log.pictures
+            else ""
+        )
         + further(config.run_dir, config.log.tensorboard, read_parts(config.run_dir))
     )
     return 0
@@ -116,7 +137,8 @@ def write_end(session: Session, status: str) -> None:
 def further(run_dir: Path, tensorboard: bool, parts: Mapping[str, str]) -> str:
     """Commands that continue from a finished run, ready to paste.
 
-    Where a command needs one of ``parts`` (which was passed in from Python), a Python call stands in its place.
+    Where a command needs one of ``parts`` (which was passed in from Python), a Python call stands
+    in its place.
     """
     run, curves, text = quote(str(run_dir)), quote(f"{run_dir}/tensorboard"), repr(str(run_dir))
     model, data = (
@@ -124,7 +146,11 @@ def further(run_dir: Path, tensorboard: bool, parts: Mapping[str, str]) -> str:
         for name, role in (("model", "model"), ("data", "val_data"))
     )
     score = f"segtrain.evaluate({text}{data}{model})" if data or model else f"segtrain eval {run}"
-    predict = f"segtrain.load({text}{model}).predict(images)" if model else f"segtrain predict {run} IMAGES"
+    predict = (
+        f"segtrain.load({text}{model}).predict(images)"
+        if model
+        else f"segtrain predict {run} IMAGES"
+    )
     export = f"segtrain.export({text}, 'exported'{model})" if model else f"segtrain export {run}"
     return (
         f"curves    tensorboard --logdir {curves}\n" if tensorboard else ""

@@ -1,4 +1,6 @@
-"""What packages above the core provide to a run: experiment trackers, and helpers that make samples."""
+"""What packages above the core provide to a run: experiment trackers, and helpers that make
+samples.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,19 @@ OnRank0 = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]  # every rank
 class Helpers(Protocol):
     """Makes samples for one rank, beside its own workers or in their place."""
 
-    def pool(self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]) -> WorkerPool:
-        """``count`` local workers of a kind, and the helpers. ``say`` gets lines, ``note`` fields for the journal."""
+    def pool(
+        self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]
+    ) -> WorkerPool:
+        """``count`` local workers of a kind, and the helpers. ``say`` gets lines, ``note`` fields
+        for the journal.
+        """
 
-    def loader(self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any) -> TrainLoader:
-        """A ``TrainLoader`` with these arguments whose samples may come from helpers. A collective."""
+    def loader(
+        self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any
+    ) -> TrainLoader:
+        """A ``TrainLoader`` with these arguments whose samples may come from helpers. A
+        collective.
+        """
 
 
 def _no_helpers(data: Data, rank: int, world: int) -> Helpers:
@@ -33,7 +43,9 @@ def _no_helpers(data: Data, rank: int, world: int) -> Helpers:
 
 @dataclass(frozen=True)
 class Provided:
-    """``open_helpers``: the helpers of rank ``rank`` of ``world``. Raises ConfigError if they cannot be reached."""
+    """``open_helpers``: the helpers of rank ``rank`` of ``world``. Raises ConfigError if they
+    cannot be reached.
+    """
 
     trackers: Sequence[TrackerKind] = TRACKERS
     open_helpers: Callable[[Data, int, int], Helpers] = _no_helpers

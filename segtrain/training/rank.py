@@ -32,11 +32,12 @@ def train(
 ) -> int:
     """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal.
 
-    ``received``: the signals that a caller has recorded since the process started; if one rank passes it, all must.
-    ``objects``: a model, a loss, datasets and trackers that replace those of the config. ``on_connected``: called when
-    all ranks are connected. ``report``: prints an error and returns the exit code, in place of segtrain's own report,
-    if this process must end at once because of the error, and the caller would not get it (NCCL, several ranks).
-    ``provided``: by packages above the core.
+    ``received``: the signals that a caller has recorded since the process started; if one rank
+    passes it, all must. ``objects``: a model, a loss, datasets and trackers that replace those of
+    the config. ``on_connected``: called when all ranks are connected. ``report``: prints an error
+    and returns the exit code, in place of segtrain's own report, if this process must end at once
+    because of the error, and the caller would not get it (NCCL, several ranks). ``provided``: by
+    packages above the core.
     """
     with (
         stop_signals(received) as signals,
@@ -62,8 +63,12 @@ def _run(session: Session, signals: list[int]) -> int:
     config, state, output = session.config, session.state, session.output
     try:
         if state.step >= session.plan.steps:
-            output.screen.say(f"this run is finished\n{further(config.run_dir, False, read_parts(config.run_dir))}")
-            # Write run_end again: the process may have been killed between the last checkpoint and this event.
+            output.screen.say(
+                "this run is "
+                f"finished\n{further(config.run_dir, False, read_parts(config.run_dir))}"
+            )
+            # Write run_end again: the process may have been killed between the last checkpoint and
+            # this event.
             write_end(session, "done")
             return 0
         try_parts(session)
@@ -71,26 +76,41 @@ def _run(session: Session, signals: list[int]) -> int:
             return loop.run(session, signals)
     except BaseException as error:
         output.journal.write(
-            "run_end", status="failed", error=str(error), step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s
+            "run_end",
+            status="failed",
+            error=str(error),
+            step=state.step,
+            seconds=state.wall_s,
+            cpu_s=state.cpu_s,
         )
         output.trackers.close("failed")
         raise
     finally:
-        # The lock is released after this, so wait until no checkpoint is being written. If that fails too, say so.
+        # The lock is released after this, so wait until no checkpoint is being written. If that
+        # fails too, say so.
         if unsaved := session.saver.close():
             output.screen.say(f"warning: {unsaved}")
         output.close()
 
 
-def _explained(error: Exception, config: Config, cluster: Cluster, device: str) -> SegtrainError | None:
-    """An error with advice for the two errors of torch that a setting can fix; None for any other error."""
+def _explained(
+    error: Exception, config: Config, cluster: Cluster, device: str
+) -> SegtrainError | None:
+    """An error with advice for the two errors of torch that a setting can fix; None for any other
+    error.
+    """
     images = config.train.batch_size // config.train.accumulate // cluster.world_size
-    reason, size = str(error).splitlines()[0] if str(error) else "", "x".join(map(str, config.data.crop))
+    reason, size = (
+        str(error).splitlines()[0] if str(error) else "",
+        "x".join(map(str, config.data.crop)),
+    )
     full = ("out of memory", "can't allocate memory", "not enough memory")
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in full):
         return SegtrainError(
-            f"out of memory on {device} with {images} images of {size} at once: raise train.accumulate, or lower "
-            "data.crop or train.batch_size; in an evaluation set eval.tile, or lower eval.size, eval.scales or "
+            f"out of memory on {device} with {images} images of {size} at once: raise "
+            "train.accumulate, or lower "
+            "data.crop or train.batch_size; in an evaluation set eval.tile, or lower eval.size, "
+            "eval.scales or "
             f"eval.batch_size ({reason})",
             code="out-of-memory",
             device=device,
@@ -98,13 +118,16 @@ def _explained(error: Exception, config: Config, cluster: Cluster, device: str) 
         )
     if "the same" in reason and "type" in reason:
         text = (
-            f"the model computes in another type than float32 ({reason}): pass model.float(), and set train.precision"
+            f"the model computes in another type than float32 ({reason}): pass model.float(), "
+            "and set train.precision"
         )
         return SegtrainError(text, code="model-dtype", found=reason)
     if "more than 1 value per channel" in reason:
         return SegtrainError(
-            f"batch norm of model.arch={config.model.arch} gets a single value per channel from {images} image of "
-            f"{size}: raise train.batch_size or data.crop, lower train.accumulate or the number of ranks, or set "
+            f"batch norm of model.arch={config.model.arch} gets a single value per channel from "
+            f"{images} image of "
+            f"{size}: raise train.batch_size or data.crop, lower train.accumulate or the number "
+            "of ranks, or set "
             "parallel.sync_bn=true",
             code="batch-norm-single-value",
             images=images,

@@ -1,4 +1,6 @@
-"""One rank's part in the checkpoints of a run: its state, the writer, and the check that all weights are finite."""
+"""One rank's part in the checkpoints of a run: its state, the writer, and the check that all
+weights are finite.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,15 @@ class Saver:
     def save(self, reason: str) -> float:
         """Write a checkpoint of the current step. Returns the seconds that it took. A collective.
 
-        Raises ConfigError if a weight is not finite: on a CPU now, on a GPU in ``settle``, so the host need not wait.
+        Raises ConfigError if a weight is not finite: on a CPU now, on a GPU in ``settle``, so the
+        host need not wait.
         """
-        begin, strategy, step, copies = time.perf_counter(), self._strategy, self._state.step, self._copies
+        begin, strategy, step, copies = (
+            time.perf_counter(),
+            self._strategy,
+            self._state.step,
+            self._copies,
+        )
         self.settle()
         bad, arrived = copy_to_host(nonfinite_weights(self._learner.parameters, strategy))
         self._unsettled = step, bad, arrived
@@ -90,7 +98,9 @@ class Saver:
 
         path = self._writer.save(step, content, complete)
         seconds = time.perf_counter() - begin
-        self._output.journal.write("checkpoint", step=step, file=path.name, reason=reason, seconds=seconds)
+        self._output.journal.write(
+            "checkpoint", step=step, file=path.name, reason=reason, seconds=seconds
+        )
         return seconds
 
     def before_update(self) -> None:
@@ -99,7 +109,8 @@ class Saver:
             self._copies.before_update()
 
     def settle(self) -> None:
-        """Raise ConfigError if a weight of the last checkpoint was not finite: it was not written. All ranks alike.
+        """Raise ConfigError if a weight of the last checkpoint was not finite: it was not written.
+        All ranks alike.
 
         On a GPU, this waits until the checkpoint has been copied.
         """
@@ -112,17 +123,23 @@ class Saver:
             raise not_finite(step, "a weight", self._config)
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is written. Raises as ``settle`` does, or CheckpointError."""
+        """Wait until the last checkpoint is written. Raises as ``settle`` does, or
+        CheckpointError.
+        """
         self.settle()
         if self._writer:
             self._writer.wait()
 
     def close(self) -> SegtrainError | None:
-        """Wait until no checkpoint is being written. Returns the error of the last one, if it failed."""
+        """Wait until no checkpoint is being written. Returns the error of the last one, if it
+        failed.
+        """
         return self._writer.settle() if self._writer else None
 
     def written_s(self) -> float:
-        """The most seconds so far that a checkpoint took to be written and uploaded while the loop went on."""
+        """The most seconds so far that a checkpoint took to be written and uploaded while the loop
+        went on.
+        """
         return (self._writer.slowest_s if self._writer else 0.0) + self._lock.upload_s
 
     def refuse_lost_lock(self) -> None:

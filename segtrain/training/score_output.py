@@ -1,4 +1,6 @@
-"""Results of an evaluation: lines in journal and terminal, curves, tables of images, pictures, confusion matrix."""
+"""Results of an evaluation: lines in journal and terminal, curves, tables of images, pictures,
+confusion matrix.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,23 @@ if TYPE_CHECKING:
     from segtrain.training.output import Output
     from segtrain.training.state import State
 
-MOST_CLASSES = 64  # With more, the confusion matrix is not written to the journal: with 64, it has about 30 kB.
+# With more, the confusion matrix is not written to the journal: with 64, it has about 30 kB.
+MOST_CLASSES = 64
 
 
 def extremes(config: Config) -> int:
-    """How many of the worst images, and how many of the best, are shown: half of ``log.pictures`` each, rounded up."""
+    """How many of the worst images, and how many of the best, are shown: half of ``log.pictures``
+    each, rounded up.
+    """
     return (config.log.pictures + 1) // 2
 
 
 def announce_scores(
     output: Output, state: State, epoch: float, labels: LabelSpace, result: Evaluation, best: bool
 ) -> None:
-    """Write the scores to the journal, the terminal, and the trackers. ``best``: whether they are the best so far."""
+    """Write the scores to the journal, the terminal, and the trackers. ``best``: whether they are
+    the best so far.
+    """
     scores = result.scores
     few = {"confusion": result.confusion} if len(result.confusion) <= MOST_CLASSES else {}
     output.journal.write(
@@ -51,15 +58,29 @@ def announce_scores(
         **few,
     )
     output.screen.say(
-        f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%{of_classes(scores.pixels)}  "
-        f"pixel accuracy {100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, {result.protocol['line']})"
+        f"epoch {epoch:.2f}  step {state.step}  mIoU "
+        f"{100 * scores.miou:.2f}%{of_classes(scores.pixels)}  "
+        f"pixel accuracy {100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, "
+        f"{result.protocol['line']})"
     )
-    values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy, "val/seconds": result.seconds}
-    output.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
+    values = {
+        "val/miou": scores.miou,
+        "val/accuracy": scores.accuracy,
+        "val/seconds": result.seconds,
+    }
+    output.trackers.scalars(
+        {**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step
+    )
 
 
 def write_tables(
-    output: Output, config: Config, state: State, validation: Dataset, result: Evaluation, best: bool, last: bool
+    output: Output,
+    config: Config,
+    state: State,
+    validation: Dataset,
+    result: Evaluation,
+    best: bool,
+    last: bool,
 ) -> None:
     """Write tables and pictures into the run folder. Raises CheckpointError or DataError."""
     run_dir = config.run_dir
@@ -74,8 +95,12 @@ def write_tables(
         output.trackers.image(name, sheet, state.step)
 
 
-def write_sheets(folder: Path, result: Evaluation, labels: LabelSpace, title: str) -> dict[str, np.ndarray]:
-    """Write ``val.png``, ``worst.png`` and ``best.png``, where there are pictures. Returns the sheets by name."""
+def write_sheets(
+    folder: Path, result: Evaluation, labels: LabelSpace, title: str
+) -> dict[str, np.ndarray]:
+    """Write ``val.png``, ``worst.png`` and ``best.png``, where there are pictures. Returns the
+    sheets by name.
+    """
     sheets = {}
     for name, samples, head in (
         ("val", result.pictures, title),
@@ -95,7 +120,9 @@ def open_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        text = f"cannot make the folder {folder}: {error.strerror}: choose another with --images DIR"
+        text = (
+            f"cannot make the folder {folder}: {error.strerror}: choose another with --images DIR"
+        )
         raise DataError(text, code="folder-not-made", file=str(folder)) from None
     _refuse_rights(f"--images {folder}", folder)
 
@@ -107,7 +134,9 @@ def _refuse_rights(option: str, folder: Path) -> None:
 
 
 def refuse_confusion(path: Path) -> None:
-    """Raises DataError if the confusion matrix could not be written to ``path`` later; nothing is written."""
+    """Raises DataError if the confusion matrix could not be written to ``path`` later; nothing is
+    written.
+    """
     reason = ""
     if path.suffix.lower() not in (".csv", ".json"):
         reason = "unknown file extension: name FILE.csv or FILE.json"
@@ -121,9 +150,13 @@ def refuse_confusion(path: Path) -> None:
 
 
 def write_confusion(path: Path, counts: list[list[int]], names: Sequence[str]) -> None:
-    """Write the pixel counts by true class (rows) and predicted class (columns), with the class names."""
+    """Write the pixel counts by true class (rows) and predicted class (columns), with the class
+    names.
+    """
     if path.suffix.lower() == ".json":
-        text = json.dumps({"rows": "truth", "columns": "prediction", "classes": list(names), "pixels": counts})
+        text = json.dumps(
+            {"rows": "truth", "columns": "prediction", "classes": list(names), "pixels": counts}
+        )
     else:
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
@@ -134,8 +167,12 @@ def write_confusion(path: Path, counts: list[list[int]], names: Sequence[str]) -
 
 
 def write_images(folder: Path, result: Evaluation, dataset: Any, title: str) -> list[str]:
-    """Write the files of ``segtrain eval --images``: the table of all images, and pictures. Returns their names."""
-    write_atomically(folder / "images.csv", image_table.as_csv(result.images.rows(dataset)), "--images DIR")
+    """Write the files of ``segtrain eval --images``: the table of all images, and pictures. Returns
+    their names.
+    """
+    write_atomically(
+        folder / "images.csv", image_table.as_csv(result.images.rows(dataset)), "--images DIR"
+    )
     drawn = write_sheets(folder, result, dataset.labels, title)
     for name in {"worst", "best"} - set(drawn):  # left by an earlier evaluation
         (folder / f"{name}.png").unlink(missing_ok=True)

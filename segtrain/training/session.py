@@ -56,7 +56,8 @@ class Session:
             self.guard.saved(seconds)
 
     def score(self) -> bool:
-        """Score the weights, or their moving average if there is one, on the validation split. A collective.
+        """Score the weights, or their moving average if there is one, on the validation split. A
+        collective.
 
         Writes the scores. Returns whether they are the best so far.
         """
@@ -76,7 +77,9 @@ class Session:
             best = state.note(result.scores)
             if strategy.rank == 0:
                 epoch = self.plan.epoch(state.step)
-                score_output.announce_scores(self.output, state, epoch, self.val.labels, result, best)
+                score_output.announce_scores(
+                    self.output, state, epoch, self.val.labels, result, best
+                )
                 score_output.write_tables(self.output, config, state, self.val, result, best, last)
         if self.guard:
             self.guard.evaluated(time.perf_counter() - begin)
@@ -97,16 +100,20 @@ class Session:
         )
 
     def _whole_model(self) -> nn.Module:
-        """The network to score. A sharded one is gathered, because ranks may score unequal numbers of images.
+        """The network to score. A sharded one is gathered, because ranks may score unequal numbers
+        of images.
 
-        The forward pass of a sharded network is a collective, which all ranks must call equally often.
+        The forward pass of a sharded network is a collective, which all ranks must call equally
+        often.
         """
         plain = self.learner.plain
         if self.strategy.name != "fsdp":
             return plain
         settings = self.config.model.model_copy(update={"encoder_weights": None})
         whole = build_model(settings, self.learner.criterion.num_classes)
-        whole.load_state_dict({name: whole_cpu(value) for name, value in plain.state_dict().items()})
+        whole.load_state_dict(
+            {name: whole_cpu(value) for name, value in plain.state_dict().items()}
+        )
         whole.origin = plain.origin
         return whole.to(self.strategy.device)
 
@@ -120,8 +127,9 @@ def open_session(
 ) -> Session:
     """Open a run, or resume it. A collective.
 
-    The cheapest checks come first, so that a mistake costs little time: settings, file names, the network, every label.
-    The run folder is written only after them, so that a mistake leaves few files.
+    The cheapest checks come first, so that a mistake costs little time: settings, file names, the
+    network, every label. The run folder is written only after them, so that a mistake leaves few
+    files.
     """
     start = check(config, strategy, lock, objects, provided)
     opened = open_data(start)
@@ -137,7 +145,9 @@ def open_session(
     guard = None
     if opened.limit is not None:
         say, note = output.screen.say, partial(output.journal.write, "limit")
-        guard = Guard(opened.limit, plan, len(data.val), time.time() - start.begun, saver.written_s, say, note)
+        guard = Guard(
+            opened.limit, plan, len(data.val), time.time() - start.begun, saver.written_s, say, note
+        )
     return Session(
         config=config,
         strategy=strategy,

@@ -1,4 +1,6 @@
-"""State of a run besides its weights, a stopwatch, signal handlers, and averaged weights for an evaluation."""
+"""State of a run besides its weights, a stopwatch, signal handlers, and averaged weights for an
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ T = TypeVar("T")
 
 @dataclass
 class State:
-    """The small values of a checkpoint. The order of samples and the random numbers are functions of ``step``."""
+    """The small values of a checkpoint. The order of samples and the random numbers are functions
+    of ``step``.
+    """
 
     step: int = 0
     best_miou: float = -1.0
@@ -40,7 +44,9 @@ class State:
     scores: dict[str, Any] = field(default_factory=dict)
 
     def note(self, scores: Scores) -> bool:
-        """Keep the scores of this step. Returns whether they are the best so far: nothing else decides that."""
+        """Keep the scores of this step. Returns whether they are the best so far: nothing else
+        decides that.
+        """
         self.scores = scores.to_dict()
         best = scores.miou > self.best_miou
         if best:
@@ -49,20 +55,30 @@ class State:
 
     @classmethod
     def read(cls, saved: Mapping[str, Any], source: str) -> State:
-        """The state in a checkpoint of the run folder ``source``. Raises CheckpointError for invalid entries."""
+        """The state in a checkpoint of the run folder ``source``. Raises CheckpointError for
+        invalid entries.
+        """
         kinds = {name: get_origin(kind) or kind for name, kind in get_type_hints(cls).items()}
         invalid = [
             f"{key}={value!r}" if key in kinds else f"the unknown entry {key!r}"
             for key, value in saved.items()
-            if type(value) is not kinds.get(key) and not (kinds.get(key) is float and type(value) is int)
+            if type(value) is not kinds.get(key)
+            and not (kinds.get(key) is float and type(value) is int)
         ]
         if not invalid:
             state = cls(**saved)
-            if state.step >= 0 and 0 <= state.best_step <= state.step and math.isfinite(state.best_miou):
+            if (
+                state.step >= 0
+                and 0 <= state.best_step <= state.step
+                and math.isfinite(state.best_miou)
+            ):
                 return state
-            invalid = [f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"]
+            invalid = [
+                f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"
+            ]
         raise CheckpointError(
-            f"the newest checkpoint in {source} is damaged or from another version (its state has {invalid[0]}): move "
+            f"the newest checkpoint in {source} is damaged or from another version (its state "
+            f"has {invalid[0]}): move "
             "it out of checkpoints/ to resume from the previous one, or choose another out=FOLDER",
             code="checkpoint-damaged",
             run=source,
@@ -71,13 +87,16 @@ class State:
 
 
 class Stopwatch:
-    """Wall and CPU time of the training alone: paused during evaluation. CPU seconds are summed over ranks.
+    """Wall and CPU time of the training alone: paused during evaluation. CPU seconds are summed
+    over ranks.
 
-    The CPU time of a process counts from its start, imports included, without the first ``before_s`` seconds.
-    ``workers_cpu_s`` returns the workers' CPU time.
+    The CPU time of a process counts from its start, imports included, without the first
+    ``before_s`` seconds. ``workers_cpu_s`` returns the workers' CPU time.
     """
 
-    def __init__(self, strategy: Strategy, workers_cpu_s: Callable[[], float], before_s: float = 0.0) -> None:
+    def __init__(
+        self, strategy: Strategy, workers_cpu_s: Callable[[], float], before_s: float = 0.0
+    ) -> None:
         self._strategy, self._workers_cpu_s = strategy, workers_cpu_s
         self._wall, self._cpu = time.perf_counter(), before_s
 
@@ -108,22 +127,29 @@ def stop_signals(earlier: list[int] | None = None) -> Iterator[list[int]]:
     received: list[int] = [] if earlier is None else earlier
     stopping.connected.clear()
     if threading.current_thread() is not threading.main_thread():
-        yield received  # Only the main thread can install handlers. In another thread, the caller handles signals.
+        # Only the main thread can install handlers. In another thread, the caller handles signals.
+        yield received
         return
 
     def remember(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and (signal.SIGINT in received or not stopping.connected.is_set()):
+        if number == signal.SIGINT and (
+            signal.SIGINT in received or not stopping.connected.is_set()
+        ):
             raise KeyboardInterrupt
         received.append(number)
         stopping.requested.set()
 
-    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    before = {
+        number: signal.signal(number, remember)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    }
     try:
         yield received
     finally:
         stopping.requested.clear()
         for number, handler in before.items():
-            # None: a handler that was not installed from Python, which cannot be installed again from here.
+            # None: a handler that was not installed from Python, which cannot be installed again
+            # from here.
             signal.signal(number, handler or signal.SIG_DFL)
 
 
@@ -146,14 +172,17 @@ def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[st
 def on_every_rank(strategy: Strategy, work: Callable[[], T]) -> T:
     """Run ``work`` on every rank, and return its result. A collective.
 
-    If it fails anywhere, all ranks raise the error of the first rank where it did, with the names of these ranks.
+    If it fails anywhere, all ranks raise the error of the first rank where it did, with the names
+    of these ranks.
     """
     failure: SegtrainError | None = None
     try:
         result = work()
     except SegtrainError as error:
         failure = error
-    rows = table(strategy, torch.tensor([failure is not None], dtype=torch.int64, device=strategy.device))
+    rows = table(
+        strategy, torch.tensor([failure is not None], dtype=torch.int64, device=strategy.device)
+    )
     failed = [rank for rank, row in enumerate(rows.tolist()) if row[0]]
     if not failed:
         return result
@@ -166,7 +195,12 @@ def on_every_rank(strategy: Strategy, work: Callable[[], T]) -> T:
 def _sent(error: SegtrainError, where: str = "") -> dict[str, Any]:
     """An error as JSON values, for the other ranks. ``where``: words before its text."""
     values = json.loads(json.dumps(error.values, default=str))
-    return {"text": f"{where}{error}", "code": error.code, "exit_code": error.exit_code, "values": values}
+    return {
+        "text": f"{where}{error}",
+        "code": error.code,
+        "exit_code": error.exit_code,
+        "values": values,
+    }
 
 
 def _received(sent: Mapping[str, Any]) -> SegtrainError:
@@ -190,22 +224,36 @@ def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
 
 
 def nonfinite_weights(parameters: list[nn.Parameter], strategy: Strategy) -> Tensor:
-    """Whether a weight on any rank is not finite: float64 (1,) on the device, above 0 if so. A collective."""
+    """Whether a weight on any rank is not finite: float64 (1,) on the device, above 0 if so. A
+    collective.
+    """
     local = [getattr(p.detach(), "to_local", p.detach)() for p in parameters]
     bad = (~torch.isfinite(torch.stack(list(map(torch.linalg.vector_norm, local))))).any()
     return strategy.reduce(bad.double().reshape(1))
 
 
 def not_finite(step: int, what: str, config: Config, updated: bool = True) -> ConfigError:
-    """The error for a loss or weight that is not finite. ``updated``: whether the optimizer has changed weights."""
+    """The error for a loss or weight that is not finite. ``updated``: whether the optimizer has
+    changed weights.
+    """
     if updated:
-        why = f"training has diverged, and this state was not saved. Lower optim.lr (now {config.optim.lr:g}), "
+        why = (
+            "training has diverged, and this state was not saved. Lower optim.lr (now "
+            f"{config.optim.lr:g}), "
+        )
         why += "add optim.warmup or optim.clip=1"
     else:
-        why = "no weight has been changed yet, so the learning rate is not the cause. Look at the model's output for "
+        why = (
+            "no weight has been changed yet, so the learning rate is not the cause. Look at "
+            "the model's output for "
+        )
         why += "one batch, at the loss, and at the weights that the model began with"
     if config.train.precision == "fp16":
         why += ", or set train.precision=bf16 instead of fp16"
     return ConfigError(
-        f"{what} is not finite at step {step}: {why}", code="not-finite", step=step, found=what, updated=updated
+        f"{what} is not finite at step {step}: {why}",
+        code="not-finite",
+        step=step,
+        found=what,
+        updated=updated,
     )

@@ -1,4 +1,6 @@
-"""One optimizer step: forward, the loss over the global batch, backward. The same gradient on any number of ranks."""
+"""One optimizer step: forward, the loss over the global batch, backward. The same gradient on any
+number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class Precision:
 
     device: str
     name: str = "fp32"  # of segtrain.base.precision.AUTOCAST
-    full_logits: bool = False  # upsample the logits of the whole micro-batch at once, not image by image
+    # upsample the logits of the whole micro-batch at once, not image by image
+    full_logits: bool = False
     loss_stride: int = 1  # the loss reads every n-th pixel in each direction
     upsample: str = "auto"  # see ``segtrain.losses.ways.chosen``
 
@@ -63,12 +66,14 @@ def gradients(
     clock: Clock,
     backward: Callable[[Tensor], None] = Tensor.backward,
 ) -> tuple[Tensor, Tensor]:
-    """Add the gradient of the global batch's loss to ``.grad``; return (this rank's share of the loss, votes).
+    """Add the gradient of the global batch's loss to ``.grad``; return (this rank's share of the
+    loss, votes).
 
-    The shares of all ranks add up to the loss. Each term of the loss is weight * sum / count, where sum and count are
-    those of the *global* batch. ``votes`` (float64, any length) is summed over ranks in the same collective as the
-    totals that the loss needs. Every rank takes part in it, whatever its batch holds, and then in DDP's own.
-    ``backward``: runs the backward pass of a micro-batch.
+    The shares of all ranks add up to the loss. Each term of the loss is weight * sum / count, where
+    sum and count are those of the *global* batch. ``votes`` (float64, any length) is summed over
+    ranks in the same collective as the totals that the loss needs. Every rank takes part in it,
+    whatever its batch holds, and then in DDP's own. ``backward``: runs the backward pass of a
+    micro-batch.
     """
     upsample: Upsample = unwrapped(model).upsample  # type: ignore[assignment]
     if precision.loss_stride > 1:
@@ -91,12 +96,20 @@ def gradients(
                     heads = model(micro.images, low=True)
                 if totals is None:  # one micro-batch, totals from its own logits
                     per_head = [
-                        low_res_totals(criterion, h.detach(), micro.masks, upsample, precision.way) for h in heads
+                        low_res_totals(criterion, h.detach(), micro.masks, upsample, precision.way)
+                        for h in heads
                     ]
                     totals, votes = _reduced(strategy, per_head, votes, clock)
                 loss = sum(
                     (1.0 if k == 0 else aux_weight)
-                    * _share(criterion, head, micro.masks, totals[min(k, len(totals) - 1)], upsample, precision)
+                    * _share(
+                        criterion,
+                        head,
+                        micro.masks,
+                        totals[min(k, len(totals) - 1)],
+                        upsample,
+                        precision,
+                    )
                     for k, head in enumerate(heads)
                     if k == 0 or aux_weight
                 )
@@ -104,16 +117,20 @@ def gradients(
             with clock("backward"):
                 scaled: Tensor = loss * (strategy.gradient_scale * loss_scale)  # type: ignore[assignment]
                 if strategy.world_size > 1:
-                    # The time of backward after this rank's last gradient counts as the phase gradient_sync.
+                    # The time of backward after this rank's last gradient counts as the phase
+                    # gradient_sync.
                     after_own_gradients(scaled, lambda: clock.turn("gradient_sync"))
                 backward(scaled)
     return share, votes
 
 
 def seed_generators(seed: int) -> None:
-    """As ``torch.manual_seed``, which before the first use of a GPU takes a stack trace in each call, also on a CPU."""
+    """As ``torch.manual_seed``, which before the first use of a GPU takes a stack trace in each
+    call, also on a CPU.
+    """
     torch.default_generator.manual_seed(seed)
-    # While a CUDA graph is captured, its generators cannot be seeded; ``graphs.py`` seeds them before each replay.
+    # While a CUDA graph is captured, its generators cannot be seeded; ``graphs.py`` seeds them
+    # before each replay.
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         for generator in torch.cuda.default_generators:
             generator.manual_seed(seed)
@@ -128,27 +145,40 @@ def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
     return torch.stack([criterion.totals(None, micro.masks) for micro in micros]).sum(0)
 
 
-def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) -> tuple[list[Micro], Thinned]:
-    """Micro-batches with masks at every ``stride``-th pixel, and an ``upsample`` that gives the logits of these pixels.
+def _thinned(
+    micros: list[Micro], upsample: Upsample, stride: int, seed: int
+) -> tuple[list[Micro], Thinned]:
+    """Micro-batches with masks at every ``stride``-th pixel, and an ``upsample`` that gives the
+    logits of these pixels.
 
-    The first pixel is drawn at random for each step, and is the same on all ranks. Over many steps, every pixel counts
-    equally, so the gradient is right on average, at a fraction of the loss's cost.
+    The first pixel is drawn at random for each step, and is the same on all ranks. Over many steps,
+    every pixel counts equally, so the gradient is right on average, at a fraction of the loss's
+    cost.
     """
     draw = random.Random(seed)
     top, left = draw.randrange(stride), draw.randrange(stride)
-    thinned = Thinned(upsample, (micros[0].masks.shape[-2], micros[0].masks.shape[-1]), stride, (top, left))
+    thinned = Thinned(
+        upsample, (micros[0].masks.shape[-2], micros[0].masks.shape[-1]), stride, (top, left)
+    )
     return [Micro(m.images, m.masks[:, top::stride, left::stride]) for m in micros], thinned
 
 
 def _share(
-    criterion: Criterion, head: Tensor, masks: Tensor, totals: Tensor, upsample: Upsample, precision: Precision
+    criterion: Criterion,
+    head: Tensor,
+    masks: Tensor,
+    totals: Tensor,
+    upsample: Upsample,
+    precision: Precision,
 ) -> Tensor:
     if precision.full_logits:
         return criterion.loss(upsample(head, (masks.shape[-2], masks.shape[-1])), masks, totals)
     return low_res_loss(criterion, head, masks, totals, upsample, precision.way)
 
 
-def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor, clock: Clock) -> tuple[list[Tensor], Tensor]:
+def _reduced(
+    strategy: Strategy, per_head: list[Tensor], votes: Tensor, clock: Clock
+) -> tuple[list[Tensor], Tensor]:
     together = torch.cat([*per_head, votes])
     with clock("sync"):
         strategy.reduce(together)
@@ -167,7 +197,8 @@ def _totals_by_extra_forward(
     votes: Tensor,
     clock: Clock,
 ) -> tuple[list[Tensor], Tensor]:
-    """Totals of Dice, OHEM, ... over all micro-batches, from an extra forward pass without gradient.
+    """Totals of Dice, OHEM, ... over all micro-batches, from an extra forward pass without
+    gradient.
 
     It draws the same dropout as the pass with gradient.
     """
@@ -177,7 +208,10 @@ def _totals_by_extra_forward(
             seed_generators(seed_of(seed, strategy.rank, index))
             with precision.autocast():
                 heads = unwrapped(model)(micro.images, low=True)
-            each = [low_res_totals(criterion, head, micro.masks, upsample, precision.way) for head in heads]
+            each = [
+                low_res_totals(criterion, head, micro.masks, upsample, precision.way)
+                for head in heads
+            ]
             sums = [a + b for a, b in zip(sums, each)] if sums else each
     return _reduced(strategy, sums, votes, clock)
 
@@ -198,12 +232,14 @@ def running_statistics_kept(model: nn.Module) -> Iterator[None]:
 
 
 class Votes:
-    """A few numbers of each rank that are summed over ranks in the one collective of a step (``step.gradients``).
+    """A few numbers of each rank that are summed over ranks in the one collective of a step
+    (``step.gradients``).
 
-    On the CPU the sums of a step are read before the next one. On a GPU they are read two steps late, from page-locked
-    memory: by then they have arrived, unless the host is two steps ahead. The delay must be the same on all ranks. With
-    NCCL and SMDDP this holds, because every rank has a GPU. With gloo, some ranks may have no GPU, so all ranks read
-    the sums before the next step. This costs no time, because the host waits for gloo's sums anyway.
+    On the CPU the sums of a step are read before the next one. On a GPU they are read two steps
+    late, from page-locked memory: by then they have arrived, unless the host is two steps ahead.
+    The delay must be the same on all ranks. With NCCL and SMDDP this holds, because every rank has
+    a GPU. With gloo, some ranks may have no GPU, so all ranks read the sums before the next step.
+    This costs no time, because the host waits for gloo's sums anyway.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -213,9 +249,13 @@ class Votes:
         self._coming: deque[tuple[Tensor, Any]] = deque()
 
     def pack(self, *numbers: float) -> Tensor:
-        """This rank's numbers, float64 on the device: of its signals, of its limits that are reached, and others."""
+        """This rank's numbers, float64 on the device: of its signals, of its limits that are
+        reached, and others.
+        """
         here = torch.empty(len(numbers), dtype=torch.float64, pin_memory=self._on_gpu)
-        return here.copy_(torch.tensor(numbers, dtype=torch.float64)).to(self._device, non_blocking=True)
+        return here.copy_(torch.tensor(numbers, dtype=torch.float64)).to(
+            self._device, non_blocking=True
+        )
 
     def copy_to_host(self, sums: Tensor) -> None:
         """Begin to copy the sums of a step to the host. Call it once per step."""

@@ -1,6 +1,8 @@
-"""Shows the project's own modules a Mac; libraries still see Linux. Use: PYTHONPATH=tests/as_mac segtrain ...
+"""Shows the project's own modules a Mac; libraries still see Linux. Use: PYTHONPATH=tests/as_mac
+segtrain ...
 
-It shows missing calls, files, and start methods. It does not show another kernel, C library, or file system.
+It shows missing calls, files, and start methods. It does not show another kernel, C library, or
+file system.
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ import psutil  # while /proc is still there
 
 OURS = {"segtrain", "launch"}
 # Modules that open or look up a path for their caller.
-PASSED = {"pathlib", "os", "genericpath", "posixpath", "shutil", "glob", "io", "ctypes", "tempfile", __name__}
+PASSED = {
+    "pathlib",
+    "os",
+    "genericpath",
+    "posixpath",
+    "shutil",
+    "glob",
+    "io",
+    "ctypes",
+    "tempfile",
+    __name__,
+}
 # What Linux has and a Mac lacks.
 ABSENT: dict[Any, str] = {
     os: "sched_getaffinity sched_setaffinity posix_fadvise posix_fallocate memfd_create setns unshare eventfd "

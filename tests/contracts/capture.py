@@ -1,8 +1,10 @@
-"""Captures the requests of AWS's own SDK:   python tests/contracts/capture.py, in an environment with the extra `contract`
+"""Captures the requests of AWS's own SDK:   python tests/contracts/capture.py, in an environment
+with the extra `contract`
 
-Writes one NAME.json per request beside itself. Nothing is sent: the client and the upload are replaced. Two files are
-not from `cases`; they were captured earlier, ``training_job_v3_profiler.json`` with version 3 of the SDK.
-tests/platforms/test_contracts.py compares them with segtrain's requests.
+Writes one NAME.json per request beside itself. Nothing is sent: the client and the upload are
+replaced. Two files are not from `cases`; they were captured earlier,
+``training_job_v3_profiler.json`` with version 3 of the SDK. tests/platforms/test_contracts.py
+compares them with segtrain's requests.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def cases() -> dict[str, tuple[dict[str, Any], Any]]:
     from sagemaker.inputs import FileSystemInput, TrainingInput
     from sagemaker.instance_group import InstanceGroup
 
-    half = {"profiler_config": ProfilerConfig(system_monitor_interval_millis=500), "debugger_hook_config": False}
+    half = {
+        "profiler_config": ProfilerConfig(system_monitor_interval_millis=500),
+        "debugger_hook_config": False,
+    }
     gpu, cpu = InstanceGroup("gpu", "ml.p4d.24xlarge", 2), InstanceGroup("cpu", "ml.c5.4xlarge", 1)
     on_gpu = {"train": TrainingInput("s3://seg-data/city/", instance_groups=["gpu"])}
     fsx = FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/abcdmnt/city", "ro")
@@ -39,7 +44,14 @@ def cases() -> dict[str, tuple[dict[str, Any], Any]]:
     two = {"instance_type": "ml.p4d.24xlarge", "instance_count": 2}
     return {
         "v2_ddp_s3": (
-            {**two, **half, "distribution": TORCHRUN, "image_uri": None, "framework_version": "2.8.0", "py_version": "py312"},
+            {
+                **two,
+                **half,
+                "distribution": TORCHRUN,
+                "image_uri": None,
+                "framework_version": "2.8.0",
+                "py_version": "py312",
+            },
             {"train": "s3://seg-data/city/", "val": "s3://seg-data/city-val/"},
         ),
         "v2_ddp_fsx": ({**two, **half, **network, "distribution": TORCHRUN}, {"train": fsx}),
@@ -58,11 +70,23 @@ def cases() -> dict[str, tuple[dict[str, Any], Any]]:
             {"train": TrainingInput("s3://seg-data/city/", distribution="ShardedByS3Key")},
         ),
         "v2_single_no_profiler": (
-            {"instance_type": "ml.g5.xlarge", "instance_count": 1, "volume_size": 225, "disable_profiler": True, "debugger_hook_config": False},
+            {
+                "instance_type": "ml.g5.xlarge",
+                "instance_count": 1,
+                "volume_size": 225,
+                "disable_profiler": True,
+                "debugger_hook_config": False,
+            },
             {"train": "s3://seg-data/city/"},
         ),
         "v2_ddp_fastfile_warm_pool": (
-            {**two, **half, "distribution": TORCHRUN, "keep_alive_period_in_seconds": 1800, "tags": [{"Key": "team", "Value": "seg"}]},
+            {
+                **two,
+                **half,
+                "distribution": TORCHRUN,
+                "keep_alive_period_in_seconds": 1800,
+                "tags": [{"Key": "team", "Value": "seg"}],
+            },
             {"train": TrainingInput("s3://seg-data/city/", input_mode="FastFile")},
         ),
         "v2_hetero_smddp": (
@@ -74,7 +98,14 @@ def cases() -> dict[str, tuple[dict[str, Any], Any]]:
             },
             on_gpu,
         ),
-        "v2_hetero_ddp": ({**half, "instance_groups": [gpu, cpu], "distribution": {**TORCHRUN, "instance_groups": [gpu]}}, on_gpu),
+        "v2_hetero_ddp": (
+            {
+                **half,
+                "instance_groups": [gpu, cpu],
+                "distribution": {**TORCHRUN, "instance_groups": [gpu]},
+            },
+            on_gpu,
+        ),
         "v2_protected": (
             {
                 **half,
@@ -93,8 +124,11 @@ def cases() -> dict[str, tuple[dict[str, Any], Any]]:
             {"train": "s3://seg-data/city/"},
         ),
         # Neither profiler nor debugger is said a word about: what the SDK does by itself.
-        "v2_no_data": ({**two, "distribution": TORCHRUN, "environment": {"NCCL_DEBUG": "INFO"}}, None),
-    }  # fmt: skip
+        "v2_no_data": (
+            {**two, "distribution": TORCHRUN, "environment": {"NCCL_DEBUG": "INFO"}},
+            None,
+        ),
+    }
 
 
 class Client:
@@ -116,10 +150,15 @@ def capture(name: str, arguments: dict[str, Any], channels: Any) -> dict[str, An
 
     job, client = f"{name.replace('_', '-')}-{STAMP}", Client()
     code = f"s3://{BUCKET}/{job}/source/sourcedir.tar.gz"
-    estimator.tar_and_upload_dir = lambda *_, **__: UploadedCode(s3_prefix=code, script_name="train.py")
+    estimator.tar_and_upload_dir = lambda *_, **__: UploadedCode(
+        s3_prefix=code, script_name="train.py"
+    )
     session = Session(
-        boto3.Session("x", "x", region_name=REGION), sagemaker_client=client, sagemaker_runtime_client=client, default_bucket=BUCKET
-    )  # fmt: skip
+        boto3.Session("x", "x", region_name=REGION),
+        sagemaker_client=client,
+        sagemaker_runtime_client=client,
+        default_bucket=BUCKET,
+    )
     with tempfile.TemporaryDirectory() as source:
         Path(source, "train.py").write_text("")
         PyTorch(
@@ -141,14 +180,19 @@ def capture(name: str, arguments: dict[str, Any], channels: Any) -> dict[str, An
 
 
 def main() -> None:
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as settings:  # no report of its use to AWS
-        settings.write("SchemaVersion: '1.0'\nSageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}\n")
+    # no report of its use to AWS
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as settings:
+        settings.write(
+            "SchemaVersion: '1.0'\nSageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}\n"
+        )
         settings.flush()
         os.environ["SAGEMAKER_USER_CONFIG_OVERRIDE"] = settings.name
         os.environ["SAGEMAKER_SUPPRESS_V2_WARNING"] = "1"
         for name, (arguments, channels) in cases().items():
             request = capture(name, arguments, channels)
-            HERE.joinpath(f"{name}.json").write_text(json.dumps(request, indent=4) + "\n", encoding="utf-8")
+            HERE.joinpath(f"{name}.json").write_text(
+                json.dumps(request, indent=4) + "\n", encoding="utf-8"
+            )
             print(f"{name}.json")
 
 

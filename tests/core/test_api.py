@@ -1,4 +1,6 @@
-"""The Python API: every line of the documented example, parts of one's own on several ranks, and what is refused."""
+"""The Python API: every line of the documented example, parts of one's own on several ranks, and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,25 @@ from segtrain.runfolder import checkpoint
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "data.scenes=8", "data.scene_size=[32,64]", "data.crop=[32,64]", "data.scale=[1.0,1.0]", "data.workers=1",
+    "data.scenes=8",
+    "data.scene_size=[32,64]",
+    "data.crop=[32,64]",
+    "data.scale=[1.0,1.0]",
+    "data.workers=1",
     "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1], aux: false}",
-    "train.batch_size=4", "train.duration=3st", "eval.every=3st", "checkpoint.every=3st", "log.every=1",
-    "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "parallel.threads=1",
-]  # fmt: skip
+    "train.batch_size=4",
+    "train.duration=3st",
+    "eval.every=3st",
+    "checkpoint.every=3st",
+    "log.every=1",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "log.profile_ms=0",
+    "parallel.threads=1",
+]
 
-# Parts that do what the config's own do: 32 * 64 pixels per image, all of them valid, are a power of two, so that a
-# mean over them times their number is exact.
+# Parts that do what the config's own do: 32 * 64 pixels per image, all of them valid, are a power
+# of two, so that a mean over them times their number is exact.
 PARTS = """
 import os, sys
 import torch
@@ -83,7 +96,9 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return dict(state["model"])
 
 
-def test_own_parts_train_the_same_weights_as_the_config_on_two_ranks(run_ranks: Any, tmp_path: Path) -> None:
+def test_own_parts_train_the_same_weights_as_the_config_on_two_ranks(
+    run_ranks: Any, tmp_path: Path
+) -> None:
     own = f"""
 config = segtrain.Config.load(None, *{SMALL!r}, "out={tmp_path}/own")
 tracker = MyTracker()
@@ -97,7 +112,8 @@ assert tracker.status == ("" if rank else "done"), tracker.status
 assert [step for step, tags in tracker.seen if "train/loss" in tags] == ([] if rank else [1, 2, 3])
 """
     run_ranks(PARTS + own, 2)
-    # An own loss gets the logits of a whole batch. Some CPUs' kernels round differently for one image than for two.
+    # An own loss gets the logits of a whole batch. Some CPUs' kernels round differently for one
+    # image than for two.
     described = f"""
 import segtrain
 segtrain.train(segtrain.Config.load(None, *{SMALL!r}, "loss.full_logits=true", "out={tmp_path}/config"))
@@ -128,15 +144,24 @@ def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = small(tmp_path / "run")
-    run = segtrain.train(config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4))
+    run = segtrain.train(
+        config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
+    )
     assert run.done
     assert list(run.scores.per_class) == ["dark", "bright"]
     assert run.scores.values["pixels"][1] == 4 * 20 * 32 - 1  # one bright pixel is void
     assert f"segtrain.export('{run.path}', 'exported', model=Slow(...))" in capsys.readouterr().out
     # The same call again finds a finished run; other parts are refused.
-    assert segtrain.train(config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)).done
-    assert f"segtrain.evaluate('{run.path}', data=Stripes(...), model=Slow(...))" in capsys.readouterr().out
-    with refused("parts-changed", part="criterion", expected="torch.nn.modules.loss.CrossEntropyLoss"):
+    assert segtrain.train(
+        config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
+    ).done
+    assert (
+        f"segtrain.evaluate('{run.path}', data=Stripes(...), model=Slow(...))"
+        in capsys.readouterr().out
+    )
+    with refused(
+        "parts-changed", part="criterion", expected="torch.nn.modules.loss.CrossEntropyLoss"
+    ):
         segtrain.train(config, model=Slow(), train_data=Stripes(), val_data=Stripes(4))
 
 
@@ -162,7 +187,9 @@ def test_parts_of_a_batch_add_up_to_the_mean_over_all_of_it() -> None:
     target[0, :7] = 255
     whole = torch.autograd.grad(LOSS(logits, target), logits)[0]
     totals = criterion.totals(None, target)
-    shares = sum(criterion.loss(logits[part], target[part], totals) for part in (slice(0, 1), slice(1, 4)))
+    shares = sum(
+        criterion.loss(logits[part], target[part], totals) for part in (slice(0, 1), slice(1, 4))
+    )
     torch.testing.assert_close(torch.autograd.grad(shares, logits)[0], whole)
 
 
@@ -209,7 +236,11 @@ class Renumbered(Stripes):
     [
         ("part-and-setting", {"model": Slow()}, ["model.init=runs/other"]),
         ("part-and-setting", {"criterion": LOSS}, ["loss.class_weights=auto"]),
-        ("part-and-setting", {}, ["data.split_by={of: train, val: 20%}", "data.layout=folders", "data.root=nowhere"]),
+        (
+            "part-and-setting",
+            {},
+            ["data.split_by={of: train, val: 20%}", "data.layout=folders", "data.root=nowhere"],
+        ),
         ("splits-classes-differ", {"val_data": Renamed()}, []),
         ("classes-missing", {"train_data": Nameless(), "val_data": Nameless()}, []),
         ("item-shape", {"train_data": Cut()}, []),
@@ -222,13 +253,25 @@ class Renumbered(Stripes):
         ("ids-repeated", {"train_data": Repeated()}, []),
         ("val-data-missing", {"val_data": None}, []),
         ("criterion-not-callable", {"criterion": nn.CrossEntropyLoss}, []),
-        ("criterion-detached", {"criterion": lambda logits, target: LOSS(logits.detach(), target)}, []),
+        (
+            "criterion-detached",
+            {"criterion": lambda logits, target: LOSS(logits.detach(), target)},
+            [],
+        ),
         ("criterion-counts-void", {"criterion": nn.CrossEntropyLoss()}, ["data.crop=[64,64]"]),
         ("trackers-not-a-list", {"trackers": Counts()}, []),
         ("tracker-incomplete", {"trackers": [Counts()]}, []),
         ("model-output-shape", {"model": Slow(5)}, []),
-        ("criterion-output-shape", {"criterion": nn.CrossEntropyLoss(ignore_index=255, reduction="none")}, []),
-        ("criterion-classes-differ", {"criterion": segtrain.losses.CrossEntropy(num_classes=7)}, []),
+        (
+            "criterion-output-shape",
+            {"criterion": nn.CrossEntropyLoss(ignore_index=255, reduction="none")},
+            [],
+        ),
+        (
+            "criterion-classes-differ",
+            {"criterion": segtrain.losses.CrossEntropy(num_classes=7)},
+            [],
+        ),
         ("procs-with-parts", {}, ["parallel.procs=2"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
@@ -236,14 +279,22 @@ class Renumbered(Stripes):
 def test_mistakes_with_own_parts_are_refused(
     code: str, parts: dict[str, Any], settings: list[str], tmp_path: Path
 ) -> None:
-    given = {"model": Slow(), "criterion": LOSS, "train_data": Stripes(), "val_data": Stripes(4), **parts}
+    given = {
+        "model": Slow(),
+        "criterion": LOSS,
+        "train_data": Stripes(),
+        "val_data": Stripes(4),
+        **parts,
+    }
     with refused(code):
         segtrain.train(small(tmp_path / "run", *settings), **given)
 
 
 def test_an_item_has_the_id_that_its_dataset_lists(tmp_path: Path) -> None:
     with refused("samples-faulty") as info:
-        segtrain.train(small(tmp_path / "run"), model=Slow(), train_data=Renumbered(), val_data=Stripes(4))
+        segtrain.train(
+            small(tmp_path / "run"), model=Slow(), train_data=Renumbered(), val_data=Stripes(4)
+        )
     assert "Renumbered[0] has the id 'train/0', but had 'other 0'" in str(info.value)
 
 
@@ -254,7 +305,8 @@ def test_one_dataset_in_both_places_is_refused(tmp_path: Path) -> None:
 
 
 def test_batches_for_another_loop(tmp_path: Path) -> None:
-    config = small(tmp_path / "run", "data.workers=1", "data.prefetch=1")  # memory is soon reused, if it is free
+    # memory is soon reused, if it is free
+    config = small(tmp_path / "run", "data.workers=1", "data.prefetch=1")
     batches = segtrain.data.loader(config, data=Stripes())
     assert len(batches) == 3
     passes = [list(batches), list(batches)]
@@ -267,7 +319,11 @@ def test_batches_for_another_loop(tmp_path: Path) -> None:
         assert torch.equal(again[0], before[0])
         assert torch.equal(again[1], before[1])
     raw = [
-        next(iter(segtrain.data.loader(config, data=Stripes(), dtype="uint8", rank=rank, world_size=2)))[0]
+        next(
+            iter(
+                segtrain.data.loader(config, data=Stripes(), dtype="uint8", rank=rank, world_size=2)
+            )
+        )[0]
         for rank in (0, 1)
     ]
     assert (raw[0].dtype, tuple(raw[0].shape)) == (torch.uint8, (1, 24, 24, 3))
@@ -275,7 +331,10 @@ def test_batches_for_another_loop(tmp_path: Path) -> None:
 
     assert torch.equal(normalize(torch.cat(raw)), images)
     whole = list(segtrain.data.loader(config, data=Stripes(5), train=False))
-    assert sorted(tuple(mask.shape) for _, masks in whole for mask in masks) == [(32, 48)] * 3 + [(32, 56)] * 2
+    assert (
+        sorted(tuple(mask.shape) for _, masks in whole for mask in masks)
+        == [(32, 48)] * 3 + [(32, 56)] * 2
+    )
 
 
 def test_importing_segtrain_imports_no_torch_and_each_name_is_there() -> None:
@@ -302,7 +361,11 @@ def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> N
             super().__init__(classes)
 
     run = segtrain.train(
-        small(tmp_path / "run"), model=Wide(2), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
+        small(tmp_path / "run"),
+        model=Wide(2),
+        criterion=LOSS,
+        train_data=Stripes(),
+        val_data=Stripes(4),
     )
     with refused("own-model-missing"):
         segtrain.load(run.path)
@@ -314,7 +377,10 @@ def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> N
     done = segtrain.export(run.path, tmp_path / "export", model=Wide(2))
     assert done.onnx is not None
     pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
-    masks = [segtrain.load(folder, model=Wide(2)).predict(pixels)[0] for folder in (run.path, tmp_path / "export")]
+    masks = [
+        segtrain.load(folder, model=Wide(2)).predict(pixels)[0]
+        for folder in (run.path, tmp_path / "export")
+    ]
     assert np.array_equal(*masks)
     with refused("own-model-missing"):
         segtrain.load(tmp_path / "export")
@@ -355,7 +421,9 @@ MASK = np.zeros((32, 48), np.uint8)
         ((np.zeros((32, 48, 3), np.uint8), MASK[:8], 0), "item-shape", "(8, 48)"),
     ],
 )
-def test_a_wrong_item_says_how_to_make_it_right(item: Any, code: str, advice: str, tmp_path: Path) -> None:
+def test_a_wrong_item_says_how_to_make_it_right(
+    item: Any, code: str, advice: str, tmp_path: Path
+) -> None:
     with refused(code, index=0) as info:
         segtrain.data.loader(small(tmp_path / "run"), data=Single(item))
     assert advice in str(info.value)
@@ -378,11 +446,18 @@ def test_wrong_calls_are_told_in_a_sentence(tmp_path: Path) -> None:
             segtrain.Run(folder)
 
 
-def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_done(tmp_path: Path) -> None:
+def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_done(
+    tmp_path: Path,
+) -> None:
     import cv2
 
     cv2.setNumThreads(2)
-    model, before, environment, used = Slow(), torch.get_rng_state(), dict(os.environ), time.process_time()
+    model, before, environment, used = (
+        Slow(),
+        torch.get_rng_state(),
+        dict(os.environ),
+        time.process_time(),
+    )
     run = segtrain.train(
         small(tmp_path / "run", "parallel.strategy=ddp"),
         model=model,
@@ -408,7 +483,8 @@ def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_d
         segtrain.load(run.path, model=Slow)  # type: ignore[arg-type]
     journal = run.path / "journal.jsonl"
     journal.write_text(
-        journal.read_text() + '{"event": "run_start", "ts": 1}\n{"event": "run_end", "ts": 2, "status": "stopped"}\n'
+        journal.read_text()
+        + '{"event": "run_start", "ts": 1}\n{"event": "run_end", "ts": 2, "status": "stopped"}\n'
     )
     assert not segtrain.Run(run.path).done
 
@@ -418,10 +494,16 @@ class Broken(Slow):
         return super().forward(images) / torch.zeros(())
 
 
-def test_a_loss_that_is_not_finite_before_any_update_does_not_blame_the_learning_rate(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_before_any_update_does_not_blame_the_learning_rate(
+    tmp_path: Path,
+) -> None:
     with refused("not-finite", step=1, updated=False) as info:
         segtrain.train(
-            small(tmp_path / "run"), model=Broken(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
+            small(tmp_path / "run"),
+            model=Broken(),
+            criterion=LOSS,
+            train_data=Stripes(),
+            val_data=Stripes(4),
         )
     assert "optim.lr" not in str(info.value)
 
@@ -430,8 +512,12 @@ def epochs(loader: Any) -> list[list[torch.Tensor]]:
     return [[images for images, _ in loader] for _ in range(3)]
 
 
-def test_set_epoch_continues_after_a_resume_and_holds_if_it_comes_after_iter(tmp_path: Path) -> None:
-    """Lightning calls ``iter`` before the hook in which the example of the page calls ``set_epoch``."""
+def test_set_epoch_continues_after_a_resume_and_holds_if_it_comes_after_iter(
+    tmp_path: Path,
+) -> None:
+    """Lightning calls ``iter`` before the hook in which the example of the page calls
+    ``set_epoch``.
+    """
     config = small(tmp_path / "run")
     whole = epochs(segtrain.data.loader(config, data=Stripes()))
     resumed = segtrain.data.loader(config, data=Stripes())

@@ -1,4 +1,6 @@
-"""Tests that mistakes around run folders, checkpoints, and ranks give one error, and leave nothing behind."""
+"""Tests that mistakes around run folders, checkpoints, and ranks give one error, and leave nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -60,15 +62,34 @@ def another_class_count(folder: Path) -> None:
 
 
 TRAIN: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
-    "holds another run": (lambda d: None, ["optim.lr=0.5"], ("run holds a run", "optim.lr: 0.001 there, 0.5 here", "out=FOLDER")),
-    "holds a run, and none is to be resumed": (lambda d: None, ["checkpoint.resume=false"], ("checkpoint.resume=false", "run already contains a run", "out=FOLDER")),
-    "its config is torn": (lambda d: (d / "run/config.yaml").write_text("data: [1"), [], ("run/config.yaml", "not valid YAML", "out=FOLDER")),
-    "is a file": (lambda d: (shutil.rmtree(d / "run"), (d / "run").write_text("x")), [], ("run folder run", "is a file", "out=FOLDER")),
-    "checkpoint of another network": (
-        lambda d: torch.save({**torch.load(d / STEP, weights_only=True), "model": {"w": torch.ones(2)}}, d / STEP),
-        [], ("run", "stem", "is missing", "move it out of checkpoints"),
+    "holds another run": (
+        lambda d: None,
+        ["optim.lr=0.5"],
+        ("run holds a run", "optim.lr: 0.001 there, 0.5 here", "out=FOLDER"),
     ),
-}  # fmt: skip
+    "holds a run, and none is to be resumed": (
+        lambda d: None,
+        ["checkpoint.resume=false"],
+        ("checkpoint.resume=false", "run already contains a run", "out=FOLDER"),
+    ),
+    "its config is torn": (
+        lambda d: (d / "run/config.yaml").write_text("data: [1"),
+        [],
+        ("run/config.yaml", "not valid YAML", "out=FOLDER"),
+    ),
+    "is a file": (
+        lambda d: (shutil.rmtree(d / "run"), (d / "run").write_text("x")),
+        [],
+        ("run folder run", "is a file", "out=FOLDER"),
+    ),
+    "checkpoint of another network": (
+        lambda d: torch.save(
+            {**torch.load(d / STEP, weights_only=True), "model": {"w": torch.ones(2)}}, d / STEP
+        ),
+        [],
+        ("run", "stem", "is missing", "move it out of checkpoints"),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", TRAIN)
@@ -122,7 +143,14 @@ def test_prediction_on_a_gpu_that_is_not_there(zygote, place: Path) -> None:  # 
         "no GPU",
         "device cpu",
     )
-    refuse(zygote, place, ["eval", "run", "train.device=cuda"], "train.device=cuda", "no GPU", "train.device=cpu")
+    refuse(
+        zygote,
+        place,
+        ["eval", "run", "train.device=cuda"],
+        "train.device=cuda",
+        "no GPU",
+        "train.device=cpu",
+    )
 
 
 def test_images_that_cannot_be_read_stop_no_other(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
@@ -149,7 +177,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MB: two checkpoints of the runs below fit, nine do not."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", folder], capture_output=True
+    ).returncode:
         pytest.skip("no right to mount a small disk")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
@@ -168,8 +198,16 @@ def test_a_full_disk_at_a_checkpoint(zygote, small_disk: Path, background: str, 
         "train.batch_size=4",
     ]
     refuse(
-        zygote, small_disk, [*settings], "run/checkpoints/step-", "No space left", "free space", "same command", made=("run/",), ranks=ranks
-    )  # fmt: skip
+        zygote,
+        small_disk,
+        [*settings],
+        "run/checkpoints/step-",
+        "No space left",
+        "free space",
+        "same command",
+        made=("run/",),
+        ranks=ranks,
+    )
     left = sorted(small_disk.rglob("*.pt"))
     assert left
     for path in left:
@@ -186,7 +224,13 @@ def limited(size: int, *arguments: object) -> str:
 
 def test_a_checkpoint_that_cannot_be_written_whole(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     process = zygote.start(code=limited(60_000, "train", *SCENES), cwd=tmp_path)
-    assert_refused([process], "run/checkpoints/step-00000002.pt", "File too large", "free space", "same command")
+    assert_refused(
+        [process],
+        "run/checkpoints/step-00000002.pt",
+        "File too large",
+        "free space",
+        "same command",
+    )
     assert_nothing_left(tmp_path, {}, ("run/",))
     assert not list(tmp_path.rglob("*.pt"))
 
@@ -198,7 +242,9 @@ def test_a_checkpoint_that_cannot_be_written_whole(zygote, tmp_path: Path) -> No
         (["export", "run", "--out", "out", "--formats", "safetensors"], "out"),
     ],
 )
-def test_results_that_cannot_be_written_whole(zygote, place: Path, arguments: list[str], word: str) -> None:  # type: ignore[no-untyped-def]
+def test_results_that_cannot_be_written_whole(
+    zygote, place: Path, arguments: list[str], word: str
+) -> None:  # type: ignore[no-untyped-def]
     before = snapshot(place)
     process = zygote.start(code=limited(200, *arguments), cwd=place)
     assert_refused([process], word, "File too large", "another folder")
@@ -212,7 +258,9 @@ def seal(folder: Path) -> None:
             place.chmod(0o555)
 
 
-def test_a_run_folder_without_the_right_to_write(zygote, public: Path, ordinary: Callable[..., str]) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_folder_without_the_right_to_write(
+    zygote, public: Path, ordinary: Callable[..., str]
+) -> None:  # type: ignore[no-untyped-def]
     (public / "run").mkdir()
     seal(public)
     for out in ("run", "elsewhere/run"):
@@ -227,7 +275,7 @@ def test_a_run_folder_without_the_right_to_write(zygote, public: Path, ordinary:
 RANKS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "wrong config": (["optim.lrr=1"], ("optim.lrr", "optim.lr")),
     "run folder": (["out=occupied"], ("occupied", "is a file", "out=FOLDER")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", RANKS)
@@ -260,7 +308,15 @@ def test_a_file_that_one_rank_alone_meets(zygote, tmp_path: Path, where: str) ->
         made=("run/",),
     )
     if where == "val":
-        refuse(zygote, tmp_path, ["eval", "run"], f"images/{where}/a1.png", "ends early", ranks=2, made=("run/",))
+        refuse(
+            zygote,
+            tmp_path,
+            ["eval", "run"],
+            f"images/{where}/a1.png",
+            "ends early",
+            ranks=2,
+            made=("run/",),
+        )
 
 
 @pytest.mark.parametrize("killed", [0, 1])
@@ -282,8 +338,14 @@ def test_a_rank_that_is_killed_is_missed(zygote, tmp_path: Path, killed: int) ->
         time.sleep(0.01)
     ranks[killed].signal(signal.SIGKILL)
     left = ranks[1 - killed]
-    assert finish(ranks) == [EXIT_RANK_LOST if rank is left else -signal.SIGKILL for rank in ranks], left.output
-    for word in (f"rank {1 - killed} has lost another rank", "killed", "the same command continues"):
+    assert finish(ranks) == [
+        EXIT_RANK_LOST if rank is left else -signal.SIGKILL for rank in ranks
+    ], left.output
+    for word in (
+        f"rank {1 - killed} has lost another rank",
+        "killed",
+        "the same command continues",
+    ):
         assert word in left.output
     for noise in NOISE:
         assert noise not in left.output, left.output

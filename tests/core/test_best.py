@@ -1,4 +1,6 @@
-"""Tests that a kill loses neither the best checkpoint nor its file, and that no step waits for the disk."""
+"""Tests that a kill loses neither the best checkpoint nor its file, and that no step waits for the
+disk.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def content(step: int, best: int) -> dict[str, Any]:
 
 
 def killed_at(operation: int, work: Callable[[], None]) -> bool:
-    """Do ``work`` in another process that dies just before its n-th change of the disk; whether it came to its end."""
+    """Do ``work`` in another process that dies just before its n-th change of the disk; whether it
+    came to its end.
+    """
     pid = os.fork()
     if pid == 0:
         count = 0
@@ -45,7 +49,13 @@ def killed_at(operation: int, work: Callable[[], None]) -> bool:
 
             return call
 
-        for module, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (Path, "unlink"), (torch, "save")):
+        for module, name in (
+            (os, "replace"),
+            (os, "unlink"),
+            (os, "fsync"),
+            (Path, "unlink"),
+            (torch, "save"),
+        ):
             setattr(module, name, counted(getattr(module, name)))
         try:
             work()
@@ -58,7 +68,9 @@ def killed_at(operation: int, work: Callable[[], None]) -> bool:
 
 
 @pytest.mark.parametrize(("best", "keep"), [(3, 1), (2, 2)], ids=["a better one", "a worse one"])
-def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, best: int, keep: int) -> None:
+def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(
+    tmp_path: Path, best: int, keep: int
+) -> None:
     ready = tmp_path / "ready"
     writer = CheckpointWriter(ready / "checkpoints", keep=keep, background=False)
     for step in (1, 2):
@@ -69,7 +81,10 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, b
         run = Path(shutil.copytree(ready, tmp_path / f"run{operation}"))
         over = killed_at(
             operation,
-            lambda run=run: CheckpointWriter(run / "checkpoints", keep, False).save(3, content(3, best)) and None,
+            lambda run=run: (
+                CheckpointWriter(run / "checkpoints", keep, False).save(3, content(3, best))
+                and None
+            ),
         )
         state, remarks = checkpoint.newest(run)
         assert state is not None
@@ -85,7 +100,10 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, b
             run / "checkpoints", keep=1, background=False
         )  # sweeps, and may prune all but the best
         went_on.save(4, content(4, expected))
-        assert [path.name for path in checkpoint.checkpoints(run)] == [found.file, "step-00000004.pt"]
+        assert [path.name for path in checkpoint.checkpoints(run)] == [
+            found.file,
+            "step-00000004.pt",
+        ]
         assert float(load_weights(run, "best")["w"][0]) == expected
         outcomes.append(state["state"]["step"])
         if over:
@@ -95,35 +113,55 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, b
     assert len(outcomes) > 4
 
 
-DAMAGE = (None, "[1]", "[" * 100_000, '{"checkpoint": 3}', '{"checkpoint": "x.pt", "step": 2, "miou": 0.1}')
+DAMAGE = (
+    None,
+    "[1]",
+    "[" * 100_000,
+    '{"checkpoint": 3}',
+    '{"checkpoint": "x.pt", "step": 2, "miou": 0.1}',
+)
 
 
 @pytest.mark.parametrize("text", DAMAGE)
-def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(tmp_path: Path, text: str | None) -> None:
+def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(
+    tmp_path: Path, text: str | None
+) -> None:
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     for step in (1, 2, 3):
         writer.save(step, content(step, min(step, 2)))
     place = tmp_path / "best.json"
-    assert json.loads(place.read_text()) == {"checkpoint": "step-00000002.pt", "step": 2, "miou": 0.02}
+    assert json.loads(place.read_text()) == {
+        "checkpoint": "step-00000002.pt",
+        "step": 2,
+        "miou": 0.02,
+    }
     place.unlink() if text is None else place.write_text(text)
     assert float(load_weights(tmp_path, "best")["w"][0]) == 2
     found, remarks = mend_best(tmp_path, content(3, 2)["state"])
     assert found == Best(2, 0.02)
     assert f"{place} was {'missing' if text is None else 'damaged'}" in remarks[0]
-    assert json.loads(place.read_text()) == {"checkpoint": "step-00000002.pt", "step": 2, "miou": 0.02}
+    assert json.loads(place.read_text()) == {
+        "checkpoint": "step-00000002.pt",
+        "step": 2,
+        "miou": 0.02,
+    }
     assert mend_best(tmp_path, content(3, 2)["state"]) == (found, [])
 
 
 def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
     CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(2, content(2, 2))
-    (tmp_path / "best.json").write_text('{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}')
+    (tmp_path / "best.json").write_text(
+        '{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}'
+    )
     assert float(load_weights(tmp_path, "best")["w"][0]) == 2
     found, remarks = mend_best(tmp_path, content(2, 2)["state"])
     assert found == named_best(tmp_path) == Best(2, 0.02)
     assert "named step-00000009.pt" in remarks[0]
 
 
-def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(tmp_path: Path) -> None:
+def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(
+    tmp_path: Path,
+) -> None:
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     for step in (2, 3):
         writer.save(step, content(step, 2))
@@ -135,7 +173,9 @@ def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(t
 
 
 @pytest.mark.parametrize("left", ["a whole one", "a torn one", "none"])
-def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(tmp_path: Path, left: str) -> None:
+def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(
+    tmp_path: Path, left: str
+) -> None:
     CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False).save(3, content(3, 2))
     checkpoint.write_best(tmp_path, Best(2, 0.02))
     (last,) = checkpoint.checkpoints(tmp_path)
@@ -143,7 +183,9 @@ def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(tmp_path:
         last.write_bytes(last.read_bytes()[:-100])
     elif left == "none":
         last.unlink()
-    with refused("checkpoint-missing", file=str(tmp_path / "checkpoints/step-00000002.pt")) as caught:
+    with refused(
+        "checkpoint-missing", file=str(tmp_path / "checkpoints/step-00000002.pt")
+    ) as caught:
         load_weights(tmp_path, "best")
     assert ("--which last" in str(caught.value)) == (left == "a whole one")
     assert ("train again" in str(caught.value)) == (left != "a whole one")
@@ -158,10 +200,17 @@ def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> No
     assert not (tmp_path / "best.json").exists()
 
 
-def test_a_run_killed_between_its_checkpoint_and_best_json_ends_with_the_best_one(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_killed_between_its_checkpoint_and_best_json_ends_with_the_best_one(
+    zygote: Any, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     arguments = command(
-        out, "eval.every=1st", "train.duration=6st", "checkpoint.every=99st", "checkpoint.keep=1", "log.digest=false"
+        out,
+        "eval.every=1st",
+        "train.duration=6st",
+        "checkpoint.every=99st",
+        "checkpoint.keep=1",
+        "log.digest=false",
     )
     code = f"""
 import os, signal
@@ -178,16 +227,26 @@ raise SystemExit(main({arguments!r}))
     again = zygote.start(*arguments)
     assert again.wait() == 0, again.output
     assert f"the best so far is step-{state['best_step']:08d}.pt" in again.output
-    scores = {event["step"]: event["scores"]["miou"] for event in read_journal(out) if event["event"] == "eval"}
+    scores = {
+        event["step"]: event["scores"]["miou"]
+        for event in read_journal(out)
+        if event["event"] == "eval"
+    }
     best = named_best(out)
     assert best == Best(max(scores, key=lambda step: scores[step]), max(scores.values()))
     assert float(checkpoint.read(checkpoint.best_file(out))["state"]["best_miou"]) == best.miou
 
 
-def test_no_step_waits_until_a_better_checkpoint_is_on_the_disk(zygote: Any, tmp_path: Path) -> None:
-    """The disk writes the first checkpoint, of a better score, only when the step after it is done."""
+def test_no_step_waits_until_a_better_checkpoint_is_on_the_disk(
+    zygote: Any, tmp_path: Path
+) -> None:
+    """The disk writes the first checkpoint, of a better score, only when the step after it is
+    done.
+    """
     out = tmp_path / "run"
-    arguments = command(out, "eval.every=1st", "train.duration=3st", "checkpoint.every=99st", "log.digest=false")
+    arguments = command(
+        out, "eval.every=1st", "train.duration=3st", "checkpoint.every=99st", "log.digest=false"
+    )
     code = f"""
 import time, torch
 from pathlib import Path
@@ -246,10 +305,18 @@ def test_a_state_that_no_run_has_is_refused(changes: dict[str, Any], word: str) 
 
 WEIGHT = {"w": torch.ones(2, 2)}
 SOUND = {
-    "model": WEIGHT, "optimizer": {"w": {"exp_avg": torch.ones(2, 2), "step": torch.tensor(1.0)}}, "ema": {},
-    "scaler": {"scale": 1.0, "good": 0}, "state": {}, "world_size": 1, "buffers": {}, "criterion": {},
-    "config_hash": "44136fa3", "decoder": "native", "precision": "fp32",
-}  # fmt: skip
+    "model": WEIGHT,
+    "optimizer": {"w": {"exp_avg": torch.ones(2, 2), "step": torch.tensor(1.0)}},
+    "ema": {},
+    "scaler": {"scale": 1.0, "good": 0},
+    "state": {},
+    "world_size": 1,
+    "buffers": {},
+    "criterion": {},
+    "config_hash": "44136fa3",
+    "decoder": "native",
+    "precision": "fp32",
+}
 
 
 @pytest.mark.parametrize(
@@ -278,7 +345,9 @@ def test_a_moving_average_that_is_missing_is_named() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_nothing_is_predicted_with_weights_that_are_not_finite(tmp_path: Path, value: float) -> None:
+def test_nothing_is_predicted_with_weights_that_are_not_finite(
+    tmp_path: Path, value: float
+) -> None:
     state = content(1, 1)
     state["model"]["w"][3] = value
     CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(1, state)

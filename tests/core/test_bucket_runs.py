@@ -1,4 +1,6 @@
-"""Tests that a run with its folder in a bucket can be killed at any moment, and resumes to the same bits on any host."""
+"""Tests that a run with its folder in a bucket can be killed at any moment, and resumes to the same
+bits on any host.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,36 @@ from segtrain.runfolder.mirror import ID
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
-SETTINGS = [item for item in SCENES if not item.startswith(("out=", "train.duration", "eval.every", "checkpoint"))]
+SETTINGS = [
+    item
+    for item in SCENES
+    if not item.startswith(("out=", "train.duration", "eval.every", "checkpoint"))
+]
 SETTINGS += ["eval.every=4st", "checkpoint.every=2st", "log.profile_ms=0", "data.outage_s=60"]
 
 
 def start(
-    zygote: Any, tmp_path: Path, server: BucketServer, cache: str, *more: str, out: str = "gs://bkt/runs/a"
+    zygote: Any,
+    tmp_path: Path,
+    server: BucketServer,
+    cache: str,
+    *more: str,
+    out: str = "gs://bkt/runs/a",
 ) -> Any:
     """Train with the folder of caches ``cache``: another one is another host."""
     settings = [*SETTINGS, f"out={out}", *more]
-    return zygote.start("train", *settings, cwd=tmp_path, SEGTRAIN_CACHE=str(tmp_path / cache), **server.environment())
+    return zygote.start(
+        "train",
+        *settings,
+        cwd=tmp_path,
+        SEGTRAIN_CACHE=str(tmp_path / cache),
+        **server.environment(),
+    )
 
 
-def train(zygote: Any, tmp_path: Path, server: BucketServer, cache: str, *more: str, **options: str) -> str:
+def train(
+    zygote: Any, tmp_path: Path, server: BucketServer, cache: str, *more: str, **options: str
+) -> str:
     process = start(zygote, tmp_path, server, cache, *more, **options)
     assert finish([process]) == [0], process.output
     return str(process.output)
@@ -56,7 +75,9 @@ def assert_equal_runs(first: Path, second: Path) -> None:
 def repr_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.numpy().tobytes()
-    return {name: repr_of(item) for name, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {name: repr_of(item) for name, item in value.items()} if isinstance(value, dict) else value
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +100,9 @@ def test_a_run_goes_on_from_the_bucket_on_another_host(
     (here,) = (tmp_path / "one/runs").iterdir()
     names = {path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()}
     names = {name for name in names if not name.split("/")[-1].startswith(".")}
-    assert names == {path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()}
+    assert names == {
+        path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()
+    }
     for name in names:
         assert (there / name).read_bytes() == (here / name).read_bytes(), name
     assert_equal_runs(there, undisturbed)
@@ -133,7 +156,9 @@ def test_a_bucket_that_goes_away_stops_nothing_and_the_end_says_where_the_run_is
 
 
 def test_two_hosts_go_on_from_the_bucket(zygote: Any, tmp_path: Path, server: BucketServer) -> None:
-    """A run of one process, stopped, goes on with two, each on a host of its own; later with one again."""
+    """A run of one process, stopped, goes on with two, each on a host of its own; later with one
+    again.
+    """
     there, more = server.folder / "bkt/runs/a", ["train.duration=12st", "train.batch_size=4"]
     process = start(zygote, tmp_path, server, "one", *more)
     while not (there / "journal.jsonl").is_file():
@@ -146,8 +171,16 @@ def test_two_hosts_go_on_from_the_bucket(zygote: Any, tmp_path: Path, server: Bu
     port, hosts = free_port(), []
     for rank in range(2):
         place = Cluster(rank, 2, 0, 1, "127.0.0.1", port).environment()
-        environment = {"SEGTRAIN_CACHE": str(tmp_path / f"host-{rank}"), **server.environment(), **place}
-        hosts.append(zygote.start("train", *SETTINGS, *more, "out=gs://bkt/runs/a", cwd=tmp_path, **environment))
+        environment = {
+            "SEGTRAIN_CACHE": str(tmp_path / f"host-{rank}"),
+            **server.environment(),
+            **place,
+        }
+        hosts.append(
+            zygote.start(
+                "train", *SETTINGS, *more, "out=gs://bkt/runs/a", cwd=tmp_path, **environment
+            )
+        )
     assert finish(hosts) == [0, 0], "".join(host.output for host in hosts)
     assert "received rank 0's copy" in hosts[0].output
     assert f"going on from step {before} of 12" in hosts[0].output
@@ -177,7 +210,10 @@ def test_a_run_in_a_bucket_is_scored_used_and_exported(
     assert best is not None
     assert best.step < 12  # or both would be the same checkpoint
     for which in ("best", "last"):
-        assert scores("gs://bkt/runs/a", "--which", which)["miou"] == scores(undisturbed, "--which", which)["miou"]
+        assert (
+            scores("gs://bkt/runs/a", "--which", which)["miou"]
+            == scores(undisturbed, "--which", which)["miou"]
+        )
     got = {path for path, _ in server.asked if path.endswith(".pt") and "/checkpoints/" in path}
     assert {path.rpartition("/")[2] for path in got} == {best.file, "step-00000012.pt"}
     cv2.imwrite(str(tmp_path / "image.png"), np.zeros((40, 48, 3), np.uint8))
@@ -185,8 +221,18 @@ def test_a_run_in_a_bucket_is_scored_used_and_exported(
     call("predict", undisturbed, "image.png", "--no-overlay", "--out", "here")
     mask = "masks/image.png"
     assert (tmp_path / "there" / mask).read_bytes() == (tmp_path / "here" / mask).read_bytes()
-    said = call("export", "gs://bkt/runs/a", "--formats", "safetensors", "--out", "s3://bkt/models/a")
-    assert said.splitlines()[-2:] == ["s3://bkt/models/a/weights.safetensors", "s3://bkt/models/a/model.json"]
+    said = call(
+        "export", "gs://bkt/runs/a", "--formats", "safetensors", "--out", "s3://bkt/models/a"
+    )
+    assert said.splitlines()[-2:] == [
+        "s3://bkt/models/a/weights.safetensors",
+        "s3://bkt/models/a/model.json",
+    ]
     call("predict", "s3://bkt/models/a", "image.png", "--no-overlay", "--out", "exported")
     assert (tmp_path / "exported" / mask).read_bytes() == (tmp_path / "here" / mask).read_bytes()
-    refuse(zygote, tmp_path, ["predict", undisturbed, "image.png", "--out", "gs://bkt/masks"], "--out=gs://bkt/masks")
+    refuse(
+        zygote,
+        tmp_path,
+        ["predict", undisturbed, "image.png", "--out", "gs://bkt/masks"],
+        "--out=gs://bkt/masks",
+    )

@@ -42,7 +42,9 @@ def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
     for step in range(1, 7):
         writer.save(step, state(step, best=2 if step > 1 else 1))
     writer.wait()
-    assert [p.name for p in checkpoint.checkpoints(run_dir)] == [f"step-{n:08d}.pt" for n in (2, 5, 6)]
+    assert [p.name for p in checkpoint.checkpoints(run_dir)] == [
+        f"step-{n:08d}.pt" for n in (2, 5, 6)
+    ]
     assert float(checkpoint.load_weights(run_dir, "best")["w"][0]) == 2
     assert float(checkpoint.load_weights(run_dir, "last")["w"][0]) == 6
 
@@ -126,7 +128,9 @@ def test_code_in_a_checkpoint_is_not_run(run_dir: Path) -> None:
     assert not (run_dir / "owned").exists()
 
 
-def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "step-00000001.pt"
     torch.save({"format": checkpoint.FORMAT}, path)
 
@@ -182,9 +186,11 @@ def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
     monkeypatch.setattr(rank.loop, "run", fail)
     monkeypatch.setattr(rank, "try_parts", lambda session: None)
     output = SimpleNamespace(
-        screen=SimpleNamespace(say=said.append), journal=SimpleNamespace(write=lambda *_, **__: None),
-        trackers=SimpleNamespace(close=lambda status: None), close=lambda: None,
-    )  # fmt: skip
+        screen=SimpleNamespace(say=said.append),
+        journal=SimpleNamespace(write=lambda *_, **__: None),
+        trackers=SimpleNamespace(close=lambda status: None),
+        close=lambda: None,
+    )
     config = SimpleNamespace(run_dir=tmp_path, log=SimpleNamespace(profile_ms=0))
     strategy = SimpleNamespace(cluster=Cluster(1, 2, 1, 2))
     session: Any = SimpleNamespace(
@@ -198,16 +204,23 @@ def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
     with pytest.raises(ValueError, match="diverged"):
         rank._run(session, [])
     (line,) = said
-    assert line.startswith(f"warning: cannot write the checkpoint {tmp_path / 'checkpoints/step-00000007.pt'}")
+    assert line.startswith(
+        f"warning: cannot write the checkpoint {tmp_path / 'checkpoints/step-00000007.pt'}"
+    )
 
 
-def test_a_tensor_with_more_numbers_than_its_file_has_is_refused_by_its_shape(tmp_path: Path) -> None:
+def test_a_tensor_with_more_numbers_than_its_file_has_is_refused_by_its_shape(
+    tmp_path: Path,
+) -> None:
     config = make_config({"model": {"arch": "pico"}})
     weights = build_model(config.model, 2).state_dict()
     weights["head.weight"] = torch.zeros(1).expand(10**12)
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    torch.save({"format": checkpoint.FORMAT, "model": weights, "ema": {}, "state": {}}, folder / "step-00000001.pt")
+    torch.save(
+        {"format": checkpoint.FORMAT, "model": weights, "ema": {}, "state": {}},
+        folder / "step-00000001.pt",
+    )
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     (tmp_path / "labels.json").write_text(json.dumps(plain_space(("a", "b")).to_dict()))
     with refused("weights-unfit"):

@@ -1,4 +1,6 @@
-"""Tests that a process finds its rank under torchrun and MPI, and of the cores and the port of its host."""
+"""Tests that a process finds its rank under torchrun and MPI, and of the cores and the port of its
+host.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,31 @@ HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
     [
         (HYDRA, (1, 2), "mpich"),
         ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (0, 0), "mpich"),
-        ({f"MV2_COMM_WORLD_{k}": v for k, v in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "3412")}, (1, 2), "mvapich"),
-        ({f"JSM_NAMESPACE_{k}": v for k, v in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "3412")}, (1, 2), "jsrun"),
-        ({**HYDRA, "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2"}, (1, 2), "pals"),
+        (
+            {
+                f"MV2_COMM_WORLD_{k}": v
+                for k, v in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "3412")
+            },
+            (1, 2),
+            "mvapich",
+        ),
+        (
+            {
+                f"JSM_NAMESPACE_{k}": v
+                for k, v in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "3412")
+            },
+            (1, 2),
+            "jsrun",
+        ),
+        (
+            {**HYDRA, "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2"},
+            (1, 2),
+            "pals",
+        ),
         ({"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1"}, (0, 0), "flux"),
         ({"RANK": "3", "WORLD_SIZE": "4"}, (0, 0), "torchrun"),
     ],
-)  # fmt: skip
+)
 def test_launchers(environ: dict[str, str], local: tuple[int, int], source: str) -> None:
     """Local size 0: counted when the ranks meet."""
     expected = Source(source, ranks_in_order=source == "torchrun")
@@ -67,8 +87,18 @@ def test_a_launcher_of_one_process_or_one_host_needs_no_address() -> None:
     ("environ", "expected"),
     [
         ({"SLURM_CPUS_ON_NODE": "6"}, (6, 1)),
-        ({"SLURM_CPUS_ON_NODE": "6", "SLURM_STEP_TASKS_PER_NODE": "1,3", "SLURM_NODEID": "1"}, (6, 3)),
-        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "4", "SLURM_STEP_TASKS_PER_NODE": "2"}, (8, 2)),
+        (
+            {"SLURM_CPUS_ON_NODE": "6", "SLURM_STEP_TASKS_PER_NODE": "1,3", "SLURM_NODEID": "1"},
+            (6, 3),
+        ),
+        (
+            {
+                "SLURM_CPUS_ON_NODE": "64",
+                "SLURM_CPUS_PER_TASK": "4",
+                "SLURM_STEP_TASKS_PER_NODE": "2",
+            },
+            (8, 2),
+        ),
         ({}, (None, 1)),
     ],
 )
@@ -95,10 +125,19 @@ def test_cores_are_those_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"RANK": "0"}, "bad-launcher-variable"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "bad-launcher-variable"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "launcher-contradicts-itself"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "launcher-contradicts-itself"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"},
+            "launcher-contradicts-itself",
+        ),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "master-addr-missing"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "65536"}, "bad-launcher-variable"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"}, "bad-launcher-variable"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "65536"},
+            "bad-launcher-variable",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"},
+            "bad-launcher-variable",
+        ),
         ({"PALS_RANKID": "0", "MASTER_ADDR": "h"}, "bad-launcher-variable"),
         ({"YOD_RANK": "0", "YOD_SIZE": "2"}, "unknown-launcher"),
         ({"X_COMM_PROCID": "1", "X_COMM_NTASKS": "2"}, "unknown-launcher"),
@@ -120,7 +159,11 @@ def test_cores_respect_the_quota(tmp_path: Path) -> None:
 def test_a_free_port_is_none_that_the_kernel_gives_away(tmp_path: Path) -> None:
     """gloo's listeners, and connections of any program, would take it before rank 0 does."""
     limits = tmp_path / "ip_local_port_range"
-    for first, expected in ((32768, range(10_000, 30_000)), (12_000, range(10_000, 12_000)), (1024, range(1, 65_536))):
+    for first, expected in (
+        (32768, range(10_000, 30_000)),
+        (12_000, range(10_000, 12_000)),
+        (1024, range(1, 65_536)),
+    ):
         limits.write_text(f"{first}\t60999\n")
         found = {free_port(limits) for _ in range(20)}
         assert found <= set(expected)

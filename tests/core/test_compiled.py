@@ -21,14 +21,34 @@ SMALL = {"stem": 8, "widths": [8, 8, 8, 8], "depths": [0, 2, 0, 0], "decoder": 8
 
 
 def trained(out: Path, how: bool | str) -> dict[str, Any]:
-    """The last checkpoint of a run of two crop sizes with two evaluations, on images of other sizes."""
+    """The last checkpoint of a run of two crop sizes with two evaluations, on images of other
+    sizes.
+    """
     settings = {
-        "out": str(out), "data": {"scenes": 8, "scene_size": [64, 72], "crop": [64, 64], "workers": 0, "check": "off"},
-        "model": {"arch": "pico", "options": SMALL}, "optim": {"name": "sgd", "lr": 1e-2}, "loss": {"terms": ["dice"]},
-        "train": {"device": "cpu", "batch_size": 4, "accumulate": 2, "duration": "4st", "compile": how, "progressive": [[0.5, 0.5]]},
-        "eval": {"every": "2st", "scales": [0.5, 1.0]}, "checkpoint": {"every": "4st"}, "parallel": {"threads": 1},
+        "out": str(out),
+        "data": {
+            "scenes": 8,
+            "scene_size": [64, 72],
+            "crop": [64, 64],
+            "workers": 0,
+            "check": "off",
+        },
+        "model": {"arch": "pico", "options": SMALL},
+        "optim": {"name": "sgd", "lr": 1e-2},
+        "loss": {"terms": ["dice"]},
+        "train": {
+            "device": "cpu",
+            "batch_size": 4,
+            "accumulate": 2,
+            "duration": "4st",
+            "compile": how,
+            "progressive": [[0.5, 0.5]],
+        },
+        "eval": {"every": "2st", "scales": [0.5, 1.0]},
+        "checkpoint": {"every": "4st"},
+        "parallel": {"threads": 1},
         "log": {"tensorboard": False, "profile_ms": 0, "spans": False, "hang_s": 0, "pictures": 0},
-    }  # fmt: skip
+    }
     segtrain.train(Config(**settings))
     return checkpoint.read(checkpoint.checkpoints(out)[-1])
 
@@ -42,7 +62,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_compiled_run_compiles_before_its_first_step_alone_and_trains_alike(
     how: bool | str, plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a larger crop nor an evaluation compiles anything. The compiler's backend is left out."""
+    """Neither a larger crop nor an evaluation compiles anything. The compiler's backend is left
+    out.
+    """
     from torch._dynamo.utils import counters
 
     counters.clear()
@@ -70,7 +92,9 @@ def test_regions_are_the_outermost_repeated_blocks() -> None:
         return nn.TransformerEncoderLayer(4, 1)
 
     blocks = nn.ModuleList([block(), block(), nn.Conv2d(3, 3, 1)])
-    network = nn.Sequential(blocks, nn.Sequential(nn.Sequential(nn.Conv2d(3, 3, 1)), nn.Sequential(nn.ReLU())), block())
+    network = nn.Sequential(
+        blocks, nn.Sequential(nn.Sequential(nn.Conv2d(3, 3, 1)), nn.Sequential(nn.ReLU())), block()
+    )
     assert repeated_blocks(network) == list(blocks)[:2]
     with refused("no-blocks-to-compile"):
         compiled(nn.Sequential(nn.Conv2d(3, 3, 1)), "regions")

@@ -71,11 +71,13 @@ WRONG = [
     (["train.seed"], "not-a-setting", {"found": "train.seed"}),
     (["train.seed=[1"], "invalid-yaml", {"key": "train.seed"}),
     (["train=1", "train.seed=2"], "setting-has-value", {"key": "train.seed"}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("overrides", "code", "values"), WRONG)
-def test_a_mistake_is_named_by_code_and_key(overrides: list[str], code: str, values: dict[str, object]) -> None:
+def test_a_mistake_is_named_by_code_and_key(
+    overrides: list[str], code: str, values: dict[str, object]
+) -> None:
     with refused(code, **values) as caught:
         load_config(None, overrides)
     assert "\n" not in str(caught.value)
@@ -96,7 +98,9 @@ CONFLICTS = [
     "given", [*CONFLICTS, *(" ".join(words) for words, code, _ in WRONG if code.startswith("con"))]
 )
 def test_advice_is_tried_before_it_is_printed(given: str) -> None:
-    """The settings that an error advises, pasted behind the others, make a config, also where one fix needs another."""
+    """The settings that an error advises, pasted behind the others, make a config, also where one
+    fix needs another.
+    """
     with pytest.raises(ConfigError) as caught:
         load_config(None, given.split(" "))
     advice = caught.value.settings
@@ -107,9 +111,13 @@ def test_advice_is_tried_before_it_is_printed(given: str) -> None:
 
 
 def test_advice_that_another_rule_refuses_says_so() -> None:
-    """Workers can be had, but no setting is known to fix the warm-up, which is checked after them."""
+    """Workers can be had, but no setting is known to fix the warm-up, which is checked after
+    them.
+    """
     with refused("conflicting-settings", key="data.workers") as caught:
-        load_config(None, ["data.helpers=ray", "data.workers=0", "optim.warmup=30st", "train.duration=20st"])
+        load_config(
+            None, ["data.helpers=ray", "data.workers=0", "optim.warmup=30st", "train.duration=20st"]
+        )
     assert caught.value.settings is None
     assert "optim.warmup" in str(caught.value)
 
@@ -121,7 +129,9 @@ def test_several_mistakes_are_one_error_with_a_line_for_each() -> None:
 
 
 def test_overrides_in_both_spellings_and_types() -> None:
-    settings = parse_overrides(["train.seed=3", "--optim.lr", "1e-3", "--optim.name=sgd", "loss.terms=[ce, dice]"])
+    settings = parse_overrides(
+        ["train.seed=3", "--optim.lr", "1e-3", "--optim.name=sgd", "loss.terms=[ce, dice]"]
+    )
     config = make_config(settings)
     assert config.train.seed == 3
     assert config.optim.lr == 1e-3
@@ -141,7 +151,8 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("- a\n", "config-not-a-mapping"), ("a: [", "invalid-yaml"), ("\x00", "invalid-yaml")]
+    ("text", "code"),
+    [("- a\n", "config-not-a-mapping"), ("a: [", "invalid-yaml"), ("\x00", "invalid-yaml")],
 )
 def test_a_file_that_is_not_a_config(tmp_path: Path, text: str, code: str) -> None:
     path = tmp_path / "bad.yaml"
@@ -158,11 +169,27 @@ def test_a_missing_file_is_named_with_one_that_is_near(tmp_path: Path) -> None:
 
 
 def test_a_hash_stays_as_it_is() -> None:
-    """These name folders and runs that exist: a change here would make the same command begin anew."""
-    hashes = {"": "44136fa3", "optim.lr=0.1": "0eaacf41", "optim.name=sgd": "be3c8747", "loss.terms=[dice]": "7f18ed19"}
+    """These name folders and runs that exist: a change here would make the same command begin
+    anew.
+    """
+    hashes = {
+        "": "44136fa3",
+        "optim.lr=0.1": "0eaacf41",
+        "optim.name=sgd": "be3c8747",
+        "loss.terms=[dice]": "7f18ed19",
+    }
     assert {text: load_config(None, [text] if text else []).hash for text in hashes} == hashes
-    assert load_config(None, ["optim.lr=0.001", "optim.name=adamw", "loss.terms=ce"]).hash == Config().hash
-    elsewhere = ["out=elsewhere", "data.workers=3", "log.every=1", "parallel.procs=1", "train.compile=true"]
+    assert (
+        load_config(None, ["optim.lr=0.001", "optim.name=adamw", "loss.terms=ce"]).hash
+        == Config().hash
+    )
+    elsewhere = [
+        "out=elsewhere",
+        "data.workers=3",
+        "log.every=1",
+        "parallel.procs=1",
+        "train.compile=true",
+    ]
     assert load_config(None, elsewhere).hash == Config().hash
 
 
@@ -172,10 +199,15 @@ def test_a_setting_that_a_newer_version_adds_leaves_the_hash(tmp_path: Path) -> 
     settings = {"optim": {"lr": 0.5}, "train": {"seed": 3}}
     assert later.model_validate(settings).hash == make_config(settings).hash
     settings["train"]["averaging"] = 0.25
-    assert later.model_validate(settings).hash != make_config({"optim": {"lr": 0.5}, "train": {"seed": 3}}).hash
+    assert (
+        later.model_validate(settings).hash
+        != make_config({"optim": {"lr": 0.5}, "train": {"seed": 3}}).hash
+    )
 
 
-def test_a_run_in_the_working_directory_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_the_working_directory_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine/deeper").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "mine/deeper")
     assert [load_config(None, [f"out={out}"]).title for out in (".", "..")] == ["deeper", "mine"]
@@ -188,12 +220,16 @@ def test_a_default_that_a_newer_version_changes_is_told_in_the_runs_folder(tmp_p
     (tmp_path / "checkpoints/step-00000001.pt").touch()
     (tmp_path / "config.yaml").write_text(made.to_yaml())
     refuse_run_dir(made)
-    (tmp_path / "config.yaml").write_text(made.to_yaml().replace("weight_decay: 0.01", "weight_decay: 0.02"))
+    (tmp_path / "config.yaml").write_text(
+        made.to_yaml().replace("weight_decay: 0.01", "weight_decay: 0.02")
+    )
     with pytest.raises(ConfigError, match=r"optim\.weight_decay: 0\.02 there, 0\.01 here"):
         refuse_run_dir(made)
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "labels.json", "best.json", "pictures", "report.html"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "labels.json", "best.json", "pictures", "report.html"]
+)
 def test_a_folder_whose_files_a_run_would_replace_is_refused(tmp_path: Path, name: str) -> None:
     config = load_config(None, [f"out={tmp_path}"])
     (tmp_path / "lost+found").mkdir()
@@ -217,7 +253,9 @@ def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
 def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs/camvid.md").read_text().replace("\\\n", " ")
-    command = next(line for line in page.splitlines() if "camvid_cpu.yaml" in line and "3500st" in line)
+    command = next(
+        line for line in page.splitlines() if "camvid_cpu.yaml" in line and "3500st" in line
+    )
     short = load_config(root / "configs/camvid_cpu.yaml", shlex.split(command)[3:])
     long = load_config(root / "configs/camvid_cpu_long.yaml", ["data.root=CamVid"])
     assert short.trained_settings() == long.trained_settings()
@@ -249,17 +287,31 @@ def test_a_typo_in_a_term_is_corrected() -> None:
 
 def test_a_block_holds_its_own_settings_alone() -> None:
     config = load_config(
-        None, ["optim.name=sgd", "optim.schedule=cosine", "loss.terms=[{name: focal, gamma: 1}, dice]"]
+        None,
+        ["optim.name=sgd", "optim.schedule=cosine", "loss.terms=[{name: focal, gamma: 1}, dice]"],
     )
     written = yaml.safe_load(config.to_yaml())
-    assert written["loss"]["terms"] == [{"name": "focal", "weight": 1.0, "gamma": 1.0}, {"name": "dice", "weight": 1.0}]
+    assert written["loss"]["terms"] == [
+        {"name": "focal", "weight": 1.0, "gamma": 1.0},
+        {"name": "dice", "weight": 1.0},
+    ]
     assert set(written["optim"]) == {
-        "name", "lr", "encoder_lr", "weight_decay", "schedule", "warmup", "clip", "ema", "momentum"
-    }  # fmt: skip
+        "name",
+        "lr",
+        "encoder_lr",
+        "weight_decay",
+        "schedule",
+        "warmup",
+        "clip",
+        "ema",
+        "momentum",
+    }
     assert make_config(written) == config
 
 
-def test_another_optimizer_on_the_command_line_leaves_the_files_settings_of_the_first_behind(tmp_path: Path) -> None:
+def test_another_optimizer_on_the_command_line_leaves_the_files_settings_of_the_first_behind(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "muon.yaml"
     path.write_text("optim: {name: muon, muon_lr: .5, momentum: .8, lr: .25, poly_power: 2}\n")
     config = load_config(path, ["optim.name=sgd", "optim.schedule=linear"])
@@ -268,7 +320,9 @@ def test_another_optimizer_on_the_command_line_leaves_the_files_settings_of_the_
         load_config(path, ["optim.name=sgd", "optim.muon_lr=.3"])
 
 
-def test_a_runs_config_names_code_that_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runs_config_names_code_that_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange/__init__.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")
     (tmp_path / "strange/inner.py").write_text("def augment(image, mask): return image, mask\n")
@@ -276,7 +330,8 @@ def test_a_runs_config_names_code_that_is_not_touched(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert load_saved(tmp_path / "config.yaml").data.transforms == "strange.inner:augment"
     assert not (tmp_path / "ran").exists()
-    load_config(tmp_path / "config.yaml")  # one's own config is looked at, and Python runs the package for that
+    # one's own config is looked at, and Python runs the package for that
+    load_config(tmp_path / "config.yaml")
     assert (tmp_path / "ran").exists()
 
 
@@ -300,7 +355,12 @@ def test_local_paths_are_found_by_the_type_of_their_field(tmp_path: Path) -> Non
         "model.encoder_weights=e.pth",
     )
     found = local_paths(Config.load(None, *settings, "out=s3://bucket/run", "data.cache_dir=c"))
-    assert found == {"data.root": "d", "model.init": "w/w.pth", "model.encoder_weights": "e.pth", "data.cache_dir": "c"}
-    assert local_paths(Config.load(None, "model.arch=unet", "model.encoder_weights=imagenet", "out=runs/x")) == {
-        "out": "runs/x"
+    assert found == {
+        "data.root": "d",
+        "model.init": "w/w.pth",
+        "model.encoder_weights": "e.pth",
+        "data.cache_dir": "c",
     }
+    assert local_paths(
+        Config.load(None, "model.arch=unet", "model.encoder_weights=imagenet", "out=runs/x")
+    ) == {"out": "runs/x"}

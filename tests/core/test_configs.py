@@ -1,4 +1,6 @@
-"""The GPU configs: each one resolves, plans for 1 to 8 GPUs, trains on data of its layout, and stands in its page with its figures."""
+"""The GPU configs: each one resolves, plans for 1 to 8 GPUs, trains on data of its layout, and
+stands in its page with its figures.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,21 @@ each = pytest.mark.parametrize("path", GPU, ids=lambda path: path.stem)
 SIZE = (72, 96)
 # The whole network of the config, but random weights, small crops, and a run of three steps.
 TINY = (
-    "model.encoder_weights=null", "data.crop=[64,64]", "data.workers=0", "train.duration=3st", "train.batch_size=2",
-    "train.precision=fp32", "optim.warmup=1st", "parallel.procs=1", "parallel.threads=1", "eval.every=3st",
-    "checkpoint.every=3st", "log.every=1", "log.pictures=0", "log.tensorboard=false",
-)  # fmt: skip
+    "model.encoder_weights=null",
+    "data.crop=[64,64]",
+    "data.workers=0",
+    "train.duration=3st",
+    "train.batch_size=2",
+    "train.precision=fp32",
+    "optim.warmup=1st",
+    "parallel.procs=1",
+    "parallel.threads=1",
+    "eval.every=3st",
+    "checkpoint.every=3st",
+    "log.every=1",
+    "log.pictures=0",
+    "log.tensorboard=false",
+)
 
 
 def save(path: Path, ids: list[int] | None, seed: int, palette: bool = False) -> None:
@@ -63,7 +76,11 @@ def cityscapes(root: Path) -> None:
 def ade20k(root: Path) -> None:
     """As unpacked: ids from 1 to 150, and 0 for what is in no class."""
     for seed, stem in enumerate(
-        ("training/ADE_train_00000001", "training/ADE_train_00000002", "validation/ADE_val_00000001")
+        (
+            "training/ADE_train_00000001",
+            "training/ADE_train_00000002",
+            "validation/ADE_val_00000001",
+        )
     ):
         save(root / f"images/{stem}.jpg", None, seed)
         save(root / f"annotations/{stem}.png", [0, 1, 2, 75, 150], seed)
@@ -73,8 +90,13 @@ def voc(root: Path) -> None:
     """VOCdevkit with the extended masks: only those have all training images, and they are gray."""
     root = root / "VOC2012"
     (root / "ImageSets/Segmentation").mkdir(parents=True)
-    for split, stems in {"trainaug": ("2007_000032", "2008_000002"), "val": ("2007_000033",)}.items():
-        (root / f"ImageSets/Segmentation/{split}.txt").write_text("".join(f"{stem}\n" for stem in stems))
+    for split, stems in {
+        "trainaug": ("2007_000032", "2008_000002"),
+        "val": ("2007_000033",),
+    }.items():
+        (root / f"ImageSets/Segmentation/{split}.txt").write_text(
+            "".join(f"{stem}\n" for stem in stems)
+        )
         for stem in stems:
             save(root / f"JPEGImages/{stem}.jpg", None, int(stem[-2:]))
             if split == "val":
@@ -100,15 +122,21 @@ def test_a_gpu_config_resolves_and_says_how_to_start_it(path: Path) -> None:
     assert config.train.precision == "bf16"
     assert config.model.encoder_weights == "imagenet"
     assert config.parallel.sync_bn
-    head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
+    head = "".join(
+        line for line in path.read_text().splitlines(keepends=True) if line.startswith("#")
+    )
     assert "Its score has not been measured by this project." in head
     assert f"{config.data.root}/" in head, "where the data set is put"
     assert shlex.split(re.findall(rf"{TORCHRUN} .*", head)[0])[-1] == f"configs/{path.name}"
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "smddp"])
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_each_strategy_takes_a_config_or_names_all_that_does_not_fit(path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_each_strategy_takes_a_config_or_names_all_that_does_not_fit(
+    path: Path, strategy: str
+) -> None:
     root = ["data.root=data"] * ("camvid" in path.stem)
     words = ["train.device=cuda", *root, f"parallel.strategy={strategy}"]
     config = load_config(path, words[:-1])
@@ -134,9 +162,13 @@ def test_a_gpu_config_plans(path: Path, gpus: int, accumulate: int) -> None:
     plan = make_plan(config, samples, Cluster(world_size=gpus, local_world_size=gpus), has_gpu=True)
     assert f"{plan.steps}st" == config.train.duration
     assert plan.warmup < plan.steps / 10
-    assert config.train.batch_size % (gpus * accumulate) == 0, "each GPU has as many images in each micro-batch"
+    assert config.train.batch_size % (gpus * accumulate) == 0, (
+        "each GPU has as many images in each micro-batch"
+    )
     assert plan.steps % plan.eval_every == 0
-    assert plan.eval_every % plan.save_every == 0, "the best of the scored models is one that was saved"
+    assert plan.eval_every % plan.save_every == 0, (
+        "the best of the scored models is one that was saved"
+    )
 
 
 @each
@@ -145,7 +177,9 @@ def test_a_gpu_config_trains_on_data_of_its_layout(path: Path, zygote: Any, tmp_
     TREES[config.data.layout](tmp_path / config.data.root)
     process = zygote.start("train", path, *TINY, f"out={tmp_path / 'run'}", cwd=tmp_path)
     assert process.wait() == 0, process.output
-    events = [json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()
+    ]
     losses = [event["loss"] for event in events if event["event"] == "step"]
     assert len(losses) == 3
     assert np.isfinite(losses).all()
@@ -156,9 +190,14 @@ def test_a_gpu_config_trains_on_data_of_its_layout(path: Path, zygote: Any, tmp_
 def test_the_page_has_each_gpu_config_with_its_figures(path: Path) -> None:
     config = load_config(path)
     row = next(
-        line for line in PAGE.read_text().splitlines() if f"configs/{path.name}" in line and line.startswith("|")
+        line
+        for line in PAGE.read_text().splitlines()
+        if f"configs/{path.name}" in line and line.startswith("|")
     )
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[-2:] == [str(config.train.batch_size), f"{int(config.train.duration.removesuffix('st')):,}"]
+    assert cells[-2:] == [
+        str(config.train.batch_size),
+        f"{int(config.train.duration.removesuffix('st')):,}",
+    ]
     height, width = config.data.crop
     assert f"{height}x{width}" in cells

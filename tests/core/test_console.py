@@ -87,7 +87,9 @@ def test_a_log_gets_one_whole_line_a_step_without_control_characters() -> None:
     assert lines[1].endswith("ETA  2m 40s")
 
 
-def test_a_terminal_shows_one_live_line_that_other_text_wipes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_one_live_line_that_other_text_wipes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     screen = Screen()
     console = drive(screen)
@@ -149,7 +151,9 @@ def test_other_ranks_and_closed_pipes_are_quiet() -> None:
 
 
 def test_class_table_shows_iou_bar_share_and_mean() -> None:
-    table = class_table(["sky", "traffic sign", "bus"], [0.9, 0.3, math.nan], [0.7, 0.3, 0.0]).splitlines()
+    table = class_table(
+        ["sky", "traffic sign", "bus"], [0.9, 0.3, math.nan], [0.7, 0.3, 0.0]
+    ).splitlines()
     assert table[0].split() == ["class", "IoU", "pixels"]
     assert table[1].startswith("sky           90.0%")
     assert table[1].endswith("70.0%")
@@ -186,8 +190,13 @@ def test_commands_that_are_proposed_can_be_pasted_whatever_the_folder_is_called(
     )
 
 
-@pytest.mark.parametrize("words", [["eval", "RUN", "--wich", "last"], ["train", "--prnt-config"], ["data", "check", "x", "-j"]])  # fmt: skip
-def test_a_flag_with_a_slip_is_no_setting(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [["eval", "RUN", "--wich", "last"], ["train", "--prnt-config"], ["data", "check", "x", "-j"]],
+)
+def test_a_flag_with_a_slip_is_no_setting(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2
@@ -200,9 +209,12 @@ def test_a_flag_with_a_slip_is_no_setting(words: list[str], capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("words", "near"), [("data chek x", "check"), ("trian", "train"), ("eval r --which bets", "best")]
+    ("words", "near"),
+    [("data chek x", "check"), ("trian", "train"), ("eval r --which bets", "best")],
 )
-def test_a_misspelled_command_is_told_the_closest(words: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelled_command_is_told_the_closest(
+    words: str, near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2

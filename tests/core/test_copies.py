@@ -1,4 +1,6 @@
-"""Tests that a checkpoint has the state of its step although training goes on while it is copied."""
+"""Tests that a checkpoint has the state of its step although training goes on while it is
+copied.
+"""
 
 from __future__ import annotations
 
@@ -57,17 +59,29 @@ class LateCopies:
 def trained(out: Path) -> list[dict[str, Any]]:
     """The checkpoints of a short run."""
     settings = {
-        "out": str(out), "data": {"scenes": 8, "scene_size": [40, 48], "crop": [32, 32], "workers": 0, "check": "off"},
-        "model": {"arch": "pico", "options": SMALL}, "optim": {"ema": 0.9, "name": "adamw", "lr": 1e-3},
-        "train": {"device": "cpu", "batch_size": 4, "duration": f"{STEPS}st"}, "eval": {"every": f"{STEPS}st"},
-        "checkpoint": {"every": "1st", "keep": 9}, "parallel": {"threads": 1},
+        "out": str(out),
+        "data": {
+            "scenes": 8,
+            "scene_size": [40, 48],
+            "crop": [32, 32],
+            "workers": 0,
+            "check": "off",
+        },
+        "model": {"arch": "pico", "options": SMALL},
+        "optim": {"ema": 0.9, "name": "adamw", "lr": 1e-3},
+        "train": {"device": "cpu", "batch_size": 4, "duration": f"{STEPS}st"},
+        "eval": {"every": f"{STEPS}st"},
+        "checkpoint": {"every": "1st", "keep": 9},
+        "parallel": {"threads": 1},
         "log": {"tensorboard": False, "profile_ms": 0, "spans": False, "hang_s": 0, "pictures": 0},
-    }  # fmt: skip
+    }
     segtrain.train(Config(**settings))
     return [checkpoint.read(path) for path in checkpoint.checkpoints(out)]
 
 
-def test_late_copies_hold_the_step_of_their_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_copies_hold_the_step_of_their_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected, used = trained(tmp_path / "plain"), []
     run = loop.run
 
@@ -85,7 +99,9 @@ def test_late_copies_hold_the_step_of_their_checkpoint(tmp_path: Path, monkeypat
         assert one["scaler"] == other["scaler"] == {"scale": 1.0, "good": 0}
         for part in ("model", "ema"):
             assert one[part].keys() == other[part].keys()
-            assert all(torch.equal(one[part][name], other[part][name]) for name in other[part]), part
+            assert all(torch.equal(one[part][name], other[part][name]) for name in other[part]), (
+                part
+            )
         for name, slots in other["optimizer"].items():
             assert all(torch.equal(one["optimizer"][name][key], slots[key]) for key in slots)
 
@@ -103,7 +119,9 @@ class Stream:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> tuple[copies.HostCopies, list[int], list[str]]:
-    """HostCopies for the CPU, the sizes of its chunks, and what it said. Only 3 chunks can be page-locked."""
+    """HostCopies for the CPU, the sizes of its chunks, and what it said. Only 3 chunks can be
+    page-locked.
+    """
     sizes: list[int] = []
     said: list[str] = []
 
@@ -130,9 +148,14 @@ def test_each_copy_is_a_tensor_of_its_own_in_memory_that_is_used_again(
     home, sizes, said = made
     torch.manual_seed(0)
     state = [
-        torch.randn(5, 3, 3, 3).to(memory_format=torch.channels_last), torch.randn(()), torch.randn(700),
-        torch.zeros((), dtype=torch.int64), torch.randn(0), torch.randn(900, dtype=torch.float64), torch.randn(8, 6).t(),
-    ]  # fmt: skip
+        torch.randn(5, 3, 3, 3).to(memory_format=torch.channels_last),
+        torch.randn(()),
+        torch.randn(700),
+        torch.zeros((), dtype=torch.int64),
+        torch.randn(0),
+        torch.randn(900, dtype=torch.float64),
+        torch.randn(8, 6).t(),
+    ]
     for _ in range(2):
         taken = [home.take(value) for value in state]
         home.start()

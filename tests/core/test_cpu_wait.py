@@ -23,7 +23,9 @@ PATIENCE_S = 600.0
 
 
 def counted() -> float:
-    """What the kernel's file says of this thread, read without the code that is tested: seconds without a core."""
+    """What the kernel's file says of this thread, read without the code that is tested: seconds
+    without a core.
+    """
     with open(SCHEDSTAT) as file:
         return int(file.read().split()[1]) / 1e9
 
@@ -90,7 +92,8 @@ def test_a_thread_that_sleeps_is_not_late() -> None:
         runqueue_wait = asked() - before
         return runqueue_wait <= time.perf_counter() - begin - 0.3 + 1e-3
 
-    assert any(slept() for _ in range(5))  # it may also lose its core between two calls, on the way into its sleep
+    # it may also lose its core between two calls, on the way into its sleep
+    assert any(slept() for _ in range(5))
 
 
 def test_a_clock_leaves_the_time_of_waiting_out(monkeypatch: pytest.MonkeyPatch) -> None:

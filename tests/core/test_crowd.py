@@ -1,4 +1,6 @@
-"""Tests that the cost of too many threads is measured before the first step, without side effects."""
+"""Tests that the cost of too many threads is measured before the first step, without side
+effects.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,15 @@ from segtrain.training.start.oversubscription import oversubscription_slowdown
 def session_of(out: Path, threads: int, **parallel: object) -> Session:
     config = make_config(
         {
-            "out": str(out), "name": "crowd",
+            "out": str(out),
+            "name": "crowd",
             "data": {"scenes": 9, "scene_size": [48, 64], "crop": [32, 48]},
             "train": {"batch_size": 4, "duration": "2st", "device": "cpu"},
             "parallel": {"threads": threads, **parallel},
             "log": {"tensorboard": False},
         },
         source="test",
-    )  # fmt: skip
+    )
     cluster = discover()
     with start(config.parallel, cluster, config.train.device) as strategy:
         return open_session(config, strategy, RunLock(out))
@@ -57,9 +60,15 @@ def _threads() -> object:
     ],
 )
 def test_the_number_of_threads_with_which_passes_take_least_is_named(
-    quickest: str, times: tuple[float, float], said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quickest: str,
+    times: tuple[float, float],
+    said: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seconds of a forward and of a backward pass are given for each number of threads: 16 on 4 cores, 4, and 1."""
+    """Seconds of a forward and of a backward pass are given for each number of threads: 16 on 4
+    cores, 4, and 1.
+    """
     slow = (4.0, 6.0)
     quick = tuple(seconds / factor for seconds, factor in zip(slow, times))
     numbers = {"one": 1, "a core each": 4, "all": 16}
@@ -68,7 +77,9 @@ def test_the_number_of_threads_with_which_passes_take_least_is_named(
     }
     asked = []
 
-    def passes(network: object, batch: torch.Tensor, precision: object, threads: int) -> tuple[float, float]:
+    def passes(
+        network: object, batch: torch.Tensor, precision: object, threads: int
+    ) -> tuple[float, float]:
         asked.append((threads, len(batch)))
         torch.set_num_threads(threads)
         return took[threads]  # type: ignore[return-value]
@@ -80,7 +91,11 @@ def test_the_number_of_threads_with_which_passes_take_least_is_named(
     monkeypatch.setattr(crowd, "_passes", passes)
     monkeypatch.setattr(crowd, "runqueue_wait", lambda: 0.0)
     torch.set_num_threads(16)
-    assert crowded(session, 3) == {"threads": numbers[quickest], "forward": times[0], "backward": times[1]}
+    assert crowded(session, 3) == {
+        "threads": numbers[quickest],
+        "forward": times[0],
+        "backward": times[1],
+    }
     assert sorted(asked) == [(1, 3), (4, 3), (16, 3)]
     assert torch.get_num_threads() == 16
     assert [f"parallel.threads={numbers[quickest]}" in line for line in lines] == [True] * said
@@ -91,11 +106,15 @@ def test_the_number_of_threads_with_which_passes_take_least_is_named(
 def test_what_threads_cost_is_not_known_where_other_programs_have_the_cores(
     lacked: float | None, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread is measured for a second, ``lacked`` of which it had no core; None: the system does not count that."""
+    """One thread is measured for a second, ``lacked`` of which it had no core; None: the system
+    does not count that.
+    """
     now, session = [0.0], session_of(tmp_path / "run", 16)
     lines: list[str] = []
 
-    def passes(network: object, batch: torch.Tensor, precision: object, threads: int) -> tuple[float, float]:
+    def passes(
+        network: object, batch: torch.Tensor, precision: object, threads: int
+    ) -> tuple[float, float]:
         now[0] += 1.0
         return 1.0, 1.0  # as quick with 16 threads, to which the system gives most of the cores
 
@@ -106,14 +125,17 @@ def test_what_threads_cost_is_not_known_where_other_programs_have_the_cores(
     monkeypatch.setattr(crowd, "runqueue_wait", lambda: None if lacked is None else lacked * now[0])
     torch.set_num_threads(16)
     assert (crowded(session, 3) is not None) == known
-    assert ["is not known: other programs had the cores for 20%" in line for line in lines] == [True] * (not known)
+    assert ["is not known: other programs had the cores for 20%" in line for line in lines] == [
+        True
+    ] * (not known)
     session.output.close()
 
 
 def test_measuring_the_cost_of_threads_leaves_the_network_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowd, "runqueue_wait", lambda: None)  # other programs may have the cores meanwhile
+    # other programs may have the cores meanwhile
+    monkeypatch.setattr(crowd, "runqueue_wait", lambda: None)
     many = 4 * cores()
     session = session_of(tmp_path / "run", many)
     before = {name: value.clone() for name, value in session.learner.plain.state_dict().items()}
@@ -123,7 +145,10 @@ def test_measuring_the_cost_of_threads_leaves_the_network_alone(
     assert found is not None
     assert torch.get_num_threads() == many
     assert torch.equal(torch.get_rng_state(), numbers)
-    assert all(torch.equal(value, before[name]) for name, value in session.learner.plain.state_dict().items())
+    assert all(
+        torch.equal(value, before[name])
+        for name, value in session.learner.plain.state_dict().items()
+    )
     assert all(p.grad is None for p in session.learner.parameters)
     session.output.close()
 

@@ -28,13 +28,17 @@ def codes(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(zygote: Any, tmp_path: Path, number: int) -> None:
+def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(
+    zygote: Any, tmp_path: Path, number: int
+) -> None:
     """It waits in C++, where no handler of Python runs."""
     port = free_port()
     told = tmp_path / "codes"
     told.mkdir()
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    rank = zygote.start("train", *SCENES, "train.batch_size=4", cwd=tmp_path, **place, SEGTRAIN_EXIT_CODES=str(told))
+    rank = zygote.start(
+        "train", *SCENES, "train.batch_size=4", cwd=tmp_path, **place, SEGTRAIN_EXIT_CODES=str(told)
+    )
     end = time.monotonic() + 120
     while time.monotonic() < end:
         with socket.socket() as probe:
@@ -57,7 +61,10 @@ def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote: Any, tmp_path:
         "    time.sleep({pause})\n"
         "raise SystemExit(7)\n"
     )
-    met, early = (zygote.start(code=code.format(met=m, pause=p), cwd=tmp_path) for m, p in (("met()", 0.2), ("", 600)))
+    met, early = (
+        zygote.start(code=code.format(met=m, pause=p), cwd=tmp_path)
+        for m, p in (("met()", 0.2), ("", 600))
+    )
     assert finish([met, early]) == [7, EXIT_RESUMABLE]
 
 
@@ -75,8 +82,12 @@ def test_an_interrupt_ends_the_wait_for_other_ranks_and_later_only_asks_to_stop(
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("context", [ending_at_first_signal, lambda: sampling(Path(), 0, Cluster(1, 2, 1, 2))])
-def test_a_handler_of_c_code_becomes_the_default(monkeypatch: pytest.MonkeyPatch, context: Any) -> None:
+@pytest.mark.parametrize(
+    "context", [ending_at_first_signal, lambda: sampling(Path(), 0, Cluster(1, 2, 1, 2))]
+)
+def test_a_handler_of_c_code_becomes_the_default(
+    monkeypatch: pytest.MonkeyPatch, context: Any
+) -> None:
     """Python returns None for such a handler, and cannot install it again."""
     installed = dict[int, Any]()
 
@@ -99,7 +110,9 @@ def test_a_job_script_learns_the_code_of_each_process(
     assert codes(tmp_path) == [0]
     assert cli.main(["train", "optim.lr=-1"]) == 2
     assert codes(tmp_path) == [0, 2]
-    (tmp_path / next(file.name for file in tmp_path.iterdir() if file.name.startswith("2-"))).unlink()
+    (
+        tmp_path / next(file.name for file in tmp_path.iterdir() if file.name.startswith("2-"))
+    ).unlink()
     with pytest.raises(SystemExit):
         cli.main(["trian"])
     assert codes(tmp_path) == [0, 2]

@@ -1,4 +1,6 @@
-"""Every image counts once, in int64, on any number of ranks: the same confusion to the bit, and no rank waits for ever."""
+"""Every image counts once, in int64, on any number of ranks: the same confusion to the bit, and no
+rank waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,14 @@ def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
     """A noisy image of mixed size whose blobs carry the labels; some void."""
     rng = np.random.default_rng(index)
     height, width = SIZES[index * 7 % len(SIZES)]
-    mask = np.kron(rng.integers(0, CLASSES, (9, 11)), np.ones((4, 4), np.int64))[:height, :width].astype(np.uint8)
-    image = (mask[..., None] * [40, 20, 50] + rng.normal(0, 30, (height, width, 3))).clip(0, 255).astype(np.uint8)
+    mask = np.kron(rng.integers(0, CLASSES, (9, 11)), np.ones((4, 4), np.int64))[
+        :height, :width
+    ].astype(np.uint8)
+    image = (
+        (mask[..., None] * [40, 20, 50] + rng.normal(0, 30, (height, width, 3)))
+        .clip(0, 255)
+        .astype(np.uint8)
+    )
     mask[rng.random(mask.shape) < 0.1] = 255
     return image, mask
 
@@ -55,7 +63,12 @@ def mixed(count: int = 101) -> Mixed:
 
 def network(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    layers = [nn.Conv2d(3, 8, 5, padding=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, CLASSES, 3, padding=1)]
+    layers = [
+        nn.Conv2d(3, 8, 5, padding=2),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, CLASSES, 3, padding=1),
+    ]
     return nn.Sequential(*layers)
 
 
@@ -67,14 +80,20 @@ VIEWS = {
 
 
 def slow_truth(model: nn.Module, dataset: GeneratedDataset, settings: Eval) -> np.ndarray:
-    """The confusion by plain loops over single images and pixels, for whole images at their own size."""
+    """The confusion by plain loops over single images and pixels, for whole images at their own
+    size.
+    """
     table = np.zeros((CLASSES, CLASSES), np.int64)
     model.eval()
     for index in range(len(dataset)):
         image, mask = dataset.read(index)
         pixels = (image / 255.0 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
         with torch.no_grad():
-            guess = model(torch.tensor(pixels, dtype=torch.float32).permute(2, 0, 1)[None])[0].argmax(0).numpy()
+            guess = (
+                model(torch.tensor(pixels, dtype=torch.float32).permute(2, 0, 1)[None])[0]
+                .argmax(0)
+                .numpy()
+            )
         for truth, prediction in zip(mask.ravel(), guess.ravel()):
             if truth != 255:
                 table[truth, prediction] += 1
@@ -103,7 +122,9 @@ def test_batches_and_workers_change_nothing() -> None:
 
 def test_labels_go_to_the_given_size_by_nearest() -> None:
     class Truth(nn.Module):
-        """Logits from the red channel: 40 x class id, so that a noise-free image gives its own label."""
+        """Logits from the red channel: 40 x class id, so that a noise-free image gives its own
+        label.
+        """
 
         def forward(self, images: Tensor) -> Tensor:
             red = (images[:, :1] * 0.229 + 0.485) * 255 / 40
@@ -111,7 +132,9 @@ def test_labels_go_to_the_given_size_by_nearest() -> None:
 
     def flat(index: int) -> tuple[np.ndarray, np.ndarray]:
         mask = draw(index)[1]
-        return np.repeat((np.where(mask == 255, 0, mask) * 40)[..., None], 3, 2).astype(np.uint8), mask
+        return np.repeat((np.where(mask == 255, 0, mask) * 40)[..., None], 3, 2).astype(
+            np.uint8
+        ), mask
 
     base = mixed(6)
     dataset = Mixed("flat", "val", base.labels, base.entries, make=flat)
@@ -119,7 +142,9 @@ def test_labels_go_to_the_given_size_by_nearest() -> None:
     assert own.scores.miou == 1.0
     assert own.confusion.sum() == np.trace(own.confusion)
     half = evaluate(Truth(), dataset, Eval(size=(12, 10)))
-    truth = torch.cat([nearest(torch.from_numpy(flat(index)[1])[None], (12, 10)) for index in range(6)])
+    truth = torch.cat(
+        [nearest(torch.from_numpy(flat(index)[1])[None], (12, 10)) for index in range(6)]
+    )
     counts = torch.bincount(truth[truth != 255].long(), minlength=CLASSES).numpy()
     assert np.array_equal(half.confusion.sum(1), counts)
     assert half.protocol["size"] == [12, 10]
@@ -130,12 +155,24 @@ def test_protocol_says_all_a_score_depends_on() -> None:
     dataset = mixed(8)
     result = evaluate(network(), dataset, VIEWS["windows"], pictures=3)
     facts = result.protocol
-    assert (facts["classes"], facts["void"], facts["images"], facts["split"]) == (CLASSES, 255, 8, "val")
+    assert (facts["classes"], facts["void"], facts["images"], facts["split"]) == (
+        CLASSES,
+        255,
+        8,
+        "val",
+    )
     assert facts["tile"] == [16, 18]
     assert facts["flip"]
     assert facts["size"] is None
     assert facts["split_hash"] == dataset.fingerprint()
-    for part in ("5 classes", "void 255", "windows 16x18", "flip", "val: 8 images", f"#{dataset.fingerprint()}"):
+    for part in (
+        "5 classes",
+        "void 255",
+        "windows 16x18",
+        "flip",
+        "val: 8 images",
+        f"#{dataset.fingerprint()}",
+    ):
         assert part in facts["line"]
     content = json.loads(json.dumps(result.to_dict()))
     assert content["miou"] == result.scores.miou
@@ -144,7 +181,10 @@ def test_protocol_says_all_a_score_depends_on() -> None:
     assert "scales 0.75 1.5" in other["line"]
     assert "labels resized to 20x28" in other["line"]
     assert [picture.name for picture in result.pictures] == ["image 1", "image 4", "image 6"]
-    assert all(p.image.shape == (*p.truth.shape, 3) and p.truth.shape == p.prediction.shape for p in result.pictures)
+    assert all(
+        p.image.shape == (*p.truth.shape, 3) and p.truth.shape == p.prediction.shape
+        for p in result.pictures
+    )
 
 
 def test_base_scale_multiplies_the_scales() -> None:
@@ -219,7 +259,9 @@ def test_a_file_that_fails_is_told_to_all_ranks_first() -> None:
 
 
 def _rank(rank: int, folder: str) -> None:
-    """Rank ``rank`` of gloo groups of 1 to 4: confusions, scores of images, and pictures into a file for each group."""
+    """Rank ``rank`` of gloo groups of 1 to 4: confusions, scores of images, and pictures into a
+    file for each group.
+    """
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -230,7 +272,9 @@ def _rank(rank: int, folder: str) -> None:
 
     model, dataset = network(), mixed()
     for world in range(rank + 1, 5):
-        dist.init_process_group("gloo", f"file://{folder}/meet-{world}", world_size=world, rank=rank)
+        dist.init_process_group(
+            "gloo", f"file://{folder}/meet-{world}", world_size=world, rank=rank
+        )
         place = {"rank": rank, "world_size": world, "all_reduce": all_reduce}
         saved: dict[str, list[Any]] = {}
         for name, settings in VIEWS.items():
@@ -242,11 +286,18 @@ def _rank(rank: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
+@pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch was built without distributed"
+)
 def test_bit_equal_on_1_2_3_4_ranks_with_101_images(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     started = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)], env=environment) for rank in range(4)
+        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)], env=environment)
+        for rank in range(4)
     ]
     try:
         assert [process.wait(timeout=300) for process in started] == [0, 0, 0, 0]
@@ -273,7 +324,9 @@ if __name__ == "__main__":
     _rank(int(sys.argv[1]), sys.argv[2])
 
 
-def test_cudnn_tries_no_kernels_while_it_scores_and_goes_on_trying_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_tries_no_kernels_while_it_scores_and_goes_on_trying_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Images of many sizes would pay for each new one, where crops of one size pay once."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     seen = set()
@@ -294,13 +347,19 @@ def test_a_model_with_more_classes_than_the_data_is_refused() -> None:
         evaluate(more_classes, mixed(9), VIEWS["whole"])
 
 
-@pytest.mark.parametrize("key", ["optim.lr=3", "data.crop=[32,32]", "eval.every=1ep", "loss.terms=[ce]"])
+@pytest.mark.parametrize(
+    "key", ["optim.lr=3", "data.crop=[32,32]", "eval.every=1ep", "loss.terms=[ce]"]
+)
 def test_a_setting_that_would_change_no_score_is_refused(tmp_path: Path, key: str) -> None:
     with refused("setting-not-for-eval", key=key.partition("=")[0]):
         segtrain.evaluate(tmp_path, key)
     with refused("not-a-run-folder"):
         segtrain.evaluate(
-            tmp_path, "eval.flip=true", "data.split=test", "data.split_by.val=20%", "train.precision=bf16"
+            tmp_path,
+            "eval.flip=true",
+            "data.split=test",
+            "data.split_by.val=20%",
+            "train.precision=bf16",
         )
 
 

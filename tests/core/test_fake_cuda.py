@@ -1,4 +1,6 @@
-"""Tests on a simulated GPU (fake_cuda.py): a run fits on it, and waits for it only in known places."""
+"""Tests on a simulated GPU (fake_cuda.py): a run fits on it, and waits for it only in known
+places.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Place = tuple[str, str]  # function, file
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What fake_cuda_cases.py printed, by case. Of several workers of pytest the first one runs it."""
+    """What fake_cuda_cases.py printed, by case. Of several workers of pytest the first one runs
+    it.
+    """
     if sys.platform != "linux" or shutil.which("g++") is None:
         pytest.skip("the stand-in for the CUDA runtime is compiled with g++ on Linux")
     folder = tmp_path_factory.getbasetemp()
@@ -59,17 +63,26 @@ def on_the_page(*when: str) -> set[Place]:
     """The places that docs/gpu.md names for any of these times (for none: all)."""
     rows = re.findall(r"^\| `(\w+)` in `([\w/.]+)` \| (.+?) \|", PAGE, re.MULTILINE)
     assert len(rows) > 10
-    return {(function, file) for function, file, times in rows if not when or {*when} & {*times.split(", ")} == {*when}}
+    return {
+        (function, file)
+        for function, file, times in rows
+        if not when or {*when} & {*times.split(", ")} == {*when}
+    }
 
 
 def shown(case: dict[str, Any]) -> str:
     """Each wait with its line, for whoever must find it."""
     waits = case["waits"] or [wait for step in case["found"].values() for wait in step]
-    return "\n".join(f"{file}:{line} {function}: {kind} ({count} x)" for kind, file, function, line, count in waits)
+    return "\n".join(
+        f"{file}:{line} {function}: {kind} ({count} x)"
+        for kind, file, function, line, count in waits
+    )
 
 
 def test_everything_runs_on_tensors_of_a_gpu(cases: dict[str, dict[str, Any]]) -> None:
-    """Each model family, loss, optimizer, resume, evaluation and the loop: no tensor on a wrong device, no type that does not fit."""
+    """Each model family, loss, optimizer, resume, evaluation and the loop: no tensor on a wrong
+    device, no type that does not fit.
+    """
     wrong = {name: case["error"] for name, case in cases.items() if case["error"]}
     assert not wrong
     assert {name.split()[0] for name in cases} >= {
@@ -83,41 +96,60 @@ def test_everything_runs_on_tensors_of_a_gpu(cases: dict[str, dict[str, Any]]) -
         "graphs",
         "predict",
     }
-    odd = {name: case["found"] for name, case in cases.items() if isinstance(case["found"], list) and case["found"]}
-    assert not odd  # gradients that are absent or of another kind; moments that a resume has laid elsewhere
+    odd = {
+        name: case["found"]
+        for name, case in cases.items()
+        if isinstance(case["found"], list) and case["found"]
+    }
+    # gradients that are absent or of another kind; moments that a resume has laid elsewhere
+    assert not odd
 
 
-def test_every_loss_optimizer_and_network_is_among_the_cases(cases: dict[str, dict[str, Any]]) -> None:
+def test_every_loss_optimizer_and_network_is_among_the_cases(
+    cases: dict[str, dict[str, Any]],
+) -> None:
     from segtrain.config import loss, optim
     from segtrain.models.factory import SMP
 
     def names(module: Any) -> set[str]:
-        blocks = [value for value in vars(module).values() if "name" in getattr(value, "model_fields", {})]
+        blocks = [
+            value for value in vars(module).values() if "name" in getattr(value, "model_fields", {})
+        ]
         return {str(block.model_fields["name"].default) for block in blocks} - {""}
 
     assert len(names(loss)) >= 7
     assert len(names(optim)) >= 3
-    expected = {f"model {arch}" for arch in (*SMP, "pico")} | {f"loss {name}" for name in names(loss)}
+    expected = {f"model {arch}" for arch in (*SMP, "pico")} | {
+        f"loss {name}" for name in names(loss)
+    }
     expected |= {f"{what} {name}" for name in names(optim) for what in ("optimizer", "resume")}
     assert expected <= {" ".join(name.split()[:2]) for name in cases}
 
 
-def test_a_step_waits_for_the_gpu_where_the_page_says_and_nowhere_else(cases: dict[str, dict[str, Any]]) -> None:
+def test_a_step_waits_for_the_gpu_where_the_page_says_and_nowhere_else(
+    cases: dict[str, dict[str, Any]],
+) -> None:
     steps = {int(number): places(waits) for number, waits in cases["loop bf16"]["found"].items()}
     every, text = on_the_page("every step"), shown(cases["loop bf16"])
-    every -= on_the_page("every step", "fp16 without fused kernels") | on_the_page("every step", "own loss")
+    every -= on_the_page("every step", "fp16 without fused kernels") | on_the_page(
+        "every step", "own loss"
+    )
     assert steps[3] == steps[5] == every, text
     assert steps[1] - on_the_page("once") == on_the_page("a logged step"), text
     assert steps[4] - every == on_the_page("a logged step"), text
     assert steps[6] - every == on_the_page("sentinel"), text
     assert steps[7] == every, text  # a checkpoint
     # Evaluation, with a checkpoint, as it is the best so far. The log comes with it.
-    expected = on_the_page("evaluation") | on_the_page("a logged step") | on_the_page("after a checkpoint")
+    expected = (
+        on_the_page("evaluation") | on_the_page("a logged step") | on_the_page("after a checkpoint")
+    )
     assert steps[8] - every == expected, text
     assert places(cases["loop fp16"]["found"]["3"]) == every, shown(cases["loop fp16"])
 
 
-def test_no_loss_waits_with_color_jitter_micro_batches_muon_and_ema(cases: dict[str, dict[str, Any]]) -> None:
+def test_no_loss_waits_with_color_jitter_micro_batches_muon_and_ema(
+    cases: dict[str, dict[str, Any]],
+) -> None:
     every = on_the_page("every step") - on_the_page("every step", "fp16 without fused kernels")
     every -= on_the_page("every step", "own loss")
     case = cases["loop of every loss"]
@@ -133,10 +165,16 @@ def test_a_step_of_cuda_graphs_waits_for_nothing_else(cases: dict[str, dict[str,
 
 
 def test_the_losses_are_fused_where_they_can_be(cases: dict[str, dict[str, Any]]) -> None:
-    """Of three ways that take equally long here, fused is the first. Its kernels are stand-ins that do nothing."""
+    """Of three ways that take equally long here, fused is the first. Its kernels are stand-ins that
+    do nothing.
+    """
     for name, case in cases.items():
         fused = "triton::loss.gradient" in case["ops"]
-        if name.startswith("loss ") and name not in ("loss lovasz", "loss own", "loss of full logits"):
+        if name.startswith("loss ") and name not in (
+            "loss lovasz",
+            "loss own",
+            "loss of full logits",
+        ):
             assert fused, name
         elif name.startswith("loss"):
             assert not fused, name
@@ -152,7 +190,11 @@ def test_an_evaluation_waits_once_in_64_batches(cases: dict[str, dict[str, Any]]
 def test_a_prediction_waits_once_in_16_images(cases: dict[str, dict[str, Any]]) -> None:
     case = cases["predict 64 images"]
     once = on_the_page("once")
-    waits = {function: count for _, file, function, _, count in case["waits"] if (function, file) not in once}
+    waits = {
+        function: count
+        for _, file, function, _, count in case["waits"]
+        if (function, file) not in once
+    }
     assert (case["found"], waits) == (64, {"_results": 4}), shown(case)
 
 
@@ -170,12 +212,20 @@ def test_networks_losses_and_optimizers_wait_for_nothing_that_the_page_does_not_
         kind = name.split()[0]
         if kind in ("model", "loss", "optimizer"):
             # Fake tensors have no fused SGD.
-            special = {"loss own": "own loss", "optimizer sgd": "fp16 without fused kernels"}.get(name)
-            allowed = on_the_page("once") | (on_the_page("every step", special) if special else set())
+            special = {"loss own": "own loss", "optimizer sgd": "fp16 without fused kernels"}.get(
+                name
+            )
+            allowed = on_the_page("once") | (
+                on_the_page("every step", special) if special else set()
+            )
             assert places(case["waits"]) <= allowed, f"{name}\n{shown(case)}"
         if kind == "evaluate":
-            assert places(case["waits"]) <= on_the_page("evaluation") | on_the_page("once"), f"{name}\n{shown(case)}"
-    assert places(cases["loss own"]["waits"]) - on_the_page("once") == on_the_page("every step", "own loss")
+            assert places(case["waits"]) <= on_the_page("evaluation") | on_the_page("once"), (
+                f"{name}\n{shown(case)}"
+            )
+    assert places(cases["loss own"]["waits"]) - on_the_page("once") == on_the_page(
+        "every step", "own loss"
+    )
 
 
 def test_no_row_of_the_page_is_out_of_date(cases: dict[str, dict[str, Any]]) -> None:

@@ -1,4 +1,6 @@
-"""Tests of the exact rewrites of slow layers against the plain form in float64: outputs, gradients, parameter names."""
+"""Tests of the exact rewrites of slow layers against the plain form in float64: outputs, gradients,
+parameter names.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,25 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return ((ours - theirs).norm() / theirs.norm().clamp(min=1e-300)).item()
 
 
-def compare(fast: nn.Module, stock: nn.Module, training: bool = True, size: tuple[int, int] = (64, 96)) -> None:
+def compare(
+    fast: nn.Module, stock: nn.Module, training: bool = True, size: tuple[int, int] = (64, 96)
+) -> None:
     """Same state dict, then the same outputs, gradients and running statistics."""
     assert list(fast.state_dict()) == list(stock.state_dict())
     fast.load_state_dict(stock.state_dict())
     fast.double().train(training)
     stock.double().train(training)
-    images = torch.randn(2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(
+        2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
     results = []
     for network in (fast, stock):
         torch.manual_seed(2)  # dropout
         logits = network(images)
-        (logits * torch.linspace(-1, 1, logits.numel(), dtype=torch.float64).view_as(logits).sin()).sum().backward()
+        (
+            logits
+            * torch.linspace(-1, 1, logits.numel(), dtype=torch.float64).view_as(logits).sin()
+        ).sum().backward()
         results.append(logits)
     assert difference(*results) < TOLERANCE
     for (name, ours), theirs in zip(fast.named_parameters(), stock.parameters()):
@@ -65,12 +74,15 @@ def test_upsample_conv(size: tuple[int, int], bias: bool, skip: int) -> None:
     fast = upsample_conv(x, side, weight, add)
     assert difference(fast, plain) < TOLERANCE
     grad = torch.randn(plain.shape, dtype=torch.float64, generator=generator)
-    for ours, theirs in zip(torch.autograd.grad(fast, inputs, grad), torch.autograd.grad(plain, inputs, grad)):
+    for ours, theirs in zip(
+        torch.autograd.grad(fast, inputs, grad), torch.autograd.grad(plain, inputs, grad)
+    ):
         assert difference(ours, theirs) < TOLERANCE
 
 
 @pytest.mark.parametrize("bins", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("size", [(12, 24), (7, 5), (1, 2)])  # divided by the bins, not divided, smaller than they
+# divided by the bins, not divided, smaller than they
+@pytest.mark.parametrize("size", [(12, 24), (7, 5), (1, 2)])
 def test_grid_means(size: tuple[int, int], bins: int) -> None:
     x = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
     plain, ours = F.adaptive_avg_pool2d(x, bins), grid_means(x, bins)
@@ -83,11 +95,17 @@ def test_grid_means(size: tuple[int, int], bins: int) -> None:
 @pytest.mark.parametrize(
     ("arch", "layer"),
     [
-        ("pico", ""), ("unet", ""), ("deeplabv3plus", ""), ("fpn", ""), ("segformer", ""), ("deeplabv3", ""),
+        ("pico", ""),
+        ("unet", ""),
+        ("deeplabv3plus", ""),
+        ("fpn", ""),
+        ("segformer", ""),
+        ("deeplabv3", ""),
         ("torchvision/lraspp_mobilenet_v3_large", ""),
-        ("pspnet", "decoder.psp.blocks.1.pool.0"), ("upernet", "decoder.psp"),
+        ("pspnet", "decoder.psp.blocks.1.pool.0"),
+        ("upernet", "decoder.psp"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch: str, layer: str) -> None:
     encoder = "mit_b0" if arch == "segformer" else "resnet18"
     if not arch.startswith(("pico", "torchvision")):
@@ -120,7 +138,11 @@ def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch: str, l
         ("MAnet", "resnet18", {}),
         ("DeepLabV3Plus", "resnet18", {}),
         ("DeepLabV3Plus", "resnet50", {"encoder_output_stride": 8, "decoder_channels": 32}),
-        ("DeepLabV3Plus", "resnet18", {"decoder_atrous_rates": [1, 2, 3], "decoder_aspp_dropout": 0.1}),
+        (
+            "DeepLabV3Plus",
+            "resnet18",
+            {"decoder_atrous_rates": [1, 2, 3], "decoder_aspp_dropout": 0.1},
+        ),
     ],
 )
 def test_network_equals_smp(arch: str, encoder: str, options: dict) -> None:
@@ -129,9 +151,12 @@ def test_network_equals_smp(arch: str, encoder: str, options: dict) -> None:
         pytest.importorskip("timm")
     torch.manual_seed(0)
     stock = getattr(smp, arch)(encoder, encoder_weights=None, classes=5, **options)
-    # In training mode mobilenet's 52 norms amplify rounding (of stock against stock, too) beyond the tolerance.
+    # In training mode mobilenet's 52 norms amplify rounding (of stock against stock, too) beyond
+    # the tolerance.
     compare(
-        build_model(Model(arch=arch.lower(), encoder=encoder, options=options), 5), stock, encoder != "mobilenet_v2"
+        build_model(Model(arch=arch.lower(), encoder=encoder, options=options), 5),
+        stock,
+        encoder != "mobilenet_v2",
     )
 
 
@@ -151,7 +176,9 @@ def test_resnet_has_smps_parameters(name: str) -> None:
     with torch.device("meta"):
         stock = encoders.get_encoder(name, weights=None)
         ours = ResNet(name)
-    shapes = [{key: value.shape for key, value in net.state_dict().items()} for net in (ours, stock)]
+    shapes = [
+        {key: value.shape for key, value in net.state_dict().items()} for net in (ours, stock)
+    ]
     assert shapes[0] == shapes[1]
     assert list(ours.channels) == list(stock.out_channels[1:])
 
@@ -177,7 +204,9 @@ def test_native_networks_do_not_import_smp() -> None:
         "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in "
         "sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert found.strip() == "[]"
 
 
@@ -191,4 +220,6 @@ def test_the_pyramid_of_deeplab_keeps_the_memory_format(last: bool) -> None:
     x = torch.randn(2, 8, 6, 9).contiguous(memory_format=memory)
     aspp(x)
     assert seen[0].is_contiguous(memory_format=memory)
-    assert torch.equal(seen[0], torch.cat([*(branch(x) for branch in aspp.convs[:-1]), aspp.convs[-1](x)], 1))
+    assert torch.equal(
+        seen[0], torch.cat([*(branch(x) for branch in aspp.convs[:-1]), aspp.convs[-1](x)], 1)
+    )

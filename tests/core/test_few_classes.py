@@ -32,7 +32,11 @@ def test_tables_carry_it() -> None:
     whole = Scores.from_confusion([[90, 10], [0, 3]])
     assert whole.classes_present == 2
     assert "classes)" not in whole.table(["a", "b"])
-    assert class_table(["a", "b"], [1.0, float("nan")], [1.0, 0.0]).splitlines()[-1].endswith("(1 of 2 classes)")
+    assert (
+        class_table(["a", "b"], [1.0, float("nan")], [1.0, 0.0])
+        .splitlines()[-1]
+        .endswith("(1 of 2 classes)")
+    )
     assert "classes)" not in class_table(["a", "b"], [1.0, 0.0], [0.9, 0.1])
 
 
@@ -45,7 +49,8 @@ def test_a_run_whose_validation_lacks_a_class(zygote: Any, tmp_path: Path) -> No
             mask = np.zeros((40, 48), np.uint8)
             mask[10:30, 10:20] = split == "train"
             cv2.imwrite(
-                str(tmp_path / f"set/images/{split}/n{number}.png"), rng.integers(0, 255, (40, 48, 3), np.uint8)
+                str(tmp_path / f"set/images/{split}/n{number}.png"),
+                rng.integers(0, 255, (40, 48, 3), np.uint8),
             )
             cv2.imwrite(str(tmp_path / f"set/masks/{split}/n{number}.png"), mask)
     data = ["data.layout=folders", f"data.root={tmp_path}/set", "data.classes=[background, cell]"]

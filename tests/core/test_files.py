@@ -57,8 +57,9 @@ def test_a_file_of_a_run_does_not_bring_a_removed_run_folder_back(tmp_path: Path
 
 
 def test_nobody_else_renames_a_finished_file() -> None:
-    """The others: a set of files that appears together, the lock of a run, which is no content, a fetched file that may
-    turn out not to be needed, and an entry of a cache, where each microsecond counts."""
+    """The others: a set of files that appears together, the lock of a run, which is no content, a
+    fetched file that may turn out not to be needed, and an entry of a cache, where each microsecond
+    counts."""
     found = {
         str(path.relative_to(ROOT))
         for folder in ("segtrain", "launch")
@@ -66,9 +67,12 @@ def test_nobody_else_renames_a_finished_file() -> None:
         if "os.replace(" in path.read_text(encoding="utf-8")
     }
     assert found == {
-        "segtrain/base/files.py", "segtrain/infer/export.py", "segtrain/runfolder/lock.py", "segtrain/runfolder/mirror.py",
+        "segtrain/base/files.py",
+        "segtrain/infer/export.py",
+        "segtrain/runfolder/lock.py",
+        "segtrain/runfolder/mirror.py",
         "segtrain/data/bucket/cache_entry.py",
-    }  # fmt: skip
+    }
 
 
 def not_files(folder: Path) -> Iterator[Path]:

@@ -1,5 +1,5 @@
-"""Beginning with other weights: whole networks, encoders from files, heads by class name; and encoders that are kept as
-they are.
+"""Beginning with other weights: whole networks, encoders from files, heads by class name; and
+encoders that are kept as they are.
 """
 
 from __future__ import annotations
@@ -106,8 +106,14 @@ KINDS = {
 def test_weights_that_are_no_plain_numbers_are_refused(tmp_path: Path, kind: str) -> None:
     network = pico(3)
     for name, begin in (
-        (next(iter(network.state_dict())), lambda: begin_with(network, str(tmp_path / "w.pth"), ["a", "b", "c"])),
-        (next(iter(network.encoder_state())), lambda: load_encoder(network, str(tmp_path / "w.pth"))),
+        (
+            next(iter(network.state_dict())),
+            lambda: begin_with(network, str(tmp_path / "w.pth"), ["a", "b", "c"]),
+        ),
+        (
+            next(iter(network.encoder_state())),
+            lambda: load_encoder(network, str(tmp_path / "w.pth")),
+        ),
     ):
         state = network.state_dict()
         torch.save({**state, name: KINDS[kind](state[name])}, tmp_path / "w.pth")
@@ -122,7 +128,12 @@ def test_a_head_that_is_a_number_is_refused(tmp_path: Path) -> None:
         begin_with(network, str(tmp_path / "w.pth"), ["a", "b", "c"])
 
 
-ENCODERS = [("pico", ""), ("unet", "resnet18"), ("fpn", "resnet18"), ("torchvision/lraspp_mobilenet_v3_large", "")]
+ENCODERS = [
+    ("pico", ""),
+    ("unet", "resnet18"),
+    ("fpn", "resnet18"),
+    ("torchvision/lraspp_mobilenet_v3_large", ""),
+]
 
 
 @pytest.mark.parametrize(("arch", "encoder"), ENCODERS)
@@ -132,9 +143,14 @@ def test_an_encoder_comes_from_a_local_file(tmp_path: Path, arch: str, encoder: 
     source = build_model(settings, 3)
     state = {name: value.detach().clone() for name, value in source.encoder_state().items()}
     classifier = {"fc.weight": torch.ones(4, 4), "fc.bias": torch.ones(4)}
-    torch.save({"state_dict": {f"module.{k}": v for k, v in {**state, **classifier}.items()}}, tmp_path / "e.pth")
+    torch.save(
+        {"state_dict": {f"module.{k}": v for k, v in {**state, **classifier}.items()}},
+        tmp_path / "e.pth",
+    )
     torch.manual_seed(2)
-    network = build_model(settings.model_copy(update={"encoder_weights": str(tmp_path / "e.pth")}), 5)
+    network = build_model(
+        settings.model_copy(update={"encoder_weights": str(tmp_path / "e.pth")}), 5
+    )
     assert equal({k: v.detach() for k, v in network.encoder_state().items()}, state)
     own = {id(p) for p in network.encoder_parameters()}
     assert own == {id(v) for v in network.encoder_state().values() if isinstance(v, nn.Parameter)}
@@ -148,7 +164,9 @@ def test_an_encoder_file_must_have_every_tensor_in_its_shape(tmp_path: Path) -> 
         ({name: torch.ones(1, 2)}, rf"{name} is 1x2 instead of 8x3x3x3"),
         ({name: None}, rf"{name} is not in the file"),
     ):
-        torch.save({k: v for k, v in {**state, **change}.items() if v is not None}, tmp_path / "e.pth")
+        torch.save(
+            {k: v for k, v in {**state, **change}.items() if v is not None}, tmp_path / "e.pth"
+        )
         with pytest.raises(ConfigError, match=words):
             load_encoder(network, str(tmp_path / "e.pth"))
     assert is_file_name("weights/a.pth")
@@ -162,7 +180,10 @@ def a_run(folder: Path, network: Any, names: list[str]) -> Path:
     space = LabelSpace(tuple(names), tuple((k, k, k) for k in range(len(names))))
     (folder / "labels.json").write_text(json.dumps(space.to_dict()))
     (folder / "config.yaml").write_text(load_config(None, [f"out={folder}", MODEL]).to_yaml())
-    torch.save({"format": 2, "model": network.state_dict(), "ema": {}}, folder / "checkpoints/step-00000001.pt")
+    torch.save(
+        {"format": 2, "model": network.state_dict(), "ema": {}},
+        folder / "checkpoints/step-00000001.pt",
+    )
     return folder
 
 
@@ -188,7 +209,9 @@ def test_head_rows_go_by_class_name(tmp_path: Path) -> None:
 
 def test_a_file_without_class_names(tmp_path: Path) -> None:
     source = pico(3, seed=1)
-    save_file({f"module.{k}": v for k, v in source.state_dict().items()}, tmp_path / "w.safetensors")
+    save_file(
+        {f"module.{k}": v for k, v in source.state_dict().items()}, tmp_path / "w.safetensors"
+    )
     network, fresh = pico(3, seed=2), pico(5, seed=2)
     initial = begin_with(network, str(tmp_path / "w.safetensors"), ["a", "b", "c"])
     assert equal(network.state_dict(), source.state_dict())
@@ -222,7 +245,9 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arch", "encoder"), ENCODERS)
-def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(arch: str, encoder: str) -> None:
+def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(
+    arch: str, encoder: str
+) -> None:
     torch.manual_seed(0)
     network = build_model(Model(arch=arch, **({"encoder": encoder} if encoder else {})), 3)
     network.freeze_encoder()
@@ -233,7 +258,8 @@ def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(arch: str, e
         network(images)
     network(images).sum().backward()
     assert equal(
-        {k: v.detach() for k, v in network.encoder_state().items()}, {k: v.detach() for k, v in before.items()}
+        {k: v.detach() for k, v in network.encoder_state().items()},
+        {k: v.detach() for k, v in before.items()},
     )
     assert all(p.grad is None for p in network.encoder_parameters())
     assert any(p.grad is not None for p in network.parameters())
@@ -243,9 +269,11 @@ def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(arch: str, e
 
 
 def started(zygote: Any, folder: Path, ranks: int, *more: str) -> str:
-    processes = zygote.start_ranks(ranks, "train", *SCENES, *more, cwd=folder) if ranks > 1 else [
-        zygote.start("train", *SCENES, *more, cwd=folder)
-    ]  # fmt: skip
+    processes = (
+        zygote.start_ranks(ranks, "train", *SCENES, *more, cwd=folder)
+        if ranks > 1
+        else [zygote.start("train", *SCENES, *more, cwd=folder)]
+    )
     assert [process.wait() for process in processes] == [0] * ranks, processes[0].output
     return str(processes[0].output)
 
@@ -276,18 +304,23 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
                 assert torch.equal(saved["ema"][name], first["model"][name])
         assert not torch.equal(saved["model"]["head.weight"], first["model"]["head.weight"])
         assert not [name for name in saved["optimizer"] if name in frozen]
-        events = [json.loads(line) for line in (tmp_path / out / "journal.jsonl").read_text().splitlines()]
+        events = [
+            json.loads(line) for line in (tmp_path / out / "journal.jsonl").read_text().splitlines()
+        ]
         event = next(event for event in events if event["event"] == "init")
         assert event["source"] == "run"
         assert len(event["taken"]) == len(first["model"])
-    # Stopped after step 2 of 6 by hand: the later checkpoints are taken away, and model.init with them.
+    # Stopped after step 2 of 6 by hand: the later checkpoints are taken away, and model.init with
+    # them.
     whole = newest(tmp_path / "long")[0]
     for path in (tmp_path / "long/checkpoints").glob("*.pt"):
         if path.name > "step-00000002.pt":
             path.unlink()
     (tmp_path / "long/best.json").unlink(missing_ok=True)
     (tmp_path / "run").rename(tmp_path / "gone")
-    said = started(zygote, tmp_path, 1, *tuned, "train.duration=6st", "out=long", "checkpoint.keep=9")
+    said = started(
+        zygote, tmp_path, 1, *tuned, "train.duration=6st", "out=long", "checkpoint.keep=9"
+    )
     assert "going on from step 2 of 6" in said
     again = newest(tmp_path / "long")[0]
     assert whole is not None
@@ -295,7 +328,9 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
     assert equal(again["model"], whole["model"])
 
 
-def test_the_encoder_has_its_own_learning_rate_in_every_strategy(run_ranks: Any, tmp_path: Path) -> None:
+def test_the_encoder_has_its_own_learning_rate_in_every_strategy(
+    run_ranks: Any, tmp_path: Path
+) -> None:
     """fsdp puts other parameters in the place of those that the network was built with."""
     strategies = ["single", "ddp", "fsdp"]
     code = f"""
@@ -317,10 +352,15 @@ for name in {strategies}:
 
 
 def test_a_run_that_goes_on_needs_no_file_of_its_encoder(zygote: Any, tmp_path: Path) -> None:
-    torch.save(build_model(load_config(None, SCENES).model, 3).state_dict(), tmp_path / "encoder.pth")
+    torch.save(
+        build_model(load_config(None, SCENES).model, 3).state_dict(), tmp_path / "encoder.pth"
+    )
     tuned = ["model.encoder_weights=encoder.pth", "model.freeze=encoder", "checkpoint.every=1st"]
     started(zygote, tmp_path, 1, *tuned)
-    whole, checkpoints = newest(tmp_path / "run")[0], sorted((tmp_path / "run/checkpoints").iterdir())
+    whole, checkpoints = (
+        newest(tmp_path / "run")[0],
+        sorted((tmp_path / "run/checkpoints").iterdir()),
+    )
     checkpoints.pop().unlink()
     (tmp_path / "encoder.pth").unlink()
     assert "going on from step" in started(zygote, tmp_path, 1, *tuned)
@@ -345,7 +385,11 @@ def test_ranks_that_read_other_weights_are_refused(zygote: Any, tmp_path: Path) 
         places = [Cluster(rank, 2, rank, 2, "127.0.0.1", port) for rank in (0, 1)]
         return [
             zygote.start(
-                "train", *SCENES, "model.init=w.pth", cwd=tmp_path / f"host{place.rank}", **place.environment()
+                "train",
+                *SCENES,
+                "model.init=w.pth",
+                cwd=tmp_path / f"host{place.rank}",
+                **place.environment(),
             )
             for place in places
         ]
@@ -355,10 +399,14 @@ def test_ranks_that_read_other_weights_are_refused(zygote: Any, tmp_path: Path) 
     assert_refused(both(), "rank 1 ", "model.init=w.pth: there is no such file")
 
 
-@pytest.mark.parametrize("prefix", ["module._orig_mod.", "_orig_mod.module.", "model.module._orig_mod.", "net.model."])
+@pytest.mark.parametrize(
+    "prefix", ["module._orig_mod.", "_orig_mod.module.", "model.module._orig_mod.", "net.model."]
+)
 def test_wrappers_around_wrappers(tmp_path: Path, prefix: str) -> None:
     source, network = pico(3, seed=1), pico(3, seed=2)
-    torch.save({prefix + name: value for name, value in source.state_dict().items()}, tmp_path / "w.pth")
+    torch.save(
+        {prefix + name: value for name, value in source.state_dict().items()}, tmp_path / "w.pth"
+    )
     begin_with(network, str(tmp_path / "w.pth"), ["a", "b", "c"])
     assert equal(network.state_dict(), source.state_dict())
 

@@ -1,4 +1,6 @@
-"""Tests on stand-ins that each rank gets its own GPU, and that a job ends when one rank fails. They need no GPU."""
+"""Tests on stand-ins that each rank gets its own GPU, and that a job ends when one rank fails. They
+need no GPU.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.network import describe_network
 from segtrain.parallel.places import Row, exchange, placed
 
-# What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job
-# goes.
+# What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as
+# the start of a job goes.
 NCCL = """
 import os, sys, torch, torch.distributed as dist
 from types import SimpleNamespace
@@ -51,7 +53,9 @@ def test_the_gpus_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     uuids = ["GPU-a", "GPU-b"]
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index])
+    )
     assert gpus_in_sight("auto", Cluster()) == ["GPU-a", "GPU-b"]
     assert gpus_in_sight("cpu", Cluster()) == []
     uuids = ["", ""]  # an old torch knows no UUID
@@ -107,7 +111,12 @@ def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
         def rank(number: int) -> None:
             own = Cluster(number, len(rows), rows[number].local_rank or 0, local_sizes[number])
             place = placed(own, exchange(store, own, rows[number]))
-            found[number] = place.local_rank, place.local_world_size, place.hosts, place.local_rank or place.host
+            found[number] = (
+                place.local_rank,
+                place.local_world_size,
+                place.hosts,
+                place.local_rank or place.host,
+            )
 
         threads = [threading.Thread(target=rank, args=(n,)) for n in range(len(rows))]
         for thread in threads:
@@ -116,7 +125,11 @@ def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
             thread.join(60)
         return found
 
-    assert meet([0, 0, 0], [Row(name, None, []) for name in "aba"]) == [(0, 2, 2, 0), (0, 1, 2, 1), (1, 2, 2, 1)]
+    assert meet([0, 0, 0], [Row(name, None, []) for name in "aba"]) == [
+        (0, 2, 2, 0),
+        (0, 1, 2, 1),
+        (1, 2, 2, 1),
+    ]
     told = [Row("one machine", 0, []), Row("one machine", 0, []), Row("one machine", 1, [])]
     assert meet([1, 2, 2], told) == [(0, 1, 2, 0), (0, 2, 2, 1), (1, 2, 2, 1)]
 
@@ -144,7 +157,9 @@ def test_ranks_that_share_a_gpu_are_refused_before_nccl_begins(zygote) -> None: 
         ("raise KeyError('a mistake of ours')", 1, "KeyError: 'a mistake of ours'"),
     ],
 )
-def test_a_rank_that_fails_says_so_and_ends_without_the_others(zygote, what: str, code: int, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_that_fails_says_so_and_ends_without_the_others(
+    zygote, what: str, code: int, words: str
+) -> None:  # type: ignore[no-untyped-def]
     """NCCL's own way out is a collective: it would wait for ranks that wait in another one."""
     body = f"""
 import threading, time
@@ -183,18 +198,26 @@ def test_an_abort_that_blocks_does_not_hold_up_the_end(monkeypatch: pytest.Monke
 def test_a_platform_reports_the_error_of_a_rank_that_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On GPUs, the caller of the training never gets the error, and SageMaker shows what ``report`` writes."""
+    """On GPUs, the caller of the training never gets the error, and SageMaker shows what ``report``
+    writes.
+    """
     monkeypatch.setattr(failure.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     told = list[Exception]()
     error = ConfigError("x")
     with pytest.raises(SystemExit) as ended:
-        failure.end_now(error, Cluster(1, 4, 0, 2), lambda: None, lambda found: told.append(found) or 7)
+        failure.end_now(
+            error, Cluster(1, 4, 0, 2), lambda: None, lambda found: told.append(found) or 7
+        )
     assert (ended.value.code, told, capsys.readouterr().err) == (7, [error], "")
 
 
 @pytest.mark.parametrize("ends", ["dies", "comes"])
-def test_ranks_wait_for_rank_0_as_long_as_it_lives(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
-    """``torchrun`` may keep the store on another host than rank 0's: then it is there when rank 0 is not."""
+def test_ranks_wait_for_rank_0_as_long_as_it_lives(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """``torchrun`` may keep the store on another host than rank 0's: then it is there when rank 0
+    is not.
+    """
     store, now = dist.HashStore(), [0.0]
 
     def sleep(seconds: float) -> None:
@@ -209,7 +232,9 @@ def test_ranks_wait_for_rank_0_as_long_as_it_lives(monkeypatch: pytest.MonkeyPat
         board.await_rank_0(store, "x", 1, 100.0)
         assert 5000 <= now[0] < 5001
     else:
-        with pytest.raises(RuntimeError, match="rank 0 did not respond for 100 s: connection timed out"):
+        with pytest.raises(
+            RuntimeError, match="rank 0 did not respond for 100 s: connection timed out"
+        ):
             board.await_rank_0(store, "x", 1, 100.0)
         assert 5100 <= now[0] < 5102
 
@@ -219,7 +244,9 @@ def test_ranks_end_if_the_host_of_the_store_vanishes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(board, "SILENT_S", 0.01)
     back = threading.Event()
     store = SimpleNamespace(add=lambda key, amount: int(back.wait(20)) + 1)
-    with pytest.raises(RuntimeError, match=r"rank 0 did not respond for 0\.01 s: connection timed out"):
+    with pytest.raises(
+        RuntimeError, match=r"rank 0 did not respond for 0\.01 s: connection timed out"
+    ):
         board.await_rank_0(store, "x", 1, 0.001)
     back.set()
 
@@ -239,7 +266,9 @@ def test_rank_0_gives_signs_of_life_while_it_works(monkeypatch: pytest.MonkeyPat
 
 
 def test_ranks_wait_for_rank_0_in_no_collective(run_ranks, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Rank 0 reads every mask of a large set meanwhile: a collective would end the job after parallel.timeout_s."""
+    """Rank 0 reads every mask of a large set meanwhile: a collective would end the job after
+    parallel.timeout_s.
+    """
     code = f"""
 import time
 from pathlib import Path
@@ -284,11 +313,23 @@ with start(Parallel(), place) as strategy:
     ("devices", "driver", "plugin", "environ", "expected"),
     [
         (0, "", "", {}, "TCP: no EFA, InfiniBand, or RoCE device is visible"),
-        (2, "mlx5_core", "", {"NCCL_IB_HCA": "mlx5"}, "2 InfiniBand or RoCE devices; NCCL_IB_HCA=mlx5"),
+        (
+            2,
+            "mlx5_core",
+            "",
+            {"NCCL_IB_HCA": "mlx5"},
+            "2 InfiniBand or RoCE devices; NCCL_IB_HCA=mlx5",
+        ),
         (4, "efa", "mine", {"LD_LIBRARY_PATH": "/nowhere:{root}/mine"}, "4 EFA devices"),
-        (4, "efa", "", {}, "4 EFA devices; NCCL's plugin for EFA (aws-ofi-nccl) was not found, and without it NCCL uses TCP"),
+        (
+            4,
+            "efa",
+            "",
+            {},
+            "4 EFA devices; NCCL's plugin for EFA (aws-ofi-nccl) was not found, and without it NCCL uses TCP",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_network_between_hosts_is_said(
     tmp_path: Path, devices: int, driver: str, plugin: str, environ: dict[str, str], expected: str
 ) -> None:

@@ -1,4 +1,6 @@
-"""Tests of CUDA graphs of a step, with a stand-in that records operators on the CPU and replays them on the same memory."""
+"""Tests of CUDA graphs of a step, with a stand-in that records operators on the CPU and replays
+them on the same memory.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Recorder(TorchDispatchMode):
 
 
 class Graph:
-    """As torch.cuda.CUDAGraph: a replay runs the same operators again, and writes to where they wrote."""
+    """As torch.cuda.CUDAGraph: a replay runs the same operators again, and writes to where they
+    wrote.
+    """
 
     capturing: Graph | None = None
 
@@ -79,8 +83,11 @@ class Graph:
         for func, args, kwargs, out in self._recorder.calls:
             again = func(*args, **kwargs)
             several = isinstance(out, (tuple, list))
-            for old, new, form in zip(out if several else [out], again if several else [again], func._schema.returns):
-                if isinstance(old, Tensor) and form.alias_info is None:  # neither a view nor an operator in place
+            for old, new, form in zip(
+                out if several else [out], again if several else [again], func._schema.returns
+            ):
+                # neither a view nor an operator in place
+                if isinstance(old, Tensor) and form.alias_info is None:
                     old.copy_(new)
 
 
@@ -111,18 +118,24 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout2d(0.5))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout2d(0.5)
+        )
         self.head, self.unused = nn.Conv2d(8, CLASSES, 1), nn.Parameter(torch.zeros(1))
 
     def forward(self, images: Tensor) -> Tensor:
-        return nn.functional.interpolate(self.head(self.body(images)), images.shape[-2:], mode="bilinear")
+        return nn.functional.interpolate(
+            self.head(self.body(images)), images.shape[-2:], mode="bilinear"
+        )
 
 
 def learner(network: Any, terms: list[str], precision: str = "fp32") -> Learner:
     config = Config(loss={"terms": terms, "aux_weight": 0.4}, optim={"name": "adamw", "lr": 1e-2})
     criterion, scaler = build_criterion(config.loss, CLASSES), LossScaler(precision == "fp16")
     optimizer = build_optimizer(network, [], config.optim)
-    return Learner(network, network, criterion, optimizer, Ema(network, 0.9), scaler, Precision("cpu"), True)
+    return Learner(
+        network, network, criterion, optimizer, Ema(network, 0.9), scaler, Precision("cpu"), True
+    )
 
 
 def batches(size: tuple[int, int], colors: bool) -> list[Batch]:
@@ -133,12 +146,22 @@ def batches(size: tuple[int, int], colors: bool) -> list[Batch]:
         masks[:, :2] = 255
         looks = torch.rand(2, 14, generator=generator)
         looks.view(torch.int32)[:, 10:] = torch.tensor([1, 0, size[0], size[1] - 2])
-        found.append(Batch(images, masks, np.arange(2), np.zeros(2), looks.view(torch.uint8) if colors else None))
+        found.append(
+            Batch(
+                images,
+                masks,
+                np.arange(2),
+                np.zeros(2),
+                looks.view(torch.uint8) if colors else None,
+            )
+        )
     return found
 
 
 def update(made: Learner, step: int, scale: float) -> list[Tensor]:
-    """An optimizer step with another learning rate each time, as in the loop; returns the gradients it was made of."""
+    """An optimizer step with another learning rate each time, as in the loop; returns the gradients
+    it was made of.
+    """
     made.scaler._scale.fill_(scale)
     kept = [torch.zeros(0) if p.grad is None else p.grad.clone() for p in made.parameters]
     for group in made.optimizer.param_groups:
@@ -153,8 +176,12 @@ def update(made: Learner, step: int, scale: float) -> list[Tensor]:
     ("arch", "terms", "colors"),
     [("net", ["ce"], True), ("net", ["dice", "ohem"], False), ("pico", ["ce", "focal"], False)],
 )
-def test_replayed_steps_are_those_of_the_loop_to_the_bit(arch: str, terms: list[str], colors: bool) -> None:
-    """On two crop sizes, with dropout that is seeded for each step, batch norm, and a loss scale that changes."""
+def test_replayed_steps_are_those_of_the_loop_to_the_bit(
+    arch: str, terms: list[str], colors: bool
+) -> None:
+    """On two crop sizes, with dropout that is seeded for each step, batch norm, and a loss scale
+    that changes.
+    """
     torch.manual_seed(0)
     model = Config(model={"arch": "pico", "options": {"aux": True}}).model
     network = as_seg_model(Net(), CLASSES) if arch == "net" else build_model(model, CLASSES)
@@ -163,7 +190,8 @@ def test_replayed_steps_are_those_of_the_loop_to_the_bit(arch: str, terms: list[
     for size in sizes:
         graphs.capture(2, size, colors)
     before = list(graphed.plain.state_dict().values())
-    assert all(map(torch.equal, before, plain.plain.state_dict().values()))  # the captures changed nothing
+    # the captures changed nothing
+    assert all(map(torch.equal, before, plain.plain.state_dict().values()))
     steps = [batch for pair in zip(*(batches(size, colors) for size in sizes)) for batch in pair]
     for step, batch in enumerate(steps):
         for made in (graphed, plain):
@@ -172,12 +200,22 @@ def test_replayed_steps_are_those_of_the_loop_to_the_bit(arch: str, terms: list[
         votes = torch.tensor([1.0, step], dtype=torch.float64)
         found, summed = graphs.gradients(batch, seed=step, votes=votes, clock=Clock())
         share, _ = gradients(
-            plain.model, [plain.micro(batch)], plain.criterion, SINGLE, plain.precision, seed=step, votes=votes,
-            aux_weight=0.4, loss_scale=plain.scaler.factor, clock=Clock(),
-        )  # fmt: skip
+            plain.model,
+            [plain.micro(batch)],
+            plain.criterion,
+            SINGLE,
+            plain.precision,
+            seed=step,
+            votes=votes,
+            aux_weight=0.4,
+            loss_scale=plain.scaler.factor,
+            clock=Clock(),
+        )
         assert summed is votes
         assert torch.equal(found, share)
-        assert all(map(torch.equal, *(update(made, step, 2.0 ** (step + 3)) for made in (graphed, plain))))
+        assert all(
+            map(torch.equal, *(update(made, step, 2.0 ** (step + 3)) for made in (graphed, plain)))
+        )
     for one, other in zip(graphed.plain.state_dict().values(), plain.plain.state_dict().values()):
         assert torch.equal(one, other)
     assert graphed.ema is not None and plain.ema is not None  # noqa: PT018
@@ -220,9 +258,16 @@ def test_a_backward_pass_that_reads_values_ends_its_capture() -> None:
 def test_where_no_graph_can_be_is_said_before_anything_is_loaded() -> None:
     config = Config(train={"cuda_graph": True})
     gpu = torch.device("cuda")
-    one, two = Strategy("single", Cluster(), gpu, Parallel()), Strategy("ddp", Cluster(0, 2, 0, 2), gpu, Parallel())
+    one, two = (
+        Strategy("single", Cluster(), gpu, Parallel()),
+        Strategy("ddp", Cluster(0, 2, 0, 2), gpu, Parallel()),
+    )
     refuse_graphs(config, one, False)
     refuse_graphs(Config(), SINGLE, True)
-    for strategy, own, why in ((SINGLE, False, "a GPU"), (two, False, "ddp on 2"), (one, True, "waits for the GPU")):
+    for strategy, own, why in (
+        (SINGLE, False, "a GPU"),
+        (two, False, "ddp on 2"),
+        (one, True, "waits for the GPU"),
+    ):
         with pytest.raises(ConfigError, match=why):
             refuse_graphs(config, strategy, own)

@@ -1,4 +1,6 @@
-"""Tests that a rank that does not arrive is named with its phase, and that all stacks are written in time."""
+"""Tests that a rank that does not arrive is named with its phase, and that all stacks are written
+in time.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,25 @@ from segtrain.parallel.strategy import Strategy
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300  # of a wait in these tests; what they wait for comes within a few seconds
 SMALL = [
-    "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=0", "data.check=off",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "parallel.threads=1",
-    "train.batch_size=6", "train.duration=8st", "eval.every=8st", "checkpoint.every=8st",
-    "log.every=8", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0",
-    "log.hang_s=4", "parallel.timeout_s=600", "out=run",
-]  # fmt: skip
+    "data.scenes=13",
+    "data.scene_size=[40,48]",
+    "data.crop=[32,32]",
+    "data.workers=0",
+    "data.check=off",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "parallel.threads=1",
+    "train.batch_size=6",
+    "train.duration=8st",
+    "eval.every=8st",
+    "checkpoint.every=8st",
+    "log.every=8",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "log.profile_ms=0",
+    "log.hang_s=4",
+    "parallel.timeout_s=600",
+    "out=run",
+]
 
 # Rank 1 sleeps in step 3, before the sum of the totals or behind it, or in the first evaluation.
 PLANT = """
@@ -80,7 +95,8 @@ def hang_lines(text: str) -> list[str]:
 
 
 def until_said(processes: list[Any], words: str) -> str:
-    """Rank 0's sentence with ``words``; the ranks, which would sleep on, are ended, and rank 1 with them.
+    """Rank 0's sentence with ``words``; the ranks, which would sleep on, are ended, and rank 1 with
+    them.
 
     On a busy machine, an earlier step may take so long that it is called a hang, too.
     """
@@ -100,9 +116,13 @@ def until_said(processes: list[Any], words: str) -> str:
 
 @pytest.mark.parametrize(
     ("phase", "strategy"), [("forward", "ddp"), ("eval", "smddp"), ("device", "fsdp")]
-)  # fmt: skip
-def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path, phase: str, strategy: str) -> None:
-    if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+)
+def test_a_rank_that_sleeps_is_named_with_its_phase(
+    zygote: Any, tmp_path: Path, phase: str, strategy: str
+) -> None:
+    if strategy == "fsdp" and not hasattr(
+        pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
+    ):
         pytest.skip("this torch has no FSDP2")
     plant, step = PLANTS[phase]
     env = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")} if strategy == "smddp" else {}
@@ -122,9 +142,15 @@ def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path,
         assert "in watching" not in report
         assert ("in sleeping_here" in report) == (rank == 1)
     assert f"step {step}, phase {phase}," in (tmp_path / "run/hang/rank-00001.txt").read_text()
-    (event,) = [event for event in read_journal(tmp_path / "run") if event["event"] == "hang" and event["text"] == said]
+    (event,) = [
+        event
+        for event in read_journal(tmp_path / "run")
+        if event["event"] == "hang" and event["text"] == said
+    ]
     assert [notice["rank"] for notice in event["ranks"]] == [0, 1, 2]
-    assert event["ranks"][1]["passed"] < min(event["ranks"][0]["passed"], event["ranks"][2]["passed"])
+    assert event["ranks"][1]["passed"] < min(
+        event["ranks"][0]["passed"], event["ranks"][2]["passed"]
+    )
 
 
 def test_a_process_that_is_stopped_does_not_answer(zygote: Any, tmp_path: Path) -> None:
@@ -169,15 +195,29 @@ class Loop:
     """What a watchdog looks at, set by hand."""
 
     def __init__(
-        self, run: Path, rank: int = 0, world: int = 1, board: Any = None, hang_s: float = 0.2,
-        place: RankPosition | None = None, **more: Any,
-    ):  # fmt: skip
+        self,
+        run: Path,
+        rank: int = 0,
+        world: int = 1,
+        board: Any = None,
+        hang_s: float = 0.2,
+        place: RankPosition | None = None,
+        **more: Any,
+    ):
         self.place, self.said = place or RankPosition(1, "wait", 0, False), list[str]()
         self.looked = threading.Semaphore(0)
         self.dog = Watchdog(
-            self.look, lambda: [("wait", 0.0, 1.0), ("forward", 1.0, 3.5)], run, rank=rank, world_size=world,
-            hang_s=hang_s, limit_s=9, board=board, found=lambda _, text: self.said.append(text), **more,
-        )  # fmt: skip
+            self.look,
+            lambda: [("wait", 0.0, 1.0), ("forward", 1.0, 3.5)],
+            run,
+            rank=rank,
+            world_size=world,
+            hang_s=hang_s,
+            limit_s=9,
+            board=board,
+            found=lambda _, text: self.said.append(text),
+            **more,
+        )
 
     def look(self) -> RankPosition:
         if hasattr(self, "looked"):
@@ -255,13 +295,25 @@ def notice(rank: int, passed: int, phase: str = "sync", summing: bool = False) -
 @pytest.mark.parametrize(
     ("notices", "world", "expected"),
     [
-        ([notice(0, 9, summing=True), notice(1, 8, "wait")], 2, "rank 1 (host h1) did not arrive: rank 1 is at step 12, phase wait for 30 s"),
-        ([notice(0, 9), notice(1, 8, "wait"), notice(2, 8, "wait")], 3, "ranks 1, 2 (host h1) did not arrive"),
-        ([notice(0, 9), notice(1, 9)], 2, "all ranks are at one place: rank 0 is at step 12, phase sync for 30 s, in f (a.py:1); rank 1"),
+        (
+            [notice(0, 9, summing=True), notice(1, 8, "wait")],
+            2,
+            "rank 1 (host h1) did not arrive: rank 1 is at step 12, phase wait for 30 s",
+        ),
+        (
+            [notice(0, 9), notice(1, 8, "wait"), notice(2, 8, "wait")],
+            3,
+            "ranks 1, 2 (host h1) did not arrive",
+        ),
+        (
+            [notice(0, 9), notice(1, 9)],
+            2,
+            "all ranks are at one place: rank 0 is at step 12, phase sync for 30 s, in f (a.py:1); rank 1",
+        ),
         ([notice(0, 9), notice(2, 8)], 4, "ranks 1, 3 did not answer"),
         ([notice(0, 9, "wait")], 1, "no progress for 30 s: rank 0 is at step 12, phase wait"),
     ],
-)  # fmt: skip
+)
 def test_who_is_behind(notices: list[Notice], world: int, expected: str) -> None:
     text = sentence(notices, world, 600, Path("run/hang"))
     assert expected in text
@@ -270,7 +322,9 @@ def test_who_is_behind(notices: list[Notice], world: int, expected: str) -> None
 
 
 def test_a_sum_that_the_device_has_not_ended_is_pending() -> None:
-    """NCCL's collectives return at once; the event behind one says when the device has passed it."""
+    """NCCL's collectives return at once; the event behind one says when the device has passed
+    it.
+    """
     passed: list[bool] = [False]
     strategy = Strategy("ddp", Cluster(), torch.device("cpu"), Parallel())
     assert not strategy.summing
@@ -283,8 +337,12 @@ def test_a_sum_that_the_device_has_not_ended_is_pending() -> None:
     assert strategy.summing
 
 
-def test_the_watchdogs_thread_opens_no_context_on_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA gives a thread GPU 0 until it chooses another: a question asked there would cost every rank's memory on that one."""
+def test_the_watchdogs_thread_opens_no_context_on_another_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA gives a thread GPU 0 until it chooses another: a question asked there would cost every
+    rank's memory on that one.
+    """
     chosen, asked = threading.local(), []
 
     @contextlib.contextmanager
@@ -306,7 +364,9 @@ def test_the_watchdogs_thread_opens_no_context_on_another_gpu(monkeypatch: pytes
     assert asked == [3]
 
 
-def test_the_stacks_are_followed_by_the_collectives_that_torch_remembers(run_ranks: Any, tmp_path: Path) -> None:
+def test_the_stacks_are_followed_by_the_collectives_that_torch_remembers(
+    run_ranks: Any, tmp_path: Path
+) -> None:
     code = f"""
 import torch
 from pathlib import Path
@@ -333,8 +393,12 @@ with start(Parallel(), discover()) as strategy:
         assert re.search(r"all_reduce +\[\[5, 7\]\]", collectives)
 
 
-@pytest.mark.parametrize("name", ["_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"])
-def test_collectives_are_read_in_each_form_of_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"]
+)
+def test_collectives_are_read_in_each_form_of_torch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = {"entries": [{"time_created_ns": 1}, {"time_created_ns": 3}, {"time_created_ns": 2}]}
     content = json.dumps(kept) if name.endswith("json") else pickle.dumps(kept)
     monkeypatch.setattr(compat, "_recorder", lambda: SimpleNamespace(**{name: lambda: content}))

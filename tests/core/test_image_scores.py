@@ -49,13 +49,15 @@ class Mixed(GeneratedDataset):
 
 def truth_of(index: int) -> np.ndarray:
     rng = np.random.default_rng(index)
-    return np.kron(rng.integers(0, CLASSES, (6, 8)), np.ones((4, 4))).astype(np.uint8)[slice(SIZES[index % 2][0])][
-        :, : SIZES[index % 2][1]
-    ]
+    return np.kron(rng.integers(0, CLASSES, (6, 8)), np.ones((4, 4))).astype(np.uint8)[
+        slice(SIZES[index % 2][0])
+    ][:, : SIZES[index % 2][1]]
 
 
 def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Paint and mask; the paint is wrong in ``index`` columns, in 7 and 12 nearly everywhere, and 5 is all void."""
+    """Paint and mask; the paint is wrong in ``index`` columns, in 7 and 12 nearly everywhere, and 5
+    is all void.
+    """
     mask = truth_of(index)
     seen = mask.copy()
     wrong = mask.shape[1] - 2 if index in (7, 12) else index % 11
@@ -83,7 +85,12 @@ def plain_score(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float, int
             ious[c] = (both / either, -either)
     right = int((valid & (truth == guess)).sum())
     worst = min(ious, key=lambda c: (*ious[c], c))
-    return sum(iou for iou, _ in ious.values()) / len(ious), right / int(valid.sum()), int(valid.sum()), worst
+    return (
+        sum(iou for iou, _ in ious.values()) / len(ious),
+        right / int(valid.sum()),
+        int(valid.sum()),
+        worst,
+    )
 
 
 def test_each_image_has_the_score_of_its_own_pixels() -> None:
@@ -99,12 +106,19 @@ def test_each_image_has_the_score_of_its_own_pixels() -> None:
             continue
         miou, accuracy, pixels, worst = plain_score(mask, guess)
         assert found.miou[index] == pytest.approx(miou, abs=1e-15)
-        assert (found.accuracy[index], found.pixels[index], found.worst[index]) == (accuracy, pixels, worst)
-        own = Scores.from_confusion(confusions(torch.from_numpy(guess)[None], torch.from_numpy(mask)[None], CLASSES)[0])
+        assert (found.accuracy[index], found.pixels[index], found.worst[index]) == (
+            accuracy,
+            pixels,
+            worst,
+        )
+        own = Scores.from_confusion(
+            confusions(torch.from_numpy(guess)[None], torch.from_numpy(mask)[None], CLASSES)[0]
+        )
         assert found.miou[index] == own.miou  # to the bit
         assert found.accuracy[index] == own.accuracy
         assert found.worst_iou[index] == own.iou[worst]
-        assert found.miou[index] == pytest.approx(image_miou(mask, guess, CLASSES))  # what the pictures say
+        # what the pictures say
+        assert found.miou[index] == pytest.approx(image_miou(mask, guess, CLASSES))
 
 
 @pytest.mark.parametrize("classes", [2, 19, 150, 256])
@@ -146,7 +160,9 @@ def test_the_planted_mistakes_are_the_worst() -> None:
     dataset = planted()
     result = evaluate(Painted(), dataset, Eval(batch_size=3), pictures=3, extremes=2)
     assert {sample.name for sample in result.worst} == {"/data/val/07.png", "/data/val/12.png"}
-    mious = [image_miou(s.truth, s.prediction, CLASSES) for s in (*result.worst, *reversed(result.best))]
+    mious = [
+        image_miou(s.truth, s.prediction, CLASSES) for s in (*result.worst, *reversed(result.best))
+    ]
     assert mious == sorted(mious)
     assert [sample.name for sample in result.best] == ["/data/val/22.png", "/data/val/11.png"]
     assert mious[-1] == 1.0
@@ -159,9 +175,14 @@ def test_the_planted_mistakes_are_the_worst() -> None:
     assert rows[-1] == ImageRow("/data/val/05.png", None, None, 0)
 
 
-@pytest.mark.parametrize(("count", "wanted", "worst", "best"), [(1, 4, 1, 0), (2, 4, 1, 1), (5, 4, 3, 2), (6, 4, 3, 2)])
-def test_of_few_images_none_is_both_worst_and_best(count: int, wanted: int, worst: int, best: int) -> None:
-    result = evaluate(Painted(), planted(count), Eval(), extremes=wanted)  # image 5, the sixth, is all void
+@pytest.mark.parametrize(
+    ("count", "wanted", "worst", "best"), [(1, 4, 1, 0), (2, 4, 1, 1), (5, 4, 3, 2), (6, 4, 3, 2)]
+)
+def test_of_few_images_none_is_both_worst_and_best(
+    count: int, wanted: int, worst: int, best: int
+) -> None:
+    # image 5, the sixth, is all void
+    result = evaluate(Painted(), planted(count), Eval(), extremes=wanted)
     names = [sample.name for sample in (*result.worst, *result.best)]
     assert (len(result.worst), len(result.best)) == (worst, best)
     assert len(set(names)) == len(names)
@@ -175,7 +196,9 @@ def test_a_split_that_is_all_void_has_no_worst() -> None:
         image, mask = draw(index)
         return image, np.full_like(mask, 255)
 
-    result = evaluate(Painted(), Mixed("void", "val", base.labels, base.entries, make=void), Eval(), extremes=2)
+    result = evaluate(
+        Painted(), Mixed("void", "val", base.labels, base.entries, make=void), Eval(), extremes=2
+    )
     assert (result.worst, result.best) == ((), ())
     assert all(row.miou is None for row in result.images.rows(base))
 
@@ -190,7 +213,12 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     path.write_bytes(image_table.as_csv(rows))
     assert image_table.read(path) == rows
     assert path.read_text(errors="replace").splitlines()[-1] == "val/c.png,,,0,,,all void: no score"
-    for content in (b"", b"image,miou\na,0.5\n", b"\x00\x01", path.read_bytes().replace(b"0.250000", b"much")):
+    for content in (
+        b"",
+        b"image,miou\na,0.5\n",
+        b"\x00\x01",
+        path.read_bytes().replace(b"0.250000", b"much"),
+    ):
         path.write_bytes(content)
         with refused("not-an-image-table"):
             image_table.read(path)
@@ -207,12 +235,23 @@ def test_names_lose_the_folders_that_all_share() -> None:
 
 
 SMALL = (
-    "data.scenes=24", "data.scene_size=[48, 64]", "data.crop=[32, 48]", "data.workers=0", "train.duration=4st", "train.batch_size=4",
-    "eval.every=2st", "checkpoint.every=2st", "log.tensorboard=false", "log.profile_ms=0", "out=run",
-)  # fmt: skip
+    "data.scenes=24",
+    "data.scene_size=[48, 64]",
+    "data.crop=[32, 48]",
+    "data.workers=0",
+    "train.duration=4st",
+    "train.batch_size=4",
+    "eval.every=2st",
+    "checkpoint.every=2st",
+    "log.tensorboard=false",
+    "log.profile_ms=0",
+    "out=run",
+)
 
 
-def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(
+    zygote: Any, tmp_path: Path
+) -> None:
     process = zygote.start("train", "parallel.procs=1", "log.pictures=3", *SMALL, cwd=tmp_path)
     assert process.wait() == 0, process.output
     run = tmp_path / "run"
@@ -220,16 +259,26 @@ def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(zygote: Any, tmp
     assert len(rows) == len({row.image for row in rows}) == 6
     assert [row.miou for row in rows] == sorted(row.miou or 0.0 for row in rows)
     assert len(image_table.read(run / image_table.BEST)) == 6
-    assert {path.name for path in (run / "pictures").iterdir()} == {"val.png", "worst.png", "best.png"}
+    assert {path.name for path in (run / "pictures").iterdir()} == {
+        "val.png",
+        "worst.png",
+        "best.png",
+    }
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
 
-    process = zygote.start("eval", "run", "--which", "last", "--json", "--images", "found", cwd=tmp_path)
+    process = zygote.start(
+        "eval", "run", "--which", "last", "--json", "--images", "found", cwd=tmp_path
+    )
     assert process.wait() == 0, process.output
     worst = json.loads(process.output.splitlines()[-1])["worst_images"]
     assert [one["image"] for one in worst] == [row.image for row in rows[:5]]
     assert [round(one["miou"], 6) for one in worst] == [row.miou for row in rows[:5]]
     assert (tmp_path / "found/images.csv").read_bytes() == (run / image_table.LAST).read_bytes()
-    assert {path.name for path in (tmp_path / "found").iterdir()} == {"images.csv", "worst.png", "best.png"}
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {
+        "images.csv",
+        "worst.png",
+        "best.png",
+    }
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
 
     process = zygote.start("eval", "run", "--images", "run/config.yaml", cwd=tmp_path)
@@ -237,11 +286,14 @@ def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(zygote: Any, tmp
     assert "cannot make the folder run/config.yaml" in process.output
     process = zygote.start("eval", "run", "log.pictures=0", "--images", "found", cwd=tmp_path)
     assert process.wait() == 0, process.output
-    assert [path.name for path in (tmp_path / "found").iterdir()] == ["images.csv"]  # no pictures of another evaluation
+    # no pictures of another evaluation
+    assert [path.name for path in (tmp_path / "found").iterdir()] == ["images.csv"]
     assert "the worst images" in process.output
 
 
-def written(folder: Path, rows: list[ImageRow] | None, names: tuple[str, ...] = (), noise: bool = False) -> RunFolder:
+def written(
+    folder: Path, rows: list[ImageRow] | None, names: tuple[str, ...] = (), noise: bool = False
+) -> RunFolder:
     """A run folder with a table of images and pictures."""
     (folder / "pictures").mkdir(parents=True)
     event = {"event": "eval", "ts": 1.0, "step": 7, "scores": {"miou": 0.5}}
@@ -250,7 +302,9 @@ def written(folder: Path, rows: list[ImageRow] | None, names: tuple[str, ...] = 
         (folder / image_table.LAST).write_bytes(image_table.as_csv(rows))
     for name in names:
         size = (1400, 1800, 3) if noise else (40, 60, 3)
-        pixels = np.random.default_rng(len(name)).integers(0, 255 if noise else 9, size, dtype=np.uint8)
+        pixels = np.random.default_rng(len(name)).integers(
+            0, 255 if noise else 9, size, dtype=np.uint8
+        )
         Image.fromarray(pixels).save(folder / "pictures" / f"{name}.png")
     return load(folder)
 
@@ -261,24 +315,34 @@ def shown(run: RunFolder) -> tuple[str, dict[str, Any]]:
 
 
 def test_the_page_names_the_worst_and_the_best(tmp_path: Path) -> None:
-    rows = [ImageRow(f"/d/val/{k}<.png", k / 20, 0.9, 50, "car & van", 0.125) for k in range(11)] + [
-        ImageRow("/d/v.png", None, None, 0)
-    ]
+    rows = [
+        ImageRow(f"/d/val/{k}<.png", k / 20, 0.9, 50, "car & van", 0.125) for k in range(11)
+    ] + [ImageRow("/d/v.png", None, None, 0)]
     html, drawn = shown(written(tmp_path / "run", rows, ("val", "best", "other", "worst")))
     worst, best = (html.index(f"The {what} images") for what in ("worst", "best"))
     names = re.findall(r"<td>(\d+)&lt;\.png</td>", html)
     assert names == ["0", "1", "2", "3", "10", "9", "8", "7"]
-    assert worst < best < html.index("Worst predictions") < html.index("Best predictions") < html.index(">Predictions<")
+    assert (
+        worst
+        < best
+        < html.index("Worst predictions")
+        < html.index("Best predictions")
+        < html.index(">Predictions<")
+    )
     assert html.index(">Predictions<") < html.index("<b>other</b>")
     assert "car &amp; van 12.5 %" in html
-    assert "11 images, the last evaluation (step 7), all in images-last.csv; 1 more are all void" in html
+    assert (
+        "11 images, the last evaluation (step 7), all in images-last.csv; 1 more are all void"
+        in html
+    )
     chart = drawn["imagescores"]
     assert sum(chart["series"][0]["y"]) == 11
     assert html.count("data:image/jpeg") == 4
 
 
 @pytest.mark.parametrize(
-    "values", [[0.0], [1.0], [0.0, 1.0], [0.7, 0.7], [0.701, 0.72, 0.99, 1.0], [k / 99 for k in range(100)]]
+    "values",
+    [[0.0], [1.0], [0.0, 1.0], [0.7, 0.7], [0.701, 0.72, 0.99, 1.0], [k / 99 for k in range(100)]],
 )
 def test_every_image_is_in_one_bin(values: list[float]) -> None:
     drawn: dict[str, Any] = {}
@@ -286,7 +350,9 @@ def test_every_image_is_in_one_bin(values: list[float]) -> None:
     chart = drawn["imagescores"]
     for place, count in zip(chart["x"], chart["series"][0]["y"]):
         low, high = place - chart["width"] / 2, place + chart["width"] / 2
-        assert count == sum(low <= 100 * value < high or 100 * value == high == 100 for value in values)
+        assert count == sum(
+            low <= 100 * value < high or 100 * value == high == 100 for value in values
+        )
     assert sum(chart["series"][0]["y"]) == len(values)
     assert len(chart["x"]) <= 31
 

@@ -22,9 +22,17 @@ from segtrain.observe.spent import spent
 def test_events_come_back_as_written(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "journal.jsonl")) as journal:
         journal.write("run_start", host="köln", pid=os.getpid(), out=Path("runs/a"))
-        journal.write("eval", step=5, scores={"miou": np.float64(0.5), "iou": np.array([0.25, math.nan, 0.75])})
+        journal.write(
+            "eval",
+            step=5,
+            scores={"miou": np.float64(0.5), "iou": np.array([0.25, math.nan, 0.75])},
+        )
     start, score = read_journal(tmp_path)
-    assert (start["event"], start["host"], start["out"]) == ("run_start", "köln", str(Path("runs/a")))
+    assert (start["event"], start["host"], start["out"]) == (
+        "run_start",
+        "köln",
+        str(Path("runs/a")),
+    )
     assert score["scores"] == {"miou": 0.5, "iou": [0.25, None, 0.75]}
     assert start["ts"] <= score["ts"]
 
@@ -40,7 +48,12 @@ def test_every_line_is_strict_json_with_the_event_first(tmp_path: Path) -> None:
         raise AssertionError(text)
 
     event = json.loads(lines[0], parse_constant=refuse)
-    assert (event["step"], event["loss"], event["lr"], event["name"]) == (1, None, None, "a\nb\u2028c")
+    assert (event["step"], event["loss"], event["lr"], event["name"]) == (
+        1,
+        None,
+        None,
+        "a\nb\u2028c",
+    )
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
@@ -71,7 +84,9 @@ def test_a_torn_last_line_costs_one_event_and_is_said(tmp_path: Path, cut: int) 
         assert "line 2" in said[0]
 
 
-def test_a_full_disk_is_said_once_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_once_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     journal = Journal(tmp_path / "journal.jsonl", say=said.append)
     real, room = os.write, [20, 0, 0]
@@ -116,7 +131,10 @@ def test_the_curve_of_a_resumed_run_has_each_step_once() -> None:
     ]
     assert [(e["step"], e["loss"]) for e in curve(events)] == [(1, 1.0), (2, 0.7)]
     # A resume that could not be written: repeated steps still replace the old ones.
-    assert [(e["step"], e["loss"]) for e in curve([step(1, 1.0), step(2, 0.9), step(3, 0.8), step(2, 0.5)])] == [
+    assert [
+        (e["step"], e["loss"])
+        for e in curve([step(1, 1.0), step(2, 0.9), step(3, 0.8), step(2, 0.5)])
+    ] == [
         (1, 1.0),
         (2, 0.5),
     ]
@@ -138,15 +156,20 @@ class Hands:
         ((None, None, None), 2),  # of an earlier version
         ((None, None, False), 2),  # begun by an earlier version
         ((True, True, False), 2),
-        ((True, False, True), 3),  # the best checkpoint was lost after step 2: only later scores count
+        # the best checkpoint was lost after step 2: only later scores count
+        ((True, False, True), 3),
     ],
 )
-def test_the_best_evaluation_is_the_one_that_the_run_marked(marks: tuple[bool | None, ...], expected: int) -> None:
+def test_the_best_evaluation_is_the_one_that_the_run_marked(
+    marks: tuple[bool | None, ...], expected: int
+) -> None:
     evaluations = [
         {"step": step, "scores": {"miou": miou}, **({} if mark is None else {"best": mark})}
         for step, (miou, mark) in enumerate(zip((0.2, 0.5, 0.4), marks), 1)
     ]
-    assert best_evaluation([*evaluations, {"step": 4, "scores": {"miou": None}}])["step"] == expected
+    assert (
+        best_evaluation([*evaluations, {"step": 4, "scores": {"miou": None}}])["step"] == expected
+    )
     assert best_evaluation([]) == {}
 
 
@@ -187,9 +210,14 @@ def test_an_open_span_is_split_where_it_is_taken_and_errors_close_it() -> None:
 
 @pytest.mark.parametrize("value", ["soon", [1], True, 1e16])
 @pytest.mark.parametrize("field", ["step", "hosts", "hash"])
-def test_an_event_with_a_value_of_another_type_is_left_out(tmp_path: Path, field: str, value: Any) -> None:
+def test_an_event_with_a_value_of_another_type_is_left_out(
+    tmp_path: Path, field: str, value: Any
+) -> None:
     value = 1 if (field, value) == ("hash", "soon") else value
-    lines = [{"event": "run_start", "ts": 1.0, field: value}, {"event": "step", "ts": 2.0, "step": 1, "price": None}]
+    lines = [
+        {"event": "run_start", "ts": 1.0, field: value},
+        {"event": "step", "ts": 2.0, "step": 1, "price": None},
+    ]
     (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     said: list[str] = []
     events = read_journal(tmp_path, said.append)

@@ -1,4 +1,6 @@
-"""Tests of the kernels without a GPU: in Triton's interpreter, compiled for GPUs, and when they are chosen."""
+"""Tests of the kernels without a GPU: in Triton's interpreter, compiled for GPUs, and when they are
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,14 @@ def test_logits_of_16_bits_are_computed_in_float32(cases: list[dict[str, Any]]) 
 
 
 def test_images_are_normalized_as_by_the_operators_of_torch(cases: list[dict[str, Any]]) -> None:
-    """float32 to its rounding, without colors to the bit. Half precision to one step, as the interpreter cuts bits off."""
-    bounds = {"images torch.float32": 2e-6, "images torch.bfloat16": 2**-6, "images torch.float16": 2**-9}
+    """float32 to its rounding, without colors to the bit. Half precision to one step, as the
+    interpreter cuts bits off.
+    """
+    bounds = {
+        "images torch.float32": 2e-6,
+        "images torch.bfloat16": 2**-6,
+        "images torch.float16": 2**-9,
+    }
     for case in map(dict, cases):
         name = case.pop("case")
         if name in bounds:
@@ -74,8 +82,12 @@ def test_images_are_normalized_as_by_the_operators_of_torch(cases: list[dict[str
     assert not bounds
 
 
-def test_images_are_normalized_by_the_kernels_only_if_these_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a stand-in for a GPU, where the kernels are first missing, then fail, then write zeros, then the right values."""
+def test_images_are_normalized_by_the_kernels_only_if_these_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a stand-in for a GPU, where the kernels are first missing, then fail, then write zeros,
+    then the right values.
+    """
     images = torch.randint(0, 256, (2, 5, 7, 3), dtype=torch.uint8)
     expected = normalize.normalize(images)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
@@ -92,8 +104,12 @@ def test_images_are_normalized_by_the_kernels_only_if_these_are_right(monkeypatc
     with pytest.warns(UserWarning, match="do not run here"):
         assert torch.equal(made(None), expected)
     with pytest.warns(UserWarning, match="off by"):
-        assert torch.equal(made(lambda name, device, grid, warps, levels, out, *_, **__: out.zero_()), expected)
-    right = made(lambda name, device, grid, warps, levels, out, *_, **__: out.copy_(expected + 1e-5))
+        assert torch.equal(
+            made(lambda name, device, grid, warps, levels, out, *_, **__: out.zero_()), expected
+        )
+    right = made(
+        lambda name, device, grid, warps, levels, out, *_, **__: out.copy_(expected + 1e-5)
+    )
     assert torch.equal(right, expected + 1e-5)
 
 
@@ -109,7 +125,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """In place of launches: each kernel's name, its arguments, and its flags."""
     found: list[Launch] = []
 
-    def launch(name: str, device: Any, grid: Any, warps: int, *arguments: Any, **flags: Any) -> None:
+    def launch(
+        name: str, device: Any, grid: Any, warps: int, *arguments: Any, **flags: Any
+    ) -> None:
         found.append((name, arguments, {**flags, "num_warps": warps}))
 
     monkeypatch.setattr(kernels, "launch", launch)
@@ -117,7 +135,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
 
 
 def fused(low: torch.Tensor, everything: bool) -> None:
-    """The launches of a loss of logits (N, C, h, w) that are upsampled 4 times: the usual, or of every kind."""
+    """The launches of a loss of logits (N, C, h, w) that are upsampled 4 times: the usual, or of
+    every kind.
+    """
     target = torch.zeros(len(low), 4 * low.shape[2], 4 * low.shape[3], dtype=torch.uint8)
     tables = axes(bilinear, low, (target.shape[1], target.shape[2]))
     assert tables is not None
@@ -137,7 +157,9 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize(("capability", "dtype", "number"), [(70, torch.float16, 4), (90, torch.bfloat16, 8)])
+@pytest.mark.parametrize(
+    ("capability", "dtype", "number"), [(70, torch.float16, 4), (90, torch.bfloat16, 8)]
+)
 def test_kernels_compile_for_gpus_and_spill_no_registers(
     capability: int,
     dtype: torch.dtype,
@@ -157,7 +179,9 @@ def test_kernels_compile_for_gpus_and_spill_no_registers(
     everything = number > 4
     fused(torch.zeros(1, 19, 32, 40, dtype=dtype), everything)
     levels = torch.zeros(2, 32, 40, 3, dtype=torch.uint8)
-    looks = (torch.zeros(2, 10), torch.zeros(2, 4, dtype=torch.int32)) if everything else (None, None)
+    looks = (
+        (torch.zeros(2, 10), torch.zeros(2, 4, dtype=torch.int32)) if everything else (None, None)
+    )
     how = (normalize.IMAGENET_MEAN, normalize.IMAGENET_STD, everything, *looks, dtype)
     normalize._by_kernels(levels, *how)
     found = {}
@@ -165,27 +189,45 @@ def test_kernels_compile_for_gpus_and_spill_no_registers(
         module, _, function = name.partition(".")
         kernel = getattr(importlib.import_module(f"segtrain.kernels.{module}"), function)
         options = {"num_warps": flags.pop("num_warps"), "enable_fp_fusion": True}
-        given = [TYPES[value.dtype] if isinstance(value, torch.Tensor) else "i32" for value in arguments]
+        given = [
+            TYPES[value.dtype] if isinstance(value, torch.Tensor) else "i32" for value in arguments
+        ]
         # Triton takes the number 1 for a constant.
-        flags |= {name: 1 for name, value in zip(kernel.arg_names, arguments) if isinstance(value, int) and value == 1}
+        flags |= {
+            name: 1
+            for name, value in zip(kernel.arg_names, arguments)
+            if isinstance(value, int) and value == 1
+        }
         kinds = {**dict(zip(kernel.arg_names, given)), **dict.fromkeys(flags, "constexpr")}
         signature = {key: kinds[key] for key in kernel.arg_names}
-        aligned = {(n,): [["tt.divisibility", 16]] for n, kind in enumerate(signature.values()) if kind[0] == "*"}
+        aligned = {
+            (n,): [["tt.divisibility", 16]]
+            for n, kind in enumerate(signature.values())
+            if kind[0] == "*"
+        }
         source = ASTSource(kernel, signature, constexprs=flags, attrs=aligned)
         compiled = triton.compile(source, GPUTarget("cuda", capability, 32), options)
         cubin = tmp_path / f"{name}.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
-        told = subprocess.run([tools / "cuobjdump", "--dump-resource-usage", cubin], capture_output=True, text=True)
+        told = subprocess.run(
+            [tools / "cuobjdump", "--dump-resource-usage", cubin], capture_output=True, text=True
+        )
         numbers = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", told.stdout)
         assert numbers is not None, told.stdout + told.stderr
-        found[f"{name} {[key for key, value in flags.items() if value is True]}"] = tuple(map(int, numbers.groups()))
+        found[f"{name} {[key for key, value in flags.items() if value is True]}"] = tuple(
+            map(int, numbers.groups())
+        )
     print(found)  # registers per thread, stack, local memory
     assert len(found) == number
     assert {name: use for name, use in found.items() if use[1:] != (0, 0)} == {}
 
 
-def wanted(monkeypatch: pytest.MonkeyPatch, fault: str, terms: str = "ce", way: str = "auto") -> tuple[str, list[str]]:
-    """The way that a GPU would choose, and those that were timed; fused takes 2 ms, products 1 ms, direct 3 ms."""
+def wanted(
+    monkeypatch: pytest.MonkeyPatch, fault: str, terms: str = "ce", way: str = "auto"
+) -> tuple[str, list[str]]:
+    """The way that a GPU would choose, and those that were timed; fused takes 2 ms, products 1 ms,
+    direct 3 ms.
+    """
     low, timed = torch.zeros(1, 3, 4, 4), []
     took = {"fused": 2.0, "products": 1.0, "direct": 3.0}
     monkeypatch.setattr(ways, "fused_fault", lambda *_: fault)
@@ -235,7 +277,9 @@ def test_kernels_that_fail_or_give_other_values_are_found(monkeypatch: pytest.Mo
     assert "other values" in ways.fused_fault(criterion, low, target, bilinear)
     monkeypatch.delattr(lowlogits.LowLogits, "_map")
     assert "AttributeError" in ways.fused_fault(criterion, low, target, bilinear)
-    assert "not bilinear" in ways.fused_fault(criterion, low, target, lambda low, size: bilinear(low, size) ** 2)
+    assert "not bilinear" in ways.fused_fault(
+        criterion, low, target, lambda low, size: bilinear(low, size) ** 2
+    )
     nearest = torch.nn.functional.interpolate
     assert "not bilinear" in ways.fused_fault(
         criterion, low, target, lambda low, size: nearest(low, size, mode="bicubic")

@@ -1,4 +1,6 @@
-"""Tests that a deadline or a budget ends a run in time, on all ranks, with its last checkpoint, and says so early."""
+"""Tests that a deadline or a budget ends a run in time, on all ranks, with its last checkpoint, and
+says so early.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from segtrain.training.limits import CLOSING_S, SPARE, Guard, Limit, limit_of
 from segtrain.training.start.derived import Plan
 from segtrain.training.start.price import price_of, refuse_budget
 
-LONG = ["train.duration=100000st", "eval.every=100000st", "checkpoint.every=100000st", "log.spans=false"]
+LONG = [
+    "train.duration=100000st",
+    "eval.every=100000st",
+    "checkpoint.every=100000st",
+    "log.spans=false",
+]
 
 
 def events_of(out: Path, kind: str) -> list[dict[str, Any]]:
@@ -111,7 +118,9 @@ class Time:
         return self.now
 
 
-def a_guard(left: float, steps: int = 1000, every: int = 100, **more: Any) -> tuple[Guard, Time, list[str], list[Any]]:
+def a_guard(
+    left: float, steps: int = 1000, every: int = 100, **more: Any
+) -> tuple[Guard, Time, list[str], list[Any]]:
     plan: Any = Plan(
         steps,
         0,
@@ -127,7 +136,9 @@ def a_guard(left: float, steps: int = 1000, every: int = 100, **more: Any) -> tu
     )
     clock, said, noted = Time(), [], []
     limit = Limit("train.deadline=X", left, left, Spent(), 0.01)
-    guard = Guard(limit, plan, 20, 0.0, lambda: 0.5, said.append, lambda **fields: noted.append(fields), clock)
+    guard = Guard(
+        limit, plan, 20, 0.0, lambda: 0.5, said.append, lambda **fields: noted.append(fields), clock
+    )
     return guard, clock, said, noted
 
 
@@ -151,7 +162,10 @@ def test_the_predicted_end_is_that_of_a_run_with_these_times() -> None:
     assert all(abs(end - step) <= 3 for end in predicted[10:])  # after the first evaluation
     left = 600 - (clock.now + 1 - 50.0)
     assert 0 <= left - (SPARE * 2.5 + CLOSING_S) <= 2
-    assert said[0] == f"limit     train.deadline=X will end this run at about step {predicted[1]:,} of 1,000"
+    assert (
+        said[0]
+        == f"limit     train.deadline=X will end this run at about step {predicted[1]:,} of 1,000"
+    )
     assert "left: train.deadline=X will end this run" in said[-1]
     assert [fields["what"] for fields in noted][-2:] == ["near", "reached"]
     assert len(said) <= 4
@@ -164,11 +178,15 @@ def test_a_run_within_its_limit_says_what_it_needs() -> None:
         assert not guard.over(step, 1)
         guard.logged(step)
     assert guard.ends_at(40) == 1000
-    assert said == ["limit     the run will take about 16m 40s and $10.00 more, within train.deadline=X"]
+    assert said == [
+        "limit     the run will take about 16m 40s and $10.00 more, within train.deadline=X"
+    ]
 
 
 def test_larger_crops_later_take_longer() -> None:
-    guard, clock, _, _ = a_guard(800.0, every=10_000, crops=((500, (10, 10), 0.5), (1000, (20, 20), 1.0)))
+    guard, clock, _, _ = a_guard(
+        800.0, every=10_000, crops=((500, (10, 10), 0.5), (1000, (20, 20), 1.0))
+    )
     for step in (1, 2):
         clock.now += 1.0
         guard.logged(step)

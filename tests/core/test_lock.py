@@ -1,4 +1,6 @@
-"""Tests that only one process writes into a run folder, and that the next one can take over however it ended."""
+"""Tests that only one process writes into a run folder, and that the next one can take over however
+it ended.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_the_second_is_refused_and_told_who_is_first(tmp_path: Path) -> None:
         assert third.acquire() == []
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_is_making_stays(tmp_path: Path, dead: int) -> None:
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_is_making_stays(
+    tmp_path: Path, dead: int
+) -> None:
     write(tmp_path, ".lock-dead.new", pid=dead)
     write(tmp_path, ".lock-alive.new")
     with RunLock(tmp_path) as mine:
@@ -96,8 +100,12 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
 
 
-@pytest.mark.parametrize("case", ["it has ended", "its number is another process's", "the machine was started again"])
-def test_a_holder_that_is_gone_is_taken_over_at_once(tmp_path: Path, dead: int, case: str, clock: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "case", ["it has ended", "its number is another process's", "the machine was started again"]
+)
+def test_a_holder_that_is_gone_is_taken_over_at_once(
+    tmp_path: Path, dead: int, case: str, clock: list[Any]
+) -> None:
     if not holder.is_local(tmp_path):
         pytest.skip("the temporary folder is on a network")
     if case == "it has ended":
@@ -141,7 +149,8 @@ def test_a_copy_of_a_running_run_is_not_locked(tmp_path: Path) -> None:
         first.check()
 
 
-ELSEWHERE = [{"boot": OTHER_BOOT, "host": "b"}, {"namespace": "pid:[1]"}]  # another host; another container of this one
+# another host; another container of this one
+ELSEWHERE = [{"boot": OTHER_BOOT, "host": "b"}, {"namespace": "pid:[1]"}]
 
 
 @pytest.mark.parametrize("place", ELSEWHERE, ids=["host", "container"])
@@ -151,7 +160,8 @@ def test_a_holder_elsewhere_that_moves_is_alive(
     monkeypatch.setattr(lock, "is_local", lambda folder: False)
     theirs = write(tmp_path, **place)
     begin = json.dumps(dataclasses.asdict(theirs))
-    clock.append(lambda now: (tmp_path / FILE).write_text(f"{begin}\n{int(now > 1050):020d}\n"))  # late, but in time
+    # late, but in time
+    clock.append(lambda now: (tmp_path / FILE).write_text(f"{begin}\n{int(now > 1050):020d}\n"))
     said: list[str] = []
     with refused("run-folder-locked"), RunLock(tmp_path) as mine:
         mine.acquire(said.append)
@@ -184,8 +194,12 @@ def test_a_holder_elsewhere_that_lets_go_meanwhile(
         assert mine.acquire(lambda text: None) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"token": "../../x", "pid": 1}\n', b"\xff\n"])
-def test_a_lock_that_nobody_can_read_is_waited_for(tmp_path: Path, content: bytes, clock: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 100_000, b'{"token": "../../x", "pid": 1}\n', b"\xff\n"]
+)
+def test_a_lock_that_nobody_can_read_is_waited_for(
+    tmp_path: Path, content: bytes, clock: list[Any]
+) -> None:
     """It may be in the making. After a minute it is not."""
     (tmp_path / FILE).write_bytes(content)
     with RunLock(tmp_path) as mine:
@@ -193,7 +207,9 @@ def test_a_lock_that_nobody_can_read_is_waited_for(tmp_path: Path, content: byte
     assert left(tmp_path) == []
 
 
-def test_a_link_to_nowhere_in_the_place_of_the_lock_is_replaced(tmp_path: Path, clock: list[Any]) -> None:
+def test_a_link_to_nowhere_in_the_place_of_the_lock_is_replaced(
+    tmp_path: Path, clock: list[Any]
+) -> None:
     (tmp_path / FILE).symlink_to("nowhere")
     with RunLock(tmp_path) as taken:
         assert "gave no sign of life" in taken.acquire(lambda _: None)[0]
@@ -228,7 +244,11 @@ def test_of_many_that_race_for_a_dead_lock_one_wins(tmp_path: Path, dead: int) -
         refusals: list[ConfigError] = []
         barrier = threading.Barrier(len(runs))
 
-        def race(run: RunLock, barrier: threading.Barrier = barrier, refusals: list[ConfigError] = refusals) -> None:
+        def race(
+            run: RunLock,
+            barrier: threading.Barrier = barrier,
+            refusals: list[ConfigError] = refusals,
+        ) -> None:
             barrier.wait()
             try:
                 run.acquire()
@@ -251,7 +271,9 @@ def test_of_many_that_race_for_a_dead_lock_one_wins(tmp_path: Path, dead: int) -
 def test_who_decides_slowly_takes_nothing_from_who_was_faster(
     tmp_path: Path, dead: int, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have seen the dead holder; the other takes over (and ends) before this one makes its claim."""
+    """Both have seen the dead holder; the other takes over (and ends) before this one makes its
+    claim.
+    """
     write(tmp_path, pid=dead)
     slow, fast, another = RunLock(tmp_path), RunLock(tmp_path), RunLock(tmp_path)
     claim = slow._create
@@ -299,8 +321,12 @@ def test_a_lock_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_two_threads_that_find_the_lock_deleted_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signs of life, and a checkpoint: the lock is made by one of them, and none of them fails."""
+def test_two_threads_that_find_the_lock_deleted_make_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signs of life, and a checkpoint: the lock is made by one of them, and none of them
+    fails.
+    """
     mine = RunLock(tmp_path, beat_s=3600)
     mine.acquire()
     plain, inside, most = mine._create, [0], [0]
@@ -393,7 +419,9 @@ def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path: Path
 LONG = ["train.duration=100000st", "eval.every=100000st", "checkpoint.every=1st", "log.digest=true"]
 
 
-def test_a_second_run_in_the_folder_is_refused_before_it_changes_anything(zygote: Any, tmp_path: Path) -> None:
+def test_a_second_run_in_the_folder_is_refused_before_it_changes_anything(
+    zygote: Any, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     first = zygote.start(*command(out, *LONG))
     until(lambda: bool(checkpoint.checkpoints(out)))
@@ -421,12 +449,16 @@ def test_a_second_run_in_the_folder_is_refused_before_it_changes_anything(zygote
     assert not torn.exists()
 
 
-def test_a_run_that_was_suspended_and_replaced_writes_no_checkpoint(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_that_was_suspended_and_replaced_writes_no_checkpoint(
+    zygote: Any, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     process = zygote.start(*command(out, *LONG))
     until(lambda: bool(checkpoint.checkpoints(out)))
     process.signal(signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    until(
+        lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    )
     replaced(out)
     before = [path.name for path in checkpoint.checkpoints(out)]
     process.signal(signal.SIGCONT)
@@ -435,5 +467,6 @@ def test_a_run_that_was_suspended_and_replaced_writes_no_checkpoint(zygote: Any,
     assert "has taken over" in process.output
     assert "Traceback" not in process.output
     after = [path.name for path in checkpoint.checkpoints(out)]
-    assert set(after) <= {*before, *after[-1:]}  # but one whose name it was giving when it was stopped
+    # but one whose name it was giving when it was stopped
+    assert set(after) <= {*before, *after[-1:]}
     assert holder.holder_in((out / FILE).read_bytes()).pid == 77

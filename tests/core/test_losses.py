@@ -40,10 +40,16 @@ SPECS = {
     "ce": {"terms": ["ce"]},
     "ce-weighted": {"terms": ["ce"], "class_weights": WEIGHTS},
     "ce-smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.1}]},
-    "ce-weighted-smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.2}], "class_weights": WEIGHTS},
+    "ce-weighted-smoothed": {
+        "terms": [{"name": "ce", "label_smoothing": 0.2}],
+        "class_weights": WEIGHTS,
+    },
     "ohem": {"terms": [{"name": "ohem", "min_kept": 0.3, "threshold": 0.05}]},
     "ohem-threshold": {"terms": [{"name": "ohem", "min_kept": 0.01, "threshold": 0.3}]},
-    "ohem-weighted": {"terms": [{"name": "ohem", "min_kept": 0.5, "threshold": 0.1}], "class_weights": WEIGHTS},
+    "ohem-weighted": {
+        "terms": [{"name": "ohem", "min_kept": 0.5, "threshold": 0.1}],
+        "class_weights": WEIGHTS,
+    },
     "focal": {"terms": ["focal"]},
     "focal-weighted": {"terms": [{"name": "focal", "gamma": 0.5}], "class_weights": WEIGHTS},
     "dice": {"terms": ["dice"]},
@@ -51,7 +57,10 @@ SPECS = {
     "tversky": {"terms": [{"name": "tversky", "alpha": 0.3, "beta": 0.7}]},
     "lovasz": {"terms": ["lovasz"]},
     "ce+dice": {"terms": ["ce", {"name": "dice", "weight": 0.5}]},
-    "all": {"terms": ["ce", "ohem", "focal", "dice", "jaccard", "tversky", "lovasz"], "class_weights": WEIGHTS},
+    "all": {
+        "terms": ["ce", "ohem", "focal", "dice", "jaccard", "tversky", "lovasz"],
+        "class_weights": WEIGHTS,
+    },
 }
 every_loss = pytest.mark.parametrize("spec", SPECS)
 
@@ -60,8 +69,11 @@ def criterion(spec: str, ignore_index: int = VOID) -> Criterion:
     return build_criterion(Loss(**SPECS[spec]), C, ignore_index)
 
 
-def batch(n: int = 8, h: int = 7, w: int = 9, spread: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Logits float64 and labels uint8; image 0 is all void, image 1 has one valid pixel, 2 has a third, ...
+def batch(
+    n: int = 8, h: int = 7, w: int = 9, spread: float = 2.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Logits float64 and labels uint8; image 0 is all void, image 1 has one valid pixel, 2 has a
+    third, ...
 
     Class 4 is in one image only.
     """
@@ -85,7 +97,10 @@ def with_gradient(function, leaf: Tensor) -> tuple[float, Tensor]:
 
 
 def assert_close(got, wanted, rtol=1e-12) -> None:
-    got, wanted = torch.as_tensor(got, dtype=torch.float64), torch.as_tensor(wanted, dtype=torch.float64)
+    got, wanted = (
+        torch.as_tensor(got, dtype=torch.float64),
+        torch.as_tensor(wanted, dtype=torch.float64),
+    )
     assert torch.isfinite(got).all()
     scale = max(float(wanted.abs().max()), 1e-300)
     assert float((got - wanted).abs().max()) <= rtol * scale, (got, wanted)
@@ -99,7 +114,9 @@ def naive(loss: Loss, logits: Tensor, target: Tensor, ignore: int = VOID) -> Ten
     weights = loss.class_weights if isinstance(loss.class_weights, tuple) else (1.0,) * C
     total = torch.zeros((), dtype=torch.float64)
     for term in loss.terms:
-        total = total + term.weight * names.get(term.name, naive_tversky)(term, logits, target, weights, ignore)
+        total = total + term.weight * names.get(term.name, naive_tversky)(
+            term, logits, target, weights, ignore
+        )
     return total
 
 
@@ -129,7 +146,11 @@ def naive_ohem(term, logits, target, weights, ignore):
     each = [(-torch.log(p[y]), p[y], y) for p, y in pixels(logits, target, ignore)]
     upper = [int(np.float32(nll.item()).view(np.uint32)) >> 16 for nll, _, _ in each]
     border = sorted(upper, reverse=True)[math.ceil(term.min_kept * len(each)) - 1]
-    kept = [(nll, y) for (nll, p, y), bits in zip(each, upper) if p.item() < term.threshold or bits >= border]
+    kept = [
+        (nll, y)
+        for (nll, p, y), bits in zip(each, upper)
+        if p.item() < term.threshold or bits >= border
+    ]
     return sum(weights[y] * nll for nll, y in kept) / sum(weights[y] for _, y in kept)
 
 
@@ -145,7 +166,9 @@ def naive_tversky(term, logits, target, weights, ignore):
 
 
 def naive_lovasz(term, logits, target, weights, ignore):
-    """The Lovász extension by its definition: Jaccard losses of the sets of the k most wrong pixels."""
+    """The Lovász extension by its definition: Jaccard losses of the sets of the k most wrong
+    pixels.
+    """
     images = []
     for n in range(len(logits)):
         each, losses = pixels(logits[n : n + 1], target[n : n + 1], ignore), []
@@ -156,7 +179,8 @@ def naive_lovasz(term, logits, target, weights, ignore):
             value, before = 0.0, 0.0
             for k, i in enumerate(order):
                 wrong = set(order[: k + 1])
-                after = len(wrong) / len(truth | wrong)  # 1 - |truth minus wrong| / |truth or wrong|
+                # 1 - |truth minus wrong| / |truth or wrong|
+                after = len(wrong) / len(truth | wrong)
                 value, before = value + errors[i] * (after - before), after
             losses.append(value)
         images += [sum(losses) / len(losses)] if losses else []
@@ -170,7 +194,9 @@ def test_value_and_gradient_are_those_of_the_definition(spec, ignore):
     if ignore != VOID:
         target = torch.where(target == VOID, ignore, target)
     subject, loss = criterion(spec, ignore), Loss(**SPECS[spec])
-    value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    value, gradient = with_gradient(
+        lambda x: subject.loss(x, target, subject.totals(x, target)), logits
+    )
     wanted, slope = with_gradient(lambda x: naive(loss, x, target, ignore), logits)
     assert_close(value, wanted)
     assert_close(gradient, slope)
@@ -200,7 +226,9 @@ def test_all_void_is_zero_with_zero_gradient(spec, dtype):
     logits, target = batch()
     target = torch.full_like(target, VOID)
     subject = criterion(spec)
-    value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits.to(dtype))
+    value, gradient = with_gradient(
+        lambda x: subject.loss(x, target, subject.totals(x, target)), logits.to(dtype)
+    )
     assert value == 0
     assert not gradient.any()
     for term in subject.terms:
@@ -233,7 +261,9 @@ def test_extreme_logits_stay_finite(spec):
     subject, labels = criterion(spec), target
     right = F.one_hot(target.long() * (target != VOID), C).permute(0, 3, 1, 2) * 300.0
     for extreme in (logits.float(), right, -right):
-        value, gradient = with_gradient(lambda x: subject.loss(x, labels, subject.totals(x, labels)), extreme)
+        value, gradient = with_gradient(
+            lambda x: subject.loss(x, labels, subject.totals(x, labels)), extreme
+        )
         assert math.isfinite(value)
         assert torch.isfinite(gradient).all()
 
@@ -251,9 +281,13 @@ def test_nan_is_not_hidden(spec):
 def test_half_precision_is_computed_in_float32(spec):
     logits, target = batch()
     subject, half = criterion(spec), logits.bfloat16()
-    wanted, slope = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), half.float())
+    wanted, slope = with_gradient(
+        lambda x: subject.loss(x, target, subject.totals(x, target)), half.float()
+    )
     with torch.autocast("cpu", torch.bfloat16):
-        value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), half)
+        value, gradient = with_gradient(
+            lambda x: subject.loss(x, target, subject.totals(x, target)), half
+        )
     assert value == wanted
     assert gradient.dtype == torch.bfloat16
     assert torch.equal(gradient, slope.bfloat16())
@@ -276,8 +310,12 @@ def test_deterministic_kernels_compute_the_same(spec, monkeypatch):
 @pytest.mark.parametrize("keep", [0.001, 0.1, 0.25, 0.9, 1.0])
 def test_ohem_keeps_the_share_and_little_more(keep):
     logits, target = batch(n=8, h=40, w=50, spread=4.0)
-    subject = build_criterion(Loss(terms=[{"name": "ohem", "min_kept": keep, "threshold": 1e-9}]), C)
-    _, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    subject = build_criterion(
+        Loss(terms=[{"name": "ohem", "min_kept": keep, "threshold": 1e-9}]), C
+    )
+    _, gradient = with_gradient(
+        lambda x: subject.loss(x, target, subject.totals(x, target)), logits
+    )
     kept = (gradient != 0).any(1)
     _, count = subject.terms[0].sum_and_count(logits, target)
     valid = target != VOID
@@ -341,7 +379,9 @@ def test_low_res_loss_upsamples_one_image_at_a_time():
 
 @every_loss
 def test_the_forms_for_a_gpu_give_the_same(spec, monkeypatch):
-    """Several images at a time, upsampling as products, sums in copies of the bins, and all classes in one sort."""
+    """Several images at a time, upsampling as products, sums in copies of the bins, and all classes
+    in one sort.
+    """
     low, target = batch(5, 4, 5)[0], batch(5, 7, 9)[1]
 
     def upsample(part, size):
@@ -350,7 +390,9 @@ def test_the_forms_for_a_gpu_give_the_same(spec, monkeypatch):
     def found(way):
         loss = criterion(spec)
         totals = low_res_totals(loss, low, target, upsample, way)
-        return totals, *with_gradient(lambda x: low_res_loss(loss, x, target, totals, upsample, way), low)
+        return totals, *with_gradient(
+            lambda x: low_res_loss(loss, x, target, totals, upsample, way), low
+        )
 
     plain = found("direct")
     monkeypatch.setattr(lowres, "parts", lambda images, *_: [slice(0, 3), slice(3, images)])
@@ -389,9 +431,13 @@ def test_low_res_loss_in_half_precision_survives_small_gradients():
     low = torch.randn(8, C, 16, 16).half().requires_grad_()
     subject = criterion("ce")
     totals = subject.totals(None, target) * 1000
-    (gradient,) = torch.autograd.grad(low_res_loss(subject, low, target, totals, upsample) * 2.0**16, low)
+    (gradient,) = torch.autograd.grad(
+        low_res_loss(subject, low, target, totals, upsample) * 2.0**16, low
+    )
     wide = low.detach().float().requires_grad_()
-    (wanted,) = torch.autograd.grad(low_res_loss(subject, wide, target, totals, upsample) * 2.0**16, wide)
+    (wanted,) = torch.autograd.grad(
+        low_res_loss(subject, wide, target, totals, upsample) * 2.0**16, wide
+    )
     assert gradient.dtype == torch.float16
     assert float((gradient.float() - wanted).abs().max()) <= 1e-3 * float(wanted.abs().max())
 
@@ -419,7 +465,9 @@ ONE_LINE = {
     "ce-weighted": lambda ignore: CrossEntropy(C, ignore, class_weights=torch.tensor(WEIGHTS)),
     "ce-smoothed": lambda ignore: CrossEntropy(C, ignore, label_smoothing=0.1),
     "ohem": lambda ignore: OHEMCrossEntropy(C, ignore, min_kept=0.3, threshold=0.05),
-    "ohem-weighted": lambda ignore: OHEMCrossEntropy(C, ignore, list(WEIGHTS), min_kept=0.5, threshold=0.1),
+    "ohem-weighted": lambda ignore: OHEMCrossEntropy(
+        C, ignore, list(WEIGHTS), min_kept=0.5, threshold=0.1
+    ),
     "focal": lambda ignore: FocalLoss(C, ignore),
     "dice": lambda ignore: DiceLoss(C, ignore),
     "jaccard": lambda ignore: JaccardLoss(C, ignore),
@@ -466,7 +514,9 @@ def test_examples_in_the_docstrings_are_true():
 def test_terms_are_weighted():
     logits, target = batch()
     one, two = criterion("ce"), criterion("dice")
-    both = build_criterion(Loss(terms=[{"name": "ce", "weight": 2.0}, {"name": "dice", "weight": 0.5}]), C)
+    both = build_criterion(
+        Loss(terms=[{"name": "ce", "weight": 2.0}, {"name": "dice", "weight": 0.5}]), C
+    )
     a, b, c = (each(logits, target) for each in (one, two, both))
     assert_close(c, 2 * a + 0.5 * b)
     assert_close(both.shares(logits, target, both.totals(logits, target)), torch.stack([a, b]))
@@ -510,7 +560,10 @@ def test_auto_class_weights_without_statistics_are_explained():
 def test_shapes_that_do_not_fit_are_explained(shape):
     _, target = batch()
     subject = criterion("dice")
-    for got in (lambda: subject.totals(torch.zeros(shape), target), lambda: DiceLoss(C)(torch.zeros(shape), target)):
+    for got in (
+        lambda: subject.totals(torch.zeros(shape), target),
+        lambda: DiceLoss(C)(torch.zeros(shape), target),
+    ):
         with refused("logits-shape", found=shape, expected=(8, C, 7, 9)):
             got()
     with refused("target-not-class-ids"):
@@ -519,9 +572,12 @@ def test_shapes_that_do_not_fit_are_explained(shape):
 
 def test_a_loss_under_inference_mode_spoils_no_later_one():
     logits, target = batch()
-    subject = build_criterion(Loss(class_weights=(0.1, 0.2, 0.3, 0.4, 0.6)), C)  # weights that no other test has cached
+    # weights that no other test has cached
+    subject = build_criterion(Loss(class_weights=(0.1, 0.2, 0.3, 0.4, 0.6)), C)
     with torch.inference_mode():
         subject(logits, target)
-    value, gradient = with_gradient(lambda x: subject.loss(x, target, subject.totals(x, target)), logits)
+    value, gradient = with_gradient(
+        lambda x: subject.loss(x, target, subject.totals(x, target)), logits
+    )
     assert value > 0
     assert gradient.any()

@@ -1,4 +1,6 @@
-"""The table of GPUs: rates of data sheets that agree with each other, and the speed that follows from them."""
+"""The table of GPUs: rates of data sheets that agree with each other, and the speed that follows
+from them.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +25,64 @@ def test_rates_of_a_row_agree_with_each_other() -> None:
 
 
 def test_speeds_are_those_of_the_open_pages() -> None:
-    """NVIDIA's page of ResNet-50 v1.5: 1200 and 2470 images/s to train, T4 and V100 1190 and 3249 images/s to predict."""
+    """NVIDIA's page of ResNet-50 v1.5: 1200 and 2470 images/s to train, T4 and V100 1190 and 3249
+    images/s to predict.
+    """
     speed = {name: gpu.speed for name, gpu in gpus().items()}
     assert speed["V100"] == pytest.approx(1)
-    assert speed["A100-80GB"] == pytest.approx(2470 / 1200, rel=0.02)  # the figure that the formula is fitted to
+    # the figure that the formula is fitted to
+    assert speed["A100-80GB"] == pytest.approx(2470 / 1200, rel=0.02)
     assert speed["T4"] == pytest.approx(1190 / 3249, rel=0.25)
-    assert speed["T4"] < speed["A10G"] < speed["V100"] < speed["A100-40GB"] < speed["H100"] < speed["H200"]
+    assert (
+        speed["T4"]
+        < speed["A10G"]
+        < speed["V100"]
+        < speed["A100-40GB"]
+        < speed["H100"]
+        < speed["H200"]
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("V100-SXM2-32GB", "V100-32GB"), ("Tesla V100", "V100"), ("V100-PCIe-16", "V100-PCIe"), ("A100-SXM-80", "A100-80GB"),
-        ("A100", "A100-40GB"), ("NVIDIA T4", "T4"), ("RTX 2080Ti", "RTX 2080 Ti"), ("GeForce GTX 1080 Ti 11GB", "GTX 1080 Ti"),
-        ("2080 Ti", "RTX 2080 Ti"), ("RTX A6000", "RTX A6000"), ("A6000", "RTX A6000"), ("A10G", "A10G"), ("A10", "A10"),
-        ("P100-SXM2", "P100"), ("P100-PCIe-16", "P100-PCIe"), ("K80", "K80"), ("H100-SXM5-80", "H100"), ("H100 PCIe", "H100-PCIe"),
-        ("TPU v3-8", "TPU v3"), ("Titan RTX", "TITAN RTX"), ("RTX3090", "RTX 3090"), ("L40S", "L40S"), ("Quadro RTX 8000", "Quadro RTX 8000"),
-        ("a100", "A100-40GB"), ("nvidia_a100-sxm4-80gb", "A100-80GB"), ("nvidia_h100_80gb_hbm3", "H100"), ("tesla_v100s", "V100S"),
-        ("rtx_a6000", "RTX A6000"), ("rtx_2080_ti", "RTX 2080 Ti"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("gtx1080ti", "GTX 1080 Ti"),
-        ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"), ("NVIDIA H100 NVL", "H100-NVL"), ("tesla_t4", "T4"), ("gh200", "GH200"),
+        ("V100-SXM2-32GB", "V100-32GB"),
+        ("Tesla V100", "V100"),
+        ("V100-PCIe-16", "V100-PCIe"),
+        ("A100-SXM-80", "A100-80GB"),
+        ("A100", "A100-40GB"),
+        ("NVIDIA T4", "T4"),
+        ("RTX 2080Ti", "RTX 2080 Ti"),
+        ("GeForce GTX 1080 Ti 11GB", "GTX 1080 Ti"),
+        ("2080 Ti", "RTX 2080 Ti"),
+        ("RTX A6000", "RTX A6000"),
+        ("A6000", "RTX A6000"),
+        ("A10G", "A10G"),
+        ("A10", "A10"),
+        ("P100-SXM2", "P100"),
+        ("P100-PCIe-16", "P100-PCIe"),
+        ("K80", "K80"),
+        ("H100-SXM5-80", "H100"),
+        ("H100 PCIe", "H100-PCIe"),
+        ("TPU v3-8", "TPU v3"),
+        ("Titan RTX", "TITAN RTX"),
+        ("RTX3090", "RTX 3090"),
+        ("L40S", "L40S"),
+        ("Quadro RTX 8000", "Quadro RTX 8000"),
+        ("a100", "A100-40GB"),
+        ("nvidia_a100-sxm4-80gb", "A100-80GB"),
+        ("nvidia_h100_80gb_hbm3", "H100"),
+        ("tesla_v100s", "V100S"),
+        ("rtx_a6000", "RTX A6000"),
+        ("rtx_2080_ti", "RTX 2080 Ti"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("gtx1080ti", "GTX 1080 Ti"),
+        ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"),
+        ("NVIDIA H100 NVL", "H100-NVL"),
+        ("tesla_t4", "T4"),
+        ("gh200", "GH200"),
     ],
-)  # fmt: skip
+)
 def test_names_of_gpus(text: str, name: str) -> None:
     found = gpu_named(text)
     assert found is not None

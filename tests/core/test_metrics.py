@@ -66,7 +66,9 @@ def test_a_prediction_of_another_model_or_size_is_an_error():
 
 
 def test_the_histogram_of_a_gpu_is_that_of_bincount():
-    index = torch.randint(0, 40, (5000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    index = torch.randint(
+        0, 40, (5000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32
+    )
     assert torch.equal(histogram(index, minlength=50), torch.bincount(index, minlength=50))
     assert not histogram(index[:0], minlength=50).any()
     ones = torch.ones(len(index), dtype=torch.int64)
@@ -98,11 +100,14 @@ def test_what_is_checked_later_is_as_wrong_as_at_once(wrong):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("classes", [1, 2, 11, 300])
 def test_predicted_class_is_the_lowest_of_the_largest(layout, dtype, classes):
-    logits = torch.randint(-3, 3, (3, classes, 5, 8), generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits = torch.randint(
+        -3, 3, (3, classes, 5, 8), generator=torch.Generator().manual_seed(1)
+    ).to(dtype)
     logits[0] = -math.inf
     pred = predict_classes(logits.contiguous(memory_format=layout).requires_grad_())
     wanted = [
-        max(range(classes), key=lambda c, v=v: (v[c], -c)) for v in logits.permute(0, 2, 3, 1).flatten(0, 2).tolist()
+        max(range(classes), key=lambda c, v=v: (v[c], -c))
+        for v in logits.permute(0, 2, 3, 1).flatten(0, 2).tolist()
     ]
     assert pred.shape == (3, 5, 8)
     assert pred.flatten().tolist() == wanted
@@ -123,7 +128,9 @@ def test_scores_of_a_known_confusion():
 
 def test_classes_that_are_absent():
     """0 and 1 are there; 2 is predicted only; 3 is in the target only; 4 is nowhere."""
-    scores = Scores.from_confusion([[8, 0, 2, 0, 0], [0, 6, 0, 0, 0], [0] * 5, [4, 0, 0, 0, 0], [0] * 5])
+    scores = Scores.from_confusion(
+        [[8, 0, 2, 0, 0], [0, 6, 0, 0, 0], [0] * 5, [4, 0, 0, 0, 0], [0] * 5]
+    )
     assert scores.iou[:4] == (8 / 14, 1.0, 0.0, 0.0)
     assert math.isnan(scores.iou[4])
     assert math.isnan(scores.dice[4])
@@ -135,7 +142,10 @@ def test_classes_that_are_absent():
 
 def test_no_pixel_at_all():
     scores = Scores.from_confusion(torch.zeros(3, 3, dtype=torch.int64))
-    assert all(math.isnan(value) for value in (scores.miou, scores.accuracy, scores.mean_accuracy, scores.mean_dice))
+    assert all(
+        math.isnan(value)
+        for value in (scores.miou, scores.accuracy, scores.mean_accuracy, scores.mean_dice)
+    )
     assert json.loads(json.dumps(scores.to_dict(), allow_nan=False))["iou"] == [None] * 3
     assert "-" in scores.table(["a", "b", "c"])
 

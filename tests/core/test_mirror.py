@@ -1,4 +1,6 @@
-"""Tests of the copy of a run folder in a bucket, and of its lease, against a server with a delay and faults."""
+"""Tests of the copy of a run folder in a bucket, and of its lease, against a server with a delay
+and faults.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,10 @@ def test_of_writes_to_the_same_version_one_succeeds(server: BucketServer, base: 
         assert (found is None) == (round_ == 0)
         # All contents differ: in S3, the same content has the same etag.
         contents = [f"{round_} {number}".encode() for number in range(8)]
-        threads = [threading.Thread(target=write, args=(text, found and found.version)) for text in contents]
+        threads = [
+            threading.Thread(target=write, args=(text, found and found.version))
+            for text in contents
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -143,7 +148,9 @@ def test_a_second_process_is_refused_until_the_first_lets_go(server: BucketServe
 def test_a_silent_holder_elsewhere_loses_the_lease_and_learns_so(server: BucketServer) -> None:
     first, second, said = lease(server), lease(server), list[str]()
     first.acquire(print)
-    elsewhere = replace(this_process(), token="f" * 32, boot="of another machine", inode=first.place)
+    elsewhere = replace(
+        this_process(), token="f" * 32, boot="of another machine", inode=first.place
+    )
     place = server.folder / f"bkt/runs/a/{LEASE}"
     place.write_text(f"{json.dumps(asdict(elsewhere))}\n7\n")
     (remark,) = second.acquire(said.append)  # after the time without a sign of life
@@ -160,7 +167,9 @@ def test_a_silent_holder_elsewhere_loses_the_lease_and_learns_so(server: BucketS
 
 def test_a_holder_elsewhere_that_beats_keeps_the_lease(server: BucketServer) -> None:
     second, ended = lease(server, silent_s=300), threading.Event()
-    elsewhere = replace(this_process(), token="f" * 32, boot="of another machine", inode=second.place)
+    elsewhere = replace(
+        this_process(), token="f" * 32, boot="of another machine", inode=second.place
+    )
     place = server.folder / f"bkt/runs/a/{LEASE}"
     place.parent.mkdir(parents=True)
 
@@ -185,11 +194,16 @@ def test_a_holder_elsewhere_that_beats_keeps_the_lease(server: BucketServer) -> 
         other.join()
 
 
-def test_the_lease_of_an_ended_process_or_of_another_folder_is_taken_at_once(server: BucketServer) -> None:
+def test_the_lease_of_an_ended_process_or_of_another_folder_is_taken_at_once(
+    server: BucketServer,
+) -> None:
     place = server.folder / f"bkt/runs/a/{LEASE}"
     place.parent.mkdir(parents=True)
     url = lease(server).place
-    for change in ({"pid": 2**22 + 1, "inode": url}, {"boot": "of another machine", "inode": "gs://elsewhere/run"}):
+    for change in (
+        {"pid": 2**22 + 1, "inode": url},
+        {"boot": "of another machine", "inode": "gs://elsewhere/run"},
+    ):
         place.write_text(f"{json.dumps(asdict(replace(this_process(), **change)))}\n7\n")  # type: ignore[arg-type]
         taken = lease(server, silent_s=1000)
         assert len(taken.acquire(print)) == 1
@@ -238,7 +252,9 @@ def test_a_bucket_that_is_gone_is_one_error_and_never_a_loop(server: BucketServe
 
 
 def test_a_bucket_is_resumable_at_every_moment(server: BucketServer, tmp_path: Path) -> None:
-    """Checkpoints come faster than they are uploaded; the bucket is looked at all the time, as after a kill."""
+    """Checkpoints come faster than they are uploaded; the bucket is looked at all the time, as
+    after a kill.
+    """
     folder, there = tmp_path / "run", server.folder / "bkt/runs/a"
     folder.mkdir()
     server.fault, server.delay, done = 0.05, 0.005, threading.Event()
@@ -271,7 +287,9 @@ def test_a_bucket_is_resumable_at_every_moment(server: BucketServer, tmp_path: P
     assert records(folder) == records(there)
 
 
-def test_the_newest_checkpoint_wins_and_records_keep_their_lines(server: BucketServer, tmp_path: Path) -> None:
+def test_the_newest_checkpoint_wins_and_records_keep_their_lines(
+    server: BucketServer, tmp_path: Path
+) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     first = mirror_of(one)
@@ -303,12 +321,15 @@ def test_the_newest_checkpoint_wins_and_records_keep_their_lines(server: BucketS
     second.upload_checkpoints(5, lambda: None, NEVER)
     second.upload_records(5, NEVER)
     there = server.folder / "bkt/runs/a"
-    assert {path.name for path in checkpoint.checkpoints(there)} == {f"step-0000000{step}.pt" for step in (2, 4, 6)}
+    assert {path.name for path in checkpoint.checkpoints(there)} == {
+        f"step-0000000{step}.pt" for step in (2, 4, 6)
+    }
     assert not (there / "faults.jsonl").exists()
 
     (one / "journal.jsonl").write_text("a\nlost\n")
     save(one, 5, 2)
-    again = mirror_of(one)  # on the first host, whose last lines and checkpoint never reached the bucket
+    # on the first host, whose last lines and checkpoint never reached the bucket
+    again = mirror_of(one)
     again.fetch(5)
     assert (one / "journal.jsonl").read_text() == "a\nb\n"
     assert checkpoint.step_of(checkpoint.checkpoints(one)[-1]) == 6
@@ -322,7 +343,9 @@ def test_the_newest_checkpoint_wins_and_records_keep_their_lines(server: BucketS
     assert checkpoint.step_of(checkpoint.checkpoints(one)[-1]) == 8
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(server: BucketServer, tmp_path: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(
+    server: BucketServer, tmp_path: Path
+) -> None:
     one, two, there = tmp_path / "one", tmp_path / "two", server.folder / "bkt/runs/a/checkpoints"
     one.mkdir()
     for step in (2, 4):
@@ -341,7 +364,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(server: BucketS
     assert checkpoint.read(there / "step-00000004.pt")["state"]["step"] == 4
 
 
-def test_a_checkpoint_of_another_host_replaces_one_of_the_same_step(server: BucketServer, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_host_replaces_one_of_the_same_step(
+    server: BucketServer, tmp_path: Path
+) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         folder.mkdir()
@@ -384,7 +409,9 @@ def test_another_run_in_the_local_folder_is_put_aside(server: BucketServer, tmp_
     assert len(aside) == 3
 
 
-def test_other_hosts_write_what_their_ranks_record_alone(server: BucketServer, tmp_path: Path) -> None:
+def test_other_hosts_write_what_their_ranks_record_alone(
+    server: BucketServer, tmp_path: Path
+) -> None:
     there = server.folder / "bkt/runs/a"
     (there / "spans").mkdir(parents=True)
     (there / "spans/rank-00001.jsonl").write_text("a\n")
@@ -421,7 +448,9 @@ def test_a_host_fetches_the_spans_of_its_own_ranks_alone(server: BucketServer) -
         shutil.rmtree(config.run_dir)
 
 
-def test_a_host_that_lost_its_lease_while_it_was_paused_writes_nothing(server: BucketServer) -> None:
+def test_a_host_that_lost_its_lease_while_it_was_paused_writes_nothing(
+    server: BucketServer,
+) -> None:
     there, config = server.folder / "bkt/runs/a", Config.load(None, "out=gs://bkt/runs/a")
     folder = BucketFolder(config, whole=True)
     folder.fetch()
@@ -460,7 +489,10 @@ def test_best_json_and_deletions_are_confirmed_too(server: BucketServer, tmp_pat
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_an_outage_at_the_end_of_a_run_is_borne(
-    server: BucketServer, stopped: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: BucketServer,
+    stopped: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Also one that began long before, and after a signal that ended the run."""
     monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.1)
@@ -518,7 +550,10 @@ def test_an_error_of_any_kind_ends_neither_the_upload_nor_the_lease(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("segtrain.runfolder.upload.RETRY_S", 0.01)
-    config, errors = Config.load(None, "out=gs://bkt/runs/a"), [KeyError("a mistake"), ValueError("another")]
+    config, errors = (
+        Config.load(None, "out=gs://bkt/runs/a"),
+        [KeyError("a mistake"), ValueError("another")],
+    )
     folder = BucketFolder(config, whole=True)
     folder._lease._beat_s = 0.01
     records, renew = folder._mirror.upload_records, folder._lease._write
@@ -560,5 +595,8 @@ def test_a_local_copy_that_cannot_be_written_is_named(server: BucketServer, tmp_
     config.run_dir.parent.mkdir(parents=True)
     config.run_dir.write_text("a file in its place")
     for whole in (True, False):
-        with BucketFolder(config, whole) as folder, refused("run-folder-not-writable", run=str(config.run_dir)):
+        with (
+            BucketFolder(config, whole) as folder,
+            refused("run-folder-not-writable", run=str(config.run_dir)),
+        ):
             folder.fetch() if whole else folder.follow("a" * 32)

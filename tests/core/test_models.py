@@ -18,10 +18,16 @@ from segtrain.models import architectures, build_model
 SIZE = (70, 93)
 SMP = [arch for arch in architectures() if arch != "pico" and not arch.startswith("torchvision/")]
 SMALL = {
-    "dpt": {"encoder": "tu-vit_tiny_patch16_224", "options": {"decoder_intermediate_channels": [16, 16, 32, 32], "decoder_fusion_channels": 16}},
+    "dpt": {
+        "encoder": "tu-vit_tiny_patch16_224",
+        "options": {
+            "decoder_intermediate_channels": [16, 16, 32, 32],
+            "decoder_fusion_channels": 16,
+        },
+    },
     "segformer": {"encoder": "mit_b0"},
     "pan": {"encoder": "mobilenet_v2"},
-}  # fmt: skip
+}
 
 
 def make(arch: str, classes: int = 5, **settings: Any) -> torch.nn.Module:
@@ -47,7 +53,9 @@ def test_any_size_low_and_gradient(arch: str) -> None:
     loss = sum((output.square().mean() for output in auxiliary), main.square().mean())
     loss.backward()
     without = [
-        name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.grad is None
     ]
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     assert not frozen or arch in ("pspnet", "dpt"), frozen
@@ -77,8 +85,8 @@ def test_encoders(arch: str, encoder: str) -> None:
 
 
 def replica_of(network: torch.nn.Module) -> torch.nn.Module:
-    """What torch.nn.DataParallel runs on each GPU: copies of all modules that hold tensors where the originals hold
-    parameters.
+    """What torch.nn.DataParallel runs on each GPU: copies of all modules that hold tensors where
+    the originals hold parameters.
     """
     copies = {module: module._replicate_for_data_parallel() for module in network.modules()}
     for module, copy in copies.items():
@@ -128,17 +136,23 @@ def test_auxiliary_heads_only_in_training() -> None:
             assert len(model.eval()(images, low=True)) == 1
 
 
-@pytest.mark.parametrize("arch", ["pico", "torchvision/fcn_resnet50", "torchvision/lraspp_mobilenet_v3_large"])
+@pytest.mark.parametrize(
+    "arch", ["pico", "torchvision/fcn_resnet50", "torchvision/lraspp_mobilenet_v3_large"]
+)
 def test_heads_without_a_loss_are_out_of_training(arch: str) -> None:
     """With loss.aux_weight=0: DDP waits for the gradient of each parameter that wants one."""
     model = make(arch, options={"aux": True} if arch == "pico" else {})
     model.freeze_auxiliary()
     model(torch.randn(2, 3, 64, 64), low=True)[0].sum().backward()
-    assert [name for name, p in model.named_parameters() if p.requires_grad != (p.grad is not None)] == []
+    assert [
+        name for name, p in model.named_parameters() if p.requires_grad != (p.grad is not None)
+    ] == []
 
 
 def test_weights_of_timm_are_named_by_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``imagenet`` asks for those of ``tu-NAME.TAG``, without SMP's warning; another name would be lost."""
+    """``imagenet`` asks for those of ``tu-NAME.TAG``, without SMP's warning; another name would be
+    lost.
+    """
     timm = pytest.importorskip("timm")
     asked, create = [], timm.create_model
 
@@ -157,7 +171,9 @@ def test_weights_of_timm_are_named_by_the_encoder(monkeypatch: pytest.MonkeyPatc
 
 def test_same_as_torchvision() -> None:
     segmentation = pytest.importorskip("torchvision.models.segmentation")
-    stock = segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5).eval()
+    stock = segmentation.lraspp_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=5
+    ).eval()
     model = make("torchvision/lraspp_mobilenet_v3_large").eval()
     model.load_state_dict(stock.state_dict())
     images = torch.randn(1, 3, *SIZE)
@@ -168,18 +184,46 @@ def test_same_as_torchvision() -> None:
 @pytest.mark.parametrize(
     ("settings", "code", "values"),
     [
-        ({"arch": "fpn", "encoder": "resnet_18"}, "unknown-encoder", {"found": "resnet_18", "suggestion": "resnet18"}),
+        (
+            {"arch": "fpn", "encoder": "resnet_18"},
+            "unknown-encoder",
+            {"found": "resnet_18", "suggestion": "resnet18"},
+        ),
         ({"arch": "fpn", "encoder": "tu-resnet10x"}, "unknown-encoder", {"found": "tu-resnet10x"}),
         ({"arch": "dpt", "encoder": "resnet18"}, "encoder-unfit", {"found": "resnet18"}),
-        ({"arch": "fpn", "encoder_weights": "imagenot"}, "unknown-encoder-weights", {"found": "imagenot"}),
+        (
+            {"arch": "fpn", "encoder_weights": "imagenot"},
+            "unknown-encoder-weights",
+            {"found": "imagenot"},
+        ),
         ({"arch": "fpn", "options": {"classes": 3}}, "model-option-reserved", {"key": "classes"}),
-        ({"arch": "fpn", "options": {"decoder_chanels": 3}}, "unknown-model-option", {"key": "decoder_chanels"}),
-        ({"arch": "unet", "options": {"decoder_chanels": 3}}, "unknown-model-option", {"key": "decoder_chanels"}),
+        (
+            {"arch": "fpn", "options": {"decoder_chanels": 3}},
+            "unknown-model-option",
+            {"key": "decoder_chanels"},
+        ),
+        (
+            {"arch": "unet", "options": {"decoder_chanels": 3}},
+            "unknown-model-option",
+            {"key": "decoder_chanels"},
+        ),
         ({"arch": "unet", "options": {"decoder_channels": [16, 16]}}, "model-options-unfit", {}),
-        ({"arch": "deeplabv3plus", "options": {"decoder_atrous_rates": 5}}, "model-options-unfit", {}),
+        (
+            {"arch": "deeplabv3plus", "options": {"decoder_atrous_rates": 5}},
+            "model-options-unfit",
+            {},
+        ),
         ({"arch": "pico", "options": {"width": 3}}, "unknown-model-option", {"key": "width"}),
-        ({"arch": "pico", "encoder_weights": "imagenet"}, "unknown-encoder-weights", {"found": "imagenet"}),
-        ({"arch": "torchvision/fcn_resnet50", "encoder_weights": "x"}, "unknown-encoder-weights", {"found": "x"}),
+        (
+            {"arch": "pico", "encoder_weights": "imagenet"},
+            "unknown-encoder-weights",
+            {"found": "imagenet"},
+        ),
+        (
+            {"arch": "torchvision/fcn_resnet50", "encoder_weights": "x"},
+            "unknown-encoder-weights",
+            {"found": "x"},
+        ),
     ],
 )
 def test_mistakes_are_explained(settings: dict, code: str, values: dict) -> None:

@@ -1,10 +1,14 @@
-"""Run folders that an earlier build of this version wrote: they resume to the bit, and commands read them.
+"""Run folders that an earlier build of this version wrote: they resume to the bit, and commands
+read them.
 
 ``recorded/old-runs.tar.gz`` holds, all with relative paths:
 
-- ``data``: 17 small images with their masks, one of them torn, which the runs left out (data.faults=skip)
-- ``runs/whole``: run.yaml to its end; AdamW, a moving average, two loss terms, automatic class weights
-- ``runs/interrupted``: the same settings, killed at step 18; its newest checkpoint is that of step 16
+- ``data``: 17 small images with their masks, one of them torn, which the runs left out
+  (data.faults=skip)
+- ``runs/whole``: run.yaml to its end; AdamW, a moving average, two loss terms, automatic class
+  weights
+- ``runs/interrupted``: the same settings, killed at step 18; its newest checkpoint is that of step
+  16
 - ``masks.json``: SHA-256 of the masks that `segtrain predict runs/whole` wrote
 """
 
@@ -27,7 +31,8 @@ from segtrain.insight.runs.folder import load, read_folder
 from segtrain.runfolder import checkpoint
 from segtrain.runfolder.rundir import refuse_run_dir
 
-# Relative, of the last losses. Other CPUs and older torch have other kernels; rounding grows with steps.
+# Relative, of the last losses. Other CPUs and older torch have other kernels; rounding grows with
+# steps.
 ROUNDING = 5e-3
 
 
@@ -42,7 +47,9 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def steps(run: str) -> dict[int, dict[str, Any]]:
     """The step events after step 16, the last one where a step was done again."""
     events = map(json.loads, Path("runs", run, "journal.jsonl").read_text().splitlines())
-    return {event["step"]: event for event in events if event["event"] == "step" and event["step"] > 17}
+    return {
+        event["step"]: event for event in events if event["event"] == "step" and event["step"] > 17
+    }
 
 
 def test_an_interrupted_run_goes_on_as_the_one_that_was_not(old: Path, zygote: Zygote) -> None:
@@ -51,14 +58,21 @@ def test_an_interrupted_run_goes_on_as_the_one_that_was_not(old: Path, zygote: Z
     assert "going on from step 16 of 24" in process.output
     assert "warning: the checkpoint" not in process.output
     whole, resumed = steps("whole"), steps("interrupted")
-    assert [event["digest"] for event in resumed.values()] == [event["digest"] for event in whole.values()]
+    assert [event["digest"] for event in resumed.values()] == [
+        event["digest"] for event in whole.values()
+    ]
     losses = [[event["loss"] for event in events.values()] for events in (resumed, whole)]
     assert losses[0] == pytest.approx(losses[1], rel=ROUNDING)
 
 
-def test_scores_and_masks_are_those_that_were_recorded(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_and_masks_are_those_that_were_recorded(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["eval", "runs/whole", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["miou"] == json.loads(Path("runs/whole/best.json").read_text())["miou"]
+    assert (
+        json.loads(capsys.readouterr().out)["miou"]
+        == json.loads(Path("runs/whole/best.json").read_text())["miou"]
+    )
     assert main(["predict", "runs/whole", "data/images/val", "--out", "predictions"]) == 0
     found = {
         file.name: hashlib.sha256(np.array(Image.open(file)).tobytes()).hexdigest()

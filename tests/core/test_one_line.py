@@ -1,4 +1,6 @@
-"""Tests that a fault ends in one line with its fix, not in a traceback or in pages of C++ frames."""
+"""Tests that a fault ends in one line with its fix, not in a traceback or in pages of C++
+frames.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,15 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ranks_that_never_come(zygote: Any, tmp_path: Path, rank: int) -> None:
     place = Cluster(rank, 2, rank, 2, "127.0.0.1", free_port())
-    process = zygote.start("train", *SCENES, "parallel.timeout_s=2", cwd=tmp_path, **place.environment())
+    process = zygote.start(
+        "train", *SCENES, "parallel.timeout_s=2", cwd=tmp_path, **place.environment()
+    )
     address = f"127.0.0.1:{place.master_port}"
-    refusal = f"rank {rank} of 2 did not meet the other ranks at {address}", "parallel.timeout_s=2", "WORLD_SIZE"
+    refusal = (
+        f"rank {rank} of 2 did not meet the other ranks at {address}",
+        "parallel.timeout_s=2",
+        "WORLD_SIZE",
+    )
     assert_refused([process], *refusal, code=EXIT_RANK_LOST)
 
 
@@ -40,11 +48,17 @@ def test_a_server_that_accepts_and_never_answers(zygote: Any, tmp_path: Path) ->
     """As another program at rank 0's port does, or a rank 0 that is suspended."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = Cluster(1, 2, 1, 2, "127.0.0.1", server.getsockname()[1])
-        process = zygote.start("train", *SCENES, "parallel.timeout_s=1", cwd=tmp_path, **place.environment())
-        assert_refused([process], "rank 1 of 2 did not meet", "parallel.timeout_s=1", code=EXIT_RANK_LOST)
+        process = zygote.start(
+            "train", *SCENES, "parallel.timeout_s=1", cwd=tmp_path, **place.environment()
+        )
+        assert_refused(
+            [process], "rank 1 of 2 did not meet", "parallel.timeout_s=1", code=EXIT_RANK_LOST
+        )
 
 
-def test_a_gloo_that_cannot_connect_hosts_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gloo_that_cannot_connect_hosts_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lost, two = RuntimeError("Gloo connectFullMesh failed"), Cluster(0, 2, 0, 1, "a", 1, hosts=2)
     assert "GLOO_SOCKET_IFNAME" in str(failure.not_met(two, 9.0, lost))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
@@ -53,7 +67,9 @@ def test_a_gloo_that_cannot_connect_hosts_names_the_variable(monkeypatch: pytest
 
 def test_an_address_that_does_not_resolve(zygote: Any, tmp_path: Path) -> None:
     place = Cluster(1, 2, 0, 1, "no-such-host.invalid", free_port())
-    process = zygote.start("train", *SCENES, "parallel.timeout_s=1", cwd=tmp_path, **place.environment())
+    process = zygote.start(
+        "train", *SCENES, "parallel.timeout_s=1", cwd=tmp_path, **place.environment()
+    )
     assert_refused([process], "rank 1 cannot resolve MASTER_ADDR=no-such-host.invalid")
 
 
@@ -63,8 +79,11 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
         with open("/dev/full", "wb") as full:
             done = subprocess.run(
                 [sys.executable, "-m", "segtrain", "runs", str(tmp_path)],
-                stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), **more},
-            )  # fmt: skip
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+            )
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert line.startswith("error: cannot write to standard output: No space left on device")
@@ -73,18 +92,32 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_log_or_a_closed_output_costs_no_training(tmp_path: Path) -> None:
     """Both in one process each: what cannot be printed is not worth a run."""
-    words = [sys.executable, "-m", "segtrain", "train", *SCENES, "train.duration=2st", "eval.every=2st"]
+    words = [
+        sys.executable,
+        "-m",
+        "segtrain",
+        "train",
+        *SCENES,
+        "train.duration=2st",
+        "eval.every=2st",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for out, line in (("full", '"$@" > /dev/full'), ("closed", '"$@" >&-')):
         command = ["bash", "-c", line, "bash", *words, f"out={out}"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        )
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
-        assert ("nothing more can be printed (No space left on device)" in done.stderr) == (out == "full")
+        assert ("nothing more can be printed (No space left on device)" in done.stderr) == (
+            out == "full"
+        )
         assert (tmp_path / out / "checkpoints/step-00000002.pt").is_file()
 
 
-def test_the_error_of_another_file_is_not_called_one_of_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_another_file_is_not_called_one_of_standard_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(*given: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", "elsewhere")
 
@@ -122,10 +155,16 @@ def test_a_warning_of_a_library_is_one_line_without_a_place_in_its_code(
         for text, place in (
             ("two\n lines\x1b[2J", "/lib/site-packages/PIL/TiffImagePlugin.py"),
             ("and of its own", str(ROOT / "segtrain/infer/predict.py")),
-            ("Image size (95000000 pixels) exceeds limit of 89478485 pixels, could be ...", "/lib/PIL/Image.py"),
+            (
+                "Image size (95000000 pixels) exceeds limit of 89478485 pixels, could be ...",
+                "/lib/PIL/Image.py",
+            ),
         ):
             warnings.warn_explicit(text, UserWarning, place, 7)
-    assert capsys.readouterr().err.splitlines() == ["warning: PIL: two lines\\x1b[2J", "warning: and of its own"]
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: PIL: two lines\\x1b[2J",
+        "warning: and of its own",
+    ]
 
 
 def test_names_of_classes_and_files_do_not_steer_the_terminal(zygote: Any, tmp_path: Path) -> None:
@@ -133,7 +172,9 @@ def test_names_of_classes_and_files_do_not_steer_the_terminal(zygote: Any, tmp_p
     odd = "a\x1b]0;title\x07"
     for split in ("train", "val"):
         for kind in ("images", "masks"):
-            (tmp_path / f"set/{kind}/{split}/a0.png").rename(tmp_path / f"set/{kind}/{split}/{odd}.png")
+            (tmp_path / f"set/{kind}/{split}/a0.png").rename(
+                tmp_path / f"set/{kind}/{split}/{odd}.png"
+            )
     settings = [*FOLDERS, "data.classes=set/classes.txt"]
     commands: list[list[object]] = [
         ["train", *settings],
@@ -152,7 +193,14 @@ def test_names_of_classes_and_files_do_not_steer_the_terminal(zygote: Any, tmp_p
     assert "\x1b" not in message
 
 
-EVENT = {"event": "run_start", "name": "x", "hash": "00000000", "world_size": 1, "total_steps": 2, "derived": {}}
+EVENT = {
+    "event": "run_start",
+    "name": "x",
+    "hash": "00000000",
+    "world_size": 1,
+    "total_steps": 2,
+    "derived": {},
+}
 
 
 def journal(run: Path, times: list[Any]) -> Path:
@@ -160,15 +208,28 @@ def journal(run: Path, times: list[Any]) -> Path:
     events = [{**EVENT, "ts": times[0]}]
     for step, ts in enumerate(times[1:], 1):
         events.append(
-            {"event": "step", "ts": ts, "step": step, "loss": 1.0, "lr": 0.1, "epoch": 1.0, "images_per_s": 9.0}
+            {
+                "event": "step",
+                "ts": ts,
+                "step": step,
+                "loss": 1.0,
+                "lr": 0.1,
+                "epoch": 1.0,
+                "images_per_s": 9.0,
+            }
         )
     (run / "journal.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
     return run
 
 
 @pytest.mark.parametrize("ts", [-1e18, float("nan"), 10**400, "noon"])
-def test_a_time_that_no_calendar_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str], ts: Any) -> None:
-    odd, sound = journal(tmp_path / "odd", [ts, 1.7e9, ts]), journal(tmp_path / "sound", [1.7e9, 1.7e9 + 1])
+def test_a_time_that_no_calendar_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ts: Any
+) -> None:
+    odd, sound = (
+        journal(tmp_path / "odd", [ts, 1.7e9, ts]),
+        journal(tmp_path / "sound", [1.7e9, 1.7e9 + 1]),
+    )
     assert cli.main(["runs", str(tmp_path)]) == 0
     assert len(max(capsys.readouterr().out.splitlines(), key=len)) < 300
     assert cli.main(["report", str(odd)]) == 0
@@ -178,7 +239,9 @@ def test_a_time_that_no_calendar_shows(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_journal_line_with_such_a_time_is_skipped_and_said() -> None:
     said: list[str] = []
-    lines = [json.dumps({"event": "step", "ts": ts}).encode() for ts in (5.0, 1e18, LAST_TS)] + [b"[" * 100_000]
+    lines = [json.dumps({"event": "step", "ts": ts}).encode() for ts in (5.0, 1e18, LAST_TS)] + [
+        b"[" * 100_000
+    ]
     assert [event["ts"] for event in parse_lines(lines, "there", said.append)] == [5.0, LAST_TS]
     assert said == ["warning: there: skipped 2 torn lines (line 2, 4)"]
     assert not is_time(-1)

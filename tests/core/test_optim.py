@@ -35,18 +35,24 @@ def test_schedules_start_high_and_fall(schedule: str) -> None:
 
 
 def test_poly_is_the_formula_of_the_paper() -> None:
-    assert multiplier(AdamWOptim(schedule="poly", poly_power=0.9), 30, 100, 0) == pytest.approx((1 - 30 / 100) ** 0.9)
+    assert multiplier(AdamWOptim(schedule="poly", poly_power=0.9), 30, 100, 0) == pytest.approx(
+        (1 - 30 / 100) ** 0.9
+    )
 
 
 def test_groups_by_encoder_and_decay() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
-    groups = parameter_groups(model, model[0].parameters(), AdamWOptim(lr=1.0, encoder_lr=0.1, weight_decay=0.5))
+    groups = parameter_groups(
+        model, model[0].parameters(), AdamWOptim(lr=1.0, encoder_lr=0.1, weight_decay=0.5)
+    )
     found = {(g["scale"], g["weight_decay"]): sum(p.numel() for p in g["params"]) for g in groups}
     assert found == {(0.1, 0.5): 108, (0.1, 0.0): 4, (1.0, 0.0): 8 + 2, (1.0, 0.5): 8}
 
 
 @pytest.mark.parametrize(
-    "optim", [SGDOptim(lr=0.05), AdamWOptim(lr=0.05), MuonOptim(lr=0.05, muon_lr=0.05)], ids=lambda o: o.name
+    "optim",
+    [SGDOptim(lr=0.05), AdamWOptim(lr=0.05), MuonOptim(lr=0.05, muon_lr=0.05)],
+    ids=lambda o: o.name,
 )
 def test_optimizers_lower_a_quadratic(optim: SGDOptim | AdamWOptim | MuonOptim) -> None:
     model = nn.Linear(4, 6)
@@ -105,18 +111,26 @@ def test_scaler_halves_doubles_and_travels() -> None:
 def small_network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 2, 1)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Conv2d(4, 4, 3),
+        nn.Conv2d(4, 4, 3),
+        nn.Conv2d(4, 2, 1),
     )
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["each alone", "by shape, as on a GPU"])
 @pytest.mark.parametrize(
-    "optim", [SGDOptim(lr=0.05), AdamWOptim(lr=0.05), MuonOptim(lr=0.05, muon_lr=0.05)], ids=lambda o: o.name
+    "optim",
+    [SGDOptim(lr=0.05), AdamWOptim(lr=0.05), MuonOptim(lr=0.05, muon_lr=0.05)],
+    ids=lambda o: o.name,
 )
 def test_a_step_that_overflows_is_skipped_on_the_device_as_if_it_had_never_been(
     optim: Any, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit, with its moments and averages: the reference does not call the optimizer at all in such a step."""
+    """To the bit, with its moments and averages: the reference does not call the optimizer at all
+    in such a step.
+    """
     if together:
         monkeypatch.setattr(Muon, "_together", staticmethod(by_shape))
     models = small_network(), small_network()
@@ -142,13 +156,20 @@ def test_a_step_that_overflows_is_skipped_on_the_device_as_if_it_had_never_been(
             averages[1].update(step)
         good = 0 if overflow else good + 1
         scale, good = scale / 2 if overflow else scale * 2 if good == 3 else scale, good % 3
-        assert {name: value.item() for name, value in scaler.state_dict().items()} == {"scale": scale, "good": good}
+        assert {name: value.item() for name, value in scaler.state_dict().items()} == {
+            "scale": scale,
+            "good": good,
+        }
     found, expected = (
-        [*model.state_dict().values(), *average.shadow.values()] for model, average in zip(models, averages)
+        [*model.state_dict().values(), *average.shadow.values()]
+        for model, average in zip(models, averages)
     )
     assert all(map(torch.equal, found, expected))
     for mine, plain in zip(models[0].parameters(), models[1].parameters()):
-        moments = [{k: v for k, v in o.state[p].items() if v is not None} for o, p in zip(optimizers, (mine, plain))]
+        moments = [
+            {k: v for k, v in o.state[p].items() if v is not None}
+            for o, p in zip(optimizers, (mine, plain))
+        ]
         assert moments[0].keys() == moments[1].keys()
         assert all(torch.equal(moments[0][key], moments[1][key]) for key in moments[0])
 
@@ -187,7 +208,9 @@ def test_muon_updates_a_stack_of_matrices_as_each_alone(
 ) -> None:
     """As it does on a GPU: all weights of one shape together."""
     torch.manual_seed(0)
-    first = nn.Sequential(*(nn.Conv2d(8, 8, 3) for _ in range(3)), nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)).double()
+    first = nn.Sequential(
+        *(nn.Conv2d(8, 8, 3) for _ in range(3)), nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)
+    ).double()
     first = first.to(memory_format=layout)  # type: ignore[call-overload]
     second = copy.deepcopy(first)
     for together in (False, True):
@@ -198,7 +221,9 @@ def test_muon_updates_a_stack_of_matrices_as_each_alone(
         for step in range(3):
             generator = torch.Generator().manual_seed(step)
             for parameter in model.parameters():
-                parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.grad = torch.randn(
+                    parameter.shape, generator=generator, dtype=torch.float64
+                )
             optimizer.step()
     for alone, stacked in zip(first.parameters(), second.parameters()):
         torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-14)
@@ -207,15 +232,22 @@ def test_muon_updates_a_stack_of_matrices_as_each_alone(
 def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() -> None:
     model = nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), nn.Conv2d(8, 8, 1, bias=False))
     groups = parameter_groups(model, [], MuonOptim(), heads=model[1].parameters())
-    assert {g["muon"]: [p.shape for p in g["params"]] for g in groups} == {True: [(8, 4, 3, 3)], False: [(8, 8, 1, 1)]}
+    assert {g["muon"]: [p.shape for p in g["params"]] for g in groups} == {
+        True: [(8, 4, 3, 3)],
+        False: [(8, 8, 1, 1)],
+    }
 
 
 def test_muon_takes_filters_and_leaves_ends_to_adamw() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 5, 1))
     optimizer = build_optimizer(model, [], MuonOptim(lr=1e-3, muon_lr=1e-2), model[2].parameters())
-    assert {tuple(p.shape) for g in optimizer.param_groups if g["muon"] for p in g["params"]} == {(8, 8, 3, 3)}
+    assert {tuple(p.shape) for g in optimizer.param_groups if g["muon"] for p in g["params"]} == {
+        (8, 8, 3, 3)
+    }
     set_lr(optimizer, 5e-4)  # half way down
-    assert {g["muon"]: g["lr"] for g in optimizer.param_groups} == pytest.approx({True: 5e-3, False: 5e-4})
+    assert {g["muon"]: g["lr"] for g in optimizer.param_groups} == pytest.approx(
+        {True: 5e-3, False: 5e-4}
+    )
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     before = [p.detach().clone() for p in model.parameters()]

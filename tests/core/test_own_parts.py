@@ -1,4 +1,6 @@
-"""State, gradients, and modes of the user's own models and losses: they survive a resume, or one line refuses them."""
+"""State, gradients, and modes of the user's own models and losses: they survive a resume, or one
+line refuses them.
+"""
 
 from __future__ import annotations
 
@@ -142,15 +144,30 @@ class MovingWeights(nn.Module):
     def forward(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         found = torch.bincount(target[target < 2], minlength=2).float()
         self.shares.lerp_(found / found.sum(), 0.5)
-        return nn.functional.cross_entropy(logits, target, weight=1 / (0.1 + self.shares), ignore_index=255)
+        return nn.functional.cross_entropy(
+            logits, target, weight=1 / (0.1 + self.shares), ignore_index=255
+        )
 
 
-def trained(out: Path, model: nn.Module, criterion: Any, stop: int = 0, *settings: str) -> list[torch.Tensor]:
+def trained(
+    out: Path, model: nn.Module, criterion: Any, stop: int = 0, *settings: str
+) -> list[torch.Tensor]:
     torch.manual_seed(0)
     segtrain.train(
-        small(out, "train.duration=4st", "eval.every=4st", "checkpoint.every=9st", "log.every=1", *settings),
-        model=model, criterion=criterion, train_data=Stripes(), val_data=Stripes(4), trackers=[Stop(stop)],
-    )  # fmt: skip
+        small(
+            out,
+            "train.duration=4st",
+            "eval.every=4st",
+            "checkpoint.every=9st",
+            "log.every=1",
+            *settings,
+        ),
+        model=model,
+        criterion=criterion,
+        train_data=Stripes(),
+        val_data=Stripes(4),
+        trackers=[Stop(stop)],
+    )
     return [value.detach().clone() for value in model.parameters()]
 
 
@@ -166,7 +183,9 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("case", "ema"), [("dict", "0"), *((case, "0.5") for case in CASES)])
-def test_a_stopped_run_has_the_state_of_own_parts_again(case: str, ema: str, tmp_path: Path) -> None:
+def test_a_stopped_run_has_the_state_of_own_parts_again(
+    case: str, ema: str, tmp_path: Path
+) -> None:
     model, loss = CASES[case]
     weights = []
     for out, stops in (("whole", (0,)), ("cut", (2, 0))):
@@ -254,8 +273,18 @@ def test_what_would_fail_later_is_refused_before_the_first_step(
     code: str, parts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = {role: make() for role, make in parts.items()}
-    given = {"model": Slow(), "criterion": LOSS, "train_data": Stripes(), "val_data": Stripes(4), **made}
-    before = [value.detach().clone() for value in given["model"].parameters()] if code != "model-lazy" else []
+    given = {
+        "model": Slow(),
+        "criterion": LOSS,
+        "train_data": Stripes(),
+        "val_data": Stripes(4),
+        **made,
+    }
+    before = (
+        [value.detach().clone() for value in given["model"].parameters()]
+        if code != "model-lazy"
+        else []
+    )
     with refused(code):
         segtrain.train(small(tmp_path / "run"), **given)
     assert "step " not in capsys.readouterr().out.replace("step 2", "")
@@ -286,7 +315,11 @@ class Normalized(nn.Module):
 
 @pytest.mark.parametrize(
     ("frozen", "still", "whole", "moves", "warned"),
-    [(True, True, False, False, False), (False, True, False, True, True), (True, True, True, True, False)],
+    [
+        (True, True, False, False, False),
+        (False, True, False, True, True),
+        (True, True, True, True, False),
+    ],
 )
 def test_frozen_parts_stay_in_evaluation_mode(
     frozen: bool,
@@ -312,7 +345,14 @@ def test_an_outer_autocast_has_no_effect_and_switches_are_restored(tmp_path: Pat
     torch.set_num_threads(2)
     try:
         with torch.autocast("cpu", torch.bfloat16):
-            trained(tmp_path / "inside", inside, LOSS, 0, "train.precision=fp32", "train.deterministic=true")
+            trained(
+                tmp_path / "inside",
+                inside,
+                LOSS,
+                0,
+                "train.precision=fp32",
+                "train.deterministic=true",
+            )
         assert torch.get_num_threads() == 2
         assert not torch.are_deterministic_algorithms_enabled()
     finally:
@@ -369,14 +409,20 @@ def test_ranks_agree_on_their_parts(
         assert output.split()[-1] == outcome, output
 
 
-def test_passes_that_are_timed_leave_an_own_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_that_are_timed_leave_an_own_model_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(crowd, "SECONDS", 0.0)
     module = ExtraState(str, float)
-    crowd._passes(OwnModel(module, 2), torch.rand(1, 3, 24, 24), Precision("cpu"), torch.get_num_threads())
+    crowd._passes(
+        OwnModel(module, 2), torch.rand(1, 3, 24, 24), Precision("cpu"), torch.get_num_threads()
+    )
     assert module.gain == 1.0
 
 
-def test_a_state_that_is_no_tensor_is_loaded_but_not_exported_to_safetensors(tmp_path: Path) -> None:
+def test_a_state_that_is_no_tensor_is_loaded_but_not_exported_to_safetensors(
+    tmp_path: Path,
+) -> None:
     def made() -> nn.Module:
         return ExtraState(lambda gain: {"gain": gain}, lambda state: state["gain"])
 

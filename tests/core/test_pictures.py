@@ -10,14 +10,25 @@ import pytest
 from conftest import refused
 from PIL import Image
 
-from segtrain.observe.pictures import PAPER, VOID, WRONG, Sample, contact_sheet, error_panel, image_miou, save_png
+from segtrain.observe.pictures import (
+    PAPER,
+    VOID,
+    WRONG,
+    Sample,
+    contact_sheet,
+    error_panel,
+    image_miou,
+    save_png,
+)
 
 NAMES = ("road", "car", "sky")
 PALETTE = ((128, 64, 128), (0, 0, 142), (70, 130, 180))
 
 
 def sample(height: int = 60, width: int = 80, truth: bool = True) -> Sample:
-    """Left half road, right half car; the lower half of the car is taken for road; the top rows are void."""
+    """Left half road, right half car; the lower half of the car is taken for road; the top rows are
+    void.
+    """
     image = np.full((height, width, 3), 100, np.uint8)
     mask = np.zeros((height, width), np.uint8)
     mask[:, width // 2 :] = 1
@@ -41,8 +52,11 @@ def test_miou_of_an_image() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         truth = rng.choice(np.array([0, 1, 2, 255], np.uint8), (8, 9))
-        prediction = rng.choice(np.array([0, 1, 2, 255], np.uint8), (8, 9))  # 255: no class, always wrong
-        assert image_miou(truth, prediction, 3) == pytest.approx(brute_miou(truth, prediction), abs=1e-12)
+        # 255: no class, always wrong
+        prediction = rng.choice(np.array([0, 1, 2, 255], np.uint8), (8, 9))
+        assert image_miou(truth, prediction, 3) == pytest.approx(
+            brute_miou(truth, prediction), abs=1e-12
+        )
     assert image_miou(np.zeros((4, 4), np.uint8), np.zeros((4, 4), np.uint8), 3) == 1.0
     assert math.isnan(image_miou(np.full((4, 4), 255, np.uint8), np.zeros((4, 4), np.uint8), 3))
 
@@ -65,7 +79,9 @@ def test_a_thin_error_is_still_seen_when_the_panel_shrinks() -> None:
     truth = np.zeros((400, 400), np.uint8)
     prediction = truth.copy()
     prediction[:, 201] = 1
-    panel = error_panel(Sample("a", np.full((400, 400, 3), 128, np.uint8), prediction, truth), 100, 100).astype(int)
+    panel = error_panel(
+        Sample("a", np.full((400, 400, 3), 128, np.uint8), prediction, truth), 100, 100
+    ).astype(int)
     redness = panel[..., 0] - panel[..., 1]
     assert (redness[:, 50] > 20).all()
     assert (np.delete(redness, 50, axis=1) == 0).all()
@@ -78,12 +94,18 @@ def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
     assert sheet.ndim == 3
     width, height, left, gap = 160, 120, 16, 6  # twice the image
     assert sheet.shape[1] == 2 * left + 4 * width + 3 * gap
-    # The car color: half of the truth panel less its void rows, a quarter of the prediction; two rows; plus a swatch.
+    # The car color: half of the truth panel less its void rows, a quarter of the prediction; two
+    # rows; plus a swatch.
     car = has(sheet, PALETTE[1])
-    columns = [car[:, left + i * (width + gap) : left + i * (width + gap) + width] for i in range(4)]
+    columns = [
+        car[:, left + i * (width + gap) : left + i * (width + gap) + width] for i in range(4)
+    ]
     body = [c[-(2 * (height + 28) + 16) :].sum() for c in columns]
     assert body == [0, 2 * (width // 2) * height * 9 // 10, 2 * (width // 2) * (height // 2), 0]
-    assert has(sheet, WRONG)[:, left + 3 * (width + gap) :].sum() >= 2 * (width // 2) * (height // 2) * 0.95
+    assert (
+        has(sheet, WRONG)[:, left + 3 * (width + gap) :].sum()
+        >= 2 * (width // 2) * (height // 2) * 0.95
+    )
     assert not has(sheet, PALETTE[2]).any()  # sky is nowhere: not in the legend either
     assert has(sheet, VOID).any()
 

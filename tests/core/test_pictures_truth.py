@@ -23,7 +23,9 @@ class Brightest(nn.Module):
 
 
 def test_a_picture_keeps_its_truth_when_the_loader_reuses_memory() -> None:
-    config = Config(data={"layout": "scenes", "scenes": 200, "scene_size": [48, 64]}, eval={"batch_size": 2})
+    config = Config(
+        data={"layout": "scenes", "scenes": 200, "scene_size": [48, 64]}, eval={"batch_size": 2}
+    )
     dataset: Any = open_dataset(config.data, "val")
     found = evaluate(Brightest(), dataset, config.eval, workers=1, pictures=8)
     assert len(found.pictures) == 8

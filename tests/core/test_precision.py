@@ -1,4 +1,6 @@
-"""Tests of the choice of train.precision: what each device has units for, and that all ranks compute alike."""
+"""Tests of the choice of train.precision: what each device has units for, and that all ranks
+compute alike.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,16 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 @pytest.mark.parametrize(
     ("capability", "fits"),
-    [((9, 0), ("bf16", "fp16", "tf32", "fp32")), ((8, 0), ("bf16", "fp16", "tf32", "fp32")), ((7, 5), ("fp16", "fp32")), ((6, 1), ("fp32",))],
-)  # fmt: skip
-def test_what_a_gpu_has_units_for(monkeypatch: pytest.MonkeyPatch, capability: Any, fits: Any) -> None:
+    [
+        ((9, 0), ("bf16", "fp16", "tf32", "fp32")),
+        ((8, 0), ("bf16", "fp16", "tf32", "fp32")),
+        ((7, 5), ("fp16", "fp32")),
+        ((6, 1), ("fp32",)),
+    ],
+)
+def test_what_a_gpu_has_units_for(
+    monkeypatch: pytest.MonkeyPatch, capability: Any, fits: Any
+) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert precision.fitting(GPU) == fits
@@ -39,9 +48,13 @@ def test_an_amd_gpu_is_asked_for_bf16_since_its_capability_means_something_else(
 
 @pytest.mark.parametrize(
     ("flags", "first"),
-    [("flags\t\t: fpu avx512f amx_bf16 amx_tile", "bf16"), ("Features\t: fp asimd bf16", "bf16"),
-     ("flags\t: fpu avx2 avx512f", "fp32"), ("", "fp32")],
-)  # fmt: skip
+    [
+        ("flags\t\t: fpu avx512f amx_bf16 amx_tile", "bf16"),
+        ("Features\t: fp asimd bf16", "bf16"),
+        ("flags\t: fpu avx2 avx512f", "fp32"),
+        ("", "fp32"),
+    ],
+)
 def test_a_cpu_is_asked_for_its_bf16_units(tmp_path: Path, flags: str, first: str) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\n")
     assert precision.fitting(CPU, tmp_path / "cpuinfo")[0] == first
@@ -50,13 +63,24 @@ def test_a_cpu_is_asked_for_its_bf16_units(tmp_path: Path, flags: str, first: st
 
 @pytest.mark.parametrize(
     ("others", "expected"),
-    [([], "bf16"), ([("bf16", "fp16", "fp32")], "bf16"), ([("fp16", "fp32")], "fp16"), ([("fp16", "fp32"), ("fp32",)], "fp32")],
-)  # fmt: skip
-def test_auto_is_the_first_that_fits_every_rank(monkeypatch: pytest.MonkeyPatch, others: Any, expected: str) -> None:
-    monkeypatch.setattr("segtrain.training.start.numerics.fitting", lambda device: ("bf16", "fp16", "tf32", "fp32"))
+    [
+        ([], "bf16"),
+        ([("bf16", "fp16", "fp32")], "bf16"),
+        ([("fp16", "fp32")], "fp16"),
+        ([("fp16", "fp32"), ("fp32",)], "fp32"),
+    ],
+)
+def test_auto_is_the_first_that_fits_every_rank(
+    monkeypatch: pytest.MonkeyPatch, others: Any, expected: str
+) -> None:
+    monkeypatch.setattr(
+        "segtrain.training.start.numerics.fitting", lambda device: ("bf16", "fp16", "tf32", "fp32")
+    )
 
     def reduce(self: Strategy, value: torch.Tensor) -> torch.Tensor:
-        return value + sum(torch.tensor([name in fits for name in precision.AUTO]).long() for fits in others)
+        return value + sum(
+            torch.tensor([name in fits for name in precision.AUTO]).long() for fits in others
+        )
 
     monkeypatch.setattr(Strategy, "reduce", reduce)
     ranks = Strategy("ddp", Cluster(0, 1 + len(others), 0, 1 + len(others)), CPU, Parallel())
@@ -87,8 +111,14 @@ def test_only_tf32_turns_on_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_cudnn_tries_no_kernels_in_training(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_tries_no_kernels_in_training(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _: None)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)  # by the program that calls segtrain.train
-    set_numerics(Config(train={"deterministic": deterministic}), Strategy("single", Cluster(), CPU, Parallel()))
+    # by the program that calls segtrain.train
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    set_numerics(
+        Config(train={"deterministic": deterministic}),
+        Strategy("single", Cluster(), CPU, Parallel()),
+    )
     assert not torch.backends.cudnn.benchmark

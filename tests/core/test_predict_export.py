@@ -1,5 +1,5 @@
-"""From a run folder to masks, overlays, safetensors and ONNX: whole files, right ids, inputs untouched, errors with
-names.
+"""From a run folder to masks, overlays, safetensors and ONNX: whole files, right ids, inputs
+untouched, errors with names.
 """
 
 from __future__ import annotations
@@ -37,16 +37,22 @@ SETTINGS = {"model": {"arch": "pico"}, "data": {"crop": [64, 64]}, "name": "smal
 
 
 def make_run(folder: Path, settings: dict = SETTINGS, mirror: tuple[int, ...] = ()) -> Config:
-    """A run folder with random weights: checkpoints for steps 3 (best, with a moving average) and 7 (last)."""
+    """A run folder with random weights: checkpoints for steps 3 (best, with a moving average) and 7
+    (last).
+    """
     config = make_config(settings)
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text(config.to_yaml())
-    (folder / "labels.json").write_text(json.dumps(replace(plain_space(NAMES), mirror=mirror).to_dict()))
+    (folder / "labels.json").write_text(
+        json.dumps(replace(plain_space(NAMES), mirror=mirror).to_dict())
+    )
     for step, seeds in ((3, (1, 2)), (7, (3, None))):
         states = [None if seed is None else weights(config, seed) for seed in seeds]
         content = {"format": 2, "step": step, "model": states[0], "ema": states[1]}
         torch.save(content, folder / "checkpoints" / f"step-{step:08d}.pt")
-    (folder / "best.json").write_text(json.dumps({"checkpoint": "step-00000003.pt", "step": 3, "miou": 0.5}))
+    (folder / "best.json").write_text(
+        json.dumps({"checkpoint": "step-00000003.pt", "step": 3, "miou": 0.5})
+    )
     return config
 
 
@@ -54,7 +60,10 @@ def weights(config: Config, seed: int) -> dict[str, torch.Tensor]:
     """Random, with a head large enough that all classes occur."""
     torch.manual_seed(seed)
     state = build_model(config.model, len(NAMES)).state_dict()
-    return {key: torch.randn_like(value) * 0.3 if key == "head.weight" else value for key, value in state.items()}
+    return {
+        key: torch.randn_like(value) * 0.3 if key == "head.weight" else value
+        for key, value in state.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +74,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def picture(path: Path, height: int, width: int, seed: int = 0) -> np.ndarray:
-    pixels = np.random.default_rng(seed).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+    pixels = np.random.default_rng(seed).integers(
+        0, 256, (height // 8 + 1, width // 8 + 1, 3), np.uint8
+    )
     pixels = np.kron(pixels, np.ones((8, 8, 1), np.uint8))[:height, :width]
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
@@ -73,7 +84,9 @@ def picture(path: Path, height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def test_load_run_takes_the_best_moving_average_or_the_last(run: Path) -> None:
@@ -107,7 +120,9 @@ def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path
     before = files(tmp_path / "in")
     jobs = predict.predict(run, [tmp_path / "in"], tmp_path / "out")
     assert files(tmp_path / "in") == before
-    assert set(files(tmp_path / "out")) == {f"{k}/{n}.png" for k in ("masks", "overlays") for n in ("a", "deeper/b")}
+    assert set(files(tmp_path / "out")) == {
+        f"{k}/{n}.png" for k in ("masks", "overlays") for n in ("a", "deeper/b")
+    }
 
     model, _, labels = load_run(run)
     with torch.inference_mode():
@@ -124,7 +139,8 @@ def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path
     wanted = 0.45 * first + 0.55 * labels.colorize(expected)
     assert np.abs(mixed[:70] - wanted).max() <= 0.51
 
-    again = predict.predict(run, [tmp_path / "in"], tmp_path / "out", overlay=False)  # own files are replaced
+    # own files are replaced
+    again = predict.predict(run, [tmp_path / "in"], tmp_path / "out", overlay=False)
     assert len(again) == 2
 
 
@@ -133,7 +149,14 @@ def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
     from segtrain.evaluation.tiles import View, predict_ids
 
     run = tmp_path / "run"
-    make_run(run, {**SETTINGS, "data": {"crop": [64, 64], "base_scale": 0.5}, "eval": {"tile": [32, 32], "flip": True}})
+    make_run(
+        run,
+        {
+            **SETTINGS,
+            "data": {"crop": [64, 64], "base_scale": 0.5},
+            "eval": {"tile": [32, 32], "flip": True},
+        },
+    )
     pixels = picture(tmp_path / "a.png", 80, 100)
     (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out")
     model = load_run(run)[0]
@@ -156,7 +179,9 @@ def test_predict_names_unreadable_files_and_does_the_others(run: Path, tmp_path:
     assert set(files(tmp_path / "out")) == {"masks/good.png", "overlays/good.png"}
 
 
-def test_batches_and_threads_change_neither_files_nor_their_order(run: Path, tmp_path: Path) -> None:
+def test_batches_and_threads_change_neither_files_nor_their_order(
+    run: Path, tmp_path: Path
+) -> None:
     for k, size in enumerate([(40, 50), (33, 60), (40, 50), (33, 60), (40, 50), (64, 64)]):
         picture(tmp_path / "in" / f"{k}.png", *size, seed=k)
     (tmp_path / "in" / "2a.png").write_bytes(b"")
@@ -164,7 +189,9 @@ def test_batches_and_threads_change_neither_files_nor_their_order(run: Path, tmp
     for size in (1, 2, 4):
         said: list[str] = []
         with refused("images-unreadable", found=1, images=7):
-            predict.predict(run, [tmp_path / "in"], tmp_path / "out", batch_size=size, say=said.append)
+            predict.predict(
+                run, [tmp_path / "in"], tmp_path / "out", batch_size=size, say=said.append
+            )
         assert [line.partition(" -> ")[0] for line in said] == order
         written.append(files(tmp_path / "out"))
     assert len(written[0]) == 12
@@ -191,7 +218,11 @@ def test_ctrl_c_leaves_whole_files_and_no_threads(run: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("paths", "message"),
-    [(["nothing.png"], "no such file"), (["in/void"], "no image in this folder"), ([], "no image to predict")],
+    [
+        (["nothing.png"], "no such file"),
+        (["in/void"], "no image in this folder"),
+        ([], "no image to predict"),
+    ],
 )
 def test_predict_wants_images(run: Path, tmp_path: Path, paths: list[str], message: str) -> None:
     (tmp_path / "in" / "void").mkdir(parents=True)
@@ -224,7 +255,9 @@ def test_probabilities_of_an_earlier_call_are_not_reported(run: Path, tmp_path: 
         assert not [line for line in said if "left out" in line]
 
 
-def test_a_failed_write_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     picture(tmp_path / "a.png", 24, 24)
 
     def full(*_: object, **__: object) -> None:
@@ -276,9 +309,12 @@ def test_a_damaged_description_is_no_traceback(run: Path, tmp_path: Path, conten
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("ignore_index", -1e30), ("ignore_index", -2), ("module", 7), ("module", ["a"])]
+    ("key", "value"),
+    [("ignore_index", -1e30), ("ignore_index", -2), ("module", 7), ("module", ["a"])],
 )
-def test_a_wrong_value_in_a_description_is_no_traceback(run: Path, tmp_path: Path, key: str, value: Any) -> None:
+def test_a_wrong_value_in_a_description_is_no_traceback(
+    run: Path, tmp_path: Path, key: str, value: Any
+) -> None:
     exporting.export(run, tmp_path / "out", ("safetensors",))
     facts = json.loads((tmp_path / "out/model.json").read_text())
     (facts["labels"] if key == "ignore_index" else facts)[key] = value
@@ -288,7 +324,8 @@ def test_a_wrong_value_in_a_description_is_no_traceback(run: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"short", struct.pack("<Q", 1 << 40) + b"{}", struct.pack("<Q", 8) + b'{"a": 1}']
+    "content",
+    [b"", b"short", struct.pack("<Q", 1 << 40) + b"{}", struct.pack("<Q", 8) + b'{"a": 1}'],
 )
 def test_weights_that_cannot_be_read_are_damaged_also_with_their_checksum(
     run: Path, tmp_path: Path, content: bytes
@@ -308,7 +345,9 @@ def test_the_opset_and_the_size_of_a_file_are_those_asked_for(
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     onnx = pytest.importorskip("onnx", reason="the extra 'export' is not installed")
 
-    def of_another_opset(deployed: Any, path: Path, size: Any, opset: int, open_sizes: bool) -> None:
+    def of_another_opset(
+        deployed: Any, path: Path, size: Any, opset: int, open_sizes: bool
+    ) -> None:
         onnx_file._trace(deployed, path, size, 17, open_sizes)
 
     exporters = [("another", of_another_opset), ("tracing", onnx_file._trace)]
@@ -342,7 +381,9 @@ class Pooled(SegModel):
         return torch.nn.functional.interpolate(low, scale_factor=2, mode="nearest")
 
 
-def test_onnx_pads_small_images_to_the_least_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_pads_small_images_to_the_least_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
@@ -350,7 +391,9 @@ def test_onnx_pads_small_images_to_the_least_size(tmp_path: Path, monkeypatch: p
     model = Pooled().eval()
     made = onnx_file.write_onnx(model, tmp_path / "model.onnx", (32, 32), 17, {"module": "Pooled"})
     assert made["open_sizes"], made["tried"]
-    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
     for height, width in ((9, 12), (5, 40), (33, 31)):
         images = np.random.default_rng(5).integers(0, 256, (1, height, width, 3), np.uint8)
         logits = session.run(["logits"], {"images": images})[0]
@@ -375,7 +418,11 @@ def test_onnx_of_crops_that_are_one_feature_wide_keeps_other_sizes(
 
 def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Path) -> None:
     result = exporting.export(run, tmp_path / "out", ("safetensors",))
-    assert {path.name for path in result.files} == set(files(tmp_path / "out")) == {"weights.safetensors", "model.json"}
+    assert (
+        {path.name for path in result.files}
+        == set(files(tmp_path / "out"))
+        == {"weights.safetensors", "model.json"}
+    )
     model, facts = load_export(tmp_path / "out")
     own = load_run(run)[0]
     images = torch.randn(1, 3, 37, 50)
@@ -402,7 +449,9 @@ def test_a_torn_best_json_stops_no_export(tmp_path: Path) -> None:
     assert "miou" not in load_export(tmp_path / "out")[1]["source"]
 
 
-@pytest.mark.parametrize("exporter", [pytest.param("torch.export", marks=pytest.mark.slow), "tracing"])
+@pytest.mark.parametrize(
+    "exporter", [pytest.param("torch.export", marks=pytest.mark.slow), "tracing"]
+)
 def test_onnx_takes_raw_pixels_of_any_size(
     run: Path, tmp_path: Path, exporter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,8 +465,12 @@ def test_onnx_takes_raw_pixels_of_any_size(
     assert result.onnx["open_sizes"], result.onnx["tried"]
     assert set(files(tmp_path / "out")) == {"model.onnx", "model.json"}
 
-    session = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
-    assert json.loads(session.get_modelmeta().custom_metadata_map["segtrain"])["labels"]["names"] == list(NAMES)
+    session = runtime.InferenceSession(
+        str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    assert json.loads(session.get_modelmeta().custom_metadata_map["segtrain"])["labels"][
+        "names"
+    ] == list(NAMES)
     images = np.random.default_rng(5).integers(0, 256, (3, 50, 71, 3), np.uint8)
     classes, logits = session.run(["classes", "logits"], {"images": images})
     with torch.inference_mode():
@@ -427,12 +480,16 @@ def test_onnx_takes_raw_pixels_of_any_size(
     assert (classes != expected.max(1)[1].numpy()).mean() < 1e-3
 
 
-def test_a_wrong_onnx_file_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_onnx_file_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
     # not what the file does
-    monkeypatch.setattr(onnx_file, "normalize", lambda images, *_: normalize(images, (0.4, 0.4, 0.4)))
+    monkeypatch.setattr(
+        onnx_file, "normalize", lambda images, *_: normalize(images, (0.4, 0.4, 0.4))
+    )
     with refused("onnx-not-exportable") as info:
         exporting.export(run, tmp_path / "out", ("safetensors", "onnx"))
     assert all("logits differ" in reason for reason in info.value.values["tried"])
@@ -454,4 +511,6 @@ def test_export_asks_for_known_formats_and_for_the_extra(
 def test_pooling_by_products_is_adaptive_pooling(size: tuple[int, int]) -> None:
     x = torch.randn(2, 3, *size, dtype=torch.float64)
     for bins in (1, 2, 3, 6, (4, 2), (None, 3)):
-        torch.testing.assert_close(onnx_file._pool(x, bins), torch.nn.functional.adaptive_avg_pool2d(x, bins))
+        torch.testing.assert_close(
+            onnx_file._pool(x, bins), torch.nn.functional.adaptive_avg_pool2d(x, bins)
+        )

@@ -1,5 +1,5 @@
-"""`segtrain predict` with settings of its own, in windows where memory is short, with probabilities; colors that are
-told apart.
+"""`segtrain predict` with settings of its own, in windows where memory is short, with
+probabilities; colors that are told apart.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def test_settings_of_the_command_line_change_how_an_image_is_seen(
         ("eval.tiles=[8,8]", "eval.tiles"),
     ],
 )
-def test_settings_that_a_trained_model_cannot_follow(run: Path, tmp_path: Path, setting: str, key: str) -> None:
+def test_settings_that_a_trained_model_cannot_follow(
+    run: Path, tmp_path: Path, setting: str, key: str
+) -> None:
     picture(tmp_path / "a.png", 9, 9)
     with pytest.raises(ConfigError, match=r"eval\.tile") as caught:
         predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", overrides=[setting])
@@ -88,7 +90,9 @@ def test_settings_that_a_trained_model_cannot_follow(run: Path, tmp_path: Path, 
 @pytest.mark.parametrize("overrides", [[], ["eval.scales=[0.75, 1.0]"]])
 def test_probabilities(run: Path, tmp_path: Path, overrides: list[str]) -> None:
     pixels = picture(tmp_path / "a.png", 40, 50)
-    (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", probabilities=True, overrides=overrides)
+    (job,) = predict.predict(
+        run, [tmp_path / "a.png"], tmp_path / "out", probabilities=True, overrides=overrides
+    )
     assert job.probabilities is not None
     with np.load(job.probabilities) as arrays:
         found, classes = arrays["probabilities"], arrays["classes"]
@@ -103,7 +107,8 @@ def test_probabilities(run: Path, tmp_path: Path, overrides: list[str]) -> None:
             expected = model(inputs).softmax(1)
     assert np.abs(found - expected[0].numpy()).max() < 1e-3
     assert np.array_equal(np.asarray(Image.open(job.mask)), expected[0].max(0)[1].numpy())
-    predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", probabilities=True)  # its own files are replaced
+    # its own files are replaced
+    predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", probabilities=True)
     place = tmp_path / "out/probabilities/a.npz"
     for make in (lambda: np.savez(place, mine=np.ones(3)), lambda: place.write_bytes(b"")):
         make()
@@ -117,10 +122,15 @@ def test_an_image_that_does_not_fit_is_predicted_in_windows(
     pixels = picture(tmp_path / "a.png", 200, 260)
     model, inputs = seen(run, pixels)
     per_pixel = view.bytes_per_pixel(model, torch.device("cpu"))
-    monkeypatch.setattr(predictor, "free_memory", lambda device: 100 * 100 * per_pixel / view.TILE_SHARE)
+    monkeypatch.setattr(
+        predictor, "free_memory", lambda device: 100 * 100 * per_pixel / view.TILE_SHARE
+    )
     said: list[str] = []
     (job,) = predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", say=said.append)
-    assert any("a.png: 200 x 260 pixels need about" in line and "windows of 96 x 96" in line for line in said)
+    assert any(
+        "a.png: 200 x 260 pixels need about" in line and "windows of 96 x 96" in line
+        for line in said
+    )
     with torch.inference_mode():
         expected = predict_ids(model, inputs, View((96, 96)))[0].numpy()
     assert np.array_equal(np.asarray(Image.open(job.mask)), expected)
@@ -130,11 +140,17 @@ def test_an_image_that_does_not_fit_is_predicted_in_windows(
     assert len(said) == 1
 
 
-def test_memory_that_images_before_have_left_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In torch's own store on a GPU, and as copies of read files in a container: the same image must get the same
-    windows.
+def test_memory_that_images_before_have_left_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In torch's own store on a GPU, and as copies of read files in a container: the same image
+    must get the same windows.
     """
-    for name, value in (("mem_get_info", (5, 24)), ("memory_reserved", 16), ("memory_allocated", 2)):
+    for name, value in (
+        ("mem_get_info", (5, 24)),
+        ("memory_reserved", 16),
+        ("memory_allocated", 2),
+    ):
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     assert view.free_memory(torch.device("cuda", 0)) == 5 + 16 - 2
     for name, text in (
@@ -150,7 +166,10 @@ def test_memory_that_images_before_have_left_is_free(tmp_path: Path, monkeypatch
     for name, text in (
         ("limit_in_bytes", "1000\n"),
         ("usage_in_bytes", "990\n"),
-        ("stat", "active_file 1\ninactive_file 1\ntotal_active_file 300\ntotal_inactive_file 600\n"),
+        (
+            "stat",
+            "active_file 1\ninactive_file 1\ntotal_active_file 300\ntotal_inactive_file 600\n",
+        ),
     ):
         (tmp_path / f"old/memory/memory.{name}").write_text(text)
     assert memory_free(tmp_path / "old") == 1000 - 90
@@ -161,17 +180,21 @@ def test_windows_are_no_smaller_than_the_crop_and_no_larger_than_the_image() -> 
     assert view.fitted(plain, (100, 100), 10.0, 1e9, (64, 64), 32) == (plain, "")
     assert view.fitted(plain, (1000, 50), 1000.0, 1e5, (64, 80), 32)[0].tile == (64, 50)
     tiled = View((32, 32), 0.5, (1.0,), False)
-    assert view.fitted(tiled, (10_000, 10_000), 1e6, 1.0, (64, 64), 32) == (tiled, "")  # as the user said
+    # as the user said
+    assert view.fitted(tiled, (10_000, 10_000), 1e6, 1.0, (64, 64), 32) == (tiled, "")
     assert tiled.windows((64, 64)) == 9
     assert View((32, 32), 0.5, (1.0, 0.5), True).windows((64, 64)) == 2 * (9 + 1)
 
 
 def test_the_estimate_of_memory_grows_with_the_network() -> None:
     def estimate(**options: object) -> float:
-        return view.bytes_per_pixel(build_model(Model(options=options), 4).eval(), torch.device("cpu"))
+        return view.bytes_per_pixel(
+            build_model(Model(options=options), 4).eval(), torch.device("cpu")
+        )
 
     small, large = estimate(), estimate(stem=64)
-    # pico's stem writes 16 float32 at stride 2 where it has read 3 at stride 1; its batch norm reads and writes 16.
+    # pico's stem writes 16 float32 at stride 2 where it has read 3 at stride 1; its batch norm
+    # reads and writes 16.
     assert small == pytest.approx(4 * 2 * 16 * 4 / 4 + 4 * 4)
     assert large == pytest.approx(4 * 2 * 64 * 4 / 4 + 4 * 4)
 
@@ -244,7 +267,18 @@ def test_a_matrix_that_cannot_be_written_after_all_names_its_option(
 
 
 def test_settings_are_flat_texts_for_mlflow() -> None:
-    settings = {"optim": {"lr": 0.001, "betas": [0.9, 0.99]}, "name": "x", "model": {"options": {}}, "out": None}
-    expected = {"optim.lr": "0.001", "optim.betas": "[0.9, 0.99]", "name": "x", "model.options": "{}", "out": "null"}
+    settings = {
+        "optim": {"lr": 0.001, "betas": [0.9, 0.99]},
+        "name": "x",
+        "model": {"options": {}},
+        "out": None,
+    }
+    expected = {
+        "optim.lr": "0.001",
+        "optim.betas": "[0.9, 0.99]",
+        "name": "x",
+        "model.options": "{}",
+        "out": "null",
+    }
     assert flat(settings) == expected
     assert len(flat({"data": {"classes": ["a" * 400, "b" * 400]}})["data.classes"]) == PARAM_LENGTH

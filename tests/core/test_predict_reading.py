@@ -1,4 +1,6 @@
-"""Tests that prediction sees what a viewer shows: orientation, deep images, and no file omitted silently."""
+"""Tests that prediction sees what a viewer shows: orientation, deep images, and no file omitted
+silently.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ids(run: Path, pixels: np.ndarray) -> np.ndarray:
     """What the run's model says, without any code of prediction."""
     with torch.inference_mode():
-        return load_run(run)[0](normalize(torch.from_numpy(pixels.copy())[None])).max(1)[1][0].numpy()
+        return (
+            load_run(run)[0](normalize(torch.from_numpy(pixels.copy())[None])).max(1)[1][0].numpy()
+        )
 
 
 def written(mask: Path) -> np.ndarray:
@@ -44,13 +48,21 @@ def test_pixels_are_turned_as_viewers_do(orientation: int) -> None:
     shown = Image.fromarray(stored)
     shown.getexif()[0x0112] = orientation
     assert np.array_equal(upright(stored, orientation), np.asarray(ImageOps.exif_transpose(shown)))
-    assert np.array_equal(upright(stored[..., 0], orientation), upright(stored, orientation)[..., 0])
+    assert np.array_equal(
+        upright(stored[..., 0], orientation), upright(stored, orientation)[..., 0]
+    )
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "webp", "tif"])
 def test_the_mask_lies_on_the_image_as_it_is_shown(run: Path, tmp_path: Path, ending: str) -> None:
     plain = picture(tmp_path / "plain.png", 24, 40)
-    options = {"quality": 100, "subsampling": 0} if ending == "jpg" else {"lossless": True} if ending == "webp" else {}
+    options = (
+        {"quality": 100, "subsampling": 0}
+        if ending == "jpg"
+        else {"lossless": True}
+        if ending == "webp"
+        else {}
+    )
     (tmp_path / "in").mkdir()
     for orientation in range(1, 9):
         exif = Image.Exif()
@@ -63,7 +75,8 @@ def test_the_mask_lies_on_the_image_as_it_is_shown(run: Path, tmp_path: Path, en
         if ending == "jpg":
             with Image.open(job.image) as opened:
                 stored = Image.fromarray(np.asarray(opened.convert("RGB")))
-        else:  # nothing is lost; and Pillow 9.4 turns a loaded TIFF, whose tag it keeps, a second time
+        # nothing is lost; and Pillow 9.4 turns a loaded TIFF, whose tag it keeps, a second time
+        else:
             stored = Image.fromarray(plain)
         stored.getexif()[0x0112] = orientation
         shown = np.asarray(ImageOps.exif_transpose(stored))
@@ -76,7 +89,9 @@ def test_the_mask_lies_on_the_image_as_it_is_shown(run: Path, tmp_path: Path, en
         with Image.open(job.overlay) as overlay:
             assert overlay.width == shown.shape[1]
         if ending != "tif":  # its decoder turns it
-            assert (f"turned upright, EXIF orientation {orientation}" in told[orientation - 1]) == (orientation > 1)
+            assert (f"turned upright, EXIF orientation {orientation}" in told[orientation - 1]) == (
+                orientation > 1
+            )
 
 
 def test_deep_images_are_read_as_in_the_run_or_refused(tmp_path: Path) -> None:
@@ -112,7 +127,9 @@ def test_no_file_of_a_folder_is_left_out_in_silence(run: Path, tmp_path: Path) -
         predict(run, [tmp_path / "in/fifo.png"], tmp_path / "out")
 
 
-def test_images_that_differ_in_their_ending_alone_are_both_predicted(run: Path, tmp_path: Path) -> None:
+def test_images_that_differ_in_their_ending_alone_are_both_predicted(
+    run: Path, tmp_path: Path
+) -> None:
     for name in ("gray.jpg", "gray.png", "other.png"):
         picture(tmp_path / "in" / name, 24, 40)
     jobs = predict(run, [tmp_path / "in"], tmp_path / "out")
@@ -121,4 +138,7 @@ def test_images_that_differ_in_their_ending_alone_are_both_predicted(run: Path, 
 
 
 def test_the_settings_of_reading_are_part_of_the_run() -> None:
-    assert Config.model_validate({**SETTINGS, "data": {"bits": 12}}).hash != Config.model_validate(SETTINGS).hash
+    assert (
+        Config.model_validate({**SETTINGS, "data": {"bits": 12}}).hash
+        != Config.model_validate(SETTINGS).hash
+    )

@@ -66,13 +66,20 @@ def test_each_kind_of_image_gives_the_mask_that_the_command_writes(
 
 
 @pytest.mark.parametrize("mode", ["P", "YCbCr", "HSV"])
-def test_a_pil_image_of_another_mode_is_read_in_its_colors(subject: Predictor, tmp_path: Path, mode: str) -> None:
+def test_a_pil_image_of_another_mode_is_read_in_its_colors(
+    subject: Predictor, tmp_path: Path, mode: str
+) -> None:
     image = Image.fromarray(picture(tmp_path / "a.png", 40, 50)).convert(mode)
-    (found,), (expected,) = subject.predict(image), subject.predict(np.asarray(image.convert("RGB")))
+    (found,), (expected,) = (
+        subject.predict(image),
+        subject.predict(np.asarray(image.convert("RGB"))),
+    )
     assert np.array_equal(found, expected)
 
 
-def test_images_of_several_sizes_and_kinds_keep_their_order(subject: Predictor, tmp_path: Path) -> None:
+def test_images_of_several_sizes_and_kinds_keep_their_order(
+    subject: Predictor, tmp_path: Path
+) -> None:
     first, second = picture(tmp_path / "a.png", 40, 50), picture(tmp_path / "b.png", 33, 60, seed=1)
     masks = subject.predict([first, tmp_path / "b.png", torch.from_numpy(second)])
     assert [mask.shape for mask in masks] == [(40, 50), (33, 60), (33, 60)]
@@ -114,7 +121,9 @@ def test_a_batch_that_does_not_fit_into_the_memory_of_the_gpu_is_divided(
     for asynchronous in (False, True):  # True: a batch is waited for when the next one is launched
         monkeypatch.setattr(subject, "asynchronous", asynchronous)
         sizes.clear()
-        found = list(segmented(subject, (Item(pixels, "", k) for k, pixels in enumerate(images)), 8))
+        found = list(
+            segmented(subject, (Item(pixels, "", k) for k, pixels in enumerate(images)), 8)
+        )
         assert sizes == [8, 4, 2, 2, 4, 2, 2, 2]
         assert [item.key for item, _ in found] == list(range(10))
         assert all(np.array_equal(ids, mask) for (_, (ids, _)), mask in zip(found, expected))
@@ -124,7 +133,8 @@ def test_overrides_and_the_last_checkpoint(run: Path, tmp_path: Path) -> None:
     pixels = picture(tmp_path / "a.png", 90, 70)
     tiled = load(run, "eval.tile=[32,32]", "eval.flip=true", device="cpu").predict(pixels)[0]
     assert np.array_equal(
-        tiled, written(run, tmp_path / "a.png", tmp_path / "out", "eval.tile=[32,32]", "eval.flip=true")
+        tiled,
+        written(run, tmp_path / "a.png", tmp_path / "out", "eval.tile=[32,32]", "eval.flip=true"),
     )
     last = load(run, which="last", device="cpu").predict(pixels)[0]
     assert not np.array_equal(last, load(run, device="cpu").predict(pixels)[0])
@@ -152,7 +162,10 @@ def test_a_gray_array_is_read_as_a_gray_file_and_other_inputs_say_what_to_pass(
 ) -> None:
     gray = picture(tmp_path / "a.png", 40, 50)[..., 0]
     Image.fromarray(gray).save(tmp_path / "gray.png")
-    masks = [subject.predict(image)[0] for image in (gray, torch.from_numpy(gray.copy()), tmp_path / "gray.png")]
+    masks = [
+        subject.predict(image)[0]
+        for image in (gray, torch.from_numpy(gray.copy()), tmp_path / "gray.png")
+    ]
     assert np.array_equal(masks[0], masks[2])
     assert np.array_equal(masks[1], masks[2])
     with refused("image-is-a-folder", file=str(tmp_path)):
@@ -182,12 +195,19 @@ def test_a_gpu_that_is_not_there(run: Path) -> None:
 def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on generated scenes."""
     folder = tmp_path_factory.mktemp("runs") / "scenes"
-    config = make_config({"model": {"arch": "pico"}, "data": {"scenes": 8, "scene_size": [48, 64], "crop": [32, 32]}})
+    config = make_config(
+        {"model": {"arch": "pico"}, "data": {"scenes": 8, "scene_size": [48, 64], "crop": [32, 32]}}
+    )
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text(config.to_yaml())
     (folder / "labels.json").write_text(json.dumps(SCENES.to_dict()))
     torch.manual_seed(0)
-    content = {"format": 2, "step": 1, "model": build_model(config.model, SCENES.num_classes).state_dict(), "ema": None}
+    content = {
+        "format": 2,
+        "step": 1,
+        "model": build_model(config.model, SCENES.num_classes).state_dict(),
+        "ema": None,
+    }
     torch.save(content, folder / "checkpoints/step-00000001.pt")
     return folder
 
@@ -237,7 +257,9 @@ def test_evaluate_on_another_folder(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overrides", [(), ("eval.tile=[32,32]",)])
 @pytest.mark.parametrize("probabilities", [False, True])
-def test_logits_that_are_not_finite_name_the_image(run: Path, overrides: tuple[str, ...], probabilities: bool) -> None:
+def test_logits_that_are_not_finite_name_the_image(
+    run: Path, overrides: tuple[str, ...], probabilities: bool
+) -> None:
     subject = load(run, *overrides, device="cpu")
     next(subject.model.parameters()).data.fill_(float("nan"))
     with refused("logits-not-finite", images=["a.png"]):

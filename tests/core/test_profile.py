@@ -1,4 +1,6 @@
-"""Tests that a system profile has the Debugger's format, is true, and can be switched while a run trains."""
+"""Tests that a system profile has the Debugger's format, is true, and can be switched while a run
+trains.
+"""
 
 from __future__ import annotations
 
@@ -89,15 +91,21 @@ def test_the_age_of_a_sample_is_told_by_the_clock_that_stamps_files(
 def test_files_and_lines_are_the_debuggers(tmp_path: Path, tokyo: None) -> None:
     writer = ProfileWriter(tmp_path, "algo-3")
     writer.write(
-        MINUTE + 9.23219, [Value("cpu", "cpu5", "CPUUtilization", 1.3571), Value("i/o", "IOPS", "", float("nan"))]
+        MINUTE + 9.23219,
+        [Value("cpu", "cpu5", "CPUUtilization", 1.3571), Value("i/o", "IOPS", "", float("nan"))],
     )
     writer.write(MINUTE + 60.0, [Value("memory", "MemoryUsedPercent", "", 8.0)])
     folder = tmp_path / "system/incremental/2020061000"
-    assert sorted(path.name for path in folder.iterdir()) == ["1591748100.algo-3.json", "1591748160.algo-3.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "1591748100.algo-3.json",
+        "1591748160.algo-3.json",
+    ]
     assert (folder / "1591748100.algo-3.json").read_text() == (
         '{"Type":"cpu","Name":"cpu5","Dimension":"CPUUtilization","Value":1.36,"NodeId":"algo-3","Timestamp":1591748109.2322}\n'
     )
-    assert file_of(MINUTE + 3599.9, "algo-1") == "system/incremental/2020061001/1591751640.algo-1.json"
+    assert (
+        file_of(MINUTE + 3599.9, "algo-1") == "system/incremental/2020061001/1591751640.algo-1.json"
+    )
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -105,7 +113,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         writer = ProfileWriter(tmp_path / "profile", node)
         for second in range(0, 180, 20):
             writer.write(
-                MINUTE + second, [Value("cpu", "cpu0", "I/OWaitPercentage", second / 2), Value("gpu", "gpu0", "x", 1)]
+                MINUTE + second,
+                [
+                    Value("cpu", "cpu0", "I/OWaitPercentage", second / 2),
+                    Value("gpu", "gpu0", "x", 1),
+                ],
             )
     tracks = read_profile(tmp_path)
     assert len(tracks) == 4
@@ -113,7 +125,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list(track.times) == [MINUTE + second for second in range(0, 180, 20)]
     assert list(track.values) == [second / 2 for second in range(0, 180, 20)]
     part = read_profile(tmp_path, MINUTE + 40, MINUTE + 100)
-    assert list(part[Series("algo-2", "gpu", "gpu0", "x")].times) == [MINUTE + second for second in (40, 60, 80, 100)]
+    assert list(part[Series("algo-2", "gpu", "gpu0", "x")].times) == [
+        MINUTE + second for second in (40, 60, 80, 100)
+    ]
 
 
 def test_published_lines_are_read(tmp_path: Path) -> None:
@@ -121,7 +135,9 @@ def test_published_lines_are_read(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(lines)
     tracks = read_profile(tmp_path, say=pytest.fail)
-    assert {series: (list(track.times), list(track.values)) for series, track in tracks.items()} == {
+    assert {
+        series: (list(track.times), list(track.values)) for series, track in tracks.items()
+    } == {
         ("algo-1", "gpu", "gpu0", "GPUUtilization"): ([1591160899.7570894], [8.0]),
         ("algo-1", "cpu", "cpu5", "CPUUtilization"): ([1591748109.2321954], [1.36]),
         ("algo-1", "cpu", "cpu6", "CPUUtilization"): ([1591748109.2321954], [1.95]),
@@ -133,7 +149,9 @@ def test_published_lines_are_read(tmp_path: Path) -> None:
 
 def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_path: Path) -> None:
     def write(second: int) -> None:
-        ProfileWriter(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
+        ProfileWriter(tmp_path, "algo-1").write(
+            MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)]
+        )
 
     write(1)
     path = tmp_path / file_of(MINUTE, "algo-1")
@@ -153,7 +171,9 @@ def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_p
 
 def test_readings_come_in_the_order_of_time(tmp_path: Path) -> None:
     for second in (5, 3, 4):  # the clock was set back
-        ProfileWriter(tmp_path, "algo-1").write(MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)])
+        ProfileWriter(tmp_path, "algo-1").write(
+            MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)]
+        )
     (track,) = read_profile(tmp_path).values()
     assert list(track.values) == [3, 4, 5]
 
@@ -173,9 +193,10 @@ for _ in range(2):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "full\nfull\n", done.stderr
-    assert [json.loads(line)["Value"] for line in (tmp_path / file_of(MINUTE, "algo-1")).read_bytes().splitlines()] == [
-        1
-    ]
+    assert [
+        json.loads(line)["Value"]
+        for line in (tmp_path / file_of(MINUTE, "algo-1")).read_bytes().splitlines()
+    ] == [1]
 
 
 def test_a_folder_without_a_profile_is_an_error(tmp_path: Path) -> None:
@@ -185,7 +206,15 @@ def test_a_folder_without_a_profile_is_an_error(tmp_path: Path) -> None:
 
 
 def test_rates_are_differences_over_time() -> None:
-    before = Counters(10.0, {"cpu0": (100, 10, 200), "cpu1": (0, 0, 100)}, 1.0, 0.0, (0, 0), (100, 4096, 0), (5000, 10))
+    before = Counters(
+        10.0,
+        {"cpu0": (100, 10, 200), "cpu1": (0, 0, 100)},
+        1.0,
+        0.0,
+        (0, 0),
+        (100, 4096, 0),
+        (5000, 10),
+    )
     after = Counters(
         10.5,
         {"cpu0": (120, 15, 250), "cpu1": (50, 0, 150), "cpu2": (1, 1, 9)},
@@ -214,18 +243,26 @@ def test_rates_are_differences_over_time() -> None:
     }
 
 
-def test_counters_are_of_cores_and_physical_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_counters_are_of_cores_and_physical_devices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "eth0/device").mkdir(parents=True)
     assert _physical(["lo", "eth0", "br0"], str(tmp_path), ("lo",)) == {"eth0"}
     assert _physical(["lo", "br0"], str(tmp_path), ("lo",)) == {"br0"}
     (tmp_path / "nbd0").mkdir()
     assert _physical(["nbd0", "nbd0p1"], str(tmp_path), ()) == {"nbd0"}  # a disk with a partition
-    core = SimpleNamespace(user=10, nice=1, system=20, idle=300, iowait=5, irq=2, softirq=3, steal=4, guest=7)
+    core = SimpleNamespace(
+        user=10, nice=1, system=20, idle=300, iowait=5, irq=2, softirq=3, steal=4, guest=7
+    )
     disk = SimpleNamespace(read_count=3, write_count=4, read_bytes=500, write_bytes=60)
     link = SimpleNamespace(bytes_recv=7, bytes_sent=8)
     monkeypatch.setattr("psutil.cpu_times", lambda percpu: [core, core])
-    monkeypatch.setattr("psutil.disk_io_counters", lambda **how: dict.fromkeys(("none0", "none1", "loop0"), disk))
-    monkeypatch.setattr("psutil.net_io_counters", lambda **how: dict.fromkeys(("none0", "lo"), link))
+    monkeypatch.setattr(
+        "psutil.disk_io_counters", lambda **how: dict.fromkeys(("none0", "none1", "loop0"), disk)
+    )
+    monkeypatch.setattr(
+        "psutil.net_io_counters", lambda **how: dict.fromkeys(("none0", "lo"), link)
+    )
     counters = open_counters()()
     assert counters.cores == {"cpu0": (40, 5, 345), "cpu1": (40, 5, 345)}
     assert (counters.disk, counters.network) == ((14, 1000, 120), (7, 8))
@@ -241,11 +278,14 @@ def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
         return 1000 + kind
 
     nvml = SimpleNamespace(
-        NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, nvmlDeviceGetClockInfo=clock,
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlDeviceGetClockInfo=clock,
         nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=97, memory=3),
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=200, used=50),
         nvmlDeviceGetPowerUsage=lambda handle: 250_500,
-    )  # fmt: skip
+    )
     said: list[str] = []
     read = read_with(nvml, ["whole", "slice"], said.append)
     first, second = read(), read()
@@ -279,17 +319,21 @@ def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
         ({"CUDA_VISIBLE_DEVICES": "1,9,2"}, "aaaa", "1"),  # CUDA stops at what it does not know
         ({"CUDA_VISIBLE_DEVICES": ""}, "aaaa", ""),
         ({"CUDA_VISIBLE_DEVICES": "MIG-x"}, "aaaa", "x"),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, "abaa", "0123"),  # the fastest first: which is unknown, and said
+        # the fastest first: which is unknown, and said
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "abaa", "0123"),
         ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "abaa", "1"),
     ],
 )
-def test_the_gpus_of_the_job_are_read_and_no_others(environ: dict[str, str], kinds: str, places: str) -> None:
+def test_the_gpus_of_the_job_are_read_and_no_others(
+    environ: dict[str, str], kinds: str, places: str
+) -> None:
     nvml = SimpleNamespace(
-        nvmlDeviceGetCount=lambda: 4, nvmlDeviceGetHandleByIndex=str,
+        nvmlDeviceGetCount=lambda: 4,
+        nvmlDeviceGetHandleByIndex=str,
         nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}bcd-ef",
         nvmlDeviceGetName=lambda handle: f"NVIDIA {kinds[int(handle)]}",
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid.removeprefix("MIG-"),
-    )  # fmt: skip
+    )
     said: list[str] = []
     assert visible(nvml, environ, said.append) == list(places)
     assert bool(said) == (places == "0123" and bool(environ))
@@ -311,7 +355,10 @@ def test_gpus_that_cannot_be_read_are_said_and_leave_a_gap(monkeypatch: pytest.M
 
 
 def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
-    one, four = {"CUDA_VISIBLE_DEVICES": "1", "HOME": "/"}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "HOME": "/"}
+    one, four = (
+        {"CUDA_VISIBLE_DEVICES": "1", "HOME": "/"},
+        {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "HOME": "/"},
+    )
     assert _whose_gpus(one, 4) == {"HOME": "/"}
     assert _whose_gpus(one, 1) == one
     assert _whose_gpus(four, 4) == four
@@ -321,7 +368,12 @@ def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
 
 
 def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:
-    assert node_name(Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4, hosts=4, host=2), {}) == "algo-3"
+    assert (
+        node_name(
+            Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4, hosts=4, host=2), {}
+        )
+        == "algo-3"
+    )
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "algo-12"}) == "algo-12"
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "localhost"}) == "algo-1"
 
@@ -352,7 +404,8 @@ def test_off_at_the_start_waits_for_a_request_and_an_old_one_does_not_count(tmp_
         (answer,) = switch(tmp_path, True, 200)
         assert (answer.on, answer.ms) == (True, 200)
         wait_until(lambda: profile_bytes(tmp_path), "it writes")
-    assert (hosts(tmp_path)[0].pid, hosts(tmp_path)[0].alive) == (0, False)  # as another host sees it
+    # as another host sees it
+    assert (hosts(tmp_path)[0].pid, hosts(tmp_path)[0].alive) == (0, False)
     assert {series.type for series in read_profile(tmp_path)} >= {"cpu", "memory", "network"}
 
 
@@ -364,7 +417,9 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
 
     def look() -> Counters:
         t = float(next(moments))
-        return Counters(t, {f"cpu{k}": (t, 0.0, 2 * t) for k in range(8)}, 5.0, 0.0, (0, 0), (t, t, t), (t, t))
+        return Counters(
+            t, {f"cpu{k}": (t, 0.0, 2 * t) for k in range(8)}, 5.0, 0.0, (0, 0), (t, t, t), (t, t)
+        )
 
     said, told = list[str](), list[system.SamplerRequest]()
 
@@ -379,11 +434,18 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
     try:
         requests = system.Requests(tmp_path / system.CONTROL)
         sampler = system.HostSampler(ProfileWriter(tmp_path, "algo-1"), said.append, lambda: look)
-        system.keep_sampling(sampler, system.SamplerRequest(True, 100), requests, tell, os.getppid(), said.append)
+        system.keep_sampling(
+            sampler, system.SamplerRequest(True, 100), requests, tell, os.getppid(), said.append
+        )
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert [(order.ms, order.asked) for order in told] == [(100, 0.0), (200, 0.0), (100, 5.0), (200, 5.0)]
+    assert [(order.ms, order.asked) for order in told] == [
+        (100, 0.0),
+        (200, 0.0),
+        (100, 5.0),
+        (200, 5.0),
+    ]
     assert sum("a sample every 200 ms" in text for text in said) == 1
     (size,) = {len(list(track.times)) for track in read_profile(tmp_path).values()}
     assert size >= 4  # 4 kB are two moments or three, twice
@@ -392,7 +454,10 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
 def test_a_run_that_goes_on_goes_on_as_far_apart(tmp_path: Path) -> None:
     folder = tmp_path / "profile/system/incremental/2020061000"
     folder.mkdir(parents=True)
-    for name, size in ((f"{MINUTE}.algo-1.json", 2 * system.WIDEN_BYTES), (f"{MINUTE}.algo-2.json", 10**9)):
+    for name, size in (
+        (f"{MINUTE}.algo-1.json", 2 * system.WIDEN_BYTES),
+        (f"{MINUTE}.algo-2.json", 10**9),
+    ):
         with (folder / name).open("wb") as file:
             file.truncate(size)
     with sampling(tmp_path, 500, Cluster()):
@@ -408,7 +473,9 @@ def test_other_ranks_of_a_host_start_none_and_survive_its_signal(tmp_path: Path)
     assert not (tmp_path / "profile").exists()
 
 
-def test_a_profile_that_cannot_be_written_stops_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "profile").write_text("in the way")
     said = ""
     with sampling(tmp_path, 100, Cluster()):
@@ -423,19 +490,24 @@ def test_a_profile_that_cannot_be_written_stops_nothing(tmp_path: Path, capfd: p
 
 @needs_linux
 def test_a_run_writes_its_profile_and_obeys(tmp_path: Path, zygote: Any) -> None:
-    tiny = (
-        "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1"
-    )
+    tiny = "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1"
     run = tmp_path / "run"
 
     def profile(*words: str) -> str:
         patient = "from segtrain.cli import main\nfrom segtrain.observe import profile\nprofile.ANSWER_S = 300.0\n"
-        process = zygote.start(code=f"{patient}raise SystemExit(main({['profile', *words, str(run)]!r}))")
+        process = zygote.start(
+            code=f"{patient}raise SystemExit(main({['profile', *words, str(run)]!r}))"
+        )
         assert process.wait() == 0, process.output
         return str(process.output)
 
     training = zygote.start(
-        "train", *tiny.split(), f"out={run}", "train.duration=100000st", "eval.every=100000st", "log.profile_ms=100"
+        "train",
+        *tiny.split(),
+        f"out={run}",
+        "train.duration=100000st",
+        "eval.every=100000st",
+        "log.profile_ms=100",
     )
     wait_until(lambda: profile_bytes(run) > 10_000, "the run has a profile")
     assert "on, every 100 ms" in profile("status")
@@ -453,7 +525,13 @@ def test_a_run_writes_its_profile_and_obeys(tmp_path: Path, zygote: Any) -> None
     assert zygote.start("profile", "on", run).wait() == 2
 
     cores = [
-        track for series, track in read_profile(run, say=pytest.fail).items() if series.dimension == "CPUUtilization"
+        track
+        for series, track in read_profile(run, say=pytest.fail).items()
+        if series.dimension == "CPUUtilization"
     ]
-    assert len(cores) == len([name for name in Path("/proc/stat").read_text().split() if name.startswith("cpu")]) - 1
+    assert (
+        len(cores)
+        == len([name for name in Path("/proc/stat").read_text().split() if name.startswith("cpu")])
+        - 1
+    )
     assert max(max(track.values) for track in cores) > 20  # one core at least was at work

@@ -1,4 +1,6 @@
-"""Tests of `segtrain prove`: it passes on a sound trainer, and fails when any guarantee is broken on purpose."""
+"""Tests of `segtrain prove`: it passes on a sound trainer, and fails when any guarantee is broken
+on purpose.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,12 @@ from segtrain.prove.short import Survey, shortened
 from segtrain.prove.table import FAIL, PASS, SKIPPED, ProofRow, row, table
 
 SMALL = [
-    "data.scenes=9", "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=4",
+    "data.scenes=9",
+    "data.scene_size=[40,48]",
+    "data.crop=[32,32]",
+    "train.batch_size=4",
     "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
-]  # fmt: skip
+]
 
 ONE = """
 import json, os, pathlib
@@ -54,7 +59,9 @@ def verdicts(
     zygote: Any, tmp_path: Path, proof: str, broken: str = "", settings: list[str] = SMALL
 ) -> list[dict[str, str]]:
     """The rows of one proof, with a part of segtrain broken in all its processes."""
-    process = zygote.start(code=ONE.format(broken=broken, proof=PROOFS[proof], settings=settings), FOLDER=str(tmp_path))
+    process = zygote.start(
+        code=ONE.format(broken=broken, proof=PROOFS[proof], settings=settings), FOLDER=str(tmp_path)
+    )
     assert process.wait() == 0, process.output
     line = next(line for line in process.output.splitlines() if line.startswith("ROWS "))
     return list(json.loads(line.removeprefix("ROWS ")))
@@ -69,7 +76,8 @@ def test_all_promises_are_kept(zygote, tmp_path: Path) -> None:  # type: ignore[
     assert process.wait() == 0, process.output
     text = process.output
     assert FAIL not in text
-    assert "\n11 PASS" in text or "\n10 PASS, 1 SKIPPED" in text, text  # a fast run may be over before its signal
+    # a fast run may be over before its signal
+    assert "\n11 PASS" in text or "\n10 PASS, 1 SKIPPED" in text, text
     for promise in ("1 world size", "2 resume", "3 evaluation", "4 workers", "5 labels"):
         assert text.count(f"\n{promise}") >= 1
     assert not list(tmp_path.iterdir())
@@ -119,7 +127,11 @@ def test_an_order_that_begins_again_is_found(zygote, tmp_path: Path) -> None:  #
 def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "resume", NO_MOMENTS)
     assert failures(rows), rows
-    assert all(found["measured"].startswith("0 of 12 steps differ") for found in rows if found["verdict"] == FAIL)
+    assert all(
+        found["measured"].startswith("0 of 12 steps differ")
+        for found in rows
+        if found["verdict"] == FAIL
+    )
 
 
 COUNTED_TWICE = """
@@ -164,7 +176,11 @@ step._share = lambda *args: plain(*args) * (1 + 1e-6 * int.from_bytes(os.urandom
 def test_what_is_proved_on_a_gpu_and_what_is_not() -> None:
     config = load_config(None, ["train.precision=bf16"])
     short, remarks = shortened(config, None, 1, 2)
-    assert (short.train.device, short.train.precision, short.train.deterministic) == ("cuda", "bf16", True)
+    assert (short.train.device, short.train.precision, short.train.deterministic) == (
+        "cuda",
+        "bf16",
+        True,
+    )
     assert short.parallel.backend == "gloo"
     assert any("2 ranks on 1 GPU over gloo" in text for text in remarks)
     assert any("guarantees 4 and 5 on the CPU" in text for text in remarks)
@@ -204,7 +220,8 @@ def folders(root: Path, masks: list[np.ndarray]) -> Path:
             for part in ("images", "masks"):
                 (root / part / split).mkdir(parents=True, exist_ok=True)
             cv2.imwrite(
-                str(root / f"images/{split}/{k}.jpg"), draw.integers(0, 255, (*mask.shape[:2], 3), dtype=np.uint8)
+                str(root / f"images/{split}/{k}.jpg"),
+                draw.integers(0, 255, (*mask.shape[:2], 3), dtype=np.uint8),
             )
             cv2.imwrite(str(root / f"masks/{split}/{k}.png"), mask)
     return root
@@ -214,7 +231,9 @@ def test_a_fault_of_the_users_data_fails_and_the_rest_is_skipped(zygote, tmp_pat
     mask = np.zeros((24, 32), np.uint8)
     mask[3, :5] = 9
     root = folders(tmp_path / "data", [np.zeros((24, 32), np.uint8), mask])
-    process = zygote.start("prove", "data.layout=folders", f"data.root={root}", "data.classes=[a, b]")
+    process = zygote.start(
+        "prove", "data.layout=folders", f"data.root={root}", "data.classes=[a, b]"
+    )
     assert process.wait() == 1, process.output
     assert "masks/train/1.png: unknown ids 9 (5 pixels)" in process.output
     assert "1 FAIL, 4 SKIPPED" in process.output
@@ -242,9 +261,11 @@ def test_a_proof_that_does_not_finish_fails(monkeypatch: pytest.MonkeyPatch) -> 
     seen = Survey("planted", {"train": 5}, (), (), (1,) * 10, (40, 48))
     monkeypatch.setattr(proving, "on_ranks", lambda *_: [seen])
     for module, name in (
-        (proving.plant, "prove_planted"), (proving.counts, "prove_workers"), (proving.counts, "prove_evaluation"),
+        (proving.plant, "prove_planted"),
+        (proving.counts, "prove_workers"),
+        (proving.counts, "prove_evaluation"),
         (proving.resume, "prove_resume"),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(module, name, lambda *_: [row("x", "y", kept=True)])
     rows: list[str] = []
     monkeypatch.setattr(proving.gradient, "prove_gradient", lambda *_: [row("x", "y", kept=True)])
@@ -289,6 +310,8 @@ def test_the_table_is_aligned_and_counts() -> None:
     ]
     lines = table(rows).splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
-    assert len({line.index(word) for line, word in zip(lines, ("verdict", SKIPPED, FAIL, PASS))}) == 1
+    assert (
+        len({line.index(word) for line, word in zip(lines, ("verdict", SKIPPED, FAIL, PASS))}) == 1
+    )
     assert [line[-3:] for line in lines[1:4]] == ["[1]", "[2]", "[2]"]
     assert lines[-1] == "1 PASS, 1 FAIL, 1 SKIPPED"

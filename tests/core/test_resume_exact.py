@@ -1,4 +1,6 @@
-"""Tests that a stopped and resumed run of several ranks ends with the weights of an uninterrupted one."""
+"""Tests that a stopped and resumed run of several ranks ends with the weights of an uninterrupted
+one.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ ROOT = Path(__file__).parents[2]
 RANKS = 3  # of two, a sum knows no order
 
 
-@pytest.mark.parametrize(("strategy", "compress"), [("ddp", "none"), ("ddp", "fp16"), ("smddp", "none")])
+@pytest.mark.parametrize(
+    ("strategy", "compress"), [("ddp", "none"), ("ddp", "fp16"), ("smddp", "none")]
+)
 def test_stopped_and_gone_on_with_is_equal_to_the_bit(
     zygote: Any, tmp_path: Path, strategy: str, compress: str
 ) -> None:
-    standin = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")} if strategy == "smddp" else {}
+    standin = (
+        {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")} if strategy == "smddp" else {}
+    )
     settings = [*NET, f"parallel.strategy={strategy}", f"parallel.compress={compress}"]
     whole, out = tmp_path / "whole", tmp_path / "run"
-    assert [rank.wait() for rank in zygote.start_ranks(RANKS, *command(whole, *settings), **standin)] == [0] * RANKS
+    assert [
+        rank.wait() for rank in zygote.start_ranks(RANKS, *command(whole, *settings), **standin)
+    ] == [0] * RANKS
 
     ranks = zygote.start_ranks(RANKS, *command(out, *settings), **standin, HOLD="1:2")
     until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
@@ -42,12 +50,17 @@ def test_stopped_and_gone_on_with_is_equal_to_the_bit(
     assert_same_weights(final(out), final(whole))
     for name, moments in final(whole)["optimizer"].items():
         for key, value in moments.items():
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(final(out)["optimizer"][name][key])), (name, key)
+            assert torch.equal(
+                torch.as_tensor(value), torch.as_tensor(final(out)["optimizer"][name][key])
+            ), (name, key)
 
 
 def test_a_checkpoint_holds_the_statistics_of_each_rank(zygote: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert [r.wait() for r in zygote.start_ranks(2, *command(out, "train.duration=3st", "eval.every=3st"))] == [0, 0]
+    assert [
+        r.wait()
+        for r in zygote.start_ranks(2, *command(out, "train.duration=3st", "eval.every=3st"))
+    ] == [0, 0]
     state, _ = checkpoint.newest(out)
     assert state is not None
     rows = state["buffers_of_ranks"]

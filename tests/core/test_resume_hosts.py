@@ -13,12 +13,25 @@ from segtrain.runfolder import checkpoint
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=1", "data.prefetch=2",
+    "data.scenes=13",
+    "data.scene_size=[40,48]",
+    "data.crop=[32,32]",
+    "data.workers=1",
+    "data.prefetch=2",
     "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
-    "train.batch_size=4", "train.duration=6st", "eval.every=6st", "checkpoint.every=2st", "checkpoint.keep=9",
-    "optim.ema=0.9", "log.every=1", "log.tensorboard=false", "log.pictures=0", "out=run",
-]  # fmt: skip
-STANDIN = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")}  # of SMDDP: it refuses what the real one refuses
+    "train.batch_size=4",
+    "train.duration=6st",
+    "eval.every=6st",
+    "checkpoint.every=2st",
+    "checkpoint.keep=9",
+    "optim.ema=0.9",
+    "log.every=1",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "out=run",
+]
+# of SMDDP: it refuses what the real one refuses
+STANDIN = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")}
 
 
 def on_hosts(zygote: Any, strategy: str, hosts: list[Path]) -> list[str]:
@@ -31,7 +44,9 @@ def on_hosts(zygote: Any, strategy: str, hosts: list[Path]) -> list[str]:
         host.mkdir(parents=True, exist_ok=True)
         place = Cluster(rank, world, 0, 1, "127.0.0.1", port).environment()
         arguments = ["train", *SMALL, f"parallel.strategy={strategy}"]
-        started.append(zygote.start(*arguments, cwd=host, **place, **(STANDIN if strategy == "smddp" else {})))
+        started.append(
+            zygote.start(*arguments, cwd=host, **place, **(STANDIN if strategy == "smddp" else {}))
+        )
     codes = [process.wait() for process in started]
     assert codes == [0] * world, started[0].output[-3000:]
     return [process.output for process in started]
@@ -72,8 +87,12 @@ def restored(whole: Path, host: Path, upto: int) -> Path:
         ("smddp", "nothing"),
     ],
 )
-def test_the_other_host_gets_rank_0s(zygote, whole: Path, tmp_path: Path, strategy: str, other: str) -> None:  # type: ignore[no-untyped-def]
-    if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+def test_the_other_host_gets_rank_0s(
+    zygote, whole: Path, tmp_path: Path, strategy: str, other: str
+) -> None:  # type: ignore[no-untyped-def]
+    if strategy == "fsdp" and not hasattr(
+        pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
+    ):
         pytest.skip("this torch has no FSDP2")
     a, b = restored(whole, tmp_path / "a", 4), tmp_path / "b"
     if other != "nothing":
@@ -81,7 +100,9 @@ def test_the_other_host_gets_rank_0s(zygote, whole: Path, tmp_path: Path, strate
     if other.startswith("another"):
         path = checkpoint.checkpoints(b / "run")[-1]
         state = torch.load(path, weights_only=True)
-        torch.save({**state, "model": {key: value + 1 for key, value in state["model"].items()}}, path)
+        torch.save(
+            {**state, "model": {key: value + 1 for key, value in state["model"].items()}}, path
+        )
     said = on_hosts(zygote, strategy, [a, b])[0]
     assert "going on from step 4" in said
     assert ("1 of 2 ranks" in said) == (other != "the same")
@@ -94,7 +115,9 @@ def test_the_other_host_gets_rank_0s(zygote, whole: Path, tmp_path: Path, strate
                 assert torch.equal(again[key][name], value), name
 
 
-def test_rank_0_decides_and_says_that_another_host_knows_more(zygote, whole: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_rank_0_decides_and_says_that_another_host_knows_more(
+    zygote, whole: Path, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
     a, b = tmp_path / "a", restored(whole, tmp_path / "b", 4)
     said = on_hosts(zygote, "ddp", [a, b])[0]
     assert "going on from" not in said

@@ -1,4 +1,6 @@
-"""Tests that a resumed run keeps the state of each weight with another memory layout or other ranks."""
+"""Tests that a resumed run keeps the state of each weight with another memory layout or other
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from segtrain.parallel.model import full_state, load_full_state
 
 LAYOUTS = {False: torch.contiguous_format, True: torch.channels_last}
 ROUNDING = 1e-4  # relative: another layout or strategy changes less; scrambled moments change 1e-1
-SHARDED = ["train.duration=8st", "eval.every=8st", "checkpoint.every=4st", "parallel.sync_bn=true", "log.digest=false"]
+SHARDED = [
+    "train.duration=8st",
+    "eval.every=8st",
+    "checkpoint.every=4st",
+    "parallel.sync_bn=true",
+    "log.digest=false",
+]
 
 
 def network(channels_last: bool) -> nn.Module:
@@ -29,11 +37,20 @@ def network(channels_last: bool) -> nn.Module:
     return nn.Sequential(*layers).double().to(memory_format=LAYOUTS[channels_last])  # type: ignore[call-overload]
 
 
-def steps(model: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema, first: int, after: int) -> None:
+def steps(
+    model: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema, first: int, after: int
+) -> None:
     for step in range(first, after):
         generator = torch.Generator().manual_seed(step)
-        images, targets = (torch.randn(shape, generator=generator).double() for shape in ((2, 3, 12, 12), (2, 4, 8, 8)))
-        layout = torch.channels_last if model[0].weight.is_contiguous(memory_format=torch.channels_last) else None  # type: ignore[index]
+        images, targets = (
+            torch.randn(shape, generator=generator).double()
+            for shape in ((2, 3, 12, 12), (2, 4, 8, 8))
+        )
+        layout = (
+            torch.channels_last
+            if model[0].weight.is_contiguous(memory_format=torch.channels_last)
+            else None
+        )  # type: ignore[index]
         images = images.contiguous(memory_format=layout or torch.contiguous_format)
         optimizer.zero_grad()
         (model(images) - targets).square().mean().backward()
@@ -43,18 +60,27 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema, first: i
 
 def started(name: str, channels_last: bool) -> tuple[nn.Module, torch.optim.Optimizer, Ema]:
     model = network(channels_last)
-    return model, build_optimizer(model, [], make_config({"optim": {"name": name, "lr": 0.05}}).optim), Ema(model, 0.9)
+    return (
+        model,
+        build_optimizer(model, [], make_config({"optim": {"name": name, "lr": 0.05}}).optim),
+        Ema(model, 0.9),
+    )
 
 
 def apart(found: dict[str, Any], expected: dict[str, Any]) -> float:
     """The largest relative distance of a tensor, by its norm."""
     assert found.keys() == expected.keys()
-    numbers = [(torch.as_tensor(found[key]).double(), torch.as_tensor(expected[key]).double()) for key in expected]
+    numbers = [
+        (torch.as_tensor(found[key]).double(), torch.as_tensor(expected[key]).double())
+        for key in expected
+    ]
     return max(float((a - b).norm() / b.norm().clamp_min(1e-9)) for a, b in numbers)
 
 
 def flat(moments: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {f"{name}.{key}": value for name, slots in moments.items() for key, value in slots.items()}
+    return {
+        f"{name}.{key}": value for name, slots in moments.items() for key, value in slots.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
@@ -67,7 +93,9 @@ def test_moments_follow_their_weights_into_another_layout(name: str, before: boo
 
     model, optimizer, ema = started(name, not before)
     load_full_state(model, optimizer, *saved)
-    ema.shadow = {key: torch.empty_like(ema.shadow[key]).copy_(value) for key, value in part[2].shadow.items()}
+    ema.shadow = {
+        key: torch.empty_like(ema.shadow[key]).copy_(value) for key, value in part[2].shadow.items()
+    }
     for parameter in model.parameters():
         for key, value in optimizer.state[parameter].items():
             assert key == "step" or value.stride() == parameter.stride(), key
@@ -90,16 +118,32 @@ def test_a_loaded_count_lies_where_torch_itself_would_load_it(
     for group in optimizer.param_groups:
         group.update({"foreach": False, "fused": False, "capturable": False, **setting})
     moments = {
-        name: {"step": torch.tensor(3.0), "exp_avg": torch.ones(p.shape), "exp_avg_sq": torch.ones(p.shape)}
+        name: {
+            "step": torch.tensor(3.0),
+            "exp_avg": torch.ones(p.shape),
+            "exp_avg_sq": torch.ones(p.shape),
+        }
         for name, p in model.named_parameters()
     }
-    load_full_state(model, optimizer, {name: torch.ones(p.shape) for name, p in model.named_parameters()}, moments)
+    load_full_state(
+        model,
+        optimizer,
+        {name: torch.ones(p.shape) for name, p in model.named_parameters()},
+        moments,
+    )
     ours = {key: value.device.type for key, value in optimizer.state[model.weight].items()}
 
-    assert ours == {"step": "cpu" if "foreach" in setting else "meta", "exp_avg": "meta", "exp_avg_sq": "meta"}
+    assert ours == {
+        "step": "cpu" if "foreach" in setting else "meta",
+        "exp_avg": "meta",
+        "exp_avg_sq": "meta",
+    }
     other = torch.optim.AdamW(model.parameters(), foreach=True)
     other.load_state_dict(
-        {"state": dict(enumerate(moments.values())), "param_groups": optimizer.state_dict()["param_groups"]}
+        {
+            "state": dict(enumerate(moments.values())),
+            "param_groups": optimizer.state_dict()["param_groups"],
+        }
     )
     assert ours == {key: value.device.type for key, value in other.state[model.weight].items()}
 
@@ -107,7 +151,10 @@ def test_a_loaded_count_lies_where_torch_itself_would_load_it(
 @pytest.fixture(scope="module")
 def sharded(zygote, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:  # type: ignore[no-untyped-def]
     """Copies the folder of a run on two ranks of fsdp that nothing interrupted."""
-    if not hasattr(pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP"), "fully_shard"):
+    if not hasattr(
+        pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP"),
+        "fully_shard",
+    ):
         pytest.skip("this torch has no fully_shard (2.6)")
     out = tmp_path_factory.mktemp("sharded") / "run"
     ranks = zygote.start_ranks(2, *command(out, *SHARDED, "parallel.strategy=fsdp"))
@@ -117,8 +164,12 @@ def sharded(zygote, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_sharded_run_goes_on_whole(zygote, tmp_path: Path, sharded: Callable[[Path], Path], ranks: int) -> None:  # type: ignore[no-untyped-def]
-    """In channels_last, as a run on a GPU or a CPU with AVX512 has it; fsdp's weights are always contiguous."""
+def test_a_sharded_run_goes_on_whole(
+    zygote, tmp_path: Path, sharded: Callable[[Path], Path], ranks: int
+) -> None:  # type: ignore[no-untyped-def]
+    """In channels_last, as a run on a GPU or a CPU with AVX512 has it; fsdp's weights are always
+    contiguous.
+    """
     whole, out = sharded(tmp_path / "whole"), sharded(tmp_path / "run")
     (out / "checkpoints/step-00000008.pt").unlink()
     again = zygote.start_ranks(ranks, *command(out, *SHARDED, "train.channels_last=true"))

@@ -31,7 +31,14 @@ from segtrain.runfolder import checkpoint
 from segtrain.runfolder.lock import RunLock
 from segtrain.training.evaluate_run import score, trained_on
 from segtrain.training.session import open_session
-from segtrain.training.start.same_data import check, differences, keep_list, list_file, split_of, write_list
+from segtrain.training.start.same_data import (
+    check,
+    differences,
+    keep_list,
+    list_file,
+    split_of,
+    write_list,
+)
 from segtrain.training.start.stages import Findings, prepare
 
 STEP = "run/checkpoints/step-00000004.pt"
@@ -39,7 +46,9 @@ STEP = "run/checkpoints/step-00000004.pt"
 
 @pytest.fixture(scope="module")
 def trained(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the data set ``set`` and the run ``run``, which has been trained on it up to step 2 of 4."""
+    """A folder with the data set ``set`` and the run ``run``, which has been trained on it up to
+    step 2 of 4.
+    """
     folder = tmp_path_factory.mktemp("trained")
     make_set(folder / "set")
     process = zygote.start("train", *FOLDERS, cwd=folder)
@@ -59,7 +68,9 @@ def place(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def again(*settings: str) -> Findings:
     """What rank 0 does before the run goes on."""
     config: Config = load_config(None, [*FOLDERS, *settings])
-    train, val = (open_dataset(config.data, split) for split in (config.data.train_split, config.data.split))
+    train, val = (
+        open_dataset(config.data, split) for split in (config.data.train_split, config.data.split)
+    )
     with RunLock(config.run_dir) as lock:
         return prepare(config, lock, train, val, {})[0]
 
@@ -75,7 +86,9 @@ def shorter(path: Path) -> None:
 
 
 def swap(path: Path) -> None:
-    """Another picture of the same size in bytes, under the same modification time, where an audit has seen this one."""
+    """Another picture of the same size in bytes, under the same modification time, where an audit
+    has seen this one.
+    """
     picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     path.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
     again()  # the audit keeps what it has seen
@@ -103,35 +116,55 @@ def renamed(folder: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
-    "an image more": (lambda d: one_more(d, "train"), ("train: it lists other samples (4, it was 3): 1 added (a9)",)),
-    "an image less": (lambda d: one_less(d, "train"), ("train: it lists other samples (2, it was 3): 1 removed (a1)",)),
-    "another name": (renamed, ("train: it lists other samples (3, it was 3): 1 added (b); 1 removed (a1)",)),
-    "an image more to score": (lambda d: one_more(d, "val"), ("val: it lists other samples (3, it was 2): 1 added (a9)",)),
+    "an image more": (
+        lambda d: one_more(d, "train"),
+        ("train: it lists other samples (4, it was 3): 1 added (a9)",),
+    ),
+    "an image less": (
+        lambda d: one_less(d, "train"),
+        ("train: it lists other samples (2, it was 3): 1 removed (a1)",),
+    ),
+    "another name": (
+        renamed,
+        ("train: it lists other samples (3, it was 3): 1 added (b); 1 removed (a1)",),
+    ),
+    "an image more to score": (
+        lambda d: one_more(d, "val"),
+        ("val: it lists other samples (3, it was 2): 1 added (a9)",),
+    ),
     "a mask with other labels": (
-        lambda d: paint(d / "set/masks/train/a2.png", 0, 1), ("train: masks have other labels: 1 changed (a2)",)
+        lambda d: paint(d / "set/masks/train/a2.png", 0, 1),
+        ("train: masks have other labels: 1 changed (a2)",),
     ),
     "a mask with other labels to score": (
-        lambda d: paint(d / "set/masks/val/a0.png", 1, 2), ("val: masks have other labels: 1 changed (a0)",)
+        lambda d: paint(d / "set/masks/val/a0.png", 1, 2),
+        ("val: masks have other labels: 1 changed (a0)",),
     ),
     "another image": (
-        lambda d: shorter(d / "set/images/train/a0.png"), ("train: images have another size in bytes: 1 changed (a0)",)
+        lambda d: shorter(d / "set/images/train/a0.png"),
+        ("train: images have another size in bytes: 1 changed (a0)",),
     ),
     "another image of the same size": (
-        lambda d: swap(d / "set/images/val/a1.png"), ("val: images have other content",)
+        lambda d: swap(d / "set/images/val/a1.png"),
+        ("val: images have other content",),
     ),
     "another mask of the same size": (
-        lambda d: swap(d / "set/masks/train/a1.png"), ("train: masks have other labels: 1 changed (a1)",)
+        lambda d: swap(d / "set/masks/train/a1.png"),
+        ("train: masks have other labels: 1 changed (a1)",),
     ),
     "both splits": (
         lambda d: (one_more(d, "train"), paint(d / "set/masks/val/a0.png", 1, 2)),
         ("train: it lists other samples", "val: masks have other labels"),
     ),
-    "classes": (lambda d: (d / "set/classes.txt").write_text("road\ncar\ntree\n"), ("train: the classes differ", "val: the classes")),
+    "classes": (
+        lambda d: (d / "set/classes.txt").write_text("road\ncar\ntree\n"),
+        ("train: the classes differ", "val: the classes"),
+    ),
     "no list": (
         lambda d: (one_more(d, "train"), (d / "run/data/train.tsv.gz").write_bytes(b"torn")),
         ("(4, it was 3)", "run/data/train.tsv.gz cannot be read"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CHANGES)
@@ -155,7 +188,9 @@ def test_the_same_data_is_let_in(place: Path, setting: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["an image more", "another image", "classes"])
-def test_a_run_without_a_check_of_its_data_notices_names_and_sizes(place: Path, change: str) -> None:
+def test_a_run_without_a_check_of_its_data_notices_names_and_sizes(
+    place: Path, change: str
+) -> None:
     CHANGES[change][0](place)
     with refused("data-changed"):
         again("data.check=off")
@@ -168,7 +203,9 @@ def test_a_set_that_was_copied_or_touched_is_the_same(place: Path) -> None:
     assert again().changed == ""
 
 
-def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scanned: list[str] = []
     again()
 
@@ -194,7 +231,9 @@ def test_a_moved_set_is_the_same(place: Path) -> None:
 
 
 def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(place: Path) -> None:
-    """The folder was not there when the settings were compared; then another process began and ended in it."""
+    """The folder was not there when the settings were compared; then another process began and
+    ended in it.
+    """
     before = snapshot(place / "run")
     with refused("run-settings-changed"):
         again("optim.lr=0.5")
@@ -208,10 +247,16 @@ def test_another_split_to_score_is_refused(place: Path) -> None:
         again("data.split=test")
 
 
-def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(zygote: Any, place: Path) -> None:
+def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(
+    zygote: Any, place: Path
+) -> None:
     one_more(place, "train")
-    refuse(zygote, place, ["train", *FOLDERS], "run was trained on other data", "1 added (a9)", ranks=2)
-    process = zygote.start("train", *FOLDERS, "checkpoint.data_changed=accept", "train.duration=4st", cwd=place)
+    refuse(
+        zygote, place, ["train", *FOLDERS], "run was trained on other data", "1 added (a9)", ranks=2
+    )
+    process = zygote.start(
+        "train", *FOLDERS, "checkpoint.data_changed=accept", "train.duration=4st", cwd=place
+    )
     assert finish([process]) == [0], process.output
     assert "the samples from here on are not those that it would have had" in process.output
     assert "1 added (a9)" in process.output
@@ -241,7 +286,9 @@ def test_a_checkpoint_without_a_record_counts_as_changed(place: Path, record: An
 
 @pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("form", ["keep", "restart", "png", "raw"])
-def test_packed_without_loss_the_samples_are_the_same(tmp_path: Path, form: str, divided: bool) -> None:
+def test_packed_without_loss_the_samples_are_the_same(
+    tmp_path: Path, form: str, divided: bool
+) -> None:
     dataset = files(tmp_path / "set")
     if divided:  # as data.split_by does
         dataset = select(dataset, np.arange(0, len(dataset), 2), dataset.split, ())
@@ -265,9 +312,14 @@ def test_a_run_on_files_goes_on_with_their_shards(zygote: Any, place: Path) -> N
     assert finish([process]) == [0], process.output
     process = zygote.start("train", *FOLDERS, *settings, cwd=place)
     assert finish([process]) == [0], process.output
-    assert "data.layout was folders, now it is shards: the samples and their labels are the same" in process.output
+    assert (
+        "data.layout was folders, now it is shards: the samples and their labels are the same"
+        in process.output
+    )
     assert "going on from step 2 of 4" in process.output
-    mine, whole = (torch.load(path, weights_only=True) for path in (place / STEP, place / "whole.pt"))
+    mine, whole = (
+        torch.load(path, weights_only=True) for path in (place / STEP, place / "whole.pt")
+    )
     for name, value in whole["model"].items():
         assert torch.equal(mine["model"][name], value), name
 
@@ -297,7 +349,8 @@ def test_a_score_on_images_that_were_trained_on_says_so(place: Path) -> None:
     one_more(place, "train")
     (text,) = warnings_of("data.split=train")
     assert "at least 3 of these 4 images" in text
-    (text,) = warnings_of("data.split=train", "data.root=elsewhere")  # the same files in another folder
+    # the same files in another folder
+    (text,) = warnings_of("data.split=train", "data.root=elsewhere")
     assert "on these images" in text
     for path in Path("elsewhere/images/train").iterdir():  # other files of the same names
         shorter(path)
@@ -321,7 +374,9 @@ def test_samples_of_another_split_count_where_their_sizes_tell_them_apart(
     assert trained_on(tmp_path, dataset, same_split=True) == 7
 
 
-def test_a_checkpoint_that_another_run_wrote_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_that_another_run_wrote_is_said(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = checkpoint.checkpoints(place / "run")[-1]
     torch.save({**torch.load(path, weights_only=True), "config_hash": "0badf00d"}, path)
     config = load_config(None, FOLDERS)
@@ -341,7 +396,9 @@ def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: P
     for path in checkpoint.checkpoints(place / "run"):
         path.write_bytes(b"torn")
     assert remarks() == []  # nothing was scored yet: an interrupted beginning
-    (place / "run/best.json").write_text('{"checkpoint": "step-00000002.pt", "step": 2, "miou": 0.1}')
+    (place / "run/best.json").write_text(
+        '{"checkpoint": "step-00000002.pt", "step": 2, "miou": 0.1}'
+    )
     (told,) = remarks()
     assert told.startswith("warning: run holds the journal of a run")
     assert "begins again at step 0" in told
@@ -357,7 +414,9 @@ def test_samples_that_are_left_out_do_not_count(tmp_path: Path) -> None:
     rest = without(dataset, [1, 4])
     of_all, of_rest = split_of(rest, audit(dataset)).record, split_of(rest, audit(rest)).record
     assert of_all == of_rest
-    assert differences(of_all, split_of(dataset, audit(dataset)).record) == ["it lists other samples (7, it was 5)"]
+    assert differences(of_all, split_of(dataset, audit(dataset)).record) == [
+        "it lists other samples (7, it was 5)"
+    ]
 
 
 def test_the_order_counts(tmp_path: Path) -> None:
@@ -365,7 +424,9 @@ def test_the_order_counts(tmp_path: Path) -> None:
     dataset = files(tmp_path / "set", 3)
     turned = replace(dataset, entries=[dataset.entries[place] for place in (0, 2, 1)])
     splits = [split_of(each, audit(each)) for each in (dataset, turned)]
-    assert differences(splits[0].record, splits[1].record) == ["it lists other samples (3, it was 3)"]
+    assert differences(splits[0].record, splits[1].record) == [
+        "it lists other samples (3, it was 3)"
+    ]
     keep_list(tmp_path, {"train": splits[0]}, rewrite=True)
     config = load_config(None, [f"out={tmp_path}"])
     with pytest.raises(DataError, match="the same samples in another order"):

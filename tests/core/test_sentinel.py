@@ -21,16 +21,29 @@ from segtrain.training.sentinel import alike
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=0", "data.check=off",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "parallel.threads=1",
-    "train.batch_size=4", "train.duration=8st", "eval.every=8st", "checkpoint.every=8st",
-    "log.every=8", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "log.sentinel=2", "out=run",
-]  # fmt: skip
+    "data.scenes=13",
+    "data.scene_size=[40,48]",
+    "data.crop=[32,32]",
+    "data.workers=0",
+    "data.check=off",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "parallel.threads=1",
+    "train.batch_size=4",
+    "train.duration=8st",
+    "eval.every=8st",
+    "checkpoint.every=8st",
+    "log.every=8",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "log.profile_ms=0",
+    "log.sentinel=2",
+    "out=run",
+]
 STANDIN = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")}
 CPU = torch.device("cpu")
 
-# What is planted runs in every rank before the command line; ``rank``, ``loop``, ``sentinel`` and ``after`` are at
-# hand.
+# What is planted runs in every rank before the command line; ``rank``, ``loop``, ``sentinel`` and
+# ``after`` are at hand.
 PLANT = """
 import os, time
 import numpy as np, torch
@@ -52,7 +65,9 @@ raise SystemExit(main({arguments!r}))
 """
 
 
-def ranks(zygote: Any, folder: Path, plant: str, *more: str, world: int = 2, **env: str) -> list[Any]:
+def ranks(
+    zygote: Any, folder: Path, plant: str, *more: str, world: int = 2, **env: str
+) -> list[Any]:
     code = PLANT.format(plant=plant, arguments=["train", *SMALL, *more])
     folder.mkdir(exist_ok=True)
     return list(zygote.start_ranks(world, code=code, cwd=folder, **env))
@@ -70,7 +85,9 @@ def the_one_error(processes: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "smddp"])
-def test_a_parameter_that_differs_is_named_with_its_rank(zygote: Any, tmp_path: Path, strategy: str) -> None:
+def test_a_parameter_that_differs_is_named_with_its_rank(
+    zygote: Any, tmp_path: Path, strategy: str
+) -> None:
     plant = """
 if rank == 2:
     def change(learner):
@@ -79,12 +96,18 @@ if rank == 2:
     after(4, change)
 """
     more = (f"parallel.strategy={strategy}", "train.batch_size=6")
-    error = the_one_error(ranks(zygote, tmp_path, plant, *more, world=3, **(STANDIN if strategy == "smddp" else {})))
-    model = make_config({"model": {"options": {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]}}}).model
+    error = the_one_error(
+        ranks(zygote, tmp_path, plant, *more, world=3, **(STANDIN if strategy == "smddp" else {}))
+    )
+    model = make_config(
+        {"model": {"options": {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]}}}
+    ).model
     from segtrain.models import build_model
 
     name = list(dict(build_model(model, 10).named_parameters()))[3]
-    assert f"after step 4 the network is not the same on all ranks: {name} on rank 2 (host " in error
+    assert (
+        f"after step 4 the network is not the same on all ranks: {name} on rank 2 (host " in error
+    )
     assert "differs from rank 0 (it is the first of 1 of" in error
     assert "log.sentinel=0" in error
     assert not list((tmp_path / "run/checkpoints").glob("*.pt"))  # nothing of it was saved
@@ -92,7 +115,9 @@ if rank == 2:
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_buffer_that_differs_is_named(zygote: Any, tmp_path: Path, strategy: str) -> None:
-    if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+    if strategy == "fsdp" and not hasattr(
+        pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
+    ):
         pytest.skip("this torch has no FSDP2")
     plant = """
 def change(learner):
@@ -104,11 +129,15 @@ after(2, change)
 """
     processes = ranks(zygote, tmp_path, plant, f"parallel.strategy={strategy}")
     error = the_one_error(processes)
-    planted = next(line for line in processes[0].output.splitlines() if line.startswith("planted")).split()[1]
+    planted = next(
+        line for line in processes[0].output.splitlines() if line.startswith("planted")
+    ).split()[1]
     assert f"after step 2 the network is not the same on all ranks: {planted} on rank 1" in error
 
 
-def test_synchronized_running_statistics_are_compared_and_the_moving_average(zygote: Any, tmp_path: Path) -> None:
+def test_synchronized_running_statistics_are_compared_and_the_moving_average(
+    zygote: Any, tmp_path: Path
+) -> None:
     plant = """
 def change(learner):
     if rank == 1:
@@ -123,11 +152,15 @@ def change(learner):
         next(iter(learner.ema.shadow.values())).add_(1)
 after(4, change)
 """
-    assert "(moving average) on rank 1" in the_one_error(ranks(zygote, tmp_path / "b", plant, "optim.ema=0.9"))
+    assert "(moving average) on rank 1" in the_one_error(
+        ranks(zygote, tmp_path / "b", plant, "optim.ema=0.9")
+    )
 
 
 def test_a_sample_seen_twice_is_named_with_its_ranks(zygote: Any, tmp_path: Path) -> None:
-    """Rank 1 takes rank 0's part of each batch: what both processes do when they are told the same RANK."""
+    """Rank 1 takes rank 0's part of each batch: what both processes do when they are told the same
+    RANK.
+    """
     plant = """
 from segtrain.data import train_loader as loader
 own = loader.rank_slice
@@ -135,7 +168,10 @@ if rank == 1:
     loader.rank_slice = lambda size, world, _, *rest: own(size, world, 0, *rest)
 """
     error = the_one_error(ranks(zygote, tmp_path, plant))
-    assert "error: steps 1 to 2 did not use the samples that the sampling order specifies: sample " in error
+    assert (
+        "error: steps 1 to 2 did not use the samples that the sampling order specifies: sample "
+        in error
+    )
     assert "of epoch 0 2 times (by rank 0, rank 1)" in error or "not at all (by no rank)" in error
     assert "and 5 more" in error  # of 8 samples in two steps, 4 came twice and 4 not at all
 
@@ -146,12 +182,21 @@ def test_a_rank_with_other_settings_is_refused_at_the_start(zygote: Any, tmp_pat
     port = free_port()
     own: list[list[str]] = [["train.seed=1", "log.sentinel=0", "data.workers=1"], []]
     processes = [
-        zygote.start("train", *SMALL, *own[1 - rank], cwd=tmp_path, **Cluster(rank, 2, rank, 2, "127.0.0.1", port).environment())
+        zygote.start(
+            "train",
+            *SMALL,
+            *own[1 - rank],
+            cwd=tmp_path,
+            **Cluster(rank, 2, rank, 2, "127.0.0.1", port).environment(),
+        )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     error = the_one_error(processes)
     assert "the settings of rank 1 (host " in error
-    assert "differ from those of rank 0: log.sentinel: 0 there, 2 on rank 0; train.seed: 1 there, 0 on rank 0:" in error
+    assert (
+        "differ from those of rank 0: log.sentinel: 0 there, 2 on rank 0; train.seed: 1 there, 0 on rank 0:"
+        in error
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -161,12 +206,17 @@ def folder(root: Path, count: int = 6) -> Path:
         for kind, shape in (("images", (40, 48, 3)), ("masks", (40, 48))):
             (root / kind / split).mkdir(parents=True)
             for k in range(count):
-                cv2.imwrite(str(root / kind / split / f"{k}.png"), draw.integers(0, 2, shape, dtype=np.uint8))
+                cv2.imwrite(
+                    str(root / kind / split / f"{k}.png"),
+                    draw.integers(0, 2, shape, dtype=np.uint8),
+                )
     return root
 
 
 @pytest.mark.parametrize("fault", ["a name", "one more", "a size"])
-def test_a_rank_with_another_index_is_refused_at_the_start(zygote: Any, tmp_path: Path, fault: str) -> None:
+def test_a_rank_with_another_index_is_refused_at_the_start(
+    zygote: Any, tmp_path: Path, fault: str
+) -> None:
     from segtrain.parallel.cluster import Cluster, free_port
 
     port, roots = free_port(), [folder(tmp_path / name) for name in ("a", "b")]
@@ -183,11 +233,15 @@ def test_a_rank_with_another_index_is_refused_at_the_start(zygote: Any, tmp_path
     small = [setting for setting in SMALL if "scene" not in setting]
     processes = [
         zygote.start(
-            "train", *small, *settings, f"data.root={roots[rank]}", cwd=tmp_path,
+            "train",
+            *small,
+            *settings,
+            f"data.root={roots[rank]}",
+            cwd=tmp_path,
             **Cluster(rank, 2, 0, 1, "127.0.0.1", port).environment(),
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     error = the_one_error(processes)
     assert "train (train): rank 1 (host " in error
     expected = {
@@ -202,7 +256,9 @@ def test_a_rank_with_another_index_is_refused_at_the_start(zygote: Any, tmp_path
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_healthy_run_says_nothing(zygote: Any, tmp_path: Path, strategy: str) -> None:
     """And goes through several epochs: 8 steps of 8 are nearly five of 13."""
-    if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+    if strategy == "fsdp" and not hasattr(
+        pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
+    ):
         pytest.skip("this torch has no FSDP2")
     more = (
         f"parallel.strategy={strategy}",
@@ -218,11 +274,16 @@ def test_a_healthy_run_says_nothing(zygote: Any, tmp_path: Path, strategy: str) 
         assert word not in outputs[0][1]
     assert all(not text.strip() for _, text in outputs[1:])
     assert not (tmp_path / "run/hang").exists()
-    events = [json.loads(line)["event"] for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line)["event"]
+        for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()
+    ]
     assert "hang" not in events
 
 
-def test_what_a_look_costs_is_one_collective_and_the_network_read_once(zygote: Any, tmp_path: Path) -> None:
+def test_what_a_look_costs_is_one_collective_and_the_network_read_once(
+    zygote: Any, tmp_path: Path
+) -> None:
     plant = """
 import atexit
 from segtrain.parallel.strategy import Strategy
@@ -275,7 +336,12 @@ def test_what_is_compared() -> None:
 @pytest.mark.parametrize("count", [1, 3, LANES * 2, LANES * 2 + 7, 2 * TOGETHER + 1, 5 * TOGETHER])
 def test_a_difference_in_any_one_value_changes_the_digest(count: int) -> None:
     torch.manual_seed(0)
-    values = [torch.randn(5), torch.randn(count), torch.ones((), dtype=torch.int64), torch.randn(7).bfloat16()]
+    values = [
+        torch.randn(5),
+        torch.randn(count),
+        torch.ones((), dtype=torch.int64),
+        torch.randn(7).bfloat16(),
+    ]
     before = digest(values, CPU)
     assert digest([v.clone() for v in values], CPU) == before
     for tensor in values:

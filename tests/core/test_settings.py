@@ -1,4 +1,6 @@
-"""Tests of invalid settings: each is refused by its key before torch is imported and before any file is written."""
+"""Tests of invalid settings: each is refused by its key before torch is imported and before any
+file is written.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,8 @@ OTHER_CODES = {
     "loss.terms=[{name: dice, weight: yes}]": "boolean-for-number",
 }
 
-# Values that can be refused only with the number of ranks, the memory (here 16 GiB), or the installed libraries.
+# Values that can be refused only with the number of ranks, the memory (here 16 GiB), or the
+# installed libraries.
 EARLY = {
     "parallel.procs=1000": "for 1000 ranks",
     "train.batch_size=1000000000": "train.batch_size=1000000000",
@@ -121,7 +124,13 @@ def test_the_command_refuses_before_anything_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", None)  # no rank is started
-    settings = ["train.batch_size=2", "data.crop=[32,32]", "parallel.procs=2", "train.device=cpu", given]
+    settings = [
+        "train.batch_size=2",
+        "data.crop=[32,32]",
+        "parallel.procs=2",
+        "train.device=cpu",
+        given,
+    ]
     assert main(["train", *settings]) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
@@ -137,7 +146,9 @@ def test_the_command_refuses_before_anything_is_made(
         ("model.encoder_weights=imagenett", "unknown-encoder-weights", "imagenett", "imagenet"),
     ],
 )
-def test_an_encoder_that_no_library_knows(given: str, code: str, found: str, suggestion: str) -> None:
+def test_an_encoder_that_no_library_knows(
+    given: str, code: str, found: str, suggestion: str
+) -> None:
     pytest.importorskip("segmentation_models_pytorch")
     with refused(code, found=found, suggestion=suggestion):
         early.refuse(load_config(None, ["model.arch=unet", given]), Cluster(source="torchrun"), 1)
@@ -147,7 +158,9 @@ def test_every_encoder_that_a_library_knows_is_let_through() -> None:
     encoders = pytest.importorskip("segmentation_models_pytorch").encoders
     timm = pytest.importorskip("timm")
     names = [
-        (name, weights) for name in encoders.encoders for weights in encoders.encoders[name]["pretrained_settings"]
+        (name, weights)
+        for name in encoders.encoders
+        for weights in encoders.encoders[name]["pretrained_settings"]
     ]
     unet = load_config().model.model_copy(update={"arch": "unet"})
     for name, weights in [*names, *((f"tu-{name}", "imagenet") for name in timm.list_models())]:
@@ -165,7 +178,9 @@ def test_no_torch_is_imported_for_it(tmp_path: Path) -> None:
         "    assert main(['train', 'train.device=cpu', *given]) == 2\n"
         "assert 'torch' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "run holds a run with other settings (optim.lr: 0.5 there, 0.001 here)" in done.stderr
 
@@ -176,7 +191,9 @@ def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path: Pat
     early.refuse(config, Cluster(0, 2, 0, 2, source="torchrun"), 2)
     with refused("run-folder-not-writable", run=f"{tmp_path}/file"):
         early.refuse(config, Cluster(), 2)
-    with refused("run-folder-not-writable", run=f"{tmp_path}/file", reason=os.strerror(errno.ENOTDIR)):
+    with refused(
+        "run-folder-not-writable", run=f"{tmp_path}/file", reason=os.strerror(errno.ENOTDIR)
+    ):
         make_run_dir(config)
 
 
@@ -185,7 +202,9 @@ def test_each_rank_of_a_host_counts_in_what_samples_need() -> None:
     config = load_config(None, ["data.crop=[4096,4096]", "train.batch_size=32", "data.prefetch=4"])
     early.refuse_sizes(config, 8, 4)  # 5 steps of 16 images on this host: 5 GiB
     with refused("samples-exceed-memory", found=40 * 2**30):
-        early.refuse_sizes(load_config(None, ["data.crop=[8192,8192]", "train.batch_size=32"]), 8, 8)
+        early.refuse_sizes(
+            load_config(None, ["data.crop=[8192,8192]", "train.batch_size=32"]), 8, 8
+        )
 
 
 @pytest.mark.usefixtures("memory")
@@ -201,7 +220,8 @@ def test_each_rank_of_a_host_keeps_a_cache_of_its_own() -> None:
 
     cache.refuse_cache(Pictures(), ranks=3)  # type: ignore[arg-type]  # 3 x 3.9 of 12.8 GiB
     with pytest.raises(
-        ConfigError, match=r"3\.9 GiB in each of 4 ranks, 15\.6 GiB together; this machine has 16\.0 GiB"
+        ConfigError,
+        match=r"3\.9 GiB in each of 4 ranks, 15\.6 GiB together; this machine has 16\.0 GiB",
     ):
         cache.refuse_cache(Pictures(), ranks=4)  # type: ignore[arg-type]
 
@@ -226,11 +246,22 @@ def test_evaluations_and_checkpoints_of_small_sets_are_rare(
 
 
 def test_a_warm_up_in_percent_fits_into_any_run() -> None:
-    for steps, warmup, expected in ((1, "10%", 0), (2, "50%", 1), (2, "99%", 1), (4, "10%", 1), (100, "10%", 10)):
+    for steps, warmup, expected in (
+        (1, "10%", 0),
+        (2, "50%", 1),
+        (2, "99%", 1),
+        (4, "10%", 1),
+        (100, "10%", 10),
+    ):
         config = load_config(None, [f"train.duration={steps}st", f"optim.warmup={warmup}"])
         assert make_plan(config, 100, Cluster(), has_gpu=False).warmup == expected
     with refused("warmup-too-long", found=7, expected=3):
-        make_plan(load_config(None, ["train.duration=3st", "optim.warmup=1ep"]), 100, Cluster(), has_gpu=False)
+        make_plan(
+            load_config(None, ["train.duration=3st", "optim.warmup=1ep"]),
+            100,
+            Cluster(),
+            has_gpu=False,
+        )
 
 
 TEXTS = {
@@ -286,7 +317,8 @@ def test_the_error_about_a_wrong_type_says_what_is_expected(given: str) -> None:
     key, expected = WRONG_TYPES[given]
     with refused("wrong-type", key=key) as caught:
         load_config(None, [given])
-    assert caught.value.values.get("expected") == expected  # pydantic's own words for an item of a list
+    # pydantic's own words for an item of a list
+    assert caught.value.values.get("expected") == expected
 
 
 CLASSES = [
@@ -335,14 +367,18 @@ IN_FILES = [
 
 
 @pytest.mark.parametrize(("text", "code", "values"), IN_FILES)
-def test_mistakes_that_only_a_file_can_contain(text: str, code: str, values: dict[str, str], tmp_path: Path) -> None:
+def test_mistakes_that_only_a_file_can_contain(
+    text: str, code: str, values: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     with refused(code, source=f"{tmp_path}/mine.yaml", **values):
         load_config(tmp_path / "mine.yaml")
 
 
 def test_a_section_without_a_line_is_at_its_defaults(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("name: ''\noptim:\n  # lr: 0.1\ndata:\n  split_by:\ntrain:\n")
+    (tmp_path / "mine.yaml").write_text(
+        "name: ''\noptim:\n  # lr: 0.1\ndata:\n  split_by:\ntrain:\n"
+    )
     assert load_config(tmp_path / "mine.yaml") == Config()
     assert load_config(tmp_path / "mine.yaml", ["optim.lr=0.5"]).optim.lr == 0.5
     assert load_saved(tmp_path / "mine.yaml") == Config()
@@ -397,14 +433,24 @@ def test_the_known_words_of_other_trainers_lead_to_settings_that_are() -> None:
                 assert word.partition("=")[0] in known
 
 
-def test_a_profile_is_not_switched_on_with_no_distance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_is_not_switched_on_with_no_distance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["profile", "on", str(tmp_path), "--ms", "0"]) == 2
     assert "segtrain profile off" in capsys.readouterr().err
 
 
 def test_a_section_within_a_section_is_known_as_well() -> None:
-    mine = ["data.layout=folders", "data.root=mine", "data.images=i", "data.masks=m", "data.split_by.val=20%"]
-    assert load_config(None, [*mine, "data.split_by.group=[a-z]+_"]).data.split_by.group == "[a-z]+_"
+    mine = [
+        "data.layout=folders",
+        "data.root=mine",
+        "data.images=i",
+        "data.masks=m",
+        "data.split_by.val=20%",
+    ]
+    assert (
+        load_config(None, [*mine, "data.split_by.group=[a-z]+_"]).data.split_by.group == "[a-z]+_"
+    )
     for given, code, suggestion in (
         ("data.split_by.vall=3", "unknown-key", "data.split_by.val"),
         ("data.split_by.horse=3", "unknown-key", None),
@@ -434,9 +480,12 @@ ODD = (
 
 
 @pytest.mark.parametrize(
-    "section", ["out", "data", "model", "loss", "optim", "train", "parallel", "eval", "checkpoint", "log"]
+    "section",
+    ["out", "data", "model", "loss", "optim", "train", "parallel", "eval", "checkpoint", "log"],
 )
-def test_no_value_of_any_key_ends_in_anything_but_a_config_or_an_error_with_its_key(section: str) -> None:
+def test_no_value_of_any_key_ends_in_anything_but_a_config_or_an_error_with_its_key(
+    section: str,
+) -> None:
     keys = [key for key in fields() if key.partition(".")[0] == section]
     assert keys
     for key in keys:

@@ -45,7 +45,9 @@ class Time:
 
 
 class Stream:
-    """A device that works through what it is given, later than the host; ``work`` and events in order."""
+    """A device that works through what it is given, later than the host; ``work`` and events in
+    order.
+    """
 
     def __init__(self) -> None:
         self.queue: deque[Any] = deque()
@@ -89,7 +91,9 @@ class DeviceEvent:
         self.stream.go()
 
 
-def write(path: Path, clock: Clock, now: Time, work: Any = Work, first: int = 0, **kw: Any) -> Spans:
+def write(
+    path: Path, clock: Clock, now: Time, work: Any = Work, first: int = 0, **kw: Any
+) -> Spans:
     return Spans(path, BEGIN, clock, work, first=first, images=4, threads=1, now=now, **kw)
 
 
@@ -125,7 +129,14 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
 
     requests = iter([{"requests": 3}, None, None])
     shared = iter([{"seconds": 0.5, "hidden": 0.25}, None, None])
-    spans = write(file_of(tmp_path, 0), clock, now, work, bucket=lambda: next(requests), shared=lambda: next(shared))
+    spans = write(
+        file_of(tmp_path, 0),
+        clock,
+        now,
+        work,
+        bucket=lambda: next(requests),
+        shared=lambda: next(shared),
+    )
     for _ in range(3):
         take(clock, now, wait=0.25, forward=0.125)
         now.at += 0.125
@@ -144,10 +155,16 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
     assert (last["first"], last["last"], last["ts"], last["seconds"]) == (3, 4, 1.0, 9.5)
     assert last["slowest_ms"] == 500.0  # neither eval nor log
     assert last["workers"] == {
-        "count": 3, "kind": "thread", "samples": 10, "cpu_s": 0.75, "cpu_wait_s": 0.375, "bytes": 1000, "queue": 1.5,
+        "count": 3,
+        "kind": "thread",
+        "samples": 10,
+        "cpu_s": 0.75,
+        "cpu_wait_s": 0.375,
+        "bytes": 1000,
+        "queue": 1.5,
         "seconds": {"read": 0.5, "decode": 0.25, "augment": 0.125, "assemble": 0.0625},
         "reads": {"count": 2, "bytes2": 9.0, "bytes_s": 0.5},
-    }  # fmt: skip
+    }
 
 
 def test_the_journal_and_the_windows_do_not_take_from_each_other() -> None:
@@ -211,7 +228,9 @@ def test_a_device_clock_reads_no_lap_before_its_last_event() -> None:
         with clock("forward"):
             stream.work(1.0)
         clock.mark()
-        if k:  # the device is a lap behind: three events and the work between them, and the clock's very first event
+        # the device is a lap behind: three events and the work between them, and the clock's very
+        # first event
+        if k:
             stream.go(5 if k == 1 else 4)
             assert clock.laps() == [{"other": 0.0, "forward": 1.0}]
     assert stream.made < 20  # events are used again
@@ -254,28 +273,62 @@ def test_a_run_without_spans_is_named(tmp_path: Path) -> None:
 
 
 def test_what_a_stranger_wrote_is_left_out(tmp_path: Path) -> None:
-    window = {"rank": 0, "ts": 5.0, "seconds": 1.0, "first": 1, "last": 3, "phases": {"wait": 1.0, "device": 0.5}}
+    window = {
+        "rank": 0,
+        "ts": 5.0,
+        "seconds": 1.0,
+        "first": 1,
+        "last": 3,
+        "phases": {"wait": 1.0, "device": 0.5},
+    }
     odd = {
-        **window, "first": 4, "last": 6, "phases": {"wait": {}, "forward": 1.0}, "cpu_s": "2", "cpu_wait_s": None,
-        "host": 5, "workers": {"kind": "thread", "count": 2, "seconds": {"read": True}, "reads": []}, "shared": 7,
-    }  # fmt: skip
+        **window,
+        "first": 4,
+        "last": 6,
+        "phases": {"wait": {}, "forward": 1.0},
+        "cpu_s": "2",
+        "cpu_wait_s": None,
+        "host": 5,
+        "workers": {"kind": "thread", "count": 2, "seconds": {"read": True}, "reads": []},
+        "shared": 7,
+    }
     lines = [
         {"begin": 1, "rank": 0, "ts": "today", "host": "here", "world_size": None, "cores": 1e300},
-        window, odd, {**window, "ts": None}, {**window, "rank": "0"}, {**window, "last": float("inf")}, [], 3,
-    ]  # fmt: skip
+        window,
+        odd,
+        {**window, "ts": None},
+        {**window, "rank": "0"},
+        {**window, "last": float("inf")},
+        [],
+        3,
+    ]
     file_of(tmp_path, 0).parent.mkdir()
-    file_of(tmp_path, 0).write_text("[" * 100_000 + "\n" + "".join(json.dumps(line) + "\n" for line in lines))
+    file_of(tmp_path, 0).write_text(
+        "[" * 100_000 + "\n" + "".join(json.dumps(line) + "\n" for line in lines)
+    )
     (found,) = read_spans(tmp_path)
     assert found.begins == ({"begin": 1, "rank": 0, "host": "here"},)
     workers = {"kind": "thread", "count": 2, "seconds": {}}
-    rest = {"rank": 0, "ts": 5.0, "seconds": 1.0, "first": 4, "last": 6, "phases": {"forward": 1.0}, "workers": workers}
+    rest = {
+        "rank": 0,
+        "ts": 5.0,
+        "seconds": 1.0,
+        "first": 4,
+        "last": 6,
+        "phases": {"forward": 1.0},
+        "workers": workers,
+    }
     assert found.windows == (window, rest)
 
 
 def tally(folder: Path, workers: int, kind: str, **kw: Any) -> Any:
-    data = Data(layout="folders", root=str(folder), classes=tuple("abc"), crop=(32, 32), check="off", **kw)
+    data = Data(
+        layout="folders", root=str(folder), classes=tuple("abc"), crop=(32, 32), check="off", **kw
+    )
     with WorkerPool(workers, kind) as pool:
-        with TrainLoader(open_dataset(data, "train"), data, seed=1, batch_size=2, last_step=3, pool=pool) as loader:
+        with TrainLoader(
+            open_dataset(data, "train"), data, seed=1, batch_size=2, last_step=3, pool=pool
+        ) as loader:
             assert len(list(loader)) == 3
             assert loader.queue()[0] == 3
             assert 0 <= loader.queue()[1] <= 12
@@ -360,7 +413,8 @@ def test_a_slow_part_shows_in_its_stage(
     monkeypatch.setattr(owner, name, slow)
     cost = tally(pictures, 1, "thread").cost._asdict()
     assert len(calls) >= 6
-    assert cost[stage] >= 0.9 * 0.05 * len(calls)  # the clocks of a stage and of a sleep differ a little
+    # the clocks of a stage and of a sleep differ a little
+    assert cost[stage] >= 0.9 * 0.05 * len(calls)
     assert cost["cpu_s"] < 0.05 * len(calls)
 
 
@@ -411,7 +465,9 @@ def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_pat
 
 
 def test_a_wait_for_a_mapped_file_counts_as_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 16 s in the decoder: 4 s of computing, 2 s without a core; a page fault had to wait for the rest."""
+    """Of 16 s in the decoder: 4 s of computing, 2 s without a core; a page fault had to wait for
+    the rest.
+    """
     now, cpu, faults, late = Time(), Time(), [0], [0.0]
     monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=now, thread_time=cpu))
     monkeypatch.setattr(stages, "major_faults", lambda: faults[0])
@@ -421,7 +477,12 @@ def test_a_wait_for_a_mapped_file_counts_as_reading(monkeypatch: pytest.MonkeyPa
         stages.begin()
         stages.took(1000)
         with stages.DECODE:
-            now.at, cpu.at, late[0], faults[0] = now.at + 16, cpu.at + 4, late[0] + 2, faults[0] + waits
+            now.at, cpu.at, late[0], faults[0] = (
+                now.at + 16,
+                cpu.at + 4,
+                late[0] + 2,
+                faults[0] + waits,
+            )
         found.append(stages.end())
     assert found[0][:4] == (0, 16, 0, 0)
     assert found[1][:4] == (10, 6, 0, 0)

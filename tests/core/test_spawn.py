@@ -1,4 +1,6 @@
-"""Tests of the number of ranks that one command starts: one per GPU, or one per core without GPUs."""
+"""Tests of the number of ranks that one command starts: one per GPU, or one per core without
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from segtrain.parallel.spawn import ranks_here, visible_gpus
 
 def host(folder: Path, gpus: int, slices: int = 0) -> Path:
     (folder / "dev").mkdir()
-    for name in ("nvidiactl", "nvidia-uvm", "nvidia-modeset", *(f"nvidia{number}" for number in range(gpus))):
+    for name in (
+        "nvidiactl",
+        "nvidia-uvm",
+        "nvidia-modeset",
+        *(f"nvidia{number}" for number in range(gpus)),
+    ):
         (folder / "dev" / name).touch()
     for number in range(slices):
         (folder / f"proc/driver/nvidia/capabilities/gpu0/mig/gi{number}").mkdir(parents=True)
@@ -33,11 +40,21 @@ def host(folder: Path, gpus: int, slices: int = 0) -> Path:
 @pytest.mark.parametrize(
     ("listed", "count"),
     [
-        (None, 8), ("0,1,2", 3), ("7", 1), ("", 0), ("-1", 0), ("2, 3", 2), ("1,9,2", 1), ("GPU-8932f937,GPU-1", 2),
-        ("MIG-4f1a", 1), ("none", 0),
+        (None, 8),
+        ("0,1,2", 3),
+        ("7", 1),
+        ("", 0),
+        ("-1", 0),
+        ("2, 3", 2),
+        ("1,9,2", 1),
+        ("GPU-8932f937,GPU-1", 2),
+        ("MIG-4f1a", 1),
+        ("none", 0),
     ],
-)  # fmt: skip
-def test_gpus_are_counted_as_cuda_would_show_them(tmp_path: Path, listed: str | None, count: int) -> None:
+)
+def test_gpus_are_counted_as_cuda_would_show_them(
+    tmp_path: Path, listed: str | None, count: int
+) -> None:
     environ = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
     assert visible_gpus(environ, host(tmp_path, 8)) == count
 
@@ -52,16 +69,20 @@ def test_slices_and_hosts_without_gpus(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "count"),
     [
-        ({}, 4), ({"HIP_VISIBLE_DEVICES": "0,2"}, 2), ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"}, 1),
-        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, 0), ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
+        ({}, 4),
+        ({"HIP_VISIBLE_DEVICES": "0,2"}, 2),
+        ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"}, 1),
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
     ],
-)  # fmt: skip
+)
 def test_amd_gpus_count_if_torch_is_built_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], count: int
 ) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kfd").touch()
-    for number, gpu_id in enumerate(("0", "0", "4711", "4712", "4713", "4714")):  # two CPUs, four GPUs
+    # two CPUs, four GPUs
+    for number, gpu_id in enumerate(("0", "0", "4711", "4712", "4713", "4714")):
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
         (node / "gpu_id").write_text(f"{gpu_id}\n")
@@ -78,7 +99,11 @@ def test_amd_gpus_count_if_torch_is_built_for_them(
 
 
 def test_wsl_and_jetson_have_one_gpu(tmp_path: Path) -> None:
-    for files in (("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"), ("dev/nvhost-gpu",), ("dev/nvgpu/igpu0",)):
+    for files in (
+        ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"),
+        ("dev/nvhost-gpu",),
+        ("dev/nvgpu/igpu0",),
+    ):
         root = tmp_path / files[0].replace("/", "-")
         for name in files:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +118,12 @@ def test_wsl_and_jetson_have_one_gpu(tmp_path: Path) -> None:
         (8, {"train": {"batch_size": 16}}, 8, ""),
         (8, {"train": {"batch_size": 8}}, 4, "4 of 8 GPUs are used"),  # two images each
         (8, {"train": {"batch_size": 8}, "parallel": {"sync_bn": True}}, 8, ""),
-        (8, {"train": {"batch_size": 6}, "parallel": {"sync_bn": True}}, 6, "with 1 or more on each"),
+        (
+            8,
+            {"train": {"batch_size": 6}, "parallel": {"sync_bn": True}},
+            6,
+            "with 1 or more on each",
+        ),
         (8, {"train": {"batch_size": 1}}, 1, "1 of 8 GPUs is used"),
         (3, {"train": {"batch_size": 16}}, 2, "2 of 3 GPUs are used"),
         (8, {"train": {"batch_size": 16}, "parallel": {"procs": 2}}, 2, ""),
@@ -143,7 +173,10 @@ def test_a_rank_that_a_signal_killed_is_named(
 
     with pytest.raises(ConnectionError):
         lose_a_rank()
-    assert capsys.readouterr().err == "error: rank 2 was killed by SIGKILL, perhaps for lack of memory\n"
+    assert (
+        capsys.readouterr().err
+        == "error: rank 2 was killed by SIGKILL, perhaps for lack of memory\n"
+    )
 
 
 def test_a_rank_that_crashes_ends_the_others_also_after_one_that_was_stopped(
@@ -162,10 +195,17 @@ def test_a_rank_that_crashes_ends_the_others_also_after_one_that_was_stopped(
     for code, expected in ((1, 1), (2, 2), (-signal.SIGTERM, 1)):
         killed.clear()
         with pytest.raises(SystemExit) as ended:
-            spawn._watch([child(1, EXIT_RESUMABLE), child(2, code)], threading.Event(), threading.Event(), False)
+            spawn._watch(
+                [child(1, EXIT_RESUMABLE), child(2, code)],
+                threading.Event(),
+                threading.Event(),
+                False,
+            )
         assert (killed, ended.value.code) == ([1, 2], expected)
         assert f"rank 2 ended with exit code {code}" in capsys.readouterr().err
-    spawn._watch([child(1, EXIT_RESUMABLE), child(2, 0)], threading.Event(), threading.Event(), False)
+    spawn._watch(
+        [child(1, EXIT_RESUMABLE), child(2, 0)], threading.Event(), threading.Event(), False
+    )
     assert killed == [1, 2]
 
 
@@ -181,7 +221,9 @@ def test_a_python_that_goes_on_is_not_ended_by_a_rank_that_fails() -> None:
     spawn._watch([crashed], threading.Event(), over, False)  # rank 0 has left: its process goes on
 
 
-def test_rank_0_may_finish_its_upload_after_another_rank_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_may_finish_its_upload_after_another_rank_has_crashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [0.0]
 
     def sleep(seconds: float) -> None:

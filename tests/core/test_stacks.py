@@ -1,4 +1,6 @@
-"""Tests that a hot function is found in the stacks of ranks, threads, and workers, and shown in the report."""
+"""Tests that a hot function is found in the stacks of ranks, threads, and workers, and shown in the
+report.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def waiting() -> Iterator[threading.Thread]:
     until.acquire()
     thread = threading.Thread(target=planted_wait, args=(until,), name="planted;thread")
     thread.start()
-    while "planted_wait" not in str(stacks.stack(stacks.sys._current_frames().get(thread.ident or 0), {})):
+    while "planted_wait" not in str(
+        stacks.stack(stacks.sys._current_frames().get(thread.ident or 0), {})
+    ):
         time.sleep(0.001)
     yield thread
     until.release()
@@ -61,7 +65,9 @@ def waiting() -> Iterator[threading.Thread]:
 
 
 def test_a_thread_that_stands_still_has_all_the_time(waiting: threading.Thread) -> None:
-    """Each sample counts for the time since the one before: the sum is the time of the sampling, however late samples come."""
+    """Each sample counts for the time since the one before: the sum is the time of the sampling,
+    however late samples come.
+    """
     found, count, seconds = stacks.sample(0.2, 200, threading.Event())
     assert count > 0
     mine = {frames: s for frames, s in found.items() if frames[0] == "planted;thread"}
@@ -70,7 +76,8 @@ def test_a_thread_that_stands_still_has_all_the_time(waiting: threading.Thread) 
     line = planted_wait.__code__.co_firstlineno
     assert frames[-1] == f"planted_wait (./core/test_stacks.py:{line})"
     assert frames[-2].startswith(("Thread.run (threading.py:", "run (threading.py:"))
-    assert not any(threading.current_thread().name == names[0] for names in found)  # not the one that looks
+    # not the one that looks
+    assert not any(threading.current_thread().name == names[0] for names in found)
 
 
 def test_collapsed_files_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -89,17 +96,25 @@ def test_collapsed_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert len(text.splitlines()) == 2  # below half a millisecond: nothing
     loop, odd = sorted(flame.read(tmp_path), key=lambda one: -one.seconds)
     assert (loop.thread, loop.frames, loop.seconds) == (
-        "MainThread", ("run (segtrain/training/loop.py:93)", "f (a.py:1)"), 1.5
-    )  # fmt: skip
+        "MainThread",
+        ("run (segtrain/training/loop.py:93)", "f (a.py:1)"),
+        1.5,
+    )
     assert (odd.thread, odd.frames) == ("odd:name ", (f"{HOSTILE}: g (b.py:2)",))
     assert json.loads((tmp_path / "stacks/rank-00000.json").read_text()) == {"asked": 1.0}
 
 
-def test_a_rank_samples_only_when_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_samples_only_when_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Any] = []
-    pool: Any = SimpleNamespace(sample_stacks=lambda run, name, order: asked.append((run, name, order.asked)) or 2)
+    pool: Any = SimpleNamespace(
+        sample_stacks=lambda run, name, order: asked.append((run, name, order.asked)) or 2
+    )
     reads: list[Path] = []
-    monkeypatch.setattr(on_demand, "read_order", lambda run: reads.append(run) or stacks.read_order(run))
+    monkeypatch.setattr(
+        on_demand, "read_order", lambda run: reads.append(run) or stacks.read_order(run)
+    )
     now = [100.0]
     monkeypatch.setattr(on_demand.time, "perf_counter", lambda: now[0])
     order(tmp_path, asked=1.0)  # of an earlier process
@@ -124,9 +139,17 @@ def test_a_rank_samples_only_when_it_is_asked(tmp_path: Path, monkeypatch: pytes
 def test_a_second_request_of_a_worker_ends_the_first(tmp_path: Path) -> None:
     worker = _Worker()
     for asked in (1.0, 2.0):
-        worker.handle(("stacks", str(tmp_path), "rank-00000-worker-00", stacks.StackRequest(asked, 600.0, 100.0)))
+        worker.handle(
+            (
+                "stacks",
+                str(tmp_path),
+                "rank-00000-worker-00",
+                stacks.StackRequest(asked, 600.0, 100.0),
+            )
+        )
     first = json.loads((tmp_path / "stacks/rank-00000-worker-00.json").read_text())
-    assert first["asked"] == 1.0  # it is written before the second begins, and cannot write over it later
+    # it is written before the second begins, and cannot write over it later
+    assert first["asked"] == 1.0
     worker.sampler.stop()
     assert json.loads((tmp_path / "stacks/rank-00000-worker-00.json").read_text())["asked"] == 2.0
 
@@ -139,7 +162,9 @@ def test_what_is_no_request_is_left_alone(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "hz", "key"), [(9999, 100, "--seconds"), (1, 0, "--hz")])
-def test_a_request_out_of_range_is_refused(tmp_path: Path, seconds: float, hz: float, key: str) -> None:
+def test_a_request_out_of_range_is_refused(
+    tmp_path: Path, seconds: float, hz: float, key: str
+) -> None:
     with refused("request-out-of-range", key=key):
         request.stacks(tmp_path, seconds, hz)
 
@@ -163,7 +188,9 @@ def test_every_rank_and_worker_process_answers_and_the_report_shows_the_hot_func
         time.sleep(0.1)
         files = list(run.glob("spans/*.jsonl"))
     words = ["profile", "stacks", str(run), "--seconds", "1"]
-    patient = "from segtrain.cli import main\nfrom segtrain.observe import trace\ntrace.LATE_S = 300.0\n"
+    patient = (
+        "from segtrain.cli import main\nfrom segtrain.observe import trace\ntrace.LATE_S = 300.0\n"
+    )
     asked = zygote.start(code=f"{patient}raise SystemExit(main({words!r}))")
     assert asked.wait() == 0, asked.output
     ranks[0].signal(15)
@@ -195,11 +222,21 @@ def planted(run: Path) -> Path:
             "backward (torch/x.py:1)",
         ): 6.0,
         ("MainThread", "main (segtrain/cli.py:1)", loop, "wait (threading.py:1)"): 4.0,
-        ("segtrain-data-0", "make (segtrain/data/sample.py:1)", f"{HOSTILE} (./mine/own.py:7)"): 9.0,
-        ("segtrain-data-0", "make (segtrain/data/sample.py:1)", "crop (segtrain/data/pixels/crop.py:1)"): 1.0,
+        (
+            "segtrain-data-0",
+            "make (segtrain/data/sample.py:1)",
+            f"{HOSTILE} (./mine/own.py:7)",
+        ): 9.0,
+        (
+            "segtrain-data-0",
+            "make (segtrain/data/sample.py:1)",
+            "crop (segtrain/data/pixels/crop.py:1)",
+        ): 1.0,
         ("watchdog", "wait (threading.py:1)"): 10.0,
     }
-    stacks.write(run / stacks.FOLDER, "rank-00000", found, {"asked": 1.0, "seconds": 10.0, "samples": 1000})
+    stacks.write(
+        run / stacks.FOLDER, "rank-00000", found, {"asked": 1.0, "seconds": 10.0, "samples": 1000}
+    )
     return run
 
 
@@ -207,8 +244,16 @@ def test_shares_colors_and_escaped_names(tmp_path: Path) -> None:
     html = flame.section(planted(tmp_path))
     assert "1,000 samples of 1 process in 10 s" in html
     assert "<img" not in html
-    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; (./mine/own.py:7): 90.0 %, 9.00 s" in html
-    for kind, name in (("user", "&lt;/script"), ("torch", "backward"), ("own", "gradients"), ("idle", "wait")):
+    assert (
+        "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; (./mine/own.py:7): 90.0 %, 9.00 s"
+        in html
+    )
+    for kind, name in (
+        ("user", "&lt;/script"),
+        ("torch", "backward"),
+        ("own", "gradients"),
+        ("idle", "wait"),
+    ):
         assert re.search(f'<i class="{kind}"[^>]*>{name}', html), name
     assert "Other threads" not in html  # the watchdog only waits
     for graph in html.split("<figure")[1:]:
@@ -222,7 +267,9 @@ def test_a_click_zooms_into_a_function(tmp_path: Path) -> None:
     if executable is None:
         pytest.skip("no browser here: apt-get install chromium, or set SEGTRAIN_BROWSER")
     path = tmp_path / "page.html"
-    path.write_text(page("t", [("stacks", "Python stacks", flame.section(planted(tmp_path)))], {}, ""))
+    path.write_text(
+        page("t", [("stacks", "Python stacks", flame.section(planted(tmp_path)))], {}, "")
+    )
     opened = browser.Browser(executable, tmp_path / "profile")
     try:
         opened.open(path)
@@ -230,7 +277,9 @@ def test_a_click_zooms_into_a_function(tmp_path: Path) -> None:
         assert opened.run(width) == "40%"
         opened.click("#stacks0 .flame i.idle")
         assert opened.run(width) == "100%"
-        assert opened.run("document.querySelector('#stacks0 .flame i.torch').classList.contains('off')")
+        assert opened.run(
+            "document.querySelector('#stacks0 .flame i.torch').classList.contains('off')"
+        )
         opened.click("#stacks0 .flame i:first-child")
         assert opened.run(width) == "40%"
         assert opened.errors == []

@@ -1,4 +1,6 @@
-"""Promise 1: the same global batch gives the same gradient on 1, 2 and 4 ranks and under accumulation."""
+"""Promise 1: the same global batch gives the same gradient on 1, 2 and 4 ranks and under
+accumulation.
+"""
 
 from __future__ import annotations
 
@@ -98,11 +100,18 @@ if cluster.rank == 0:
 """
 
 
-def gradients_on(run_ranks: Callable[..., list[str]], tmp_path: Path, world: int, **settings: Any) -> dict[str, Any]:
+def gradients_on(
+    run_ranks: Callable[..., list[str]], tmp_path: Path, world: int, **settings: Any
+) -> dict[str, Any]:
     out = tmp_path / f"gradients-{world}-{len(list(tmp_path.iterdir()))}.pt"
     settings = {"losses": LOSSES, "accumulate": [1], "out": str(out), **settings}
     standin = {"PYTHONPATH": str(Path(__file__).parents[2] / "launch/core/rehearse/standin")}
-    run_ranks(RANK, world, SETTINGS=json.dumps(settings), **(standin if settings.get("strategy") == "smddp" else {}))
+    run_ranks(
+        RANK,
+        world,
+        SETTINGS=json.dumps(settings),
+        **(standin if settings.get("strategy") == "smddp" else {}),
+    )
     return torch.load(out, weights_only=True)
 
 
@@ -127,17 +136,23 @@ def test_gradients_do_not_know_the_number_of_ranks(run_ranks, tmp_path) -> None:
 
 
 def test_thinned_pixels_average_to_all_pixels(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """Each corner of a stride of 2 is a quarter of the pixels: sums weighted by counts give back the whole gradient."""
+    """Each corner of a stride of 2 is a quarter of the pixels: sums weighted by counts give back
+    the whole gradient.
+    """
     whole = gradients_on(run_ranks, tmp_path, 1, losses=["ce"])["ce/1"][1]
     corners = {}
     for seed in range(40):
         draw = random.Random(seed)
         corners.setdefault((draw.randrange(2), draw.randrange(2)), seed)
     found = [
-        gradients_on(run_ranks, tmp_path, 1, losses=["ce"], stride=2, seed=seed)["ce/1"] for seed in corners.values()
+        gradients_on(run_ranks, tmp_path, 1, losses=["ce"], stride=2, seed=seed)["ce/1"]
+        for seed in corners.values()
     ]
     counts = [entry[3] for entry in found]
-    mean = [sum(n * entry[1][k] for n, entry in zip(counts, found)) / sum(counts) for k in range(len(whole))]
+    mean = [
+        sum(n * entry[1][k] for n, entry in zip(counts, found)) / sum(counts)
+        for k in range(len(whole))
+    ]
     assert len(found) == 4
     assert relative(mean, whole) < 1e-9
 
@@ -153,7 +168,9 @@ def test_with_synchronized_batch_norm_as_well(run_ranks, tmp_path) -> None:  # t
 
 def test_an_extra_forward_moves_no_running_statistics(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Dice under accumulation reads the logits twice; batch norm must see each micro-batch once."""
-    found = gradients_on(run_ranks, tmp_path, 1, losses=["ce", "dice"], accumulate=[2], sync_bn=True)
+    found = gradients_on(
+        run_ranks, tmp_path, 1, losses=["ce", "dice"], accumulate=[2], sync_bn=True
+    )
     for name, value in found["ce/2"][2].items():
         assert torch.equal(value, found["dice/2"][2][name]), name
 
@@ -211,7 +228,9 @@ def test_generators_are_seeded_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_is_kept_for_a_model_goes_with_it() -> None:
     model = build_model(Model(), 3)
     low, size = torch.randn(1, 3, 8, 8), (32, 32)
-    _, thinned = _thinned([Micro(torch.zeros(1, 3, 32, 32), torch.zeros(1, 32, 32))], model.upsample, 2, seed=0)
+    _, thinned = _thinned(
+        [Micro(torch.zeros(1, 3, 32, 32), torch.zeros(1, 32, 32))], model.upsample, 2, seed=0
+    )
     assert thinned(low, size).shape == (1, 3, 16, 16)
     gone = weakref.ref(model)
     del model, thinned
@@ -220,7 +239,9 @@ def test_what_is_kept_for_a_model_goes_with_it() -> None:
 
 
 def test_what_the_ranks_summed_outlives_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch 2.0's gloo would wait for the interpreter to free such a tensor, while the interpreter waits for gloo."""
+    """Torch 2.0's gloo would wait for the interpreter to free such a tensor, while the interpreter
+    waits for gloo.
+    """
     summed: list[weakref.ref[torch.Tensor]] = []
     monkeypatch.setattr(dist, "all_reduce", lambda value: summed.append(weakref.ref(value)))
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
@@ -241,6 +262,11 @@ def test_smddp_synchronizes_batch_norm_by_sums(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda module, **_: module)
     for name, kind in (("smddp", SyncBatchNorm2d), ("ddp", nn.SyncBatchNorm)):
         model = wrap(
-            nn.Sequential(nn.BatchNorm2d(2)), name, Parallel(sync_bn=True), torch.device("cuda", 0), 2, lambda m: m
+            nn.Sequential(nn.BatchNorm2d(2)),
+            name,
+            Parallel(sync_bn=True),
+            torch.device("cuda", 0),
+            2,
+            lambda m: m,
         )
         assert type(model[0]) is kind

@@ -1,4 +1,6 @@
-"""Tests of macOS, simulated on Linux (as_mac/sitecustomize.py), and of what is refused on Windows."""
+"""Tests of macOS, simulated on Linux (as_mac/sitecustomize.py), and of what is refused on
+Windows.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,14 @@ print(json.dumps([memory_free(), memory_limit()[0], [(line.name, line.cure) for 
 
 def on_a_mac(folder: Path, *words: str) -> str:
     # The loopback interface has another name on a real Mac.
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests/as_mac'}:{ROOT}", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=environ, capture_output=True, text=True)
+    environ = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'tests/as_mac'}:{ROOT}",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environ, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -40,11 +48,27 @@ def on_a_mac(folder: Path, *words: str) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="this simulates a Mac on Linux")
 def test_a_mac_trains_with_ranks_and_processes_and_reads_its_run(tmp_path: Path) -> None:
     on_a_mac(
-        tmp_path, "-m", "segtrain", "train", "data.scenes=8", "data.scene_size=[32,64]", "data.crop=[32,64]",
-        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1], aux: false}", "train.batch_size=4",
-        "train.duration=2st", "eval.every=2st", "checkpoint.every=2st", "log.every=1", "log.tensorboard=false",
-        "log.pictures=0", "parallel.procs=2", "data.worker_kind=process", "data.workers=1", "data.cache=off", "out=run",
-    )  # fmt: skip
+        tmp_path,
+        "-m",
+        "segtrain",
+        "train",
+        "data.scenes=8",
+        "data.scene_size=[32,64]",
+        "data.crop=[32,64]",
+        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1], aux: false}",
+        "train.batch_size=4",
+        "train.duration=2st",
+        "eval.every=2st",
+        "checkpoint.every=2st",
+        "log.every=1",
+        "log.tensorboard=false",
+        "log.pictures=0",
+        "parallel.procs=2",
+        "data.worker_kind=process",
+        "data.workers=1",
+        "data.cache=off",
+        "out=run",
+    )
     assert '"world_size": 2' in (tmp_path / "run/journal.jsonl").read_text()
     assert "done" in on_a_mac(tmp_path, "-m", "segtrain", "runs", ".")
     free, limit, lines = json.loads(on_a_mac(tmp_path, "-c", FACTS))
@@ -66,8 +90,12 @@ def test_windows_is_refused_in_one_line(
     assert "WSL" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("system", "word"), [("linux", "apt-get"), ("darwin", "brew"), ("win32", "not built")])
-def test_the_cure_for_a_missing_decoder_is_the_systems(monkeypatch: pytest.MonkeyPatch, system: str, word: str) -> None:
+@pytest.mark.parametrize(
+    ("system", "word"), [("linux", "apt-get"), ("darwin", "brew"), ("win32", "not built")]
+)
+def test_the_cure_for_a_missing_decoder_is_the_systems(
+    monkeypatch: pytest.MonkeyPatch, system: str, word: str
+) -> None:
     monkeypatch.setattr(native.sys, "platform", system)
     _, reason = native._load(f"/nowhere/{system}.so")
     assert word in reason

@@ -1,4 +1,6 @@
-"""Windows, scales and mirror images: every pixel covered, weights exact, labels never mixed, memory of one tile."""
+"""Windows, scales and mirror images: every pixel covered, weights exact, labels never mixed, memory
+of one tile.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,14 @@ def test_scores_are_the_plain_mean_over_the_windows_that_see_a_pixel() -> None:
     images = picture(23, 31)
 
     def contextual(crop: torch.Tensor) -> torch.Tensor:
-        return pointwise(crop) + crop.mean((1, 2, 3), keepdim=True) * torch.arange(4.0).view(1, 4, 1, 1)
+        return pointwise(crop) + crop.mean((1, 2, 3), keepdim=True) * torch.arange(4.0).view(
+            1, 4, 1, 1
+        )
 
-    expected, count = torch.zeros(1, 4, 23, 31, dtype=torch.float64), torch.zeros(1, 1, 23, 31, dtype=torch.float64)
+    expected, count = (
+        torch.zeros(1, 4, 23, 31, dtype=torch.float64),
+        torch.zeros(1, 1, 23, 31, dtype=torch.float64),
+    )
     for top in (0, 5, 10, 13):
         for left in (0, 6, 12, 18, 19):
             window = (..., slice(top, top + 10), slice(left, left + 12))
@@ -85,7 +92,9 @@ def test_flip_and_scales_average_probabilities() -> None:
 
     logits = sided(images).softmax(1)
     flipped = sided(images.flip(-1)).softmax(1).flip(-1)
-    torch.testing.assert_close(tiles.predict_scores(sided, images, View(flip=True)), (logits + flipped) / 2)
+    torch.testing.assert_close(
+        tiles.predict_scores(sided, images, View(flip=True)), (logits + flipped) / 2
+    )
 
     def at(scale: float) -> torch.Tensor:
         part = sided(tiles.resize(images, (round(16 * scale), round(24 * scale)))).softmax(1)
@@ -108,7 +117,9 @@ def test_one_window_at_a_time_and_strips_of_one_tile_height() -> None:
     assert set(seen) == {(1, 3, 16, 20)}
     assert max(piece.shape[2] for _, piece in pieces) <= 16
     assert [top for top, _ in pieces] == tiles.starts(100, 16, 0.5)
-    torch.testing.assert_close(torch.cat([p for _, p in pieces], 2), pointwise(images).softmax(1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        torch.cat([p for _, p in pieces], 2), pointwise(images).softmax(1), rtol=1e-6, atol=1e-6
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -126,5 +137,7 @@ def test_nearest_takes_the_label_under_the_pixel_center(
 def test_ids_at_another_size_come_from_resized_scores() -> None:
     images = picture(12, 20)
     ids = tiles.predict_ids(pointwise, images, size=(24, 10))
-    scores = torch.nn.functional.interpolate(pointwise(images), (24, 10), mode="bilinear", align_corners=False)
+    scores = torch.nn.functional.interpolate(
+        pointwise(images), (24, 10), mode="bilinear", align_corners=False
+    )
     assert torch.equal(ids.long(), scores.max(1)[1])

@@ -1,4 +1,6 @@
-"""Tests that a trace has the steps, the workers' samples, and torch's operators on one time line."""
+"""Tests that a trace has the steps, the workers' samples, and torch's operators on one time
+line.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def drive(tracer: Tracer, clock: Clock, tally: StageTotals, steps: range) -> Non
 
 
 def slices(file: Path, name: str) -> list[dict[str, Any]]:
-    return [e for e in json.loads(file.read_text())["traceEvents"] if e.get("name") == name and e["ph"] == "X"]
+    return [
+        e
+        for e in json.loads(file.read_text())["traceEvents"]
+        if e.get("name") == name and e["ph"] == "X"
+    ]
 
 
 def test_a_trace_has_the_steps_that_were_asked_for_on_one_time_line(tmp_path: Path) -> None:
@@ -57,16 +63,30 @@ def test_a_trace_has_the_steps_that_were_asked_for_on_one_time_line(tmp_path: Pa
     assert sorted((tmp_path / "traces").glob("rank*")) == sorted([file, alone])
     forward, samples = slices(file, "forward"), slices(file, "sample")
     assert len(forward) == len(samples) == 2
-    assert samples[0]["args"] == {"read_ms": 4.123, "decode_ms": 6.0, "augment_ms": 0.0, "assemble_ms": 0.0}
+    assert samples[0]["args"] == {
+        "read_ms": 4.123,
+        "decode_ms": 6.0,
+        "augment_ms": 0.0,
+        "assemble_ms": 0.0,
+    }
     assert [s["tid"] for s in samples] == [2, 2]
     assert not slices(alone, "forward")
-    marked = [e["name"] for e in json.loads(alone.read_text())["traceEvents"] if "ProfilerStep" in e.get("name", "")]
+    marked = [
+        e["name"]
+        for e in json.loads(alone.read_text())["traceEvents"]
+        if "ProfilerStep" in e.get("name", "")
+    ]
     assert marked == ["ProfilerStep#4", "ProfilerStep#5"]
     products = slices(file, "aten::mm")
     assert len(products) == 2
     for product, loop, sample in zip(products, forward, samples):
         for inner in (product, sample):
-            assert loop["ts"] - 500 <= inner["ts"] <= inner["ts"] + inner["dur"] <= loop["ts"] + loop["dur"] + 500
+            assert (
+                loop["ts"] - 500
+                <= inner["ts"]
+                <= inner["ts"] + inner["dur"]
+                <= loop["ts"] + loop["dur"] + 500
+            )
     assert clock._recent.maxlen == 200
     assert tally.trace is None
 
@@ -110,10 +130,18 @@ def test_every_rank_of_a_run_answers(tmp_path: Path, zygote: Any) -> None:
     run = tmp_path / "run"
     with refused("no-spans", file=str(run)):
         trace.trace(run, 5)
-    settings = [*TINY.split(), f"out={run}", "train.duration=100000st", "eval.every=100000st", "log.profile_ms=0"]
+    settings = [
+        *TINY.split(),
+        f"out={run}",
+        "train.duration=100000st",
+        "eval.every=100000st",
+        "log.profile_ms=0",
+    ]
     ranks = zygote.start_ranks(2, "train", *settings)
     until = time.monotonic() + 240
-    while time.monotonic() < until and any(not file.read_bytes().count(b'"phases"') for file in _files(run)):
+    while time.monotonic() < until and any(
+        not file.read_bytes().count(b'"phases"') for file in _files(run)
+    ):
         time.sleep(0.1)
     asked = zygote.start("profile", "trace", run, "--steps", "3")
     assert asked.wait() == 0, asked.output
@@ -123,7 +151,11 @@ def test_every_rank_of_a_run_answers(tmp_path: Path, zygote: Any) -> None:
     assert [path.name[:10] for path in found] == ["rank-00000", "rank-00001"]
     assert all(str(path) in asked.output for path in found)
     for path in found:
-        assert [len(slices(path, phase)) for phase in ("forward", "backward", "update")] == [3, 3, 3]
+        assert [len(slices(path, phase)) for phase in ("forward", "backward", "update")] == [
+            3,
+            3,
+            3,
+        ]
         assert len(slices(path, "sample")) > 3
     assert len({path.name[10:] for path in found}) == 1  # the same steps
     with refused("run-ended", file=str(run)):

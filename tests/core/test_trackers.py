@@ -1,4 +1,6 @@
-"""Tests that trackers get the metrics, and that a missing or broken tracker does not stop the run."""
+"""Tests that trackers get the metrics, and that a missing or broken tracker does not stop the
+run.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def opened(
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else real(name, *rest))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == package else real(name, *rest),
+    )
 
 
 def test_tensorboard_gets_scalars_and_images(tmp_path: Path) -> None:
@@ -52,7 +58,8 @@ def test_tensorboard_gets_scalars_and_images(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     trackers = opened(Log(), tmp_path)  # type: ignore[call-arg]
-    assert not (tmp_path / "tensorboard").exists()  # nothing is opened before there is something to write
+    # nothing is opened before there is something to write
+    assert not (tmp_path / "tensorboard").exists()
     trackers.scalars({"train/loss": 1.5, "iou/bus": math.nan}, 10)
     trackers.scalars({"train/loss": 0.5}, 20)
     trackers.image("val", np.zeros((8, 12, 3), np.uint8), 20)
@@ -60,7 +67,10 @@ def test_tensorboard_gets_scalars_and_images(tmp_path: Path) -> None:
     trackers.close("done")
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(10, 1.5), (20, 0.5)]
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
+        (10, 1.5),
+        (20, 0.5),
+    ]
     assert events.Tags()["scalars"] == ["train/loss"]
     (image,) = events.Images("val")
     assert (image.width, image.height, image.step) == (12, 8, 20)
@@ -83,7 +93,9 @@ def test_a_resumed_run_hides_what_is_done_again(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.0), (2, 0.5)]
 
 
-def test_tensorboard_that_is_absent_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_that_is_absent_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hide(monkeypatch, "tensorboard")
     said: list[str] = []
     trackers = opened(Log(), tmp_path, say=said.append)  # type: ignore[call-arg]
@@ -94,7 +106,9 @@ def test_tensorboard_that_is_absent_is_said_once(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_a_tracker_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_tracker_that_is_absent_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     hide(monkeypatch, name)
     log = OFF.model_copy(update={name: "http://127.0.0.1:5000"})
     with refused("missing-package", package=name):
@@ -103,9 +117,14 @@ def test_a_tracker_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: p
 
 
 def stand_in(
-    monkeypatch: pytest.MonkeyPatch, calls: list[Any], fails: bool = False, params: dict[str, str] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Any],
+    fails: bool = False,
+    params: dict[str, str] | None = None,
 ) -> None:
-    """A module with the calls of MLflow that are used, and its rules for names. ``params``: those of the MLflow run."""
+    """A module with the calls of MLflow that are used, and its rules for names. ``params``: those
+    of the MLflow run.
+    """
     module = types.ModuleType("mlflow")
 
     def record(name: str) -> Any:
@@ -113,13 +132,19 @@ def stand_in(
             if fails and name == "start_run":
                 raise RuntimeError("connection\nrefused")
             for key in positional[0] if name in ("log_metrics", "log_params") else ():
-                if not re.fullmatch(r"[/\w.\- ]+", key) or posixpath.normpath(key) != key or key[0] in "./":
+                if (
+                    not re.fullmatch(r"[/\w.\- ]+", key)
+                    or posixpath.normpath(key) != key
+                    or key[0] in "./"
+                ):
                     error = ValueError(f"invalid name {key!r}")
                     error.error_code = "INVALID_PARAMETER_VALUE"  # type: ignore[attr-defined]
                     raise error
             calls.append((name, positional, named))
             run_id = positional[0] if name == "start_run" and positional[0] else "new"
-            return SimpleNamespace(info=SimpleNamespace(run_id=run_id), data=SimpleNamespace(params=params or {}))
+            return SimpleNamespace(
+                info=SimpleNamespace(run_id=run_id), data=SimpleNamespace(params=params or {})
+            )
 
         return call
 
@@ -152,10 +177,15 @@ def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.Mon
     params = [call[1][0] for call in calls if call[0] == "log_params"]
     assert [len(part) for part in params] == [100, 51]  # an MLflow server takes 100 in one call
     assert params[0]["optim.lr"] == "0.1"
-    assert calls[5:] == [("log_metrics", ({"loss": 0.5},), {"step": 3}), ("end_run", ("KILLED",), {})]
+    assert calls[5:] == [
+        ("log_metrics", ({"loss": 0.5},), {"step": 3}),
+        ("end_run", ("KILLED",), {}),
+    ]
 
 
-def test_names_that_mlflow_refuses_arrive_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_mlflow_refuses_arrive_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[Any] = []
     stand_in(monkeypatch, calls)
     odd = ["a(b", "a[b", "x/../y", "/x", "..", "a\\b", "n" * 300, "plain/name-1_2.3 4"]
@@ -168,7 +198,9 @@ def test_names_that_mlflow_refuses_arrive_apart(tmp_path: Path, monkeypatch: pyt
     assert max(map(len, sent)) <= 250
 
 
-def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, calls = OFF.model_copy(update={"mlflow": "uri"}), list[Any]()
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     for params, config in ((None, {"seed": 1}), ({"seed": "1"}, {"seed": 2, "more": 3})):
@@ -176,13 +208,18 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(tmp_path: Path, monkeyp
         opened(log, tmp_path, config=config).close("stopped")
     assert [call[1][0] for call in calls if call[0] == "start_run"] == [None, "new"]
     assert [call[1] for call in calls if call[0] == "set_experiment"] == [("mine",)]
-    assert [call[1][0] for call in calls if call[0] == "log_params"] == [{"seed": "1"}, {"more": "3"}]
+    assert [call[1][0] for call in calls if call[0] == "log_params"] == [
+        {"seed": "1"},
+        {"more": "3"},
+    ]
     monkeypatch.setenv("MLFLOW_RUN_ID", "given")
     opened(log, tmp_path).close("done")
     assert [call[1][0] for call in calls if call[0] == "start_run"][-1] == "given"
 
 
-def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_that_cannot_be_reached_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_in(monkeypatch, [], fails=True)
     with refused("tracker-not-reached", key="log.mlflow", value="uri") as caught:
         opened(OFF.model_copy(update={"mlflow": "uri"}), tmp_path)
@@ -190,7 +227,9 @@ def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: 
 
 
 class FakeWandB(types.ModuleType):
-    """The calls of W&B that are used. ``fails``: what init raises; it sees whether there is a terminal to ask at."""
+    """The calls of W&B that are used. ``fails``: what init raises; it sees whether there is a
+    terminal to ask at.
+    """
 
     def __init__(self, fails: str = "") -> None:
         super().__init__("wandb")
@@ -232,7 +271,13 @@ def test_wandb_gets_numbers_images_text_and_the_end(tmp_path: Path, fake_wandb: 
     trackers.image("val", np.zeros((8, 12, 3), np.uint8), 3)
     trackers.close("stopped")
     (init,) = fake_wandb.inits
-    expected = {"project": "streets", "name": "street", "tags": ["1a2b3c4d"], "config": settings, "resume": "allow"}
+    expected = {
+        "project": "streets",
+        "name": "street",
+        "tags": ["1a2b3c4d"],
+        "config": settings,
+        "resume": "allow",
+    }
     assert init.items() >= {**expected, "dir": str(tmp_path)}.items()
     assert init["settings"]["finish_timeout"] > 0  # the end of a run waits for no network for ever
     assert fake_wandb.calls == [
@@ -273,21 +318,30 @@ def test_wandb_that_has_no_key_is_one_line_and_asks_nobody(
     assert sys.stdin is terminal
 
 
-def test_the_real_wandb_keeps_a_run_for_later_when_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_wandb_keeps_a_run_for_later_when_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_MODE", "offline")
     for resume_step in (None, 10):
         trackers = opened(
-            WANDB, tmp_path, hash="1a2b", config={"a": {"b": 7}}, resume_step=resume_step, say=pytest.fail
+            WANDB,
+            tmp_path,
+            hash="1a2b",
+            config={"a": {"b": 7}},
+            resume_step=resume_step,
+            say=pytest.fail,
         )
         trackers.text("config", "a: 1")
         trackers.scalars({"train/loss": 1.5}, 10)
         trackers.image("val", np.zeros((8, 12, 3), np.uint8), 20)
         trackers.close("done")
     run_id = (tmp_path / "wandb/run-id").read_text().strip()
-    assert {path.stem for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")} == {f"run-{run_id}"}
+    assert {path.stem for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")} == {
+        f"run-{run_id}"
+    }
     assert list(tmp_path.glob("wandb/offline-run-*/files/media/images/val*.png"))
 
 
@@ -327,7 +381,9 @@ def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(tmp_path
     row = TrackerKind("wandb", package="json", extra="wandb", make=make)
     broken = TrackerKind("mlflow", package="json", extra="mlflow", make=Broken)
     log = OFF.model_copy(update={"wandb": "streets", "mlflow": "uri"})
-    trackers = opened(log, tmp_path, kinds=[broken, row], name="street", resume_step=4, say=said.append)
+    trackers = opened(
+        log, tmp_path, kinds=[broken, row], name="street", resume_step=4, say=said.append
+    )
     for step in (5, 6):
         trackers.scalars({"loss": 0.5}, step)
     trackers.close("done")

@@ -39,12 +39,15 @@ def test_a_run_leaves_everything_behind(whole: Path) -> None:
     assert events[-1]["cpu_s"] > 0
     assert load_config(whole / "config.yaml").hash == load_config(None, SMALL).hash
     assert json.loads((whole / "best.json").read_text())["step"] == 12
-    assert [p.name for p in checkpoint.checkpoints(whole)] == [f"step-{n:08d}.pt" for n in (6, 9, 12)]
+    assert [p.name for p in checkpoint.checkpoints(whole)] == [
+        f"step-{n:08d}.pt" for n in (6, 9, 12)
+    ]
     assert final(whole)["state"]["step"] == 12
 
 
 def test_started_again_it_says_that_it_is_finished(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
-    again = Path(shutil.copytree(whole, tmp_path / "again"))  # what it adds to the journal is not for other tests
+    # what it adds to the journal is not for other tests
+    again = Path(shutil.copytree(whole, tmp_path / "again"))
     (again / ".best.json.4711.part").touch()  # as a kill leaves it
     process = zygote.start(*command(again))
     assert process.wait() == 0
@@ -74,7 +77,9 @@ def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(
 
 def test_all_ranks_stop_at_the_same_step_when_one_is_told(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "run"
-    ranks = zygote.start_ranks(2, *command(out, "train.duration=400st", "eval.every=400st", "checkpoint.every=400st"))
+    ranks = zygote.start_ranks(
+        2, *command(out, "train.duration=400st", "eval.every=400st", "checkpoint.every=400st")
+    )
     until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
     ranks[1].signal(signal.SIGTERM)
     assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * 2, ranks[0].output
@@ -82,7 +87,9 @@ def test_all_ranks_stop_at_the_same_step_when_one_is_told(zygote, tmp_path: Path
 
 
 def test_killed_at_random_moments_it_consumes_the_same(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
-    """20 kills on one process, workers changing: same samples and pixels, and the same final weights to the bit."""
+    """20 kills on one process, workers changing: same samples and pixels, and the same final
+    weights to the bit.
+    """
     draw, killed = random.Random(0), 0
     for trial in range(200):
         out = tmp_path / f"run{trial}"
@@ -113,17 +120,22 @@ def test_another_decoder_than_before_is_said(zygote, tmp_path: Path) -> None:  #
     (out / "checkpoints/step-00000012.pt").unlink()
     second = zygote.start(*command(out))
     assert second.wait() == 0, second.output
-    assert "came from the packages decoder, later ones come from the native decoder" in second.output
+    assert (
+        "came from the packages decoder, later ones come from the native decoder" in second.output
+    )
 
 
 def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
     draw, out = random.Random(1), tmp_path / "run"
     for world in (2, 1, 4, 2, 1):
         before = max(digests(out), default=0) if (out / "journal.jsonl").exists() else 0
-        ranks = zygote.start_ranks(world, *command(out, f"data.workers={draw.choice([0, 2])}", "parallel.sync_bn=true"))
+        ranks = zygote.start_ranks(
+            world, *command(out, f"data.workers={draw.choice([0, 2])}", "parallel.sync_bn=true")
+        )
         until(
             lambda before=before: (
-                (out / "journal.jsonl").exists() and max(digests(out), default=0) >= min(12, before + 2)
+                (out / "journal.jsonl").exists()
+                and max(digests(out), default=0) >= min(12, before + 2)
             )
         )
         for rank in ranks:
@@ -137,7 +149,13 @@ def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole:
 
 def test_ranks_train_the_same_model(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """With synchronized batch norm the weights agree with one process's but for rounding."""
-    settings = ("parallel.sync_bn=true", "train.duration=4st", "optim.name=sgd", "optim.lr=0.01", "optim.momentum=0.5")
+    settings = (
+        "parallel.sync_bn=true",
+        "train.duration=4st",
+        "optim.name=sgd",
+        "optim.lr=0.01",
+        "optim.momentum=0.5",
+    )
     outs = [tmp_path / "one", tmp_path / "many"]
     for out, world in zip(outs, (1, 4)):
         ranks = zygote.start_ranks(world, *command(out, *settings))
@@ -150,9 +168,14 @@ def test_ranks_train_the_same_model(zygote, tmp_path: Path) -> None:  # type: ig
 
 
 @pytest.mark.parametrize("optim", ["adamw", "sgd"])
-def test_fsdp_trains_and_its_checkpoint_fits_one_process(zygote, tmp_path: Path, optim: str) -> None:  # type: ignore[no-untyped-def]
+def test_fsdp_trains_and_its_checkpoint_fits_one_process(
+    zygote, tmp_path: Path, optim: str
+) -> None:  # type: ignore[no-untyped-def]
     """Fused kernels of some optimizers know no sharded parameters."""
-    if not hasattr(pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP"), "fully_shard"):
+    if not hasattr(
+        pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP"),
+        "fully_shard",
+    ):
         pytest.skip("this torch has no fully_shard (2.6)")
     out = tmp_path / "run"
     settings = ["train.duration=12st", f"optim.name={optim}"]
@@ -185,8 +208,24 @@ def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> 
                 "optim.schedule=cosine",
             ],
         ),
-        (1, ["train.precision=bf16", "optim.name=muon", "optim.warmup=25%", "train.channels_last=true"]),
-        (1, ["loss.terms=[ohem, dice, lovasz]", "loss.class_weights=auto", "train.accumulate=2", "loss.stride=2"]),
+        (
+            1,
+            [
+                "train.precision=bf16",
+                "optim.name=muon",
+                "optim.warmup=25%",
+                "train.channels_last=true",
+            ],
+        ),
+        (
+            1,
+            [
+                "loss.terms=[ohem, dice, lovasz]",
+                "loss.class_weights=auto",
+                "train.accumulate=2",
+                "loss.stride=2",
+            ],
+        ),
         (
             1,
             [
@@ -196,13 +235,32 @@ def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> 
                 "eval.tile=[24, 24]",
             ],
         ),
-        (1, ["model.arch=unet", "model.options={}", "optim.encoder_lr=0.1", "data.cache=ram", "eval.scales=[1, 0.5]"]),
+        (
+            1,
+            [
+                "model.arch=unet",
+                "model.options={}",
+                "optim.encoder_lr=0.1",
+                "data.cache=ram",
+                "eval.scales=[1, 0.5]",
+            ],
+        ),
         (2, ["parallel.compress=fp16", "parallel.static_graph=true", "parallel.bucket_view=false"]),
-        (2, ["parallel.broadcast_buffers=true", "train.batch_size=8", "train.accumulate=2", "loss.terms=[dice]"]),
+        (
+            2,
+            [
+                "parallel.broadcast_buffers=true",
+                "train.batch_size=8",
+                "train.accumulate=2",
+                "loss.terms=[dice]",
+            ],
+        ),
     ],
     ids=lambda value: None if isinstance(value, int) else value[0],
 )
-def test_settings_that_a_run_may_have(zygote, tmp_path: Path, world: int, settings: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_settings_that_a_run_may_have(
+    zygote, tmp_path: Path, world: int, settings: list[str]
+) -> None:  # type: ignore[no-untyped-def]
     """Each of them trains, scores, saves, and can be stopped and resumed."""
     out = tmp_path / "run"
     more = ["train.duration=4st", "checkpoint.every=2st", *settings]

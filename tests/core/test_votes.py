@@ -25,7 +25,9 @@ from segtrain.training.step import Votes
     ("device", "backend", "delay"),
     [("cpu", "gloo", 1), ("cpu", "", 1), ("cuda", "nccl", 2), ("cuda", "", 2), ("cuda", "gloo", 1)],
 )
-def test_the_delay_is_the_same_on_all_ranks_of_a_backend(device: str, backend: str, delay: int) -> None:
+def test_the_delay_is_the_same_on_all_ranks_of_a_backend(
+    device: str, backend: str, delay: int
+) -> None:
     """gloo may mix hosts with and without GPUs: they must read the sums of the same step."""
     assert Votes(SimpleNamespace(device=torch.device(device), backend=backend)).delay == delay
 
@@ -69,9 +71,13 @@ def test_an_error_of_one_rank_is_raised_by_all(failing: tuple[int, ...]) -> None
 
         def work() -> None:
             if rank in failing:
-                raise StoppedInOutage(f"no bucket on rank {rank}", code="stopped-in-outage", file=str(rank))
+                raise StoppedInOutage(
+                    f"no bucket on rank {rank}", code="stopped-in-outage", file=str(rank)
+                )
 
-        strategy = SimpleNamespace(rank=rank, world_size=world, device=torch.device("cpu"), reduce=reduce)
+        strategy = SimpleNamespace(
+            rank=rank, world_size=world, device=torch.device("cpu"), reduce=reduce
+        )
         try:
             on_every_rank(strategy, work)
         except SegtrainError as error:
@@ -81,8 +87,17 @@ def test_an_error_of_one_rank_is_raised_by_all(failing: tuple[int, ...]) -> None
     with ThreadPoolExecutor(world) as pool:
         said = list(pool.map(run, range(world)))
     host = socket.gethostname()
-    where = {(): "", (1,): f"rank 1 (host {host}): ", (1, 2): f"ranks 1, 2 (host {host}): ", (0, 1, 2): ""}[failing]
-    expected = (f"{where}no bucket on rank {failing[0]}", EXIT_RESUMABLE, str(failing[0])) if failing else None
+    where = {
+        (): "",
+        (1,): f"rank 1 (host {host}): ",
+        (1, 2): f"ranks 1, 2 (host {host}): ",
+        (0, 1, 2): "",
+    }[failing]
+    expected = (
+        (f"{where}no bucket on rank {failing[0]}", EXIT_RESUMABLE, str(failing[0]))
+        if failing
+        else None
+    )
     assert said == [expected] * world
 
 
@@ -92,7 +107,8 @@ def test_a_handler_that_python_did_not_install_is_no_error(monkeypatch: pytest.M
     def install(number: int, handler: object) -> None:
         installed.append(handler)
 
-    monkeypatch.setattr(state.signal, "signal", install)  # returns None, as for a handler of another language
+    # returns None, as for a handler of another language
+    monkeypatch.setattr(state.signal, "signal", install)
     with state.stop_signals():
         pass
     assert installed[3:] == [signal.SIG_DFL] * 3
@@ -100,9 +116,13 @@ def test_a_handler_that_python_did_not_install_is_no_error(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("root", ["gs://bkt/set", "/data/set"])
 def test_a_host_with_a_copy_of_the_bucket_calls_the_same_collectives(root: str) -> None:
-    """data.root may differ between hosts. Otherwise, the ranks would wait in different collectives."""
+    """data.root may differ between hosts. Otherwise, the ranks would wait in different
+    collectives.
+    """
     calls = list[str]()
-    strategy = SimpleNamespace(world_size=2, broadcast_object=lambda value: calls.append(value) or value)
+    strategy = SimpleNamespace(
+        world_size=2, broadcast_object=lambda value: calls.append(value) or value
+    )
     with sharing_listings(Data(layout="folders", root=root), strategy):
         assert len(calls) == 1
 
@@ -113,7 +133,9 @@ def test_a_wait_for_a_rank_without_samples_is_a_wait_for_data() -> None:
             rows[1] = int(1e9 * theirs)
             return rows
 
-        return _late(SimpleNamespace(world_size=2, rank=0, device=torch.device("cpu"), reduce=reduce), spans)  # type: ignore[arg-type]
+        return _late(
+            SimpleNamespace(world_size=2, rank=0, device=torch.device("cpu"), reduce=reduce), spans
+        )  # type: ignore[arg-type]
 
     assert late(3.0, wait=0.5, sync=4.0) == {"wait": 3.0, "sync": 1.5}
     assert late(3.0, wait=0.5, sync=2.0) == {"wait": 2.5, "sync": 0.0}

@@ -65,7 +65,11 @@ def test_what_is_read_as_pyyaml_reads_it(text: str) -> None:
 
 
 def test_a_value_may_equal_a_key() -> None:
-    assert load_yaml("{a: {b: a}, b: [a, {c: b}], c: b}") == {"a": {"b": "a"}, "b": ["a", {"c": "b"}], "c": "b"}
+    assert load_yaml("{a: {b: a}, b: [a, {c: b}], c: b}") == {
+        "a": {"b": "a"},
+        "b": ["a", {"c": "b"}],
+        "c": "b",
+    }
 
 
 TYPOS = {
@@ -95,7 +99,8 @@ def test_a_typo_on_the_command_line_is_refused_and_never_kept_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a:b", "C:\\data: 1", "{a: 'x:y'}", "{a: b:c}", "a: {b: }", "{'a:b': }", "- a:b\n", "{x:: }"]
+    "text",
+    ["a:b", "C:\\data: 1", "{a: 'x:y'}", "{a: b:c}", "a: {b: }", "{'a:b': }", "- a:b\n", "{x:: }"],
 )
 def test_a_colon_that_is_meant_stays(text: str) -> None:
     assert load_yaml(text) == yaml.safe_load(text)

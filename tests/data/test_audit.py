@@ -91,7 +91,12 @@ def test_training_is_refused_with_one_error(tmp_path):
     _, *lines, _ = str(caught.value).splitlines()
     assert len(lines) == 4  # one for each kind: 27 masks have unknown ids
     (unknown,) = [line for line in lines if "; 26 more like this: " in line]
-    assert [name in unknown for name in ("n02.png", "n04.png", "n05.png", "n06.png")] == [True, True, True, False]
+    assert [name in unknown for name in ("n02.png", "n04.png", "n05.png", "n06.png")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_split_of_void_is_refused(tmp_path):
@@ -109,7 +114,10 @@ def test_masks_resized_with_interpolation_are_suspected(tmp_path):
     for name, mode in (("blocky", cv2.INTER_NEAREST), ("smeared", cv2.INTER_LINEAR)):
         picture(root / "val" / f"{name}.png", (160, 160))
         (root / "valannot").mkdir(exist_ok=True)
-        cv2.imwrite(str(root / "valannot" / f"{name}.png"), cv2.resize(small, (160, 160), interpolation=mode))
+        cv2.imwrite(
+            str(root / "valannot" / f"{name}.png"),
+            cv2.resize(small, (160, 160), interpolation=mode),
+        )
     texts = audit(open_dataset(Data(layout="camvid", root=str(root)), "val")).warnings
     assert any("1 masks look resized" in text and "smeared.png" in text for text in texts)
 

@@ -1,4 +1,5 @@
-"""Tests that a sample equals the plain computation: resize the whole image, pad, crop, flip, jitter.
+"""Tests that a sample equals the plain computation: resize the whole image, pad, crop, flip,
+jitter.
 
 Where a test says ``cut``, it runs twice: with OpenCV's functions and with the native ones.
 """
@@ -19,7 +20,8 @@ from segtrain.data.order import rng_for
 from segtrain.data.pixels import native
 from segtrain.data.pixels.crop import StoredSample, write_crop
 
-# OpenCV before 5 rounds source coordinates to 1/32 pixel: 2 axes x 1/64 pixel x 255 levels; after it, rounding alone.
+# OpenCV before 5 rounds source coordinates to 1/32 pixel: 2 axes x 1/64 pixel x 255 levels; after
+# it, rounding alone.
 BOUND = 1 if int(cv2.__version__.split(".")[0]) >= 5 else 8
 
 
@@ -46,7 +48,9 @@ def cut(request: pytest.FixtureRequest) -> Cut:
 def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Noise: the worst case for a resampler."""
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (height, width, 3), np.uint8), rng.integers(0, 12, (height, width), np.uint8)
+    return rng.integers(0, 256, (height, width, 3), np.uint8), rng.integers(
+        0, 12, (height, width), np.uint8
+    )
 
 
 @pytest.mark.parametrize("scale", [0.11, 0.24, 0.3, 0.51, 0.99, 1.0, 1.3, 2.9])
@@ -54,7 +58,8 @@ def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
 def test_a_crop_is_that_of_the_resized_image(cut: Cut, size: tuple[int, int], scale: float) -> None:
     image, mask = picture(*size)
     data = Data(scale=(scale, scale), jitter=(0, 0, 0))
-    # The native resampler: half a level of rounding, where blocks are averaged twice, and 0.05 for weights and lines.
+    # The native resampler: half a level of rounding, where blocks are averaged twice, and 0.05 for
+    # weights and lines.
     bound = BOUND + 0.5 if cut is apply else 0.55 if scale >= 0.5 else 1.05
     for seed in range(6):
         crop = (32, 48) if seed % 2 else (71, 133)
@@ -82,7 +87,8 @@ def test_the_inputs_stay_untouched(cut: Cut) -> None:
 
 def test_the_scale_is_drawn_by_the_law_that_was_asked_for() -> None:
     drawn = [
-        draw(rng_for(0, 0, k), (1000, 1000), (9, 9), Data(scale_sampling="uniform")).scaled[0] for k in range(4000)
+        draw(rng_for(0, 0, k), (1000, 1000), (9, 9), Data(scale_sampling="uniform")).scaled[0]
+        for k in range(4000)
     ]
     counts, _ = np.histogram(drawn, 8, (500, 2000))
     assert counts.sum() == 4000
@@ -97,7 +103,9 @@ def test_colors_change_as_often_and_as_much_as_asked_for() -> None:
     hues = np.array([g.hue for g in changed])
     assert -0.1 <= hues.min() < -0.095
     assert 0.095 < hues.max() <= 0.1
-    always = [draw(rng_for(0, 0, k), (99, 99), (9, 9), Data(jitter=(0.5, 0.5, 0.5))) for k in range(4000)]
+    always = [
+        draw(rng_for(0, 0, k), (99, 99), (9, 9), Data(jitter=(0.5, 0.5, 0.5))) for k in range(4000)
+    ]
     places = {k for k, g in enumerate(drawn) if g in changed}
     for k, (one, other) in enumerate(zip(drawn, always)):
         assert (one.top, one.left, one.flip) == (other.top, other.left, other.flip)
@@ -123,7 +131,9 @@ def test_draws_cover_their_ranges_evenly() -> None:
 
 
 def in_source(geometry: Geometry, crop: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The crop's rectangle in source pixels: top, left, height, width; it may reach outside the image."""
+    """The crop's rectangle in source pixels: top, left, height, width; it may reach outside the
+    image.
+    """
     fy, fx = (size / scaled for size, scaled in zip(geometry.size, geometry.scaled))
     return geometry.top * fy, geometry.left * fx, crop[0] * fy, crop[1] * fx
 
@@ -172,8 +182,19 @@ def test_a_void_mask_has_no_center() -> None:
     assert class_center(np.full((4, 4), 11, np.uint8), np.full(2, 1 - 2.0**-53), 12) == (3, 3)
 
 
-COLORS = [(1.3, 1, 1, 0), (1, 0.7, 1, 0), (1, 1, 1.6, 0), (1, 1, 1, 0.1), (0.8, 1.3, 0.7, -0.2), (1.3, 1.3, 1.3, 0.5),
-          (0, 1, 1, 0), (1, 0, 1, 0), (1, 1, 0, 0), (3, 2, 2, 0.3), (50, 1, 1, 0)]  # fmt: skip
+COLORS = [
+    (1.3, 1, 1, 0),
+    (1, 0.7, 1, 0),
+    (1, 1, 1.6, 0),
+    (1, 1, 1, 0.1),
+    (0.8, 1.3, 0.7, -0.2),
+    (1.3, 1.3, 1.3, 0.5),
+    (0, 1, 1, 0),
+    (1, 0, 1, 0),
+    (1, 1, 0, 0),
+    (3, 2, 2, 0.3),
+    (50, 1, 1, 0),
+]
 
 
 @pytest.mark.parametrize("colors", COLORS)
@@ -187,12 +208,18 @@ def test_colors(cut: Cut, colors: tuple[float, float, float, float], scale: floa
         geometry = Geometry(still.size, still.scaled, still.top, still.left, still.flip, *colors)
         inside = plain(image, mask, still, shape)[1] != VOID
         out = cut(image, mask, geometry, shape, VOID)[0]
-        expected = step_by_step(cut(image, mask, still, shape, VOID)[0].astype(float), inside, colors)
+        expected = step_by_step(
+            cut(image, mask, still, shape, VOID)[0].astype(float), inside, colors
+        )
         assert (out[~inside] == FILL).all()
-        assert np.abs(out - np.clip(expected, 0, 255))[inside].max() <= (0.75 if max(colors) < 1.7 else 1.0)
+        assert np.abs(out - np.clip(expected, 0, 255))[inside].max() <= (
+            0.75 if max(colors) < 1.7 else 1.0
+        )
 
 
-def step_by_step(image: np.ndarray, inside: np.ndarray, colors: tuple[float, float, float, float]) -> np.ndarray:
+def step_by_step(
+    image: np.ndarray, inside: np.ndarray, colors: tuple[float, float, float, float]
+) -> np.ndarray:
     brightness, contrast, saturation, hue = colors
     out, gray = image * brightness, np.array([0.299, 0.587, 0.114])
     out = contrast * out + (1 - contrast) * (out[inside] @ gray).mean()

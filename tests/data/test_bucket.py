@@ -1,7 +1,8 @@
-"""Tests that a bucket gives the batches of the local folder, also under faults, and that what is wrong is one error."""
+"""Tests that a bucket gives the batches of the local folder, also under faults, and that what is
+wrong is one error.
+"""
 
 # The names of fixtures are those of arguments.
-# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bucket_sets import CLASSES, COUNT, LAYOUTS, data_of, data_sets, digest, loader, opened, own, reading, server  # noqa: F401
+from bucket_sets import (
+    CLASSES,
+    COUNT,
+    LAYOUTS,
+    data_of,
+    digest,
+    loader,
+    opened,
+    reading,
+)
 from cloud.bucket import FAULTS, BucketServer
 from conftest import refused
 
@@ -47,42 +57,58 @@ def test_batches_of_a_bucket_are_those_of_the_folder(
     data_sets: Path, server: BucketServer, layout: str, workers: int, no_repeats: None
 ) -> None:
     local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
-    assert [entry.meta["name"] for entry in bucket.entries] == [entry.meta["name"] for entry in local.entries]
+    assert [entry.meta["name"] for entry in bucket.entries] == [
+        entry.meta["name"] for entry in local.entries
+    ]
     assert bucket.fingerprint() == local.fingerprint()
     assert (bucket.stamps()[:, :, 0] == local.stamps()[:, :, 0]).all()
     server.requests.clear()
     assert digest(loader(bucket, workers)) == digest(loader(local, workers))
-    # An image and its mask are one request in a shard. A sample that is in the window twice is fetched once.
+    # An image and its mask are one request in a shard. A sample that is in the window twice is
+    # fetched once.
     assert server.requests["GET"] <= 20 * (1 if bucket.root.endswith(("shards", "foreign")) else 2)
     for rank in range(2):  # resumed, in another world
         part = {"first_step": 2, "rank": rank, "world": 2, "accumulate": 2}
         assert digest(loader(bucket, workers, **part)) == digest(loader(local, workers, **part))
 
 
-def test_batches_of_google_storage_are_those_of_the_folder(data_sets: Path, server: BucketServer) -> None:
+def test_batches_of_google_storage_are_those_of_the_folder(
+    data_sets: Path, server: BucketServer
+) -> None:
     server.fault = 0.1
     expected = digest(loader(opened(data_sets / "bkt", "shards")))
     assert digest(loader(opened("gs://bkt", "shards"))) == expected
-    assert digest(loader(opened("gs://bkt", "folders"))) == expected  # whatever the form of the data set
+    # whatever the form of the data set
+    assert digest(loader(opened("gs://bkt", "folders"))) == expected
 
 
-def test_a_ram_cache_reads_each_sample_once(data_sets: Path, server: BucketServer, no_repeats: None) -> None:
+def test_a_ram_cache_reads_each_sample_once(
+    data_sets: Path, server: BucketServer, no_repeats: None
+) -> None:
     bucket = RamCache(opened("s3://bkt", "shards"))
     server.requests.clear()
-    assert digest(loader(bucket, 2, last_step=12)) == digest(loader(opened(data_sets / "bkt", "shards"), last_step=12))
+    assert digest(loader(bucket, 2, last_step=12)) == digest(
+        loader(opened(data_sets / "bkt", "shards"), last_step=12)
+    )
     # 48 samples were made; those in the window while the cache filled may have been read twice.
     assert server.requests["GET"] <= COUNT + 12
 
 
-def test_worker_processes_get_what_the_rank_has_read(data_sets: Path, server: BucketServer, no_repeats: None) -> None:
+def test_worker_processes_get_what_the_rank_has_read(
+    data_sets: Path, server: BucketServer, no_repeats: None
+) -> None:
     dataset = opened("s3://bkt", "shards")
     server.requests.clear()
-    assert digest(loader(dataset, 1, kind="process")) == digest(loader(opened(data_sets / "bkt", "shards")))
+    assert digest(loader(dataset, 1, kind="process")) == digest(
+        loader(opened(data_sets / "bkt", "shards"))
+    )
     assert server.requests["GET"] <= 20
     store = pickle.loads(pickle.dumps(dataset.store))
     assert len(pickle.dumps(store)) < 500
     server.requests.clear()
-    assert store.stat(f"{dataset.root}/train-000000.tar") == dataset.store.stat(f"{dataset.root}/train-000000.tar")
+    assert store.stat(f"{dataset.root}/train-000000.tar") == dataset.store.stat(
+        f"{dataset.root}/train-000000.tar"
+    )
     assert not server.requests
 
 
@@ -99,7 +125,9 @@ def test_a_worker_process_that_dies_and_one_that_gets_an_error(
                     os.kill(pool.pids()[0], signal.SIGKILL)
         # What the dead process had taken is fetched again, by the next one.
         assert said
-        assert found.hexdigest() == digest(loader(opened(data_sets / "bkt", "folders"), last_step=12))
+        assert found.hexdigest() == digest(
+            loader(opened(data_sets / "bkt", "folders"), last_step=12)
+        )
         steps = iter(loader(bucket, pool=pool, last_step=100))
         next(steps)
         server.down = True
@@ -114,7 +142,9 @@ def test_a_worker_process_that_dies_and_one_that_gets_an_error(
             next(iter(loader(bucket, pool=pool)))
         assert error.value.exit_code == EXIT_RESUMABLE
         server.down = False
-        assert digest(loader(bucket, pool=pool)) == digest(loader(opened(data_sets / "bkt", "folders")))
+        assert digest(loader(bucket, pool=pool)) == digest(
+            loader(opened(data_sets / "bkt", "folders"))
+        )
 
 
 def test_headers_of_tars_are_read_in_large_blocks(server: BucketServer) -> None:
@@ -122,7 +152,9 @@ def test_headers_of_tars_are_read_in_large_blocks(server: BucketServer) -> None:
     assert server.requests["GET"] <= 2 * len(list((server.folder / "bkt/foreign").iterdir()))
 
 
-def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets: Path, server: BucketServer) -> None:
+def test_whole_images_and_single_methods_are_those_of_the_folder(
+    data_sets: Path, server: BucketServer
+) -> None:
     for layout in LAYOUTS:
         local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
         groups = [[0, 1, 2], [3, 4], [10]]
@@ -206,7 +238,8 @@ def test_a_longer_outage_is_one_error_and_the_run_can_resume(
     data_sets: Path, server: BucketServer, workers: int
 ) -> None:
     bucket = opened("s3://bkt", "shards", outage_s=0.2)
-    batches = loader(bucket, workers, last_step=1000)  # so many that none of the threads reads to the end meanwhile
+    # so many that none of the threads reads to the end meanwhile
+    batches = loader(bucket, workers, last_step=1000)
     steps = iter(batches)
     next(steps)
     server.down = True
@@ -218,7 +251,9 @@ def test_a_longer_outage_is_one_error_and_the_run_can_resume(
     assert not reading()
     server.down = False
     local = opened(data_sets / "bkt", "shards")
-    assert digest(loader(bucket, workers, first_step=1)) == digest(loader(local, workers, first_step=1))
+    assert digest(loader(bucket, workers, first_step=1)) == digest(
+        loader(local, workers, first_step=1)
+    )
 
 
 def test_a_pass_can_be_closed_in_an_outage(server: BucketServer) -> None:
@@ -231,10 +266,16 @@ def test_a_pass_can_be_closed_in_an_outage(server: BucketServer) -> None:
 
 @pytest.mark.parametrize("match", [True, False], ids=["If-Match obeyed", "If-Match ignored"])
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_an_object_that_changes_is_an_error(own: Path, server: BucketServer, layout: str, match: bool) -> None:
+def test_an_object_that_changes_is_an_error(
+    own: Path, server: BucketServer, layout: str, match: bool
+) -> None:
     bucket = opened("s3://bkt", layout)
     server.match = match
-    path = sorted((own / "shards").glob("*.tar"))[0] if layout == "shards" else own / "files/images/train/s00.jpg"
+    path = (
+        sorted((own / "shards").glob("*.tar"))[0]
+        if layout == "shards"
+        else own / "files/images/train/s00.jpg"
+    )
     before, url = server.etag_of(path), f"s3://bkt/{path.relative_to(own).as_posix()}"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -248,14 +289,18 @@ def test_an_object_that_changes_is_an_error(own: Path, server: BucketServer, lay
     assert opened("s3://bkt", layout).store.stat(url) != bucket.store.stat(url)
 
 
-def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own: Path, server: BucketServer) -> None:
+def test_a_missing_forbidden_or_short_object_is_an_error_at_once(
+    own: Path, server: BucketServer
+) -> None:
     files, store = opened("s3://bkt", "folders"), store_of("s3://bkt/files", 60)
     (own / "files/images/train/s00.jpg").unlink()
     with refused("object-missing", file="s3://bkt/files/images/train/s00.jpg"):
         digest(loader(files))
-    with refused("file-ends-early", found=5, expected=9):  # the server sends what there is, without an error
+    # the server sends what there is, without an error
+    with refused("file-ends-early", found=5, expected=9):
         store.read("s3://bkt/files/classes.txt", 0, 9)
-    with refused("file-ends-early", found=5, expected=9):  # now the size is known, so nothing is asked
+    # now the size is known, so nothing is asked
+    with refused("file-ends-early", found=5, expected=9):
         store.read("s3://bkt/files/classes.txt", 0, 9)
     with refused("folder-missing", near="files"):
         open_dataset(data_of("s3://bkt", "folders", images="file", masks="masks"), "train")
@@ -274,7 +319,9 @@ def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own: Path, serv
     assert server.requests.total() == 1
 
 
-def test_the_wait_for_a_bucket_counts_as_reading(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_bucket_counts_as_reading(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen, take = list[int](), ReadAhead.take
 
     def spy(ahead: ReadAhead, wanted: Any) -> Any:
@@ -287,7 +334,9 @@ def test_the_wait_for_a_bucket_counts_as_reading(server: BucketServer, monkeypat
     assert set(seen) == {stages._READ}
 
 
-def test_a_client_is_kept_as_long_as_the_settings_are(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_is_kept_as_long_as_the_settings_are(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = client_of("s3://bkt")
     assert client_of("s3://bkt") is first
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
@@ -295,7 +344,9 @@ def test_a_client_is_kept_as_long_as_the_settings_are(server: BucketServer, monk
 
 
 @pytest.mark.parametrize("base", ["s3://new", "gs://new"])
-def test_objects_are_written_whole_and_removed(server: BucketServer, tmp_path: Path, base: str) -> None:
+def test_objects_are_written_whole_and_removed(
+    server: BucketServer, tmp_path: Path, base: str
+) -> None:
     client, large = client_of(base), tmp_path / "large"
     large.write_bytes(os.urandom(70 << 20))  # three parts
     server.fault = 0.2
@@ -316,12 +367,22 @@ def test_a_table_of_known_objects(tmp_path: Path) -> None:
     from segtrain.data.bucket.object_table import KnownObjects, rows_of
 
     known = KnownObjects()
-    known.extend([rows_of([(f"k{i}", i, f'"{i}"') for i in range(50)]), rows_of([("long", 1, '"' + "e" * 60 + '"')])])
+    known.extend(
+        [
+            rows_of([(f"k{i}", i, f'"{i}"') for i in range(50)]),
+            rows_of([("long", 1, '"' + "e" * 60 + '"')]),
+        ]
+    )
     known.extend([rows_of([("k7", 70, "new")])])
     known.add("single", 5, "s")
     again = KnownObjects(known.save())
     for table in (known, again):
-        assert [table.find(key) for key in ("k0", "k7", "single", "other")] == [(0, '"0"'), (70, "new"), (5, "s"), None]
+        assert [table.find(key) for key in ("k0", "k7", "single", "other")] == [
+            (0, '"0"'),
+            (70, "new"),
+            (5, "s"),
+            None,
+        ]
         assert table.find("long") == (1, '"' + "e" * 60 + '"')
     assert again.save() == known.save()
     assert isinstance(np.asarray(known._table), np.ndarray)
@@ -350,7 +411,10 @@ def test_a_cache_that_cannot_be_written_is_told_and_changes_no_bytes(
     assert digest(loader(bucket)) == digest(loader(opened(data_sets / "bkt", "shards")))
     with pytest.warns(UserWarning, match="accept an object that has changed since"):
         pickle.dumps(bucket.store)
-    with listed_once("start"), pytest.warns(UserWarning, match="each process lists s3://bkt/shards"):
+    with (
+        listed_once("start"),
+        pytest.warns(UserWarning, match="each process lists s3://bkt/shards"),
+    ):
         opened("s3://bkt", "shards")
 
 

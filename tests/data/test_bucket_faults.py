@@ -1,4 +1,6 @@
-"""Tests that a lying or slow bucket gives the right bytes or one clear error, and that retries are counted."""
+"""Tests that a lying or slow bucket gives the right bytes or one clear error, and that retries are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,17 @@ WRONG = [lie for lie in LIES if lie not in ("etag", "endless")]
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on, clients give a request half a second, which on a busy machine is not enough for some."""
+    """From here on, clients give a request half a second, which on a busy machine is not enough for
+    some.
+    """
     monkeypatch.setattr(client, "_TIMES", ((1 << 20, "500ms"),))
     monkeypatch.setattr(client, "_clients", {})
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_lies_that_pass_give_the_right_bytes(data_sets: Path, server: BucketServer, layout: str) -> None:
+def test_lies_that_pass_give_the_right_bytes(
+    data_sets: Path, server: BucketServer, layout: str
+) -> None:
     bucket = opened("s3://bkt", layout)
     # All of a single file is asked for without a range.
     lies = WRONG if layout == "shards" else ["long", "short"]
@@ -52,7 +58,9 @@ def test_lies_that_pass_give_the_right_bytes(data_sets: Path, server: BucketServ
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_for_ever_is_one_error(server: BucketServer, monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
+def test_a_lie_for_ever_is_one_error(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
     bucket = opened("s3://bkt", "shards", outage_s=0.3)
     if lie == "endless":
         impatient(monkeypatch)
@@ -61,7 +69,9 @@ def test_a_lie_for_ever_is_one_error(server: BucketServer, monkeypatch: pytest.M
         with refused("object-changed"):
             digest(loader(bucket, 2))
     else:
-        with refused("bucket-unreachable", kind="timeout" if lie == "endless" else "wrong", limit=0.3):
+        with refused(
+            "bucket-unreachable", kind="timeout" if lie == "endless" else "wrong", limit=0.3
+        ):
             digest(loader(bucket, 2))
     server.lie = ""
 
@@ -92,7 +102,9 @@ def test_a_body_that_stalled_is_sent_again(server: BucketServer, status: str) ->
         bucket.put(f"stalled/{number}", b"x", 20)
     server.fault = 0.0
     assert server.failed[status]
-    assert sorted(path.name for path in (server.folder / "bkt/stalled").iterdir()) == [str(k) for k in range(10)]
+    assert sorted(path.name for path in (server.folder / "bkt/stalled").iterdir()) == [
+        str(k) for k in range(10)
+    ]
 
 
 def test_only_reads_are_counted(server: BucketServer) -> None:
@@ -140,7 +152,9 @@ def test_a_role_is_asked_for_its_credentials_before_they_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boto3 = pytest.importorskip("boto3")
-    (tmp_path / "credentials").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = a\naws_secret_access_key = b\n"
+    )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -163,15 +177,26 @@ def test_a_role_is_asked_for_its_credentials_before_they_expire(
     ("base", "environment", "expected"),
     [
         ("s3://b", {"AWS_REGION": "r", "AWS_DEFAULT_REGION": "d"}, {"region": "r"}),
-        ("s3://b", {"AWS_DEFAULT_REGION": "d", "AWS_ENDPOINT_URL": "e"}, {"region": "d", "endpoint": "e"}),
-        ("s3://b", {"AWS_ENDPOINT_URL": "e", "AWS_ENDPOINT_URL_S3": "s", "AWS_REGION": "r"}, {"region": "r", "endpoint": "s"}),
+        (
+            "s3://b",
+            {"AWS_DEFAULT_REGION": "d", "AWS_ENDPOINT_URL": "e"},
+            {"region": "d", "endpoint": "e"},
+        ),
+        (
+            "s3://b",
+            {"AWS_ENDPOINT_URL": "e", "AWS_ENDPOINT_URL_S3": "s", "AWS_REGION": "r"},
+            {"region": "r", "endpoint": "s"},
+        ),
         ("s3://b", {"AWS_SKIP_SIGNATURE": "False"}, {}),
         ("gs://b", {"GOOGLE_SKIP_SIGNATURE": "True", "AWS_REGION": "r"}, {"skip_signature": True}),
         ("gs://b", {"STORAGE_EMULATOR_HOST": "h:1"}, {"base_url": "http://h:1"}),
     ],
-)  # fmt: skip
+)
 def test_connections_are_set_by_the_environment(
-    base: str, environment: dict[str, str], expected: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    base: str,
+    environment: dict[str, str],
+    expected: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "environ", environment)
     assert settings_of(base) == expected
@@ -197,10 +222,15 @@ def test_sums_over_requests() -> None:
     assert more() == Requests()
     assert pickle.loads(pickle.dumps(found)) == found
     assert found.to_dict() == {
-        "requests": 1, "bytes": 0, "seconds": 0.0, "mb2": 0.0, "mb_s": 0.0, "retries": {"throttled": 1},
+        "requests": 1,
+        "bytes": 0,
+        "seconds": 0.0,
+        "mb2": 0.0,
+        "mb_s": 0.0,
+        "retries": {"throttled": 1},
         "retry_s": {"throttled": 1.0},
         "late": 0,
-    }  # fmt: skip
+    }
 
 
 def test_requests_of_worker_processes_count_in_their_rank(
@@ -208,7 +238,10 @@ def test_requests_of_worker_processes_count_in_their_rank(
 ) -> None:
     """A process fetches by itself what does not come with its task."""
     bucket = opened("s3://bkt", "folders")
-    monkeypatch.setattr("segtrain.data.bucket.prefetched.PrefetchedTask.__reduce__", lambda self: (_bare, (self.task,)))
+    monkeypatch.setattr(
+        "segtrain.data.bucket.prefetched.PrefetchedTask.__reduce__",
+        lambda self: (_bare, (self.task,)),
+    )
     server.requests.clear()
     more, mine = OF_PROCESS.counter(), bucket.store.tally.counter()
     with WorkerPool(2, "process") as pool:
@@ -253,7 +286,9 @@ def test_processes_that_start_together_list_once(tmp_path: Path) -> None:
     assert [ranks(start) for start in ("a", "b", "")] == [1, 1, 4]
 
 
-def test_listings_of_earlier_starts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listings_of_earlier_starts_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
     with shared_listing.listed_once("a"):
         assert list(shared_listing.pages("x", lambda: iter([7]))) == [7]
@@ -269,7 +304,9 @@ def test_listings_of_earlier_starts_are_removed(tmp_path: Path, monkeypatch: pyt
         assert list(shared_listing.pages("x", lambda: iter([9]))) == [8]
 
 
-def test_a_failed_listing_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_listing_is_an_error_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails() -> Iterator[int]:
         yield 1
         raise DataError("gone", code="object-missing")
@@ -302,19 +339,24 @@ def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketSer
 
 def test_errors_of_the_library_are_told_in_short() -> None:
     """The texts are those of obstore 0.12.1, with a server's XML in them."""
-    denied = (
-        "Generic GCS error: Error performing PUT gs://b/x in 1.2s - Server returned non-2xx status code: 403 Forbidden"
-    )
+    denied = "Generic GCS error: Error performing PUT gs://b/x in 1.2s - Server returned non-2xx status code: 403 Forbidden"
     denied += ": <?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access denied.</Message></Error>"
     error = lasting("gs://b/x", Exception(denied))
     assert error.code == "bucket-denied"
-    assert error.values["found"] == "Server returned non-2xx status code: 403 Forbidden (AccessDenied)"
-    slashes = 'Encountered object with invalid path: Path "stray//a.txt" contained empty path segment'
+    assert (
+        error.values["found"] == "Server returned non-2xx status code: 403 Forbidden (AccessDenied)"
+    )
+    slashes = (
+        'Encountered object with invalid path: Path "stray//a.txt" contained empty path segment'
+    )
     assert lasting("s3://b/stray", Exception(slashes)).code == "object-name-invalid"
 
 
 def test_an_outage_is_told_once_and_a_signal_ends_the_wait(
-    data_sets: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data_sets: Path,
+    server: BucketServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(client, "_SAID_S", 0.1)
     store = store_of("s3://bkt", 60)
@@ -338,5 +380,8 @@ def test_an_outage_is_told_once_and_a_signal_ends_the_wait(
         server.down = False
     assert stopped.value.exit_code == EXIT_RESUMABLE
     said = capsys.readouterr().err
-    assert said.count("s3://bkt: no connection, or it was reset: requests are repeated for up to 60 s") == 1
+    assert (
+        said.count("s3://bkt: no connection, or it was reset: requests are repeated for up to 60 s")
+        == 1
+    )
     store.read("s3://bkt/files/classes.txt")

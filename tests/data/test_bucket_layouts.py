@@ -1,4 +1,6 @@
-"""Tests that the layout of a bucket is that of its folder, found with few requests, and that large ones are listed whole."""
+"""Tests that the layout of a bucket is that of its folder, found with few requests, and that large
+ones are listed whole.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,30 @@ pytest.importorskip("obstore", reason="obstore is not installed: pip install 'se
 CLASSES = ["data.classes=[a, b, c]"]
 
 
-def write(root: Path, images: str, masks: str, splits: tuple[str, ...] = ("train", "val"), count: int = 3) -> None:
+def write(
+    root: Path, images: str, masks: str, splits: tuple[str, ...] = ("train", "val"), count: int = 3
+) -> None:
     """Pairs ``NAME`` of images and masks in the folders of the patterns."""
     for number, split in enumerate(splits):
         for index in range(count):
             name = f"{split}_{index}"
-            for pattern, picture in ((images, smooth(index + 50 * number)), (masks, blocks(index, (0, 1, 2)))):
+            for pattern, picture in (
+                (images, smooth(index + 50 * number)),
+                (masks, blocks(index, (0, 1, 2))),
+            ):
                 path = root / pattern.format(split=split, name=name, n=index)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                cv2.imencode(path.suffix, picture[..., ::-1] if picture.ndim == 3 else picture)[1].tofile(path)
+                cv2.imencode(path.suffix, picture[..., ::-1] if picture.ndim == 3 else picture)[
+                    1
+                ].tofile(path)
 
 
 def voc(root: Path) -> None:
-    write(root, "VOCdevkit/VOC2012/JPEGImages/{name}.jpg", "VOCdevkit/VOC2012/SegmentationClass/{name}.png")
+    write(
+        root,
+        "VOCdevkit/VOC2012/JPEGImages/{name}.jpg",
+        "VOCdevkit/VOC2012/SegmentationClass/{name}.png",
+    )
     for split in ("train", "val"):
         path = root / f"VOCdevkit/VOC2012/ImageSets/Segmentation/{split}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +75,9 @@ def shards(root: Path) -> None:
 FORMS: dict[str, Any] = {
     "camvid": lambda root: write(root, "{split}/{name}.png", "{split}annot/{name}.png"),
     "cityscapes": lambda root: write(
-        root, "leftImg8bit/{split}/city{n}/{name}_leftImg8bit.png", "gtFine/{split}/city{n}/{name}_gtFine_labelIds.png"
+        root,
+        "leftImg8bit/{split}/city{n}/{name}_leftImg8bit.png",
+        "gtFine/{split}/city{n}/{name}_gtFine_labelIds.png",
     ),
     "ade20k": lambda root: [
         write(root, f"images/{folder}/{{name}}.jpg", f"annotations/{folder}/{{name}}.png", (split,))
@@ -89,14 +104,20 @@ def test_paths_in_a_list_are_relative_or_absolute(server: BucketServer) -> None:
         dataset = open_dataset(data, "train")
         read.append([dataset.read(index) for index in range(3)])
     for images in read[1:]:
-        assert all((a == b).all() for one, other in zip(images, read[0]) for a, b in zip(one, other))
+        assert all(
+            (a == b).all() for one, other in zip(images, read[0]) for a, b in zip(one, other)
+        )
     (root / "train.csv").write_text("image,mask\ns3://other/1.jpg,s3://other/1.png")
     with refused("list-file-missing"):  # one bucket has all files
         open_dataset(data, "train")
 
 
-@pytest.mark.parametrize(("form", "place"), [*((form, "set") for form in FORMS), ("voc", ""), ("foreign", "")])
-def test_the_layout_of_a_bucket_is_that_of_its_folder(server: BucketServer, form: str, place: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "place"), [*((form, "set") for form in FORMS), ("voc", ""), ("foreign", "")]
+)
+def test_the_layout_of_a_bucket_is_that_of_its_folder(
+    server: BucketServer, form: str, place: str
+) -> None:
     root = server.folder / ("bkt/set" if place else form)
     root.mkdir(exist_ok=True)
     FORMS[form](root / "foreign" if form == "foreign" and place else root)
@@ -106,19 +127,29 @@ def test_the_layout_of_a_bucket_is_that_of_its_folder(server: BucketServer, form
     assert theirs[1] == ours[1]
     assert theirs[0].model_dump(exclude={"root"}) == ours[0].model_dump(exclude={"root"})
     assert server.requests["list"] + server.requests["GET"] <= 6
-    more = {} if theirs[0].layout in ("camvid", "cityscapes", "ade20k", "voc") else {"classes": ("a", "b", "c")}
+    more = (
+        {}
+        if theirs[0].layout in ("camvid", "cityscapes", "ade20k", "voc")
+        else {"classes": ("a", "b", "c")}
+    )
     if form in ("shards", "foreign"):
         more = {"classes": ("a", "b", "c", *map(str, range(9)))} if form == "foreign" else {}
     for split in ours[1]:
-        here, there = (open_dataset(data.model_copy(update=more), split) for data in (ours[0], theirs[0]))
+        here, there = (
+            open_dataset(data.model_copy(update=more), split) for data in (ours[0], theirs[0])
+        )
         assert there.fingerprint() == here.fingerprint()
-        assert [entry.meta["name"] for entry in there.entries] == [entry.meta["name"] for entry in here.entries]
+        assert [entry.meta["name"] for entry in there.entries] == [
+            entry.meta["name"] for entry in here.entries
+        ]
         image, mask = there.read(0)
         assert np.array_equal(image, here.read(0)[0])
         assert np.array_equal(mask, here.read(0)[1])
 
 
-def test_a_large_folder_costs_few_requests_to_detect(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_folder_costs_few_requests_to_detect(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As large as a folder of ten million to a page of the clouds.
     monkeypatch.setattr("segtrain.data.index.skeleton.PAGE", 20)
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
@@ -129,7 +160,12 @@ def test_a_large_folder_costs_few_requests_to_detect(server: BucketServer, monke
         (root / f"images/val/town{number}").mkdir()
         shutil.copy(root / "images/val/val_1.jpg", root / f"images/val/town{number}/a.jpg")
     data, splits = detect("s3://bkt/set")
-    assert (data.layout, data.images, data.masks, data.pair) == ("folders", "images/{split}", "masks/{split}", None)
+    assert (data.layout, data.images, data.masks, data.pair) == (
+        "folders",
+        "images/{split}",
+        "masks/{split}",
+        None,
+    )
     assert splits == ("train", "val")
     assert server.requests["list"] <= 16
 
@@ -151,11 +187,16 @@ def test_what_no_layout_fits_is_refused_with_what_there_is(server: BucketServer)
 
 def names(server: BucketServer, count: int, kind: str) -> set[str]:
     for number in range(count):
-        key = {"flat": f"set/im_{number:07d}.png", "folders": f"set/{number % 37}/ü{number}.png"}[kind]
+        key = {"flat": f"set/im_{number:07d}.png", "folders": f"set/{number % 37}/ü{number}.png"}[
+            kind
+        ]
         path = server.folder / "bkt" / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    return {p.relative_to(server.folder / "bkt").as_posix() for p in (server.folder / "bkt").rglob("*.png")}
+    return {
+        p.relative_to(server.folder / "bkt").as_posix()
+        for p in (server.folder / "bkt").rglob("*.png")
+    }
 
 
 @pytest.mark.parametrize("kind", ["flat", "folders"])
@@ -173,7 +214,9 @@ def test_a_large_listing_is_whole_and_side_by_side(
     if kind == "flat":
         # A store that ignores where a listing is to begin is listed page after page.
         first = next(side_by_side(client, "set", 60))
-        monkeypatch.setattr("segtrain.bucket.listing.page", lambda client, prefix, after, outage_s: first)
+        monkeypatch.setattr(
+            "segtrain.bucket.listing.page", lambda client, prefix, after, outage_s: first
+        )
         assert len([item for page in side_by_side(client, "set", 60) for item in page]) == 1500
 
 
@@ -207,7 +250,13 @@ def test_an_image_that_a_list_in_a_bucket_names_twice_keeps_its_url(server: Buck
     with (root / "train.csv").open("a") as file:
         file.write("\nx/../x/train_0.jpg,x/train_0_m.png\n")
     with refused("list-file-repeated", found=["s3://bkt/set/x/train_0.jpg"]):
-        open_dataset(Data(layout="list", root="s3://bkt/set", classes=("a", "b", "c"), index="{split}.csv"), "train")
+        open_dataset(
+            Data(layout="list", root="s3://bkt/set", classes=("a", "b", "c"), index="{split}.csv"),
+            "train",
+        )
     (root / "train.csv").write_bytes(b"image,mask\nx/\xff.jpg,x/a_m.png\n")
     with refused("list-unreadable", file="s3://bkt/set/train.csv"):
-        open_dataset(Data(layout="list", root="s3://bkt/set", classes=("a", "b", "c"), index="{split}.csv"), "train")
+        open_dataset(
+            Data(layout="list", root="s3://bkt/set", classes=("a", "b", "c"), index="{split}.csv"),
+            "train",
+        )

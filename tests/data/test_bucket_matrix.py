@@ -1,4 +1,6 @@
-"""Tests that batches and whole runs do not depend on the storage: files or shards, on the disk or in a bucket."""
+"""Tests that batches and whole runs do not depend on the storage: files or shards, on the disk or
+in a bucket.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,38 @@ __all__ = ["data_sets", "server"]
 
 STEPS = 12
 SETTINGS = [
-    "data.classes=[a,b,c]", "data.split=train", "data.overlap=accept", "data.crop=[24,32]", "data.workers=1", "data.check=off",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "train.batch_size=4",
-    f"train.duration={STEPS}st", f"eval.every={STEPS}st", "checkpoint.every=1st", "checkpoint.background=false",
-    "log.every=1", "log.digest=true", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "parallel.procs=1",
-]  # fmt: skip
+    "data.classes=[a,b,c]",
+    "data.split=train",
+    "data.overlap=accept",
+    "data.crop=[24,32]",
+    "data.workers=1",
+    "data.check=off",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "train.batch_size=4",
+    f"train.duration={STEPS}st",
+    f"eval.every={STEPS}st",
+    "checkpoint.every=1st",
+    "checkpoint.background=false",
+    "log.every=1",
+    "log.digest=true",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "log.profile_ms=0",
+    "parallel.procs=1",
+]
 PLACES = {"files": ("folders", "files"), "shards": ("shards", "shards")}
 
 
 def train(out: Path, root: str, form: str, *settings: str) -> list[str]:
     layout, folder = PLACES[form]
-    return ["train", *SETTINGS, f"data.layout={layout}", f"data.root={root}/{folder}", f"out={out}", *settings]
+    return [
+        "train",
+        *SETTINGS,
+        f"data.layout={layout}",
+        f"data.root={root}/{folder}",
+        f"out={out}",
+        *settings,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +98,9 @@ def test_a_run_goes_on_with_fewer_ranks(
     assert final(out)["state"]["step"] < STEPS
     for root in (str(data_sets / "bkt"), "s3://bkt"):
         shutil.copytree(out, tmp_path / f"{len(ends)}/run")
-        process = zygote.start(*train(Path("run"), root, "shards"), cwd=tmp_path / f"{len(ends)}", **environment)
+        process = zygote.start(
+            *train(Path("run"), root, "shards"), cwd=tmp_path / f"{len(ends)}", **environment
+        )
         assert process.wait() == 0, process.output
         assert digests(tmp_path / f"{len(ends)}/run") == digests(whole)
         ends.append(final(tmp_path / f"{len(ends)}/run"))

@@ -1,4 +1,6 @@
-"""Tests that a bucket is checked like its folder, with many requests at a time, and what a random sample says."""
+"""Tests that a bucket is checked like its folder, with many requests at a time, and what a random
+sample says.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def folder(server: BucketServer) -> Path:
 
 
 @pytest.mark.parametrize("layout", ["camvid", "shards"])
-def test_a_bucket_has_the_report_of_its_folder(server: BucketServer, folder: Path, layout: str) -> None:
+def test_a_bucket_has_the_report_of_its_folder(
+    server: BucketServer, folder: Path, layout: str
+) -> None:
     if layout == "shards":
         for split in ("train", "val"):
             source = open_dataset(Data(layout="camvid", root=str(folder)), split)
@@ -53,12 +57,16 @@ def test_a_bucket_has_the_report_of_its_folder(server: BucketServer, folder: Pat
     server.fault = 0.1
     there = check_folder(url, None, settings)
     assert there.text().replace(url, str(folder)) == here.text()
-    ours, theirs = (json.dumps([report.to_dict() for report in checked.reports]) for checked in (here, there))
+    ours, theirs = (
+        json.dumps([report.to_dict() for report in checked.reports]) for checked in (here, there)
+    )
     assert theirs.replace(url, str(folder)) == ours
     assert server.failed
 
 
-def test_damage_of_a_shard_is_found_without_reading_it_twice(server: BucketServer, folder: Path) -> None:
+def test_damage_of_a_shard_is_found_without_reading_it_twice(
+    server: BucketServer, folder: Path
+) -> None:
     shards = folder.parent / "shards"
     source = open_dataset(Data(layout="camvid", root=str(folder)), "train")
     quiet(source, shards, shard_mb=0.02, skip_faults=True)
@@ -73,7 +81,9 @@ def test_damage_of_a_shard_is_found_without_reading_it_twice(server: BucketServe
     assert "checksum" in says
     # Samples were read, and no whole shard.
     ranges = [
-        asked.removeprefix("bytes=").split("-") for path, asked in server.asked if path.endswith(".tar") and asked
+        asked.removeprefix("bytes=").split("-")
+        for path, asked in server.asked
+        if path.endswith(".tar") and asked
     ]
     assert ranges
     assert max(int(last) - int(first) for first, last in ranges) < len(content) // 2
@@ -97,11 +107,14 @@ def test_an_audit_has_many_requests_in_flight_and_reads_each_file_once(
     assert server.gathered
     assert server.requests.keys() == {"GET"}
     assert len({path for path, _ in server.asked}) == 2 * len(dataset)
-    # A worker may take its file so late that the read-ahead has dropped it, and then reads it again.
+    # A worker may take its file so late that the read-ahead has dropped it, and then reads it
+    # again.
     assert server.requests.total() < 2 * len(dataset) * 1.1
 
 
-@pytest.mark.parametrize("code", ["bucket-unreachable", "bucket-denied", "bucket-refused", "stopped-in-outage"])
+@pytest.mark.parametrize(
+    "code", ["bucket-unreachable", "bucket-denied", "bucket-refused", "stopped-in-outage"]
+)
 def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
     server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
@@ -119,7 +132,9 @@ def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
     assert len(audit(dataset, workers=2).faults) == 3
 
 
-def test_a_bucket_that_was_removed_is_no_fault_of_its_files(server: BucketServer, folder: Path) -> None:
+def test_a_bucket_that_was_removed_is_no_fault_of_its_files(
+    server: BucketServer, folder: Path
+) -> None:
     dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set"), "train")
     (folder / "train/s0.x.jpg").unlink()
     assert len(audit(dataset, workers=2).faults) == 4
@@ -149,20 +164,34 @@ def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_sample_reads_few_images_and_says_how_sure_it_is(server: BucketServer, folder: Path, place: str) -> None:
+def test_a_sample_reads_few_images_and_says_how_sure_it_is(
+    server: BucketServer, folder: Path, place: str
+) -> None:
     root = "s3://bkt/set" if place == "bucket" else str(folder)
     checked = check_folder(root, None, CAMVID, sample=5, seed=3)
     train, val = checked.reports
     assert (train.images, val.images) == (5, 5)
     assert train.sample == Sample(5, 20, len(train.bad), 3)
     assert val.sample == Sample(5, 7, 0, 3)
-    assert "none of 5 checked images has a fault: with 95 % confidence, fewer than 53 % of all 7 images" in val.table()
+    assert (
+        "none of 5 checked images has a fault: with 95 % confidence, fewer than 53 % of all 7 images"
+        in val.table()
+    )
     assert val.to_dict()["sample"]["faulty_share"] == [0.0, pytest.approx(1 - 0.025 ** (1 / 5))]
     if place == "bucket":
-        # Images and masks of the sample, and what two splits are compared by: two places of images of equal size.
+        # Images and masks of the sample, and what two splits are compared by: two places of images
+        # of equal size.
         assert server.requests["GET"] <= 2 * 10 + 4
     # Another seed draws other images; a sample of all is the whole split.
-    assert len({check_folder(root, ["train"], CAMVID, 5, seed).reports[0].fingerprint for seed in (3, 3, 4)}) == 2
+    assert (
+        len(
+            {
+                check_folder(root, ["train"], CAMVID, 5, seed).reports[0].fingerprint
+                for seed in (3, 3, 4)
+            }
+        )
+        == 2
+    )
     with refused("number-out-of-range", key="--sample"):
         check_folder(root, None, CAMVID, sample=0)
     every = check_folder(root, ["train"], CAMVID, sample=20).reports[0]
@@ -177,10 +206,16 @@ def test_a_sample_finds_images_of_two_splits(folder: Path) -> None:
     assert any(finding.fatal for finding in checked.reports[1].findings)
 
 
-@pytest.mark.parametrize(("checked", "faulty"), [(400, 0), (400, 37), (400, 399), (400, 400), (7, 3)])
+@pytest.mark.parametrize(
+    ("checked", "faulty"), [(400, 0), (400, 37), (400, 399), (400, 400), (7, 3)]
+)
 def test_the_interval_is_that_of_clopper_and_pearson(checked: int, faulty: int) -> None:
     beta = pytest.importorskip("scipy.stats", reason="scipy is not installed").beta
     low, high = Sample(checked, 10**6, faulty, 0).interval
-    assert low == pytest.approx(beta.ppf(0.025, faulty, checked - faulty + 1) if faulty else 0.0, rel=1e-9)
-    assert high == pytest.approx(beta.ppf(0.975, faulty + 1, checked - faulty) if faulty < checked else 1.0, rel=1e-9)
+    assert low == pytest.approx(
+        beta.ppf(0.025, faulty, checked - faulty + 1) if faulty else 0.0, rel=1e-9
+    )
+    assert high == pytest.approx(
+        beta.ppf(0.975, faulty + 1, checked - faulty) if faulty < checked else 1.0, rel=1e-9
+    )
     assert Sample(checked, checked, faulty, 0).interval == (faulty / checked, faulty / checked)

@@ -1,4 +1,6 @@
-"""Tests of data sets in which files or folders are ambiguous, and of advice that holds in all splits."""
+"""Tests of data sets in which files or folders are ambiguous, and of advice that holds in all
+splits.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def write(root: Path, images: str, *masks: str, count: int = 3) -> Path:
     for split in ("train", "val"):
         for number in range(count):
             paths = [
-                root / text.replace("{split}", split).replace("#", f"{split}{number}") for text in (images, *masks)
+                root / text.replace("{split}", split).replace("#", f"{split}{number}")
+                for text in (images, *masks)
             ]
             picture(paths[0], seed=number + 9 * (split == "val"))
             for path in paths[1:]:
@@ -44,16 +47,38 @@ def write(root: Path, images: str, *masks: str, count: int = 3) -> Path:
 
 # images, masks, another folder, whether it stops the check, and a setting that chooses
 OTHERS = {
-    "labels": ("{split}/images/#.png", "{split}/masks/#.png", "{split}/labels", "data.masks='{split}/labels'"),
-    "annotator": ("{split}/images/#.png", "{split}/mask/#.png", "{split}/2nd", "data.masks='{split}/2nd'"),
-    "raw": ("images/{split}/#.png", "masks/{split}/#.png", "images_raw/{split}", "data.images=images/{split}"),
-    "infrared": ("{split}/rgb/#.png", "{split}/gt/#.png", "{split}/ir", "data.images='{split}/rgb'"),
+    "labels": (
+        "{split}/images/#.png",
+        "{split}/masks/#.png",
+        "{split}/labels",
+        "data.masks='{split}/labels'",
+    ),
+    "annotator": (
+        "{split}/images/#.png",
+        "{split}/mask/#.png",
+        "{split}/2nd",
+        "data.masks='{split}/2nd'",
+    ),
+    "raw": (
+        "images/{split}/#.png",
+        "masks/{split}/#.png",
+        "images_raw/{split}",
+        "data.images=images/{split}",
+    ),
+    "infrared": (
+        "{split}/rgb/#.png",
+        "{split}/gt/#.png",
+        "{split}/ir",
+        "data.images='{split}/rgb'",
+    ),
     "no split": ("img/#.png", "label/#.png", "depth", "data.masks=label"),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(tmp_path: Path, name: str) -> None:
+def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(
+    tmp_path: Path, name: str
+) -> None:
     images, masks, other, setting = OTHERS[name]
     root = str(write(tmp_path / "set", images, masks, f"{other}/#.png"))
     with refused("folders-ambiguous", found=[other]):
@@ -65,7 +90,13 @@ def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(tmp_path: Path
 
 
 def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: Path) -> None:
-    root = write(tmp_path / "set", "{split}/images/#.png", "{split}/masks/#.png", "{split}/overlays/#.png", count=4)
+    root = write(
+        tmp_path / "set",
+        "{split}/images/#.png",
+        "{split}/masks/#.png",
+        "{split}/overlays/#.png",
+        count=4,
+    )
     for number in range(8):
         picture(root / f"test/images/{number}.png")
         picture(root / f"train/samples/{number}.png") if number < 2 else None
@@ -74,7 +105,12 @@ def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: P
 
 def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer) -> None:
     pytest.importorskip("obstore")
-    write(server.folder / "bkt/set", "{split}/images/#.png", "{split}/masks/#.png", "{split}/labels/#.png")
+    write(
+        server.folder / "bkt/set",
+        "{split}/images/#.png",
+        "{split}/masks/#.png",
+        "{split}/labels/#.png",
+    )
     with refused("folders-ambiguous", found=["{split}/labels"]):
         check_folder("s3://bkt/set", None, [CLASSES])
 
@@ -84,7 +120,14 @@ def test_a_proposed_pair_fits_in_every_split(
     tmp_path: Path, layout: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = write(tmp_path / "set", "{split}/images/im_#_{split}.png", "{split}/masks/#_first.png")
-    words = ["data", "check", str(root), CLASSES, *layout, *["data.masks='{split}/masks'"] * bool(layout)]
+    words = [
+        "data",
+        "check",
+        str(root),
+        CLASSES,
+        *layout,
+        *["data.masks='{split}/masks'"] * bool(layout),
+    ]
     if layout:
         assert main(words) == 2
         pair = capsys.readouterr().err.rpartition("the names differ: ")[2].rpartition(" pairs ")[0]
@@ -92,7 +135,9 @@ def test_a_proposed_pair_fits_in_every_split(
     assert main(words) == 0
     if layout:
         return
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("segtrain train "))
+    line = next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("segtrain train ")
+    )
     pasted = load_config(None, shlex.split(line)[2:]).data
     assert [len(open_dataset(pasted, split)) for split in ("train", "val")] == [3, 3]
 
@@ -130,7 +175,9 @@ def test_masks_without_an_image_can_be_left_out(tmp_path: Path, pair: list[str])
     assert "data.faults=skip" in str(caught.value) or pair
     data = check_folder(str(root), None, [*words, "data.faults=skip"]).data
     dataset = open_dataset(data, "train")
-    assert [Path(entry.mask or "").name for entry in dataset.entries] == [f"train{n}{end}" for n in range(3)]
+    assert [Path(entry.mask or "").name for entry in dataset.entries] == [
+        f"train{n}{end}" for n in range(3)
+    ]
     assert any("extra" in note for note in dataset.notes)
     (root / f"masks/train/train1{end}").unlink()
     with refused("files-unpaired", images=1):
@@ -141,7 +188,14 @@ def test_a_second_set_of_masks_below_the_first_is_refused(tmp_path: Path) -> Non
     root = write(tmp_path / "set", "images/#.png", "masks/#.png", "masks/HD/#.png")
     with refused("files-unpaired", masks=6):
         check_folder(str(root), None, [CLASSES])
-    assert len(open_dataset(check_folder(str(root), None, [CLASSES, "data.masks=masks/HD"]).data, "train")) > 0
+    assert (
+        len(
+            open_dataset(
+                check_folder(str(root), None, [CLASSES, "data.masks=masks/HD"]).data, "train"
+            )
+        )
+        > 0
+    )
 
 
 def test_the_memory_of_a_cache_is_that_of_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +221,10 @@ def shard(path: Path, *names: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for name in names:
-            for file in (picture(path.parent / f"{name}.png"), ids(path.parent / f"{name}.mask.png")):
+            for file in (
+                picture(path.parent / f"{name}.png"),
+                ids(path.parent / f"{name}.mask.png"),
+            ):
                 tar.add(file, file.name)
                 file.unlink()
 
@@ -184,9 +241,15 @@ def test_a_command_raises_the_limit_of_open_files() -> None:
     code = "import resource as r, segtrain.cli as c; c._prepare_process(); print(*r.getrlimit(r.RLIMIT_NOFILE))"
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     found = run(
-        [sys.executable, "-c", f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, {hard})); {code}"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, {hard})); {code}",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout.split() == [str(hard)] * 2
 
 
@@ -196,7 +259,9 @@ def test_a_folder_without_a_layout_names_the_check(tmp_path: Path) -> None:
     assert f"segtrain data check '{tmp_path}/my set'" in str(caught.value)
 
 
-def test_a_printed_label_map_has_numbers_as_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_printed_label_map_has_numbers_as_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = write(tmp_path / "set", "images/{split}/#.png", "masks/{split}/#.png")
     assert main(["data", "check", str(root), CLASSES, "data.label_map={0: 0, 1: 1, 7: -1}"]) == 0
     assert capsys.readouterr().out.count("{0: 0, 1: 1, 7: -1}") == 2

@@ -1,4 +1,6 @@
-"""Tests of files of class names: each usual form gives the right names, ids, and colors, and any other form stops."""
+"""Tests of files of class names: each usual form gives the right names, ids, and colors, and any
+other form stops.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from conftest import refused
 
 from segtrain.data.labels.class_file import read_classes
 
-# File name and content -> the name of each id in masks (None: ignored). The lines of most are out of order.
+# File name and content -> the name of each id in masks (None: ignored). The lines of most are out
+# of order.
 IDS: dict[str, tuple[str, str, dict[int, str | None]]] = {
     "byte order mark, and lines as Windows ends them": ("c.txt", "\ufefftree\r\nshrub\r\n", {0: "tree", 1: "shrub"}),
     "comments and empty lines": ("c.txt", "# trees\n\ntree\nshrub # low\n", {0: "tree", 1: "shrub"}),
@@ -35,13 +38,29 @@ IDS: dict[str, tuple[str, str, dict[int, str | None]]] = {
 TREE, SOIL = 0x004000, 0x800000
 # Colors of RGB masks -> names (None: ignored).
 COLORS: dict[str, tuple[str, str, dict[int, str | None]]] = {
-    "red green blue name": ("c.txt", "0 64 0 tree 2\n128 0 0\t\tbare soil\n", {TREE: "tree 2", SOIL: "bare soil"}),
-    "class_dict.csv": ("class_dict.csv", "name,r,g,b\nsoil,128,0,0\nVoid,0,0,0\ntree 2,0,64,0\n", {SOIL: "soil", 0: None, TREE: "tree 2"}),
-    "CVAT": ("labelmap.txt", "# label:color_rgb:parts:actions\nsoil:128,0,0::\ntree:0,64,0:leaf:\n", {SOIL: "soil", TREE: "tree"}),
+    "red green blue name": (
+        "c.txt",
+        "0 64 0 tree 2\n128 0 0\t\tbare soil\n",
+        {TREE: "tree 2", SOIL: "bare soil"},
+    ),
+    "class_dict.csv": (
+        "class_dict.csv",
+        "name,r,g,b\nsoil,128,0,0\nVoid,0,0,0\ntree 2,0,64,0\n",
+        {SOIL: "soil", 0: None, TREE: "tree 2"},
+    ),
+    "CVAT": (
+        "labelmap.txt",
+        "# label:color_rgb:parts:actions\nsoil:128,0,0::\ntree:0,64,0:leaf:\n",
+        {SOIL: "soil", TREE: "tree"},
+    ),
     "FreeSurfer": ("lut.txt", "1 tree 0 64 0 0\n4 soil 128 0 0 0\n", {SOIL: "soil", TREE: "tree"}),
-    "JSON": ("c.json", '[{"name": "soil", "color": [128, 0, 0]}, {"name": "tree", "color": [0, 64, 0]}]', {SOIL: "soil", TREE: "tree"}),
+    "JSON": (
+        "c.json",
+        '[{"name": "soil", "color": [128, 0, 0]}, {"name": "tree", "color": [0, 64, 0]}]',
+        {SOIL: "soil", TREE: "tree"},
+    ),
     "two colors of a class": ("c.txt", "0 64 0 tree\n128 0 0 tree\n", {SOIL: "tree", TREE: "tree"}),
-}  # fmt: skip
+}
 REFUSED: dict[str, tuple[str, str, str]] = {
     "empty": ("c.txt", "# none\n\n", "classes-file-empty"),
     "an id for two names": ("c.txt", "0 tree\n0 soil\n", "class-id-repeated"),
@@ -50,8 +69,16 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a line without an id": ("c.txt", "0 tree\nsoil\n", "classes-file-invalid"),
     "a line without a name": ("c.csv", "0,tree\n1,\n", "classes-file-invalid"),
     "commas in names without quotes": ("c.txt", "tree, old\nsoil\n", "classes-file-invalid"),
-    "a column that nobody knows": ("c.csv", "id,name,kind\n0,tree,plant\n1,soil,ground\n", "classes-file-invalid"),
-    "numbers that nobody knows": ("c.csv", "tree,0,0,64,0\nsoil,1,128,0,0\n", "classes-file-invalid"),
+    "a column that nobody knows": (
+        "c.csv",
+        "id,name,kind\n0,tree,plant\n1,soil,ground\n",
+        "classes-file-invalid",
+    ),
+    "numbers that nobody knows": (
+        "c.csv",
+        "tree,0,0,64,0\nsoil,1,128,0,0\n",
+        "classes-file-invalid",
+    ),
     "a web page": ("c.txt", "<html><body>not found</body></html>", "classes-file-invalid"),
     "YAML's yes and no": ("c.yaml", "- yes\n- no\n", "classes-file-invalid"),
     "nothing but void": ("c.txt", "void\n", "classes-count-invalid"),
@@ -63,7 +90,10 @@ def test_names_keep_their_ids(form: str, tmp_path: Path) -> None:
     file, content, expected = IDS[form]
     (tmp_path / file).write_bytes(content.encode())
     space = read_classes(tmp_path / file)
-    named = {raw: None if train == 255 else space.names[train] for raw, train in space.raw_to_train.items()}
+    named = {
+        raw: None if train == 255 else space.names[train]
+        for raw, train in space.raw_to_train.items()
+    }
     assert named == {255: None, **expected}
     assert space.names == tuple(name for _, name in sorted(expected.items()) if name)
 
@@ -73,7 +103,9 @@ def test_names_keep_their_colors(form: str, tmp_path: Path) -> None:
     file, content, expected = COLORS[form]
     (tmp_path / file).write_text(content)
     space = read_classes(tmp_path / file, 254)
-    assert {color: None if train == 254 else space.names[train] for color, train in space.colors.items()} == expected
+    assert {
+        color: None if train == 254 else space.names[train] for color, train in space.colors.items()
+    } == expected
 
 
 @pytest.mark.parametrize("form", REFUSED)

@@ -30,7 +30,9 @@ def cache(tmp_path, monkeypatch):
 
 def drawn(seed: int, classes: int = 2) -> np.ndarray:
     """Blocks of classes, uint8 (48, 64)."""
-    return np.kron(np.random.default_rng(seed).integers(0, classes, (6, 8)), np.ones((8, 8), int)).astype(np.uint8)
+    return np.kron(
+        np.random.default_rng(seed).integers(0, classes, (6, 8)), np.ones((8, 8), int)
+    ).astype(np.uint8)
 
 
 def jpeg(path: Path, values: np.ndarray, quality: int = 90) -> None:
@@ -52,7 +54,9 @@ def test_the_command_that_check_prints_makes_a_set_that_passes(tmp_path, capsys)
     assert main(["data", "check", str(root), "data.classes=[background, polyp]"]) == EXIT_ERROR
     printed = capsys.readouterr().out
     assert "3 faults in 3 of 3 images" in printed
-    command = next(line for line in printed.splitlines() if line.startswith("  segtrain data convert "))
+    command = next(
+        line for line in printed.splitlines() if line.startswith("  segtrain data convert ")
+    )
     assert "data.label_map={0: 0, 255: 1}" in command
     assert main(shlex.split(command)[1:]) == 0
     told = capsys.readouterr().out
@@ -97,7 +101,9 @@ def test_colors_that_differ_in_one_channel_are_told_apart(tmp_path, channel):
 def test_a_gray_looking_mask_of_three_channels_is_read_by_color_if_classes_have_colors(tmp_path):
     """Black is void there, not the id 0; a mask of one channel holds ids, as in a PNG."""
     gray = drawn(0) * np.uint8(70)
-    labels = LabelSpace(("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 70: 1}, {0: 255, 0x464646: 0, 0xFF0000: 1})
+    labels = LabelSpace(
+        ("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 70: 1}, {0: 255, 0x464646: 0, 0xFF0000: 1}
+    )
     jpeg(tmp_path / "rgb.jpg", np.dstack([gray] * 3), 100)
     jpeg(tmp_path / "gray.jpg", gray, 100)
     assert np.array_equal(ids_of(str(tmp_path / "rgb.jpg"), labels)[0], np.where(drawn(0), 0, 255))
@@ -109,7 +115,10 @@ def test_splits_lists_and_other_formats_are_kept(tmp_path, capsys):
     Image.fromarray(drawn(1) * np.uint8(255)).save(root / "label/val/p1_mask.png")
     (root / "label/val/p1_mask.jpg").unlink()
     rows = [
-        {"image": f"image/val/p{n}_fram.jpg", "mask": f"label/val/p{n}_mask.{'png' if n == 1 else 'jpg'}"}
+        {
+            "image": f"image/val/p{n}_fram.jpg",
+            "mask": f"label/val/p{n}_mask.{'png' if n == 1 else 'jpg'}",
+        }
         for n in range(3)
     ]
     (root / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -117,13 +126,18 @@ def test_splits_lists_and_other_formats_are_kept(tmp_path, capsys):
     convert_folder(str(root), str(tmp_path / "one"), None, [*classes, "data.ignore_index=100"])
     assert "data.ignore_index=100" in capsys.readouterr().out
     convert_folder(
-        str(root), str(tmp_path / "two"), ["val"], [*classes, "data.layout=list", "data.index={split}.jsonl"]
+        str(root),
+        str(tmp_path / "two"),
+        ["val"],
+        [*classes, "data.layout=list", "data.index={split}.jsonl"],
     )
     for folder, splits in (("one", ("train", "val")), ("two", ("val",))):
         data = load_config(None, ["data.layout=folders", f"data.root={tmp_path / folder}"]).data
         for split in splits:
             dataset = open_dataset(data, split)
-            assert [dataset.read_mask(n).tolist() for n in range(3)] == [drawn(n).tolist() for n in range(3)]
+            assert [dataset.read_mask(n).tolist() for n in range(3)] == [
+                drawn(n).tolist() for n in range(3)
+            ]
 
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path):

@@ -1,4 +1,6 @@
-"""Tests of data sets: the pairs of each layout, and one error with a fix for each kind of bad file or list."""
+"""Tests of data sets: the pairs of each layout, and one error with a fix for each kind of bad file
+or list.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def test_cityscapes(tmp_path):
         ids(tmp_path / "gtFine" / "val" / city / f"{stem}_gtFine_instanceIds.png")
         ids(tmp_path / "gtFine" / "val" / city / f"{stem}_gtFine_color.png")
     dataset = open_dataset(Data(layout="cityscapes", root=str(tmp_path)), "val")
-    assert [e.meta["name"] for e in dataset.entries] == ["aachen/aachen_000000_000019", "bonn/bonn_000000_000019"]
+    assert [e.meta["name"] for e in dataset.entries] == [
+        "aachen/aachen_000000_000019",
+        "bonn/bonn_000000_000019",
+    ]
     assert sorted(np.unique(dataset.read_mask(0))) == [0, 18, 255]
 
 
@@ -83,7 +88,11 @@ def test_a_pair_of_folders(tmp_path, ending):
     with refused("classes-missing"):
         open_dataset(Data(layout="folders", root=str(tmp_path)), "train")
     (tmp_path / "classes.txt").write_text("one\ntwo\nthree\n")
-    assert open_dataset(Data(layout="folders", root=str(tmp_path)), "train").labels.names == ("one", "two", "three")
+    assert open_dataset(Data(layout="folders", root=str(tmp_path)), "train").labels.names == (
+        "one",
+        "two",
+        "three",
+    )
 
 
 def lists(root: Path) -> list[dict[str, str]]:
@@ -91,14 +100,18 @@ def lists(root: Path) -> list[dict[str, str]]:
     for name, split in (("a", "train"), ("b", "val"), ("c", "val")):
         picture(root / f"{name}.png")
         ids(root / f"{name}_m.png")
-        rows.append({"image": f"{name}.png", "mask": f"{name}_m.png", "split": split, "town": name.upper()})
+        rows.append(
+            {"image": f"{name}.png", "mask": f"{name}_m.png", "split": split, "town": name.upper()}
+        )
     return rows
 
 
 def test_csv_and_jsonl_lists(tmp_path):
     rows = lists(tmp_path)
     header = ",".join(rows[0])
-    (tmp_path / "all.csv").write_text("\ufeff" + "\n".join([header, *(",".join(row.values()) for row in rows)]) + "\n")
+    (tmp_path / "all.csv").write_text(
+        "\ufeff" + "\n".join([header, *(",".join(row.values()) for row in rows)]) + "\n"
+    )
     (tmp_path / "val.jsonl").write_text("\n".join(json.dumps(row) for row in rows[1:]) + "\n\n")
     base = {"layout": "list", "root": str(tmp_path), "classes": ("a", "b")}
     from_csv = open_dataset(Data(**base, index="all.csv"), "val")
@@ -117,7 +130,12 @@ def test_lists_that_are_wrong(tmp_path):
         ("x.csv", "image,mask\na.png,a_m.png\na.png,a_m.png\n", "list-file-repeated", {"count": 1}),
         ("x.csv", "image,mask\na.png,q.png\n", "list-file-missing", {"count": 1}),
         ("x.csv", "image,mask\na.png,\n", "list-row-empty", {"rows": [1]}),
-        ("x.csv", "image,mask,split\na.png,a_m.png,train\nb.png,,val\n", "list-row-empty", {"rows": [2]}),
+        (
+            "x.csv",
+            "image,mask,split\na.png,a_m.png,train\nb.png,,val\n",
+            "list-row-empty",
+            {"rows": [2]},
+        ),
         ("x.csv", "image,mask\n", "split-empty", {}),
         ("x.csv", "image,mask,split\na.png,a_m.png,test\n", "split-empty", {}),
         ("x.jsonl", '{"image": "a.png"\n', "list-line-invalid", {"line": 1}),
@@ -137,15 +155,26 @@ def test_an_image_is_listed_once_under_any_spelling(tmp_path, spelling):
     lists(tmp_path)
     (tmp_path / "x").mkdir()
     other = spelling.format(root=tmp_path)
-    (tmp_path / "val.csv").write_text(f"image,mask\na.png,a_m.png\nb.png,b_m.png\n{other},a_m.png\n")
+    (tmp_path / "val.csv").write_text(
+        f"image,mask\na.png,a_m.png\nb.png,b_m.png\n{other},a_m.png\n"
+    )
     with refused("list-file-repeated", count=1):
         open_dataset(Data(layout="list", root=str(tmp_path)), "val")
     (tmp_path / "val.csv").write_text(f"image,mask\n{other},a_m.png\nb.png,b_m.png\n")
-    assert len(open_dataset(Data(layout="list", root=str(tmp_path), classes=("a", "b")), "val")) == 2
+    assert (
+        len(open_dataset(Data(layout="list", root=str(tmp_path), classes=("a", "b")), "val")) == 2
+    )
 
 
 @pytest.mark.parametrize(
-    ("link", "target"), [("up", ".."), ("loop", "."), ("top", "../.."), ("again", "town"), ("town/back", "../../train")]
+    ("link", "target"),
+    [
+        ("up", ".."),
+        ("loop", "."),
+        ("top", "../.."),
+        ("again", "town"),
+        ("town/back", "../../train"),
+    ],
 )
 def test_a_folder_is_walked_once(tmp_path, link, target):
     for split in ("train", "val"):
@@ -262,7 +291,11 @@ def test_a_bomb_is_refused_by_its_header(tmp_path):
 def test_a_header_without_pixels_is_damaged(tmp_path):
     png, jpeg = picture(tmp_path / "x.png").read_bytes(), picture(tmp_path / "x.jpg").read_bytes()
     scan = jpeg.index(b"\xff\xda")
-    for content in (png[:16] + bytes(4) + png[20:], png[:20] + bytes(4) + png[24:], jpeg[:2] + jpeg[scan:]):
+    for content in (
+        png[:16] + bytes(4) + png[20:],
+        png[:20] + bytes(4) + png[24:],
+        jpeg[:2] + jpeg[scan:],
+    ):
         with refused("image-header-damaged"):
             decode.read_header(content)
 
@@ -280,7 +313,8 @@ def test_a_jpeg_with_a_long_trailer_is_whole(tmp_path, monkeypatch, progressive)
     monkeypatch.setattr(decode.native, "whole", lambda *_: None)
     assert np.array_equal(decode.decode_image(content + video), pixels)
     for end in (len(content) - 2, len(content) // 2):
-        for cut in (content[:end], content[:end] + bytes(1 << 20)):  # the second as a download that was interrupted
+        # the second as a download that was interrupted
+        for cut in (content[:end], content[:end] + bytes(1 << 20)):
             with refused("image-ends-early", found=len(cut)):
                 decode.check_whole(cut)
             with refused("image-ends-early"):

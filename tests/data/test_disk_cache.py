@@ -1,4 +1,6 @@
-"""Tests of the disk cache: batches equal to the bit, its bound, damaged entries, kills, and full disks."""
+"""Tests of the disk cache: batches equal to the bit, its bound, damaged entries, kills, and full
+disks.
+"""
 
 # The names of fixtures are those of arguments.
 # ruff: noqa: F811
@@ -67,9 +69,12 @@ def fill(dataset: Dataset, workers: int = 0, **settings: Any) -> str:
 @pytest.mark.parametrize(
     ("layout", "workers", "kind"),
     [
-        ("folders", 1, "thread"), ("shards", 4, "thread"), ("shards", 1, "process"), ("foreign", 0, "thread"),
+        ("folders", 1, "thread"),
+        ("shards", 4, "thread"),
+        ("shards", 1, "process"),
+        ("foreign", 0, "thread"),
     ],
-)  # fmt: skip
+)
 def test_batches_are_those_of_the_folder_cold_warm_and_half_evicted(
     data_sets: Path, server: BucketServer, folder: Path, layout: str, workers: int, kind: str
 ) -> None:
@@ -78,7 +83,9 @@ def test_batches_are_those_of_the_folder_cold_warm_and_half_evicted(
         check_batches(layout, server, folder, local, {"pool": pool, "last_step": 6})
 
 
-def check_batches(layout: str, server: BucketServer, folder: Path, local: str, how: dict[str, Any]) -> None:
+def check_batches(
+    layout: str, server: BucketServer, folder: Path, local: str, how: dict[str, Any]
+) -> None:
     assert fill(cached(folder, layout), **how) == local
     per_sample = 2 if layout == "folders" else 1
     assert len(entries(folder)) == COUNT * per_sample
@@ -94,7 +101,9 @@ def check_batches(layout: str, server: BucketServer, folder: Path, local: str, h
     assert len(entries(folder)) == COUNT * per_sample
 
 
-def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets: Path, server: BucketServer, folder: Path) -> None:
+def test_a_damaged_entry_is_dropped_and_fetched_again(
+    data_sets: Path, server: BucketServer, folder: Path
+) -> None:
     dataset = cached(folder)
     local = digest(loader(opened(data_sets / "bkt", "shards"), 1, last_step=6))
     fill(dataset, last_step=6)
@@ -116,7 +125,9 @@ def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets: Path, server: B
     assert {path: path.read_bytes() for path in entries(folder)} == whole
 
 
-def test_an_entry_of_another_user_is_read_and_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_of_another_user_is_read_and_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def forbidden(*_: Any) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
@@ -128,7 +139,9 @@ def test_an_entry_of_another_user_is_read_and_kept(folder: Path, monkeypatch: py
     assert kept.holds(entry)
 
 
-def test_a_changed_object_is_never_taken_from_the_cache(own: Path, server: BucketServer, folder: Path) -> None:
+def test_a_changed_object_is_never_taken_from_the_cache(
+    own: Path, server: BucketServer, folder: Path
+) -> None:
     before = fill(cached(folder, "folders"), last_step=6)
     path = own / "files/images/train/s00.jpg"
     path.write_bytes((own / "files/images/train/s02.jpg").read_bytes())
@@ -167,14 +180,17 @@ def test_caches_share_a_folder_and_its_bound(folder: Path) -> None:
             found = kept.get(entry)
             assert found is None or bytes(found) == bytes(1000)
             if k % 9 == 0:
-                with kept._lock_of(".lock"):  # otherwise the others write and remove files while they are counted
+                # otherwise the others write and remove files while they are counted
+                with kept._lock_of(".lock"):
                     assert sum(file.size for file in kept._files()) <= 100_000
         return True
 
     with ThreadPoolExecutor(3) as threads:  # each locks files of its own, as a process does
         assert list(threads.map(work, "aba")) == [True] * 3
     assert 50_000 < sum(path.stat().st_size for path in entries(folder)) <= 100_000
-    assert DiskCache(folder, 100_000).room() == 100_000 - sum(path.stat().st_size for path in entries(folder))
+    assert DiskCache(folder, 100_000).room() == 100_000 - sum(
+        path.stat().st_size for path in entries(folder)
+    )
 
 
 def test_unfinished_files_of_killed_processes_are_removed(folder: Path) -> None:
@@ -189,7 +205,9 @@ def test_unfinished_files_of_killed_processes_are_removed(folder: Path) -> None:
     assert (old.exists(), new.exists(), whole.exists()) == (False, True, True)
 
 
-def test_a_write_that_fails_leaves_no_part_of_an_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_no_part_of_an_entry(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, write, written = DiskCache(folder, 1 << 20), os.write, list[int]()
 
     def limited(handle: int, content: Any) -> int:
@@ -228,7 +246,9 @@ def test_a_full_disk_turns_it_off_with_one_warning(
     assert cache(dataset).get(written[0]) is not None  # what is there is still read
 
 
-def test_a_slow_disk_loses_entries_and_not_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_loses_entries_and_not_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("segtrain.data.bucket.disk_cache._QUEUE", 2500)
     gate, write = threading.Event(), Entry.write
 
@@ -247,7 +267,9 @@ def test_a_slow_disk_loses_entries_and_not_time(folder: Path, monkeypatch: pytes
     assert len(entries(folder)) == 2
 
 
-def test_an_unexpected_error_turns_writing_off_and_nobody_waits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_turns_writing_off_and_nobody_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("unexpected")
 
@@ -258,11 +280,15 @@ def test_an_unexpected_error_turns_writing_off_and_nobody_waits(folder: Path, mo
         kept.put(Entry("s3://b", "k", "e", 0, 9), bytes(9))
         return kept.flush(300)
 
-    with pytest.warns(UserWarning, match=r"data\.cache_dir=.* cannot be written \(RuntimeError: unexpected\)"):
+    with pytest.warns(
+        UserWarning, match=r"data\.cache_dir=.* cannot be written \(RuntimeError: unexpected\)"
+    ):
         assert written()
 
 
-def test_the_automatic_bound_does_not_grow_with_each_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_automatic_bound_does_not_grow_with_each_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage, disk = shutil.disk_usage("."), 100_000
 
     def free(path: Path) -> Any:
@@ -289,8 +315,14 @@ def test_what_is_used_is_removed_last(folder: Path) -> None:
 
 def test_objects_of_equal_names_in_other_buckets_are_other_entries(folder: Path) -> None:
     kept = DiskCache(folder, 1 << 20)
-    kinds = [("s3://a", "k", "e", 0, 9), ("s3://b", "k", "e", 0, 9), ("s3://a", "k", "f", 0, 9), ("s3://a", "k", "e", 1, 9),
-             ("s3://a", "k", "e", 0, -1), ("s3://a", "l", "e", 0, 9)]  # fmt: skip
+    kinds = [
+        ("s3://a", "k", "e", 0, 9),
+        ("s3://b", "k", "e", 0, 9),
+        ("s3://a", "k", "f", 0, 9),
+        ("s3://a", "k", "e", 1, 9),
+        ("s3://a", "k", "e", 0, -1),
+        ("s3://a", "l", "e", 0, 9),
+    ]
     for number, kind in enumerate(kinds):
         assert kept.get(Entry(*kind)) is None
         kept.write(Entry(*kind), bytes([number] * 9))
@@ -314,20 +346,45 @@ def test_the_marks_of_known_objects_are_those_of_their_entries(folder: Path) -> 
     assert kept.get(Entry("s3://b", "single", '"s"', 0, 1000)) is None
 
 
-def fetched(folder: Path, *settings: str, place: str = "s3://bkt/shards", layout: str = "shards") -> dict[str, Any]:
+def fetched(
+    folder: Path, *settings: str, place: str = "s3://bkt/shards", layout: str = "shards"
+) -> dict[str, Any]:
     disk_cache.cache_clear()
-    given = [f"data.layout={layout}", f"data.classes={json.dumps(CLASSES)}", f"data.cache_dir={folder}", *settings]
+    given = [
+        f"data.layout={layout}",
+        f"data.classes={json.dumps(CLASSES)}",
+        f"data.cache_dir={folder}",
+        *settings,
+    ]
     return fetch_folder(place, ["train"], given, say=lambda text: None)["train"]
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
 def test_a_fetched_cache_needs_no_sample_from_the_bucket(
-    data_sets: Path, server: BucketServer, folder: Path, layout: str, capsys: pytest.CaptureFixture[str]
+    data_sets: Path,
+    server: BucketServer,
+    folder: Path,
+    layout: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     place = "s3://bkt/files" if layout == "folders" else "s3://bkt/shards"
     server.requests.clear()
-    assert main(["data", "fetch", place, "--split", "train", "--json", f"data.layout={layout}", f"data.cache_dir={folder}",
-                 f"data.classes={json.dumps(CLASSES)}"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "data",
+                "fetch",
+                place,
+                "--split",
+                "train",
+                "--json",
+                f"data.layout={layout}",
+                f"data.cache_dir={folder}",
+                f"data.classes={json.dumps(CLASSES)}",
+            ]
+        )
+        == 0
+    )
     done = json.loads(capsys.readouterr().out)["train"]
     assert (done["samples"], done["fetched"]) == (COUNT, done["bytes"])
     if layout == "shards":  # samples side by side are one request
@@ -339,7 +396,8 @@ def test_a_fetched_cache_needs_no_sample_from_the_bucket(
     for workers in (0, 4):
         assert fill(dataset, workers, last_step=6) == expected
     assert dataset.read(3)[0].shape[2] == 3
-    assert all(map(dataset.store._is_cached, dataset.ranges(3)))  # no thread reads ahead what is here
+    # no thread reads ahead what is here
+    assert all(map(dataset.store._is_cached, dataset.ranges(3)))
     server.down = False
 
 
@@ -358,7 +416,9 @@ def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder: Pa
     assert not server.requests["GET"]
 
 
-def test_a_fetch_refuses_what_cannot_fit(server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_refuses_what_cannot_fit(
+    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with refused("cache-too-small", key="data.cache_gb", found=2000):
         fetched(folder, "data.cache_gb=0.000002")
     with refused("fetch-without-bucket"):

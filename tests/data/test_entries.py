@@ -1,4 +1,6 @@
-"""Tests of the index of file names: equal to a plain listing, shared by processes, rebuilt when files change."""
+"""Tests of the index of file names: equal to a plain listing, shared by processes, rebuilt when
+files change.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def counted(monkeypatch):
 
 def make(root: Path, names: list[str], ending: str = "") -> Data:
     for name in names:
-        for path in (root / "images" / "train" / f"{name}.jpg", root / "masks" / "train" / f"{name}{ending}.png"):
+        for path in (
+            root / "images" / "train" / f"{name}.jpg",
+            root / "masks" / "train" / f"{name}{ending}.png",
+        ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(name.encode(errors="surrogateescape"))
     return Data(layout="folders", root=str(root), classes=("a", "b"))
@@ -57,13 +62,30 @@ def plain(root: Path, ending: str = "") -> list[Entry]:
     """The pairs of a folder, found in the plainest way."""
     top = str(root / "images" / "train")
     keys = sorted(
-        os.path.relpath(os.path.join(place, name), top)[:-4] for place, _, names in os.walk(top) for name in names
+        os.path.relpath(os.path.join(place, name), top)[:-4]
+        for place, _, names in os.walk(top)
+        for name in names
     )
     masks = str(root / "masks" / "train")
     return [Entry(f"{top}/{key}.jpg", f"{masks}/{key}{ending}.png", {"name": key}) for key in keys]
 
 
-NAMES = ["b", "a", "a-b", "a/x", "a/b/c", "Z", "ä", "日/本", "with space", "two.dots", "\udcff", "x0", "x_0", "a.b/c"]
+NAMES = [
+    "b",
+    "a",
+    "a-b",
+    "a/x",
+    "a/b/c",
+    "Z",
+    "ä",
+    "日/本",
+    "with space",
+    "two.dots",
+    "\udcff",
+    "x0",
+    "x_0",
+    "a.b/c",
+]
 
 
 @pytest.mark.parametrize("ending", ["", "-label"])
@@ -87,7 +109,12 @@ def test_entries_are_those_of_a_plain_listing(tmp_path, small, ending):
 def test_metadata_of_rows_that_differ(tmp_path, small):
     rows = [
         {"image": "i/a.jpg", "mask": "a.png", "town": "x"},
-        {"image": str(tmp_path / "b.tar.jpg"), "mask": str(tmp_path / "b.png"), "name": "own", "view": ""},
+        {
+            "image": str(tmp_path / "b.tar.jpg"),
+            "mask": str(tmp_path / "b.png"),
+            "name": "own",
+            "view": "",
+        },
         {"image": "c", "mask": "c.png", "view": "\u2028 \ud800"},
     ]
     for row in rows:
@@ -112,7 +139,11 @@ def test_metadata_of_rows_that_differ(tmp_path, small):
 def test_rows_before_the_first_with_a_split_are_of_none(tmp_path):
     for name in "abc":
         (tmp_path / name).touch()
-    rows = [{"image": "a", "mask": "a"}, {"image": "b", "mask": "b", "split": "train"}, {"image": "c", "mask": "c"}]
+    rows = [
+        {"image": "a", "mask": "a"},
+        {"image": "b", "mask": "b", "split": "train"},
+        {"image": "c", "mask": "c"},
+    ]
     (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = Data(layout="list", root=str(tmp_path), index="all.jsonl", classes=("a",))
     assert [entry.meta["name"] for entry in open_dataset(data, "train").entries] == ["b"]
@@ -128,9 +159,13 @@ def changes(root: Path) -> dict:
         "new": both(lambda folder, suffix: (folder / f"new{suffix}").touch()),
         "new below": both(lambda folder, suffix: (folder / "a" / f"new{suffix}").touch()),
         "deleted": both(lambda folder, suffix: (folder / f"b{suffix}").unlink()),
-        "renamed": both(lambda folder, suffix: (folder / f"b{suffix}").rename(folder / f"q{suffix}")),
+        "renamed": both(
+            lambda folder, suffix: (folder / f"b{suffix}").rename(folder / f"q{suffix}")
+        ),
         "folder moved": both(lambda folder, suffix: (folder / "a").rename(folder / "moved")),
-        "another folder": both(lambda folder, suffix: folder.rename(f"{folder}2") and make(root, ["p", "q", "r"])),
+        "another folder": both(
+            lambda folder, suffix: folder.rename(f"{folder}2") and make(root, ["p", "q", "r"])
+        ),
     }
 
 
@@ -160,7 +195,9 @@ def test_other_settings_are_another_listing(tmp_path, small, counted):
     for _ in range(2):
         assert len(open_dataset(data, "train")) == len(open_dataset(data, "val")) == len(NAMES)
         places = [place * len(NAMES) // 5 for place in range(5)]
-        assert list(open_dataset(limited, "train").entries) == [plain(tmp_path)[place] for place in places]
+        assert list(open_dataset(limited, "train").entries) == [
+            plain(tmp_path)[place] for place in places
+        ]
     assert len(counted) == 3
 
 
@@ -173,7 +210,9 @@ def test_a_folder_that_was_only_just_written_is_not_trusted(tmp_path, small, cou
 
 
 @pytest.mark.parametrize("ahead", [-86_400, 86_400])
-def test_a_clock_that_differs_from_the_file_systems_changes_nothing(tmp_path, small, counted, monkeypatch, ahead):
+def test_a_clock_that_differs_from_the_file_systems_changes_nothing(
+    tmp_path, small, counted, monkeypatch, ahead
+):
     """A folder is trusted, or not, and a kept listing stays, by the clock that stamps files."""
     clock, clock_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: clock() + 400 * ahead)
@@ -210,7 +249,11 @@ def test_lists_are_read_again_when_they_or_their_folders_change(tmp_path, small,
 def test_files_that_a_list_names_in_vain(tmp_path, monkeypatch, many):
     monkeypatch.setattr(check_files, "_MANY", many)
     make(tmp_path, [f"{part}/{name}" for part in "pq" for name in "abc"])
-    rows = [f"images/train/{part}/{name}.jpg,masks/train/{part}/{name}.png" for name in "abcd" for part in "pqr"]
+    rows = [
+        f"images/train/{part}/{name}.jpg,masks/train/{part}/{name}.png"
+        for name in "abcd"
+        for part in "pqr"
+    ]
     (tmp_path / "images" / "train" / "p" / "d.jpg").mkdir()  # no file
     (tmp_path / "train.csv").write_text("\n".join(["image,mask", *rows]))
     data = Data(layout="list", root=str(tmp_path), classes=("a",))
@@ -224,7 +267,9 @@ def test_files_that_a_list_names_in_vain(tmp_path, monkeypatch, many):
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"entries": 5, "looked_at": {}}'])
 @pytest.mark.parametrize("which", ["listing-*.json", f"*{kept.ENDING}"])
-def test_a_kept_listing_of_no_use_is_made_again_and_said_once(tmp_path, small, counted, which, content):
+def test_a_kept_listing_of_no_use_is_made_again_and_said_once(
+    tmp_path, small, counted, which, content
+):
     data = make(tmp_path, ["a", "b"])
     open_dataset(data, "train")
     (place,) = Path(os.environ["SEGTRAIN_CACHE"]).glob(which)
@@ -240,7 +285,9 @@ def test_a_kept_listing_of_no_use_is_made_again_and_said_once(tmp_path, small, c
 
 
 def test_damaged_entries_never_pass_for_whole(tmp_path):
-    images = with_endings(column_of(f"k{number:04d}" for number in range(300)), "/x/", [".jpg"] * 300)
+    images = with_endings(
+        column_of(f"k{number:04d}" for number in range(300)), "/x/", [".jpg"] * 300
+    )
     good = kept.save(Entries(images, images, {}), tmp_path)
     content, expected = Path(good.file).read_bytes(), list(good)
     chance = random.Random(0)
@@ -293,7 +340,9 @@ def test_processes_that_start_together_list_once(tmp_path, small, monkeypatch):
 
     monkeypatch.setitem(LAYOUTS, "folders", replace(layout, lister=slow))
     found = []
-    threads = [threading.Thread(target=lambda: found.append(open_dataset(data, "train"))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.append(open_dataset(data, "train"))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -330,7 +379,11 @@ def test_fingerprint_and_stamps_are_the_plain_ones(tmp_path, monkeypatch, slow):
     for name in ("i.jpg", "i.png"):
         (root / name).write_bytes(b"123")
     rows = [f"images/train/{n:04d}.jpg,./masks//train/{n:04d}.png" for n in range(600)]
-    rows += ["../beside/images/train/x.jpg,../set/../beside/masks/train/x.png", "i.jpg,i.png", "./i.png,i.png"]
+    rows += [
+        "../beside/images/train/x.jpg,../set/../beside/masks/train/x.png",
+        "i.jpg,i.png",
+        "./i.png,i.png",
+    ]
     (root / "train.csv").write_text("\n".join(["image,mask", *rows]))
     monkeypatch.chdir(tmp_path)
     for given in ("set", str(root), "./set/"):
@@ -338,7 +391,9 @@ def test_fingerprint_and_stamps_are_the_plain_ones(tmp_path, monkeypatch, slow):
         digest = hashlib.sha256(dataset.labels.identity())
         for entry in dataset.entries:
             for path in (entry.image, entry.mask):
-                digest.update(f"{os.path.relpath(path, dataset.root)}\0{os.stat(path).st_size}\n".encode())
+                digest.update(
+                    f"{os.path.relpath(path, dataset.root)}\0{os.stat(path).st_size}\n".encode()
+                )
         assert dataset.fingerprint() == digest.hexdigest()[:12]
         expected = [
             [(s := os.stat(p)).st_size, s.st_mtime_ns + s.st_ctime_ns]

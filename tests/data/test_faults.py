@@ -1,4 +1,6 @@
-"""Tests that each of a thousand faulty files is named, and that both policies hold, also on resume."""
+"""Tests that each of a thousand faulty files is named, and that both policies hold, also on
+resume.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,20 @@ def encoded(seed: int) -> tuple[bytes, bytes, bytes]:
     """A JPEG, a PNG of it, and a mask of ids 0 to 2."""
     rng = np.random.default_rng(seed)
     image = cv2.resize(rng.integers(0, 256, (5, 6, 3), np.uint8), SIZE[::-1])
-    mask = cv2.resize(rng.integers(0, 3, (5, 6), np.uint8), SIZE[::-1], interpolation=cv2.INTER_NEAREST)
+    mask = cv2.resize(
+        rng.integers(0, 3, (5, 6), np.uint8), SIZE[::-1], interpolation=cv2.INTER_NEAREST
+    )
     jpeg, png, ids = (
-        cv2.imencode(kind, array)[1].tobytes() for kind, array in ((".jpg", image), (".png", image), (".png", mask))
+        cv2.imencode(kind, array)[1].tobytes()
+        for kind, array in ((".jpg", image), (".png", image), (".png", mask))
     )
     return jpeg, png, ids
 
 
 def body_damage(jpeg: bytes, rng: np.random.Generator) -> bytes:
-    """Flipped bits in the entropy-coded part, of the kind that a decoder can notice. (Others only give other pixels.)"""
+    """Flipped bits in the entropy-coded part, of the kind that a decoder can notice. (Others only
+    give other pixels.)
+    """
     import simplejpeg
 
     begin = decode.read_header(jpeg).scan + 16
@@ -71,7 +78,10 @@ KINDS: dict[str, Damage] = {
     "all zero": lambda jpeg, png, ids, rng: (bytes(len(jpeg)), ids),
     "random": lambda jpeg, png, ids, rng: (rng.bytes(400), ids),
     "mask of another size": lambda jpeg, png, ids, rng: (jpeg, mask_png(0, (SIZE[0] - 1, SIZE[1]))),
-    "HTML": lambda jpeg, png, ids, rng: (b"<!DOCTYPE html><html><body>404 Not Found</body></html>", ids),
+    "HTML": lambda jpeg, png, ids, rng: (
+        b"<!DOCTYPE html><html><body>404 Not Found</body></html>",
+        ids,
+    ),
     "bits of a JPEG": lambda jpeg, png, ids, rng: (body_damage(jpeg, rng), ids),
     "checksum of a PNG": lambda jpeg, png, ids, rng: (png_crc(png), ids),
     "empty mask": lambda jpeg, png, ids, rng: (jpeg, b""),
@@ -81,8 +91,8 @@ KINDS: dict[str, Damage] = {
 
 
 def make_set(root: Path, count: int = COUNT) -> dict[int, str]:
-    """Every second sample of ``train`` is faulty, of each kind as many; of the others some have the wrong extension, which is no
-    fault. ``val`` is whole. Returns kinds by index."""
+    """Every second sample of ``train`` is faulty, of each kind as many; of the others some have the
+    wrong extension, which is no fault. ``val`` is whole. Returns kinds by index."""
     base = [encoded(seed) for seed in range(16)]
     rng = np.random.default_rng(0)
     broken = {}
@@ -108,7 +118,9 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, 
 
 
 def named(text: str) -> set[int]:
-    return {int(number) for number in re.findall(r"(?:images|masks)/train/n(\d{4})\.(?:jpg|png)", text)}
+    return {
+        int(number) for number in re.findall(r"(?:images|masks)/train/n(\d{4})\.(?:jpg|png)", text)
+    }
 
 
 @pytest.mark.parametrize("path", ["native", "packages"])
@@ -152,7 +164,9 @@ def test_both_policies(zygote: Any, thousand: tuple[Path, dict[int, str]]) -> No
     assert {line["index"] for line in kept} == set(broken)
     assert all(line["faults"] for line in kept)
     events = [json.loads(line) for line in (folder / "run/journal.jsonl").read_text().splitlines()]
-    assert [(e["role"], e["skipped"], e["images"]) for e in events if e["event"] == "faults"] == [("train", 1000, 2000)]
+    assert [(e["role"], e["skipped"], e["images"]) for e in events if e["event"] == "faults"] == [
+        ("train", 1000, 2000)
+    ]
 
 
 def test_a_run_keeps_its_list(zygote: Any, tmp_path: Path) -> None:
@@ -173,7 +187,9 @@ def test_a_run_keeps_its_list(zygote: Any, tmp_path: Path) -> None:
         return process
 
     def digests(out: str) -> dict[int, Any]:
-        events = [json.loads(line) for line in (tmp_path / out / "journal.jsonl").read_text().splitlines()]
+        events = [
+            json.loads(line) for line in (tmp_path / out / "journal.jsonl").read_text().splitlines()
+        ]
         return {e["step"]: e["loss"] for e in events if e["event"] == "step"}
 
     def back(out: str) -> None:
@@ -216,8 +232,12 @@ def test_the_rest_of_a_split(tmp_path: Path) -> None:
     rest = without(dataset, broken)
     places = [index for index in range(20) if index not in broken]
     assert len(rest) == 10
-    assert [entry.image for entry in rest.entries] == [dataset.entries[index].image for index in places]
-    assert all(np.array_equal(rest.read(k)[0], dataset.read(index)[0]) for k, index in enumerate(places))
+    assert [entry.image for entry in rest.entries] == [
+        dataset.entries[index].image for index in places
+    ]
+    assert all(
+        np.array_equal(rest.read(k)[0], dataset.read(index)[0]) for k, index in enumerate(places)
+    )
     assert rest.record(3) == dataset.record(places[3])
     assert without(dataset, []) is dataset
     with pytest.raises(DataError, match="all 20 samples are faulty"):

@@ -19,7 +19,9 @@ N = 12
 
 
 class Loader:
-    """Gives batches in one block of memory that it writes again as soon as the next one is asked for."""
+    """Gives batches in one block of memory that it writes again as soon as the next one is asked
+    for.
+    """
 
     def __init__(self) -> None:
         self.block = torch.zeros(4, 8, 8, 3, dtype=torch.uint8)
@@ -109,9 +111,13 @@ def test_the_gpu_sees_every_pixel(kind: str) -> None:
     settings: dict[str, Any] = {"seed": 1, "batch_size": 8, "last_step": 60, "accumulate": 2}
     dataset = open_dataset(data, "train")
     with TrainLoader(dataset, data, **settings) as plain:
-        wanted = [[int(b.images.long().sum() * 7 + b.masks.long().sum()) for b in step] for step in plain]
+        wanted = [
+            [int(b.images.long().sum() * 7 + b.masks.long().sum()) for b in step] for step in plain
+        ]
     sums, busy = [], torch.randn(1024, 1024, device=device)
-    with TrainLoader(dataset, data, **settings, workers=2, kind=kind, pin_memory=True, prefetch=2) as loader:
+    with TrainLoader(
+        dataset, data, **settings, workers=2, kind=kind, pin_memory=True, prefetch=2
+    ) as loader:
         feed = DeviceFeed(loader, device)
         for _, placed in feed:
             for _ in range(20):  # work that the copies must not overtake

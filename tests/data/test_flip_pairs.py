@@ -1,4 +1,6 @@
-"""Tests that a mirrored image exchanges the classes of data.flip_pairs: in training, evaluation, and prediction."""
+"""Tests that a mirrored image exchanges the classes of data.flip_pairs: in training, evaluation,
+and prediction.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ SIZE = (40, 48)
 
 
 def folder(root: Path) -> None:
-    """Four pairs: the left ear in the left half, the right ear in the right half, and void in the first rows."""
+    """Four pairs: the left ear in the left half, the right ear in the right half, and void in the
+    first rows.
+    """
     for kind in ("images", "masks"):
         (root / kind / "train").mkdir(parents=True)
         (root / kind / "val").mkdir(parents=True)
@@ -41,14 +45,21 @@ def folder(root: Path) -> None:
         mask[:4] = 255
         top = int(random.integers(8, 20))
         mask[top : top + 12, 4:16], mask[top : top + 12, 30:42] = 1, 2
-        image = random.integers(0, 40, (*SIZE, 3)) + np.where(mask == 255, 0, mask > 0)[..., None] * 180
+        image = (
+            random.integers(0, 40, (*SIZE, 3)) + np.where(mask == 255, 0, mask > 0)[..., None] * 180
+        )
         for split in ("train", "val"):
             cv2.imwrite(str(root / f"images/{split}/{split}{number}.png"), image.astype(np.uint8))
             cv2.imwrite(str(root / f"masks/{split}/{split}{number}.png"), mask)
 
 
 def settings(root: Path, **more: Any) -> Data:
-    plain: dict[str, Any] = {"scale": (1.0, 1.0), "jitter": (0, 0, 0), "crop": SIZE, "flip_pairs": [NAMES[1:]]}
+    plain: dict[str, Any] = {
+        "scale": (1.0, 1.0),
+        "jitter": (0, 0, 0),
+        "crop": SIZE,
+        "flip_pairs": [NAMES[1:]],
+    }
     return Data(root=str(root), layout="folders", classes=NAMES, **{**plain, **more})
 
 
@@ -67,7 +78,9 @@ def test_the_mask_of_a_mirrored_crop_has_the_other_ids(
                     patch.setattr(crop, "_native_crop", lambda *_: False)
                 for index in range(len(dataset)):
                     image, mask = np.empty((*SIZE, 3), np.uint8), np.empty(SIZE, np.uint8)
-                    SampleMaker(dataset, data, 7)(Task(index, 1, data.crop, data.scale), image, mask)
+                    SampleMaker(dataset, data, 7)(
+                        Task(index, 1, data.crop, data.scale), image, mask
+                    )
                     made.setdefault((pairs, native), []).append(mask)
     flipped = [draw(rng_for(7, 1, index), SIZE, SIZE, data).flip for index in range(4)]
     assert set(flipped) == {True, False}
@@ -83,7 +96,9 @@ def test_the_mask_of_a_mirrored_crop_has_the_other_ids(
 
 
 def by_side(images: torch.Tensor) -> torch.Tensor:
-    """Logits of an ideal model: a bright pixel is the left ear in the left half, the right ear in the right half."""
+    """Logits of an ideal model: a bright pixel is the left ear in the left half, the right ear in
+    the right half.
+    """
     bright = images.mean(1) > -0.5
     left = (torch.arange(images.shape[-1]) < images.shape[-1] // 2).expand_as(bright)
     classes = (bright & left) * 1 + (bright & ~left) * 2
@@ -96,11 +111,15 @@ class Ideal(torch.nn.Module):
 
 
 @pytest.mark.parametrize("pairs", [[NAMES[1:]], [[2, 1]], []])
-def test_a_mirrored_evaluation_keeps_the_score_of_an_ideal_model(pairs: list[Any], tmp_path: Path) -> None:
+def test_a_mirrored_evaluation_keeps_the_score_of_an_ideal_model(
+    pairs: list[Any], tmp_path: Path
+) -> None:
     folder(tmp_path)
     dataset = open_dataset(settings(tmp_path, flip_pairs=pairs), "val")
     with_flip = Config().eval.model_copy(update={"flip": True})
-    scores = [evaluate(Ideal(), dataset, view, device="cpu").scores for view in (Config().eval, with_flip)]
+    scores = [
+        evaluate(Ideal(), dataset, view, device="cpu").scores for view in (Config().eval, with_flip)
+    ]
     assert scores[0].iou == (1, 1, 1)
     assert (scores[1].iou == (1, 1, 1)) is bool(pairs)
 
@@ -120,13 +139,17 @@ def test_windows_exchange_the_channels_of_mirrored_windows() -> None:
     torch.testing.assert_close(scores, mean)
 
 
-def test_a_prediction_exchanges_the_classes_of_the_run_and_an_export_keeps_them(tmp_path: Path) -> None:
+def test_a_prediction_exchanges_the_classes_of_the_run_and_an_export_keeps_them(
+    tmp_path: Path,
+) -> None:
     make_run(tmp_path / "run", mirror=(0, 2, 1, 3))
     pixels = picture(tmp_path / "a.png", 40, 50)
     export(tmp_path / "run", tmp_path / "export", ("safetensors",))
     for folder in ("run", "export"):
         once, turned, both = (
-            load(tmp_path / folder, f"eval.flip={flip}", device="cpu").segment(image, "a.png", True)[1]
+            load(tmp_path / folder, f"eval.flip={flip}", device="cpu").segment(
+                image, "a.png", True
+            )[1]
             for flip, image in (("false", pixels), ("false", pixels[:, ::-1]), ("true", pixels))
         )
         expected = (once.astype(np.float32) + turned.astype(np.float32)[[0, 2, 1, 3], :, ::-1]) / 2
@@ -150,7 +173,17 @@ def test_pairs_that_are_none_are_refused(pairs: list[Any]) -> None:
 
 
 def test_names_of_sides_are_found() -> None:
-    names = ["Left Eye", "right eye", "l_ear", "r_ear", "copyright", "leftover", "L", "wall", "left lane"]
+    names = [
+        "Left Eye",
+        "right eye",
+        "l_ear",
+        "r_ear",
+        "copyright",
+        "leftover",
+        "L",
+        "wall",
+        "left lane",
+    ]
     assert sides(names) == [["Left Eye", "right eye"], ["l_ear", "r_ear"]]
     space = plain_space(("background", "left", "right"))
     (found,) = flip_finding("data.flip", space)

@@ -1,4 +1,5 @@
-"""Tests that each proposal of `data check` works when it is pasted: no faults, and no class without a pixel.
+"""Tests that each proposal of `data check` works when it is pasted: no faults, and no class without
+a pixel.
 
 A proposal that cannot be known (which color is which class) must stop when it is pasted as it is.
 """
@@ -33,7 +34,12 @@ Encode = Callable[[np.ndarray, Path], None]
 def proposals(reports: dict[str, AuditReport]) -> list[list[str]]:
     """Everything that is printed to be pasted, as arguments."""
     found = [finding for report in reports.values() for finding in report.findings]
-    return [words(settings) for f in found for settings in (f.settings, *(s for _, s in f.others)) if settings]
+    return [
+        words(settings)
+        for f in found
+        for settings in (f.settings, *(s for _, s in f.others))
+        if settings
+    ]
 
 
 def with_strays(strays: dict[int, int], table: dict[int, int], kind: Any = np.uint8) -> Encode:
@@ -49,7 +55,8 @@ def with_strays(strays: dict[int, int], table: dict[int, int], kind: Any = np.ui
 
 
 ONE = "data.classes=[crack]"
-# Encoding, classes in the masks, settings, and the setting that must be among the proposals ("": any that works).
+# Encoding, classes in the masks, settings, and the setting that must be among the proposals ("":
+# any that works).
 KINDS: dict[str, tuple[Encode, int, list[str], str]] = {
     "one class, 0/255": (by_table({1: 255}), 2, [ONE], "data.label_map={0: 0, 255: 1}"),
     "one class, 0/1": (by_table({}), 2, [ONE], "data.classes=[background, crack]"),
@@ -92,11 +99,18 @@ def test_what_is_proposed_works(name: str, tmp_path: Path) -> None:
 
 
 def settings_of(root: Path, *settings: str) -> list[dict[str, Any]]:
-    return [dict(f.settings) for report in check(root, *settings).values() for f in report.findings if f.fatal]
+    return [
+        dict(f.settings)
+        for report in check(root, *settings).values()
+        for f in report.findings
+        if f.fatal
+    ]
 
 
 def test_names_of_colors_are_no_guess(tmp_path: Path) -> None:
-    """Pasted as it is, the proposal stops; with the names written, or from a file beside the data, it works."""
+    """Pasted as it is, the proposal stops; with the names written, or from a file beside the data,
+    it works.
+    """
     counts = make(tmp_path, rgb(COLORS), 3)
     ((classes,),) = (found.values() for found in settings_of(tmp_path, THREE))
     assert classes == {"?1": [0, 0, 0], "?2": [128, 64, 128], "?3": [0, 0, 142]}
@@ -118,7 +132,9 @@ def test_ids_of_segments_are_no_colors(step: int, tmp_path: Path) -> None:
 
     def encode(mask: np.ndarray, path: Path) -> None:
         number = int(path.name[1:])
-        colors = np.array([[0, 0, 0], [60, number % 4 * step, number * 15], [200, number * 15, 9]], np.uint8)
+        colors = np.array(
+            [[0, 0, 0], [60, number % 4 * step, number * 15], [200, number * 15, 9]], np.uint8
+        )
         rgb(colors)(mask, path)
 
     make(tmp_path, encode, 3)
@@ -126,7 +142,9 @@ def test_ids_of_segments_are_no_colors(step: int, tmp_path: Path) -> None:
 
 
 def test_an_export_with_classes_of_its_own_in_a_known_layout(tmp_path: Path) -> None:
-    """CVAT's form of CamVid: black is the background, though no line says so. CamVid's own classes do not fit."""
+    """CVAT's form of CamVid: black is the background, though no line says so. CamVid's own classes
+    do not fit.
+    """
     make(tmp_path / "made", rgb(COLORS), 3)
     for split in ("train", "val"):
         (tmp_path / "made/images" / split).rename(tmp_path / split)
@@ -136,7 +154,13 @@ def test_an_export_with_classes_of_its_own_in_a_known_layout(tmp_path: Path) -> 
     (tmp_path / "made").rmdir()
     (tmp_path / "label_colors.txt").write_text("0 0 142 small car\n128 64 128 road\n")
     (found,) = settings_of(tmp_path)
-    assert found == {"data.classes": {"background": [0, 0, 0], "small car": [[0, 0, 142]], "road": [[128, 64, 128]]}}
+    assert found == {
+        "data.classes": {
+            "background": [0, 0, 0],
+            "small car": [[0, 0, 142]],
+            "road": [[128, 64, 128]],
+        }
+    }
     reports = check(tmp_path, *words(found))
     assert not any(report.failed for report in reports.values())
     assert all(report.pixels.all() for report in reports.values())
@@ -175,8 +199,12 @@ class Items:
 
 @pytest.mark.parametrize("check_data", ["full", "off"])
 def test_one_class_is_refused_before_training(check_data: str, tmp_path: Path) -> None:
-    config = load_config(None, [*TINY, ONE, f"data.check={check_data}", "data.overlap=accept", f"out={tmp_path}/run"])
-    splits = [own_dataset(Items(), own_labels(Items(), config.data), split) for split in ("train", "val")]
+    config = load_config(
+        None, [*TINY, ONE, f"data.check={check_data}", "data.overlap=accept", f"out={tmp_path}/run"]
+    )
+    splits = [
+        own_dataset(Items(), own_labels(Items(), config.data), split) for split in ("train", "val")
+    ]
     with refused("data-check-failed") as caught:
         check_splits(config, *splits)
     mapped = {"data.label_map": {0: 0, 255: 1}} if check_data == "full" else {}
@@ -184,18 +212,26 @@ def test_one_class_is_refused_before_training(check_data: str, tmp_path: Path) -
 
 
 def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path: Path) -> None:
-    config = load_config(None, [*TINY, TWO, "data.check=off", "data.overlap=accept", f"out={tmp_path}/run"])
+    config = load_config(
+        None, [*TINY, TWO, "data.check=off", "data.overlap=accept", f"out={tmp_path}/run"]
+    )
     labels = label_space(config.data.model_copy(update={"label_map": {0: -1, 255: -1}}))
     with refused("split-void", split="val"):
         check_splits(
-            config, own_dataset(Items(), label_space(config.data), "train"), own_dataset(Items(), labels, "val")
+            config,
+            own_dataset(Items(), label_space(config.data), "train"),
+            own_dataset(Items(), labels, "val"),
         )
 
 
 def test_an_evaluation_without_labels_is_no_evaluation(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     make(tmp_path / "set", by_table({0: 255, 1: 255}), 2)
-    words = [f"data.root={tmp_path}/set", "data.layout=folders", "data.classes=[road, sky, car, tree]"]
+    words = [
+        f"data.root={tmp_path}/set",
+        "data.layout=folders",
+        "data.classes=[road, sky, car, tree]",
+    ]
     with refused("split-void", split="val"):
         segtrain.evaluate(tmp_path / "run", *words)
     assert main(["eval", str(tmp_path / "run"), *words, "train.device=cpu"]) == EXIT_ERROR

@@ -1,4 +1,6 @@
-"""Tests of label spaces: train ids of masks of every kind, and errors about wrong values and class files."""
+"""Tests of label spaces: train ids of masks of every kind, and errors about wrong values and class
+files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from segtrain.data.pixels.decode import decode_mask
 from segtrain.errors import DataError
 
 SPACE = LabelSpace(
-    ("road", "car"), ((128, 64, 128), (0, 0, 142)), 255, {7: 0, 26: 1, 0: 255}, {0x804080: 0, 0x00008E: 1}
+    ("road", "car"),
+    ((128, 64, 128), (0, 0, 142)),
+    255,
+    {7: 0, 26: 1, 0: 255},
+    {0x804080: 0, 0x00008E: 1},
 )
 
 
@@ -38,7 +44,11 @@ def test_unknown_ids_are_named_with_their_pixels(kind):
 
 
 def test_ids_beyond_the_table_are_unknown_not_wrapped():
-    for raw in (np.array([[65536 + 7]], np.int32), np.array([[-1]], np.int16), np.array([[7 + 256]], np.uint16)):
+    for raw in (
+        np.array([[65536 + 7]], np.int32),
+        np.array([[-1]], np.int16),
+        np.array([[7 + 256]], np.uint16),
+    ):
         with refused("mask-ids-unknown", pixels=1):
             SPACE.remap(raw)
     assert presets.CITYSCAPES19.remap(np.array([[-1, 7]], np.int16)).tolist() == [[255, 0]]
@@ -73,7 +83,9 @@ def test_shapes_and_types_that_are_no_mask():
 
 
 def test_colorize_and_dict_round_trip():
-    assert SPACE.colorize(np.array([[0, 1, 255]], np.uint8)).tolist() == [[[128, 64, 128], [0, 0, 142], [0, 0, 0]]]
+    assert SPACE.colorize(np.array([[0, 1, 255]], np.uint8)).tolist() == [
+        [[128, 64, 128], [0, 0, 142], [0, 0, 0]]
+    ]
     for space in (SPACE, presets.CAMVID11, presets.CITYSCAPES19, presets.VOC21):
         assert LabelSpace.from_dict(space.to_dict()) == space
     with refused("labels-invalid"):
@@ -83,7 +95,11 @@ def test_colorize_and_dict_round_trip():
 @pytest.mark.parametrize(
     ("changes", "code", "values"),
     [
-        ({"palette": [[0, 0, 0], [999, 0, 0]]}, "class-color-invalid", {"name": "b", "found": (999, 0, 0)}),
+        (
+            {"palette": [[0, 0, 0], [999, 0, 0]]},
+            "class-color-invalid",
+            {"name": "b", "found": (999, 0, 0)},
+        ),
         ({"palette": [[0, 0, 0], [0, -1, 0]]}, "class-color-invalid", {"found": (0, -1, 0)}),
         ({"palette": [[0, 0, 0], [float("inf"), 0, 0]]}, "labels-invalid", {}),
         ({"palette": [[0, 0, 0]]}, "labels-invalid", {}),
@@ -93,7 +109,12 @@ def test_colorize_and_dict_round_trip():
 def test_a_description_with_impossible_numbers_is_refused(
     changes: dict[str, object], code: str, values: dict[str, object]
 ) -> None:
-    right = {"names": ["a", "b"], "palette": [[0, 0, 0], [1, 2, 3]], "ignore_index": 255, "raw_to_train": {"0": 0}}
+    right = {
+        "names": ["a", "b"],
+        "palette": [[0, 0, 0], [1, 2, 3]],
+        "ignore_index": 255,
+        "raw_to_train": {"0": 0},
+    }
     LabelSpace.from_dict(right)
     with refused(code, **values):
         LabelSpace.from_dict({**right, **changes})
@@ -106,8 +127,14 @@ def test_a_description_with_impossible_numbers_is_refused(
 def test_png_masks_keep_their_stored_values(bits, palette):
     rows = np.arange(35).reshape(5, 7) % (1 << bits) * (257 if bits == 16 else 1)
     # All entries have one color: only indices tell them apart.
-    extra = chunk(b"PLTE", bytes([9, 9, 9]) * (1 << bits)) + chunk(b"tRNS", bytes([0])) if palette else b""
-    assert np.array_equal(decode_mask(write(rows, PALETTE if palette else GRAY, bits, extra=extra)), rows)
+    extra = (
+        chunk(b"PLTE", bytes([9, 9, 9]) * (1 << bits)) + chunk(b"tRNS", bytes([0]))
+        if palette
+        else b""
+    )
+    assert np.array_equal(
+        decode_mask(write(rows, PALETTE if palette else GRAY, bits, extra=extra)), rows
+    )
 
 
 def test_masks_by_pillow_and_opencv_agree(tmp_path):
@@ -133,7 +160,9 @@ def test_label_space_from_the_config():
     folders = {"layout": "folders", "root": "/nowhere"}
     space = label_space(Data(**folders, classes=("a", "b")))
     assert space.raw_to_train == {0: 0, 1: 1, 255: 255}
-    space = label_space(Data(**folders, classes=("a", "b"), label_map={10: 0, 20: 1, 30: -1}, ignore_index=254))
+    space = label_space(
+        Data(**folders, classes=("a", "b"), label_map={10: 0, 20: 1, 30: -1}, ignore_index=254)
+    )
     assert space.raw_to_train == {10: 0, 20: 1, 30: 254, 254: 254}
     assert label_space(Data(**folders, label_map={5: 0, 6: 2})).num_classes == 3
     moved = label_space(Data(layout="camvid", root="x", ignore_index=100), presets.CAMVID11)
@@ -159,4 +188,6 @@ def test_label_settings_that_cannot_be(settings, code, values):
 
 def test_names_of_another_number_than_the_layouts():
     with refused("classes-count-differs", found=5, expected=19):
-        label_space(Data(layout="cityscapes", root="x", classes=tuple("abcde")), presets.CITYSCAPES19)
+        label_space(
+            Data(layout="cityscapes", root="x", classes=tuple("abcde")), presets.CITYSCAPES19
+        )

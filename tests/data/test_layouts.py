@@ -50,7 +50,9 @@ def test_folders_of_other_tools_are_found(tmp_path, name, capsys):
     settings = data.model_dump(exclude_unset=True, exclude={"root", "layout"})
     assert settings == {"images": "images/{split}"} | wanted or settings == wanted
     assert main(["data", "check", str(root), "data.classes=[a, b]"]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("segtrain train "))
+    line = next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("segtrain train ")
+    )
     pasted = load_config(None, shlex.split(line)[2:]).data
     assert all(len(open_dataset(pasted, split)) for split in (pasted.train_split, pasted.split))
     for split in splits:
@@ -60,11 +62,21 @@ def test_folders_of_other_tools_are_found(tmp_path, name, capsys):
 
 
 def test_folders_that_are_left_out_are_named(tmp_path, capsys):
-    towns = [f"{split}/{kind}/images/{kind}#.png {split}/{kind}/masks/{kind}#.png" for split in ("Train", "Val") for kind in ("Rural", "Urban")]  # fmt: skip
+    towns = [
+        f"{split}/{kind}/images/{kind}#.png {split}/{kind}/masks/{kind}#.png"
+        for split in ("Train", "Val")
+        for kind in ("Rural", "Urban")
+    ]
     assert main(["data", "check", str(tree(tmp_path / "set", *towns)), "data.classes=[a, b]"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "not read" in line]
-    assert [line.partition("not read: ")[2].partition(". ")[0] for line in told] == ["{split}/Urban/images with {split}/Urban/masks"]  # fmt: skip
-    tree(tmp_path / "cities", "images/train/ulm/#.png masks/train/ulm/#.png", "images/train/bonn/b#.png masks/train/bonn/b#.png")  # fmt: skip
+    assert [line.partition("not read: ")[2].partition(". ")[0] for line in told] == [
+        "{split}/Urban/images with {split}/Urban/masks"
+    ]
+    tree(
+        tmp_path / "cities",
+        "images/train/ulm/#.png masks/train/ulm/#.png",
+        "images/train/bonn/b#.png masks/train/bonn/b#.png",
+    )
     assert main(["data", "check", str(tmp_path / "cities"), "data.classes=[a, b]"]) == 0
     assert "not read" not in capsys.readouterr().out
 
@@ -91,7 +103,8 @@ def test_an_unknown_folder_is_told_what_was_looked_for(tmp_path):
 def test_masks_that_are_no_pictures_are_named(tmp_path):
     picture(tmp_path / "images" / "train" / "a.png")
     (tmp_path / "labels" / "train").mkdir(parents=True)
-    (tmp_path / "labels" / "train" / "a.txt").write_text("0 0.1 0.2 0.3 0.4")  # boxes, as YOLO has them
+    # boxes, as YOLO has them
+    (tmp_path / "labels" / "train" / "a.txt").write_text("0 0.1 0.2 0.3 0.4")
     with refused("layout-unknown"):
         detect(str(tmp_path))
     data = Data(layout="folders", root=str(tmp_path), masks="labels/{split}", classes=("a", "b"))
@@ -101,7 +114,10 @@ def test_masks_that_are_no_pictures_are_named(tmp_path):
 
 
 def voc(
-    root: Path, names: tuple[str, ...] = ("a", "b"), values: tuple[int, ...] = (0, 1, 2, 255), ending: str = "jpg"
+    root: Path,
+    names: tuple[str, ...] = ("a", "b"),
+    values: tuple[int, ...] = (0, 1, 2, 255),
+    ending: str = "jpg",
 ) -> Path:
     for name in names:
         picture(root / "JPEGImages" / f"{name}.{ending}")
@@ -129,7 +145,9 @@ def test_the_newest_year_is_taken(tmp_path):
 
 def test_voc_folders_with_own_classes(tmp_path):
     voc(tmp_path)
-    labels = open_dataset(Data(layout="voc", root=str(tmp_path), classes=("rock", "pore", "clay")), "train").labels
+    labels = open_dataset(
+        Data(layout="voc", root=str(tmp_path), classes=("rock", "pore", "clay")), "train"
+    ).labels
     assert labels.names == ("rock", "pore", "clay")
     assert labels.raw_to_train == {0: 0, 1: 1, 2: 2, 255: 255}
     painted = np.zeros((12, 16, 3), np.uint8)
@@ -139,7 +157,9 @@ def test_voc_folders_with_own_classes(tmp_path):
         (224, 224, 192),
     )  # VOC's colors 1, 2, and its borders
     Image.fromarray(painted).save(tmp_path / "SegmentationClass" / "a.png")
-    dataset = open_dataset(Data(layout="voc", root=str(tmp_path), classes=("rock", "pore", "clay")), "train")
+    dataset = open_dataset(
+        Data(layout="voc", root=str(tmp_path), classes=("rock", "pore", "clay")), "train"
+    )
     assert [int(dataset.read_mask(0)[row, 0]) for row in (0, 4, 6, 8)] == [1, 2, 255, 0]
 
 
@@ -182,7 +202,9 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
         f"{name}_mask.png" for name in names
     ]
     loose = data.model_copy(update={"pair": ("{name}", "{name}_mask")})  # a mask fits both
-    assert [entry.image for entry in open_dataset(loose, "all").entries] == [entry.image for entry in dataset.entries]
+    assert [entry.image for entry in open_dataset(loose, "all").entries] == [
+        entry.image for entry in dataset.entries
+    ]
     (root / "x2_mask.png").unlink()
     with refused("files-unpaired", images=1, masks=0):
         open_dataset(data, "all")
@@ -213,7 +235,8 @@ def test_patterns_are_proposed_from_the_names(images, masks, wanted):
 
 
 @pytest.mark.parametrize(
-    ("name", "mark"), [("train.txt", " "), ("train.csv", ","), ("train.tsv", "\t"), ("train.txt", ", ")]
+    ("name", "mark"),
+    [("train.txt", " "), ("train.csv", ","), ("train.tsv", "\t"), ("train.txt", ", ")],
 )
 def test_lists_without_a_header(tmp_path, name, mark):
     root = tree(tmp_path, "i/#.jpg m/#.png")
@@ -223,7 +246,9 @@ def test_lists_without_a_header(tmp_path, name, mark):
         (root / name).write_text((root / name).read_text().replace("m/", "odd/"))
         (root / "i").rename(root / "j")
         (root / name).write_text((root / name).read_text().replace("i/", "j/"))
-    data = Data(layout="list", root=str(root), index="{split}" + Path(name).suffix, classes=("a", "b"))
+    data = Data(
+        layout="list", root=str(root), index="{split}" + Path(name).suffix, classes=("a", "b")
+    )
     assert len(open_dataset(data, "train")) == 2
     assert detect(str(root))[0].index == data.index
     with (root / name).open("a") as file:
@@ -238,4 +263,9 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
     with refused("classes-missing", ids=[0, 1, 255]) as caught:
         check_folder(str(root), None, [])
     found = shlex.split(str(caught.value).rpartition("found so far: ")[2])
-    assert found == [f"data.root={root}", "data.layout=folders", "data.images=image", "data.masks=label"]
+    assert found == [
+        f"data.root={root}",
+        "data.layout=folders",
+        "data.images=image",
+        "data.masks=label",
+    ]

@@ -1,4 +1,6 @@
-"""Tests of which files are listed: none in folders of the system, and exactly those that a list names."""
+"""Tests of which files are listed: none in folders of the system, and exactly those that a list
+names.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ SYSTEM = (".cache", "@eaDir", "#recycle", "$Recycle.Bin", "__MACOSX", "lost+foun
 PAIRS = {
     "folders": ("images/train/a.png", "masks/train/a.png"),
     "camvid": ("train/a.png", "trainannot/a.png"),
-    "cityscapes": ("leftImg8bit/train/ulm/a_leftImg8bit.png", "gtFine/train/ulm/a_gtFine_labelIds.png"),
+    "cityscapes": (
+        "leftImg8bit/train/ulm/a_leftImg8bit.png",
+        "gtFine/train/ulm/a_gtFine_labelIds.png",
+    ),
     "ade20k": ("images/training/a.png", "annotations/training/a.png"),
     "voc": ("JPEGImages/a.png", "SegmentationClass/a.png"),
 }
@@ -36,7 +41,9 @@ def names(data: Data, split: str = "train") -> list[str]:
 
 
 def with_copies(root: Path, layout: str) -> Path:
-    """A data set of one pair, and a copy of each file in each folder of SYSTEM, beside it and at the top."""
+    """A data set of one pair, and a copy of each file in each folder of SYSTEM, beside it and at
+    the top.
+    """
     for file, write in zip(PAIRS[layout], (picture, ids)):
         path = write(root / file)
         for folder in SYSTEM:
@@ -52,7 +59,9 @@ def with_copies(root: Path, layout: str) -> Path:
 def test_folders_of_the_system_hold_no_data(tmp_path: Path, layout: str) -> None:
     data, splits = detect(str(with_copies(tmp_path / "set", layout)))
     assert (data.layout, splits) == (layout, ("train",))
-    dataset = open_dataset(data.model_copy(update={"classes": ("a", "b")} if layout == "folders" else {}), "train")
+    dataset = open_dataset(
+        data.model_copy(update={"classes": ("a", "b")} if layout == "folders" else {}), "train"
+    )
     assert len(dataset) == 1
     if layout != "voc":  # its lists name the masks
         (note,) = [note for note in dataset.notes if "@eaDir" in note]
@@ -73,7 +82,12 @@ def test_folders_of_the_system_hold_no_data_in_a_bucket(server: BucketServer) ->
 
 
 def test_predict_leaves_folders_of_the_system_out(tmp_path: Path) -> None:
-    for folder in ("in", "in/town", *(f"in/{name}" for name in SYSTEM), "in/town/.ipynb_checkpoints"):
+    for folder in (
+        "in",
+        "in/town",
+        *(f"in/{name}" for name in SYSTEM),
+        "in/town/.ipynb_checkpoints",
+    ):
         picture(tmp_path / folder / "a.png")
     said: list[str] = []
     tasks = plan([tmp_path / "in"], tmp_path / "out", say=said.append)
@@ -125,9 +139,13 @@ def test_names_with_blanks_and_commas_in_lists(tmp_path: Path, file: str, text: 
         picture(tmp_path / "i" / name)
         ids(tmp_path / "m" / name)
     (tmp_path / file).write_bytes(text.encode())
-    data = Data(layout="list", root=str(tmp_path), index="{split}" + Path(file).suffix, classes=("a", "b"))
+    data = Data(
+        layout="list", root=str(tmp_path), index="{split}" + Path(file).suffix, classes=("a", "b")
+    )
     assert names(data) == ["a 1.png", "b, 2.png"]
-    assert [Path(entry.mask or "").name for entry in open_dataset(data, "train").entries] == names(data)
+    assert [Path(entry.mask or "").name for entry in open_dataset(data, "train").entries] == names(
+        data
+    )
 
 
 def test_a_check_reads_train_and_val_only(tmp_path: Path) -> None:
@@ -136,9 +154,14 @@ def test_a_check_reads_train_and_val_only(tmp_path: Path) -> None:
         ids(tmp_path / "masks" / split / f"{split}.png", (0, 9) if split == "test" else (0, 1))
     classes = ["data.classes=[a, b]"]
     checked = check_folder(str(tmp_path), None, classes)
-    assert [(report.split, report.failed) for report in checked.reports] == [("train", False), ("val", False)]
+    assert [(report.split, report.failed) for report in checked.reports] == [
+        ("train", False),
+        ("val", False),
+    ]
     assert ["test" in note for note in checked.reports[0].notes] == [True]
-    assert [report.failed for report in check_folder(str(tmp_path), ["test"], classes).reports] == [True]
+    assert [report.failed for report in check_folder(str(tmp_path), ["test"], classes).reports] == [
+        True
+    ]
 
 
 def test_train_extra_of_cityscapes_has_coarse_masks(tmp_path: Path) -> None:
@@ -147,4 +170,7 @@ def test_train_extra_of_cityscapes_has_coarse_masks(tmp_path: Path) -> None:
         ids(tmp_path / f"{kind}/{split}/ulm/a_{kind}_labelIds.png", (7,))
     data, _ = detect(str(tmp_path))
     masks = {split: open_dataset(data, split).entries[0].mask for split in ("train", "train_extra")}
-    assert [Path(mask or "").name for mask in masks.values()] == ["a_gtFine_labelIds.png", "a_gtCoarse_labelIds.png"]
+    assert [Path(mask or "").name for mask in masks.values()] == [
+        "a_gtFine_labelIds.png",
+        "a_gtCoarse_labelIds.png",
+    ]

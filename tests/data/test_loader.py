@@ -1,4 +1,6 @@
-"""Tests that a loader gives the same pixels however it runs, in bounded memory, with errors that name the file."""
+"""Tests that a loader gives the same pixels however it runs, in bounded memory, with errors that
+name the file.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Pictures:
 
     def __init__(self, n: int = 11, broken: dict[int, Exception] | None = None) -> None:
         self.labels = SimpleNamespace(num_classes=5, ignore_index=255, mirror=())
-        self.entries = [SimpleNamespace(image=f"images/{i}.png", mask=f"masks/{i}.png") for i in range(n)]
+        self.entries = [
+            SimpleNamespace(image=f"images/{i}.png", mask=f"masks/{i}.png") for i in range(n)
+        ]
         self.broken = broken or {}
         self.reads = 0
         self.lock = threading.Lock()
@@ -54,11 +58,15 @@ class Pictures:
             raise self.broken[index]
         rng = np.random.default_rng(index)
         mask = rng.integers(0, 5, self.size(index), np.uint8)
-        return rng.integers(0, 256, (*self.size(index), 3), np.uint8), np.full_like(mask, 255) if index == 4 else mask
+        return rng.integers(0, 256, (*self.size(index), 3), np.uint8), np.full_like(
+            mask, 255
+        ) if index == 4 else mask
 
     def record(self, index: int) -> StoredSample:
         image, mask = self.read(index)
-        return StoredSample(image, mask, self.entries[index].image, self.entries[index].mask, "train")
+        return StoredSample(
+            image, mask, self.entries[index].image, self.entries[index].mask, "train"
+        )
 
 
 def load(data: Data = SETTINGS, dataset: Pictures | None = None, **settings: object) -> list[list]:
@@ -79,7 +87,9 @@ def test_batches_are_what_their_parts_say() -> None:
         assert batch.masks.shape == (8, 24, 32)
         for k in range(8):
             pixels, classes = np.empty((24, 32, 3), np.uint8), np.empty((24, 32), np.uint8)
-            SampleMaker(dataset, data, 5)(Task(int(ids[k]), int(epochs[k]), (24, 32), data.scale), pixels, classes)
+            SampleMaker(dataset, data, 5)(
+                Task(int(ids[k]), int(epochs[k]), (24, 32), data.scale), pixels, classes
+            )
             assert (batch.images[k].numpy() == pixels).all()
             assert (batch.masks[k].numpy() == classes).all()
 
@@ -102,7 +112,10 @@ def test_any_step_starts_with_the_same_samples_and_pixels(first_step: int, worke
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 4), (3, 1), (2, 3), (8, 1)])
 def test_ranks_and_micro_batches_make_up_the_global_batch(world: int, accumulate: int) -> None:
-    ranks = [load(world=world, rank=rank, accumulate=accumulate, workers=rank % 2) for rank in range(world)]
+    ranks = [
+        load(world=world, rank=rank, accumulate=accumulate, workers=rank % 2)
+        for rank in range(world)
+    ]
     assert all(len(parts) == accumulate for steps in ranks for parts in steps)
     # Micro-batches one after the other, in each of them the ranks in turn.
     united = [[steps[s][m] for m in range(accumulate) for steps in ranks] for s in range(6)]
@@ -116,7 +129,9 @@ def test_size_and_scale_follow_the_step() -> None:
     for step, (batch,) in enumerate(steps):
         crop, scale = small if step < 2 else full
         pixels, classes = np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8)
-        SampleMaker(dataset, data, 5)(Task(int(batch.indices[0]), int(batch.epochs[0]), crop, scale), pixels, classes)
+        SampleMaker(dataset, data, 5)(
+            Task(int(batch.indices[0]), int(batch.epochs[0]), crop, scale), pixels, classes
+        )
         assert (batch.images[0].numpy() == pixels).all()
         assert tuple(batch.masks.shape[1:]) == crop
 
@@ -125,11 +140,16 @@ def test_size_and_scale_follow_the_step() -> None:
 def test_an_error_names_the_file_and_comes_in_its_turn(workers: int) -> None:
     bad = int(samples(5, 11, 8 * 1, 8)[1][3])
     for error, text in [
-        (ValueError("odd\nbits"), rf"images/{bad}\.png with masks/{bad}\.png: ValueError: odd bits"),
+        (
+            ValueError("odd\nbits"),
+            rf"images/{bad}\.png with masks/{bad}\.png: ValueError: odd bits",
+        ),
         (DataError(f"masks/{bad}.png: value 99"), f"masks/{bad}.png: value 99"),
     ]:
         first = next(step for step in range(6) if bad in samples(5, 11, 8 * step, 8)[1])
-        loader = TrainLoader(Pictures(11, {bad: error}), SETTINGS, seed=5, batch_size=8, last_step=6, workers=workers)
+        loader = TrainLoader(
+            Pictures(11, {bad: error}), SETTINGS, seed=5, batch_size=8, last_step=6, workers=workers
+        )
         iterator = iter(loader)
         for _ in range(first):
             next(iterator)
@@ -140,7 +160,9 @@ def test_an_error_names_the_file_and_comes_in_its_turn(workers: int) -> None:
 
 def test_memory_is_bounded() -> None:
     dataset = Pictures()
-    with TrainLoader(dataset, SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=4, prefetch=3) as loader:
+    with TrainLoader(
+        dataset, SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=4, prefetch=3
+    ) as loader:
         for taken, _ in enumerate(loader, 1):
             deadline = time.monotonic() + 120
             while dataset.reads < 4 * (taken + 3) and time.monotonic() < deadline:
@@ -150,7 +172,9 @@ def test_memory_is_bounded() -> None:
             if taken == 5:
                 break
     assert threads() == 0
-    with TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=0) as loader:
+    with TrainLoader(
+        Pictures(), SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=0
+    ) as loader:
         next(iter(loader))
         assert threads() == 0
 
@@ -210,7 +234,9 @@ def test_eval_gives_each_image_whole_and_once(workers: int) -> None:
 def test_eval_names_the_file_of_another_size() -> None:
     with (
         EvalLoader(Pictures(), [[0, 1]], workers=2) as loader,
-        refused("sizes-differ", file="images/1.png", mask="masks/1.png", found=((40, 40), (40, 40))),
+        refused(
+            "sizes-differ", file="images/1.png", mask="masks/1.png", found=((40, 40), (40, 40))
+        ),
     ):
         list(loader)
 
@@ -234,12 +260,16 @@ def test_eval_names_a_file_without_header() -> None:
 def test_normalize(channels_last: bool) -> None:
     images = torch.randint(0, 256, (2, 5, 7, 3), dtype=torch.uint8)
     out = normalize(images, channels_last=channels_last)
-    mean, std = (torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (IMAGENET_MEAN, IMAGENET_STD))
+    mean, std = (
+        torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (IMAGENET_MEAN, IMAGENET_STD)
+    )
     expected = (images.permute(0, 3, 1, 2).double() / 255 - mean) / std
     assert out.dtype == torch.float32
     assert out.shape == (2, 3, 5, 7)
     assert (out - expected).abs().max() < 1e-6
-    assert out.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    assert out.is_contiguous(
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format
+    )
     assert torch.equal(out, normalize(images, channels_last=not channels_last))
     assert torch.equal(out[1:], normalize(images[1:], channels_last=channels_last))
 
@@ -255,7 +285,9 @@ def test_workers_fit_the_host() -> None:
 
 
 def run_autoscaler(autoscaler: Autoscaler, steps: int, period: float, cost: float) -> list[int]:
-    """The numbers of workers over some steps of a device that takes ``period`` seconds, for samples that take ``cost`` a step."""
+    """The numbers of workers over some steps of a device that takes ``period`` seconds, for samples
+    that take ``cost`` a step.
+    """
     now, busy, counts = 0.0, 0.0, []
     for _ in range(steps):
         made = cost / autoscaler.count  # seconds in which the workers make a step's samples
@@ -266,8 +298,10 @@ def run_autoscaler(autoscaler: Autoscaler, steps: int, period: float, cost: floa
 
 
 def test_the_pace_finds_the_number_that_is_needed() -> None:
-    assert run_autoscaler(Autoscaler(12, 12), 2000, 1.0, 3.0)[-1] == 4  # 3 are busy, and a little more for what varies
-    assert run_autoscaler(Autoscaler(1, 12), 2000, 1.0, 3.0)[-1] == 3  # with none too few: as many as do
+    # 3 are busy, and a little more for what varies
+    assert run_autoscaler(Autoscaler(12, 12), 2000, 1.0, 3.0)[-1] == 4
+    # with none too few: as many as do
+    assert run_autoscaler(Autoscaler(1, 12), 2000, 1.0, 3.0)[-1] == 3
     assert set(run_autoscaler(Autoscaler(12, 12), 2000, 1.0, 11.9)) == {12}
     assert run_autoscaler(Autoscaler(8, 8), 2000, 1.0, 100.0)[-1] == 8  # never more than the share
     assert run_autoscaler(Autoscaler(8, 8), 2000, 1.0, 0.001)[-1] == 1
@@ -276,7 +310,8 @@ def test_the_pace_finds_the_number_that_is_needed() -> None:
 
 def test_the_pace_does_not_swing() -> None:
     autoscaler, now, busy, counts = Autoscaler(4, 4), 0.0, 0.0, []
-    for step in range(20000):  # 3 workers do by their load, but every 40th step waits for want of the fourth
+    # 3 workers do by their load, but every 40th step waits for want of the fourth
+    for step in range(20000):
         waited = 0.9 if autoscaler.count < 4 and step % 40 == 0 else 0.0
         now, busy = now + 1.0, busy + 2.0
         counts.append(autoscaler.next(now, waited, busy))
@@ -295,7 +330,9 @@ def test_what_makes_the_samples() -> None:
 
 
 def test_colors_are_left_to_the_device(tmp_path: Path) -> None:
-    """What the device makes of plain pixels is what the workers make: within the rounding to whole levels."""
+    """What the device makes of plain pixels is what the workers make: within the rounding to whole
+    levels.
+    """
     for k in range(4):
         for part, pixels in (
             ("images", np.random.default_rng(k).integers(60, 150, (40, 50, 3), np.uint8)),
@@ -329,8 +366,12 @@ def test_colors_are_left_to_the_device(tmp_path: Path) -> None:
     assert 16 < changed < 32
 
 
-@pytest.mark.parametrize("floats", [Floats(), Floats("bfloat16"), Floats(channels_last=True), Floats("bfloat16", True)])
-def test_workers_normalize_to_the_bits_of_normalize(floats: Floats, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "floats", [Floats(), Floats("bfloat16"), Floats(channels_last=True), Floats("bfloat16", True)]
+)
+def test_workers_normalize_to_the_bits_of_normalize(
+    floats: Floats, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also rotated crops, transforms, and crops that were made without the native part."""
     colored = SETTINGS.model_copy(update={"jitter": (0.3, 0.3, 0.3)})
     rotated = colored.model_copy(update={"rotate": 20.0})
@@ -343,19 +384,30 @@ def test_workers_normalize_to_the_bits_of_normalize(floats: Floats, monkeypatch:
         monkeypatch.setenv("SEGTRAIN_NATIVE", native)
         options = {"workers": 2, "transforms": transforms}
         for (made,), (plain,) in zip(load(data, floats=floats, **options), load(data, **options)):
-            expected = normalize(plain.images, channels_last=floats.channels_last).to(made.images.dtype)
+            expected = normalize(plain.images, channels_last=floats.channels_last).to(
+                made.images.dtype
+            )
             assert made.images.dtype == getattr(torch, floats.dtype)
             assert made.images.stride() == expected.stride()
             assert torch.equal(made.images, expected)
             assert torch.equal(made.masks, plain.masks)
 
 
-def brighter(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def brighter(
+    image: np.ndarray, mask: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     return np.minimum(image, 225) + 30, mask
 
 
 def test_lent_memory_is_used_again_only_when_its_tensors_are_gone() -> None:
-    options = {"seed": 5, "batch_size": 4, "accumulate": 2, "last_step": 40, "workers": 2, "prefetch": 4}
+    options = {
+        "seed": 5,
+        "batch_size": 4,
+        "accumulate": 2,
+        "last_step": 40,
+        "workers": 2,
+        "prefetch": 4,
+    }
     with TrainLoader(Pictures(), SETTINGS, **options) as loader:
         plain = content(kept(loader))
     with TrainLoader(Pictures(), SETTINGS, **options, lends=True) as loader:
@@ -365,4 +417,5 @@ def test_lent_memory_is_used_again_only_when_its_tensors_are_gone() -> None:
             blocks = len(loader._ring._all)
             del parts
     assert content(lent) == plain
-    assert 20 < blocks <= 26  # those that are kept, those in progress, and one or two that were given last
+    # those that are kept, those in progress, and one or two that were given last
+    assert 20 < blocks <= 26

@@ -1,8 +1,8 @@
 """Tests that each usual mask encoding is read right, or refused with settings that read it right.
 
-Each set is made here: shapes of a known truth, written in one encoding. Where the check refuses it, the settings that
-it proposes (values, not parsed from text) are appended to the command line, and the pixels of each class must then be
-those of the truth.
+Each set is made here: shapes of a known truth, written in one encoding. Where the check refuses it,
+the settings that it proposes (values, not parsed from text) are appended to the command line, and
+the pixels of each class must then be those of the truth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import refused
-from mask_sets import COLORS, FOUR, THREE, TWO, Encode, by_table, check, fix, make, one_bit, palette, pixels, rgb, truth
+from mask_sets import (
+    COLORS,
+    FOUR,
+    THREE,
+    TWO,
+    Encode,
+    by_table,
+    check,
+    fix,
+    make,
+    one_bit,
+    palette,
+    pixels,
+    rgb,
+    truth,
+)
 from PIL import Image
 
 from segtrain.config import load_config
@@ -43,23 +58,51 @@ def test_read_right(name: str, tmp_path: Path) -> None:
     encode, classes, void = RIGHT[name]
     counts = make(tmp_path, encode, 2 if classes == TWO else 3, void)
     reports = check(tmp_path, classes)
-    assert not any(report.failed or report.warnings or report.findings for report in reports.values())
+    assert not any(
+        report.failed or report.warnings or report.findings for report in reports.values()
+    )
     assert pixels(reports) == counts
 
 
 REFUSED: dict[str, tuple[Encode, str, bool, str]] = {
     "RGB black and white": (
-        rgb(np.array([[0, 0, 0], [255, 255, 255]], np.uint8)), TWO, False, "data.label_map={0: 0, 255: 1}"
+        rgb(np.array([[0, 0, 0], [255, 255, 255]], np.uint8)),
+        TWO,
+        False,
+        "data.label_map={0: 0, 255: 1}",
     ),
     "1 and 255": (by_table({0: 255, 1: 1}), TWO, False, "data.label_map={255: 0, 1: 1}"),
-    "1-based with void": (by_table({0: 1, 1: 2, 2: 3}), THREE, True, "data.label_map={1: 0, 2: 1, 3: 2}"),
-    "background as 255": (by_table({0: 255, 1: 0, 2: 1}), THREE, False, "data.label_map={255: 0, 0: 1, 1: 2}"),
-    "background as 255, others by id": (by_table({0: 255}), THREE, False, "data.label_map={255: 0, 1: 1, 2: 2}"),
-    "16-bit ids above 255": (
-        by_table({0: 1000, 1: 24000, 2: 26000}, np.uint16), THREE, False, "data.label_map={1000: 0, 24000: 1, 26000: 2}"
+    "1-based with void": (
+        by_table({0: 1, 1: 2, 2: 3}),
+        THREE,
+        True,
+        "data.label_map={1: 0, 2: 1, 3: 2}",
     ),
-    "gray levels": (by_table({1: 85, 2: 170, 3: 255}), FOUR, False, "data.label_map={0: 0, 85: 1, 170: 2, 255: 3}"),
-}  # fmt: skip
+    "background as 255": (
+        by_table({0: 255, 1: 0, 2: 1}),
+        THREE,
+        False,
+        "data.label_map={255: 0, 0: 1, 1: 2}",
+    ),
+    "background as 255, others by id": (
+        by_table({0: 255}),
+        THREE,
+        False,
+        "data.label_map={255: 0, 1: 1, 2: 2}",
+    ),
+    "16-bit ids above 255": (
+        by_table({0: 1000, 1: 24000, 2: 26000}, np.uint16),
+        THREE,
+        False,
+        "data.label_map={1000: 0, 24000: 1, 26000: 2}",
+    ),
+    "gray levels": (
+        by_table({1: 85, 2: 170, 3: 255}),
+        FOUR,
+        False,
+        "data.label_map={0: 0, 85: 1, 170: 2, 255: 3}",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -71,7 +114,9 @@ def test_refused_with_settings_that_read_it_right(name: str, tmp_path: Path) -> 
     assert words(found.settings) == [wanted]
     assert f'"{wanted}"' in first.table()
     reports = check(tmp_path, classes, *words(found.settings))
-    assert not any(report.failed or report.warnings or report.findings for report in reports.values())
+    assert not any(
+        report.failed or report.warnings or report.findings for report in reports.values()
+    )
     assert pixels(reports) == counts
     pasted = shlex.split(command(found.settings))  # as a shell reads the line that is shown
     (tmp_path / "fix.yaml").write_text(in_yaml(found.settings))
@@ -82,12 +127,16 @@ def test_refused_with_settings_that_read_it_right(name: str, tmp_path: Path) -> 
 
 
 def test_what_255_means_may_be_said(tmp_path: Path) -> None:
-    """Masks of background and void alone: a map that leaves the other class empty is not proposed, but taken as meant."""
+    """Masks of background and void alone: a map that leaves the other class empty is not proposed,
+    but taken as meant.
+    """
     make(tmp_path, by_table({1: 255}), 2)
     assert not fix(check(tmp_path, TWO)).others
     reports = check(tmp_path, TWO, "data.label_map={0: 0, 1: 1, 255: -1}")
     assert not any(report.failed for report in reports.values())
-    assert all("no pixel of cell (1 of 2 classes)" in report.warnings for report in reports.values())
+    assert all(
+        "no pixel of cell (1 of 2 classes)" in report.warnings for report in reports.values()
+    )
 
 
 def proposed(names: tuple[str, ...], ids: dict[int, int], **data: Any) -> SplitFinding | None:
@@ -96,13 +145,16 @@ def proposed(names: tuple[str, ...], ids: dict[int, int], **data: Any) -> SplitF
 
 
 def test_more_ids_than_classes() -> None:
-    """1-based with 0 for what is not labeled, or 0-based with the last id for void: by the first class's name."""
+    """1-based with 0 for what is not labeled, or 0-based with the last id for void: by the first
+    class's name.
+    """
     ids = {0: 5, 1: 50, 2: 30, 3: 20}
     last_is_void, zero_is_void = {0: 0, 1: 1, 2: 2, 3: -1}, {0: -1, 1: 0, 2: 1, 3: 2}
     for names, found_ids, expected in (
         ("road car sky", ids, zero_is_void),
         ("background car sky", ids, last_is_void),
-        ("sky car road", {0: 15, 1: 5, 2: 31, 3: 8}, last_is_void),  # 3 is rarer than 0, and not the rarest
+        # 3 is rarer than 0, and not the rarest
+        ("sky car road", {0: 15, 1: 5, 2: 31, 3: 8}, last_is_void),
         ("wall sky flag", {0: 8, 1: 50, 2: 30, 3: 1}, zero_is_void),
     ):
         found = proposed(tuple(names.split()), found_ids)
@@ -110,8 +162,11 @@ def test_more_ids_than_classes() -> None:
         assert found.fatal
         assert found.settings == {"data.label_map": expected}, names
     assert found.others[0][1] == {"data.label_map": last_is_void}
-    assert proposed(("road", "car", "sky"), ids, label_map={0: 0, 1: 1, 2: 2, 3: -1}) is not None  # the space lacks 3
-    assert proposed(("a", "b", "c"), {1: 9, 3: 4}).settings == {"data.label_map": {1: 0, 2: 1, 3: 2}}  # type: ignore[union-attr]
+    # the space lacks 3
+    assert proposed(("road", "car", "sky"), ids, label_map={0: 0, 1: 1, 2: 2, 3: -1}) is not None
+    assert proposed(("a", "b", "c"), {1: 9, 3: 4}).settings == {
+        "data.label_map": {1: 0, 2: 1, 3: 2}
+    }  # type: ignore[union-attr]
 
 
 def test_instance_ids_become_one_class(tmp_path: Path) -> None:
@@ -157,7 +212,10 @@ def test_instance_ids_are_told_from_ids_of_more_classes(tops: dict[int, int], is
 
 
 def test_the_ids_of_one_mask_count_up_or_have_gaps() -> None:
-    assert [top_of(ids, 255) for ids in ({0}, {0, 1, 2}, {1, 2}, {0, 1, 255}, {0, 2}, {2, 3}, set(), {255})] == [
+    assert [
+        top_of(ids, 255)
+        for ids in ({0}, {0, 1, 2}, {1, 2}, {0, 1, 255}, {0, 2}, {2, 3}, set(), {255})
+    ] == [
         0,
         2,
         2,
@@ -186,7 +244,10 @@ def test_guesses_that_are_not_sure_are_warnings() -> None:
 
 def test_values_are_counted() -> None:
     rng = np.random.default_rng(0)
-    for raw in (rng.integers(0, 4, (9, 7), np.uint8), np.repeat(rng.integers(-2, 3, (6, 5), np.int16), 4, 1)):
+    for raw in (
+        rng.integers(0, 4, (9, 7), np.uint8),
+        np.repeat(rng.integers(-2, 3, (6, 5), np.int16), 4, 1),
+    ):
         values, counts = values_of(raw)
         expected = np.unique(raw, return_counts=True)
         assert values.tolist() == expected[0].tolist()
@@ -198,8 +259,9 @@ def test_values_are_counted() -> None:
 def test_warnings_about_labels() -> None:
     assert label_warnings(("a", "b", "c"), [5, 5, 5], 15) == ()
     assert label_warnings(("a", "b", "c"), [5, 0, 5], 11) == (
-        "no pixel of b (1 of 3 classes)", "52.4% of the pixels are void: the loss and the scores ignore them",
-    )  # fmt: skip
+        "no pixel of b (1 of 3 classes)",
+        "52.4% of the pixels are void: the loss and the scores ignore them",
+    )
     assert any("belong to one class" in text for text in label_warnings(("a", "b"), [0, 5], 0))
     assert label_warnings(("a",), [5], 0) == ()
 
@@ -215,17 +277,22 @@ def test_a_palette_whose_colors_contradict_its_indices(tmp_path: Path) -> None:
     reports = check(tmp_path, BY_COLOR, *words(found.settings))
     assert not any(report.failed or report.warnings for report in reports.values())
     assert pixels(reports) == counts
-    for index, colors in ((0, COLORS), (1, COLORS[::-1].copy() + 9)):  # in their order, and of other colors: by index
+    # in their order, and of other colors: by index
+    for index, colors in ((0, COLORS), (1, COLORS[::-1].copy() + 9)):
         make(tmp_path / str(index), palette([0, 1, 2], colors), 3)
         assert not any(report.failed for report in check(tmp_path / str(index), BY_COLOR).values())
 
 
 @pytest.mark.parametrize("files", [["train/n03"], ["val/n12", "val/n13", "val/n14", "val/n15"]])
-def test_palettes_that_contradict_each_other_where_classes_have_no_colors(files: list[str], tmp_path: Path) -> None:
+def test_palettes_that_contradict_each_other_where_classes_have_no_colors(
+    files: list[str], tmp_path: Path
+) -> None:
     """In one split, or one split against another."""
     counts = make(tmp_path, palette([0, 1, 2], COLORS), 3)
     for file in files:
-        palette([0, 1, 2], COLORS[[0, 2, 1]])(truth(int(file[-2:]), 3, False), tmp_path / "masks" / file)
+        palette([0, 1, 2], COLORS[[0, 2, 1]])(
+            truth(int(file[-2:]), 3, False), tmp_path / "masks" / file
+        )
     found = fix(check(tmp_path, THREE))
     first, other = (f"{tmp_path}/masks/{file}.png" for file in ("train/n00", files[0]))
     assert f"index 1 is [128, 64, 128] in {first} and [0, 0, 142] in {other}" in found.message
@@ -260,7 +327,11 @@ def test_classes_as_a_mapping() -> None:
     base = ["data.root=x", "data.layout=folders"]
     space = label_space(
         load_config(
-            None, [*base, "data.classes={a: [1, 2, 3], b: [], c: [[4, 5, 6], [7, 8, 9]], void: [0, 0, 0]}"]
+            None,
+            [
+                *base,
+                "data.classes={a: [1, 2, 3], b: [], c: [[4, 5, 6], [7, 8, 9]], void: [0, 0, 0]}",
+            ],
         ).data
     )
     assert space.names == ("a", "b", "c")

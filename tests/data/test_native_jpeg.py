@@ -1,4 +1,6 @@
-"""Tests of the native JPEG decoder: parts have the pixels of a full decode, and damage is refused."""
+"""Tests of the native JPEG decoder: parts have the pixels of a full decode, and damage is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes import scene as scenes
 from segtrain.errors import DataError
 
-built = pytest.mark.skipif(not native.available(), reason=f"no native decoder here: {native.describe()}")
+built = pytest.mark.skipif(
+    not native.available(), reason=f"no native decoder here: {native.describe()}"
+)
 SAMPLING = {"420": 0x221111, "422": 0x211111, "440": 0x121111, "444": 0x111111, "411": 0x411111}
 
 
@@ -32,7 +36,9 @@ def test_it_is_built_where_its_libraries_are() -> None:
     compiler = shutil.which("c++")
     if os.environ.get("SEGTRAIN_NATIVE") == "0" or compiler is None:
         pytest.skip("no compiler, or SEGTRAIN_NATIVE=0")
-    run = subprocess.run([compiler, "-E", "-x", "c++", "-"], input=probe.encode(), capture_output=True, check=False)
+    run = subprocess.run(
+        [compiler, "-E", "-x", "c++", "-"], input=probe.encode(), capture_output=True, check=False
+    )
     if run.returncode:
         pytest.skip("no headers of libjpeg-turbo and libdeflate")
     assert native.available(), native.describe()
@@ -41,7 +47,9 @@ def test_it_is_built_where_its_libraries_are() -> None:
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
     """A street scene with noise, so that each tile has codes of its own."""
-    image = cv2.resize(scenes.scene(seed, 1, (144, 192))[0], (width, height), interpolation=cv2.INTER_CUBIC)
+    image = cv2.resize(
+        scenes.scene(seed, 1, (144, 192))[0], (width, height), interpolation=cv2.INTER_CUBIC
+    )
     noise = np.random.default_rng(seed).normal(0, 5, image.shape)
     return np.clip(image + noise, 0, 255).astype(np.uint8)
 
@@ -49,7 +57,12 @@ def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
 def jpeg(image: np.ndarray, sampling: str = "420", **more: int) -> bytes:
     if sampling == "gray":
         image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    flags = [cv2.IMWRITE_JPEG_QUALITY, more.get("quality", 92), cv2.IMWRITE_JPEG_OPTIMIZE, more.get("optimize", 0)]
+    flags = [
+        cv2.IMWRITE_JPEG_QUALITY,
+        more.get("quality", 92),
+        cv2.IMWRITE_JPEG_OPTIMIZE,
+        more.get("optimize", 0),
+    ]
     flags += [
         cv2.IMWRITE_JPEG_PROGRESSIVE,
         more.get("progressive", 0),
@@ -66,8 +79,12 @@ def reference(content: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
-def part(content: bytes, top: int, left: int, height: int, width: int, index: bytes = b"") -> np.ndarray:
-    """Pixels of a rectangle through the call that makes samples: nothing is scaled, flipped or colored."""
+def part(
+    content: bytes, top: int, left: int, height: int, width: int, index: bytes = b""
+) -> np.ndarray:
+    """Pixels of a rectangle through the call that makes samples: nothing is scaled, flipped or
+    colored.
+    """
     size = native.size(content, "x.jpg")
     assert size is not None
     image, mask = np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8)
@@ -75,9 +92,19 @@ def part(content: bytes, top: int, left: int, height: int, width: int, index: by
     geometry = Geometry(size, size, top, left)
     ids = np.zeros(size, np.uint8)
     done = native.crop(
-        content, ids, geometry, (height, width), table, np.ones(256, np.uint8), (0, 0, 0), 255, image, mask,
-        ("x.jpg", "x.png"), index,
-    )  # fmt: skip
+        content,
+        ids,
+        geometry,
+        (height, width),
+        table,
+        np.ones(256, np.uint8),
+        (0, 0, 0),
+        255,
+        image,
+        mask,
+        ("x.jpg", "x.png"),
+        index,
+    )
     assert done == -1
     return image
 
@@ -86,7 +113,9 @@ def part(content: bytes, top: int, left: int, height: int, width: int, index: by
 @pytest.mark.parametrize("sampling", [*SAMPLING, "gray"])
 @pytest.mark.parametrize("size", [(300, 420), (257, 683), (61, 37)])
 @pytest.mark.parametrize("optimize", [0, 1])
-def test_any_part_has_the_pixels_of_a_full_decode(sampling: str, size: tuple[int, int], optimize: int) -> None:
+def test_any_part_has_the_pixels_of_a_full_decode(
+    sampling: str, size: tuple[int, int], optimize: int
+) -> None:
     content = jpeg(picture(*size), sampling, optimize=optimize)
     whole = reference(content)
     index = native.jpeg_index(content)
@@ -94,7 +123,10 @@ def test_any_part_has_the_pixels_of_a_full_decode(sampling: str, size: tuple[int
     rng = np.random.default_rng(1)
     for _ in range(12):
         top, left = int(rng.integers(0, size[0] - 1)), int(rng.integers(0, size[1] - 1))
-        height, width = int(rng.integers(1, size[0] - top + 1)), int(rng.integers(1, size[1] - left + 1))
+        height, width = (
+            int(rng.integers(1, size[0] - top + 1)),
+            int(rng.integers(1, size[1] - left + 1)),
+        )
         wanted = whole[top : top + height, left : left + width]
         for kind, pixels in {
             "plain": part(content, top, left, height, width),
@@ -109,8 +141,15 @@ def test_restart_markers_of_other_writers(rst: int) -> None:
     content = jpeg(picture(300, 432), rst=rst)  # 27 MCUs a row
     whole = reference(content)
     assert native.jpeg_index(content) is None
-    for top, left, height, width in ((0, 0, 20, 20), (100, 130, 90, 200), (280, 400, 20, 32), (131, 3, 1, 1)):
-        assert np.array_equal(part(content, top, left, height, width), whole[top : top + height, left : left + width])
+    for top, left, height, width in (
+        (0, 0, 20, 20),
+        (100, 130, 90, 200),
+        (280, 400, 20, 32),
+        (131, 3, 1, 1),
+    ):
+        assert np.array_equal(
+            part(content, top, left, height, width), whole[top : top + height, left : left + width]
+        )
 
 
 @built
@@ -151,7 +190,11 @@ def test_any_bytes_are_refused_or_decoded_but_never_crash() -> None:
         damaged = bytearray(content)
         for place in rng.integers(2, len(content), int(rng.integers(1, 8))):
             damaged[place] = int(rng.integers(256))
-        for action in (lambda b: native.check(b, 3, "x"), lambda b: part(b, 10, 10, 20, 30), native.jpeg_index):
+        for action in (
+            lambda b: native.check(b, 3, "x"),
+            lambda b: part(b, 10, 10, 20, 30),
+            native.jpeg_index,
+        ):
             with contextlib.suppress(
                 DataError, AssertionError
             ):  # the header may claim another size than the mask beside it
@@ -177,7 +220,9 @@ def samples(sampler: SampleMaker, count: int = 12) -> list[bytes]:
 
 
 @built
-def test_places_of_tiles_are_kept_and_change_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_of_tiles_are_kept_and_change_no_pixel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     data = folder(tmp_path)
     source = open_dataset(data, "train")
@@ -195,7 +240,9 @@ def test_places_of_tiles_are_kept_and_change_no_pixel(tmp_path: Path, monkeypatc
 
 @built
 @pytest.mark.parametrize("harm", ["cut", "mangled", "other file"])
-def test_a_damaged_or_outdated_record_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:
+def test_a_damaged_or_outdated_record_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     data = folder(tmp_path)
     source = open_dataset(data, "train")
@@ -220,7 +267,10 @@ def test_a_fresh_record_wins_over_that_of_an_overwritten_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
-    old, new = jpeg(picture(600, 800), progressive=int(before == "progressive")), jpeg(picture(600, 800, 7))
+    old, new = (
+        jpeg(picture(600, 800), progressive=int(before == "progressive")),
+        jpeg(picture(600, 800, 7)),
+    )
     index = native.jpeg_index(new)
     Tiles("x", 1).get(0, "x.jpg", old, (600, 800))
     (kept,) = tmp_path.glob("tiles-*/*.tiles")
@@ -232,14 +282,20 @@ def test_a_fresh_record_wins_over_that_of_an_overwritten_image(
 
 
 @built
-def test_the_cache_keeps_no_file_open_and_may_be_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_keeps_no_file_open_and_may_be_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
     content = jpeg(picture(600, 800))
     index = native.jpeg_index(content)
 
     def opened() -> list[str]:
         links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-        return [os.readlink(link) for link in links if os.path.lexists(link) and ".tiles" in os.readlink(link)]
+        return [
+            os.readlink(link)
+            for link in links
+            if os.path.lexists(link) and ".tiles" in os.readlink(link)
+        ]
 
     for sample in range(3):
         Tiles("x", 3).get(sample, "x.jpg", content, (600, 800))
@@ -269,7 +325,9 @@ def test_names_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
     content = jpeg(picture(600, 800))
     tiles = Tiles("street\udcb0.jpg", 1)
-    assert tiles.get(0, "street\udcb0.jpg", content, (600, 800)) == (native.jpeg_index(content) or b"")
+    assert tiles.get(0, "street\udcb0.jpg", content, (600, 800)) == (
+        native.jpeg_index(content) or b""
+    )
 
 
 @built

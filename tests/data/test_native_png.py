@@ -1,4 +1,6 @@
-"""Tests that the native PNG reader gives the pixels of OpenCV and Pillow, and names damaged files."""
+"""Tests that the native PNG reader gives the pixels of OpenCV and Pillow, and names damaged
+files.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_every_kind_of_png(color: int, bits: int, kind: int) -> None:
             assert refused(content, channels=1, size=(height, width))[0] == 2
 
 
-@pytest.mark.parametrize(("color", "bits"), [kind for kind in KINDS if kind[0] in (GRAY, RGB, PALETTE)])
+@pytest.mark.parametrize(
+    ("color", "bits"), [kind for kind in KINDS if kind[0] in (GRAY, RGB, PALETTE)]
+)
 def test_transparency_is_dropped(color: int, bits: int) -> None:
     values = picture(9, 21, color, bits)
     body = bytes(range(1 << bits)) if color == PALETTE else values[4, 4].astype(">u2").tobytes()
@@ -67,7 +71,9 @@ def test_mask_values_outside_of_the_palette() -> None:
 @pytest.mark.parametrize("level", [0, 1, 9])
 @pytest.mark.parametrize("color", [GRAY, RGB])
 def test_reading_stops_early(color: int, level: int) -> None:
-    """Far more rows than are needed: unpacking stops, also amid stored blocks (level 0) and across chunks."""
+    """Far more rows than are needed: unpacking stops, also amid stored blocks (level 0) and across
+    chunks.
+    """
     values = np.tile(picture(40, 200, color, 8), (25, 1, 1))
     for piece in (1 << 30, 1000):
         content = write(values, color, 8, MIXED, level=level, piece=piece)
@@ -77,7 +83,11 @@ def test_reading_stops_early(color: int, level: int) -> None:
 
 @pytest.mark.parametrize("shape", [(300, 411), (130, 257, 3)])
 def test_files_of_other_writers(shape: tuple[int, ...]) -> None:
-    pixels = label_map(shape[0], shape[1]) if len(shape) == 2 else picture(shape[0], shape[1], RGB, 8).astype(np.uint8)
+    pixels = (
+        label_map(shape[0], shape[1])
+        if len(shape) == 2
+        else picture(shape[0], shape[1], RGB, 8).astype(np.uint8)
+    )
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG")
     agree(stream.getvalue(), pixels)
@@ -122,7 +132,9 @@ def test_damage_is_named() -> None:
 
 
 def test_any_cut_and_any_wrong_byte_is_a_fault() -> None:
-    content = write(picture(9, 21, RGB, 8), RGB, 8, MIXED, chunk(b"tEXt", b"Title\0street"), piece=200)
+    content = write(
+        picture(9, 21, RGB, 8), RGB, 8, MIXED, chunk(b"tEXt", b"Title\0street"), piece=200
+    )
     for place in range(8, len(content)):
         assert refused(content[:place], size=(9, 21))[0] == 1
         wrong = content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :]

@@ -1,4 +1,6 @@
-"""Tests that the native resampler equals the plain computation, with any vector instructions of the processor."""
+"""Tests that the native resampler equals the plain computation, with any vector instructions of the
+processor.
+"""
 
 from __future__ import annotations
 
@@ -38,31 +40,51 @@ def crop(
 ) -> tuple[np.ndarray, np.ndarray, int | None]:
     """The crop's image and mask, and its first unknown id."""
     room = floats.bytes_of(size) if floats else size[0] * size[1] * 3
-    memory, ids = np.full(room + GUARD, 0xEE, np.uint8), np.full(size[0] * size[1] + GUARD, 0xEE, np.uint8)
+    memory, ids = (
+        np.full(room + GUARD, 0xEE, np.uint8),
+        np.full(size[0] * size[1] + GUARD, 0xEE, np.uint8),
+    )
     pixels = floats.view(memory[:room], *size) if floats else memory[:room].reshape(*size, 3)
     labels = ids[:-GUARD].reshape(size)
     unknown = native.crop(
-        image, mask, geometry, size, lut, known, FILL, VOID, pixels, labels, ("x.jpg", "x.png"), b"",
+        image,
+        mask,
+        geometry,
+        size,
+        lut,
+        known,
+        FILL,
+        VOID,
+        pixels,
+        labels,
+        ("x.jpg", "x.png"),
+        b"",
         floats.form if floats else None,
-    )  # fmt: skip
+    )
     assert (memory[room:] == 0xEE).all()
     assert (ids[-GUARD:] == 0xEE).all()
     return pixels, labels, unknown
 
 
-def warp(image: np.ndarray, geometry: Geometry, size: tuple[int, int], floats: Floats | None = None) -> np.ndarray:
+def warp(
+    image: np.ndarray, geometry: Geometry, size: tuple[int, int], floats: Floats | None = None
+) -> np.ndarray:
     return crop(image, np.zeros(image.shape[:2], np.uint8), geometry, size, floats=floats)[0]
 
 
 def noise(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (height, width, 3), np.uint8), rng.integers(0, 12, (height, width), np.uint8)
+    return rng.integers(0, 256, (height, width, 3), np.uint8), rng.integers(
+        0, 12, (height, width), np.uint8
+    )
 
 
 @pytest.mark.parametrize("denom", [2, 4, 8])
 @pytest.mark.parametrize("size", [(96, 160), (101, 199), (33, 75)])
 def test_a_jpeg_that_the_decoder_reduces(size: tuple[int, int], denom: int) -> None:
-    """Its pixels stand for blocks of the whole picture, which may be cut off at the right and lower border."""
+    """Its pixels stand for blocks of the whole picture, which may be cut off at the right and lower
+    border.
+    """
     content = cv2.imencode(".jpg", cv2.GaussianBlur(noise(*size)[0], (0, 0), 1))[1].tobytes()
     with Image.open(io.BytesIO(content)) as opened:
         opened.draft("RGB", (size[1] // denom, size[0] // denom))
@@ -81,10 +103,14 @@ def test_a_jpeg_that_the_decoder_reduces(size: tuple[int, int], denom: int) -> N
 
 
 def covered(g: Geometry, shape: tuple[int, int], axis: int, denom: int) -> tuple[slice, np.ndarray]:
-    """Along an axis: the crop's covered pixels, and where their centers lie in the reduced picture."""
+    """Along an axis: the crop's covered pixels, and where their centers lie in the reduced
+    picture.
+    """
     origin = (g.top, g.left)[axis]
     first, last = max(0, -origin), min(shape[axis], g.scaled[axis] - origin)
-    return slice(first, last), (np.arange(first, last) + origin + 0.5) * (g.size[axis] / g.scaled[axis] / denom)
+    return slice(first, last), (np.arange(first, last) + origin + 0.5) * (
+        g.size[axis] / g.scaled[axis] / denom
+    )
 
 
 def sample(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -110,9 +136,14 @@ def test_unequal_steps() -> None:
 
 
 SIZES = [
-    ((211, 317), (90, 147)), ((40, 57), (61, 16)), ((700, 9), (680, 9)), ((1, 50), (32, 48)), ((50, 1), (71, 133)),
-    ((7, 5), (32, 48)), ((131, 303), (280, 53)),
-]  # fmt: skip
+    ((211, 317), (90, 147)),
+    ((40, 57), (61, 16)),
+    ((700, 9), (680, 9)),
+    ((1, 50), (32, 48)),
+    ((50, 1), (71, 133)),
+    ((7, 5), (32, 48)),
+    ((131, 303), (280, 53)),
+]
 
 
 def test_all_vector_instructions_give_the_same_bytes() -> None:
@@ -122,7 +153,10 @@ def test_all_vector_instructions_give_the_same_bytes() -> None:
     known[200] = 0
     for seed in range(42):
         size, shape = SIZES[seed % len(SIZES)]
-        image, mask = noise(*size, seed)[0], rng.integers(0, 201 if seed % 2 else 200, size).astype(np.uint8)
+        image, mask = (
+            noise(*size, seed)[0],
+            rng.integers(0, 201 if seed % 2 else 200, size).astype(np.uint8),
+        )
         geometry = draw(rng_for(seed, 0, 0), size, shape, Data(scale=(0.2, 3), hue=0.2))
         made = []
         for most in (0, 1):
@@ -154,8 +188,17 @@ def test_ids_are_mapped_and_unknown_ones_told() -> None:
         assert (ids[~inside] == VOID).all()
 
 
-@pytest.mark.parametrize("change", [{"scaled": (0, 10)}, {"top": 200}, {"left": -90}, {"left": 1 << 30},
-                                    {"scaled": (1 << 21, 5)}, {"hue": float("nan")}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scaled": (0, 10)},
+        {"top": 200},
+        {"left": -90},
+        {"left": 1 << 30},
+        {"scaled": (1 << 21, 5)},
+        {"hue": float("nan")},
+    ],
+)
 def test_impossible_geometry_is_a_fault(change: dict) -> None:
     fields = {"size": (100, 100), "scaled": (100, 100), "top": 0, "left": 0, **change}
     with refused("image-damaged"):
@@ -170,18 +213,28 @@ def test_the_mean_of_a_tall_bright_crop() -> None:
         assert (warp(image, geometry, (680, 9)) == 250).all()
 
 
-FORMS = [Floats(dtype, last, *terms) for dtype in ("float32", "bfloat16") for last in (False, True)
-         for terms in ((), ((0.1, 0.5, 0.9), (0.3, 1.0, 0.01)))]  # fmt: skip
+FORMS = [
+    Floats(dtype, last, *terms)
+    for dtype in ("float32", "bfloat16")
+    for last in (False, True)
+    for terms in ((), ((0.1, 0.5, 0.9), (0.3, 1.0, 0.01)))
+]
 
 
-@pytest.mark.parametrize("floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}")
+@pytest.mark.parametrize(
+    "floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}"
+)
 def test_floats_are_the_levels_normalized_afterwards_to_the_bit(floats: Floats) -> None:
-    """Odd sizes, flips, padding on all sides, reductions, a copy of rows, and colors with and without contrast."""
+    """Odd sizes, flips, padding on all sides, reductions, a copy of rows, and colors with and
+    without contrast.
+    """
     for seed, size in enumerate([(211, 317), (40, 57), (3, 5), (90, 147), (640, 90)] * 4):
         image, _ = noise(*size, seed)
         shape = (90, 147) if seed % 3 else (61, 16)
         scale = (0.2, 3) if seed % 4 else (1, 1)
-        data = Data(scale=scale, hue=0.2, jitter=(0.4, 0.4 * (seed % 2), 0.3), color_jitter_prob=0.7)
+        data = Data(
+            scale=scale, hue=0.2, jitter=(0.4, 0.4 * (seed % 2), 0.3), color_jitter_prob=0.7
+        )
         geometry = draw(rng_for(seed, 0, 0), size, shape, data)
         levels = warp(image, geometry, shape)
         assert same(warp(image, geometry, shape, floats), levels, floats)
@@ -189,13 +242,17 @@ def test_floats_are_the_levels_normalized_afterwards_to_the_bit(floats: Floats) 
 
 def same(out: np.ndarray, levels: np.ndarray, floats: Floats) -> bool:
     """Whether ``out`` has the bits of torch's normalization."""
-    values = normalize(torch.tensor(levels)[None], floats.mean, floats.std)[0].to(getattr(torch, floats.dtype))
+    values = normalize(torch.tensor(levels)[None], floats.mean, floats.std)[0].to(
+        getattr(torch, floats.dtype)
+    )
     values = values.permute(1, 2, 0) if floats.channels_last else values
     kind = torch.int16 if floats.dtype == "bfloat16" else torch.int32
     return np.array_equal(out.view(f"i{floats.item_bytes}"), values.contiguous().view(kind).numpy())
 
 
-@pytest.mark.parametrize("floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}")
+@pytest.mark.parametrize(
+    "floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}"
+)
 def test_finished_levels_are_normalized_with_the_library_and_without(
     floats: Floats, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,8 +39,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("size", [(90, 121), (30, 200), (25, 31)])  # never, sometimes and always padded
-def test_colors_are_those_of_the_workers(device: torch.device, size: tuple[int, int], channels_last: bool) -> None:
+# never, sometimes and always padded
+@pytest.mark.parametrize("size", [(90, 121), (30, 200), (25, 31)])
+def test_colors_are_those_of_the_workers(
+    device: torch.device, size: tuple[int, int], channels_last: bool
+) -> None:
     data = Data(scale=(0.7, 1.6), jitter=(0.4, 0.5, 0.6), hue=0.3, color_jitter_prob=0.8)
     drawn, without, colored = batch_of(data, size)
     out = normalize(
@@ -53,7 +56,9 @@ def test_colors_are_those_of_the_workers(device: torch.device, size: tuple[int, 
     assert out.dtype == torch.float32
     memory = torch.channels_last if channels_last else torch.contiguous_format
     assert out.is_contiguous(memory_format=memory)
-    levels = (out.cpu().permute(0, 2, 3, 1) * torch.tensor(IMAGENET_STD) + torch.tensor(IMAGENET_MEAN)) * 255
+    levels = (
+        out.cpu().permute(0, 2, 3, 1) * torch.tensor(IMAGENET_STD) + torch.tensor(IMAGENET_MEAN)
+    ) * 255
     difference = (levels - torch.from_numpy(colored)).abs()
     assert difference.max() <= 1.01  # OpenCV's fixed point, and the rounding that is left out here
     assert difference.mean() <= 0.3
@@ -73,11 +78,18 @@ def test_without_padding_no_rectangle_is_needed() -> None:
     colors = terms(*(g.colors for g in drawn))
     whole = torch.tensor([[0, 0, *CROP]]).expand(12, 4)
     images = torch.from_numpy(without)
-    assert torch.equal(normalize(images, colors=colors), normalize(images, colors=colors, covered=whole))
+    assert torch.equal(
+        normalize(images, colors=colors), normalize(images, colors=colors, covered=whole)
+    )
 
 
 def test_extreme_colors_are_clamped() -> None:
-    images = torch.tensor([0, 255], dtype=torch.uint8).repeat(3)[None, :, None, None].expand(1, 6, 2, 3).contiguous()
+    images = (
+        torch.tensor([0, 255], dtype=torch.uint8)
+        .repeat(3)[None, :, None, None]
+        .expand(1, 6, 2, 3)
+        .contiguous()
+    )
     out = normalize(images, colors=terms((9.0, 1.0, 3.0, 0.4)))
     assert torch.allclose(out, normalize(images), atol=1e-4)
 
@@ -90,10 +102,17 @@ def test_the_terms_of_colors_are_their_matrix_and_the_share_of_the_mean_gray() -
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_only_the_first_batch_copies_constants(channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_batch_copies_constants(
+    channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = torch.from_numpy(batch_of(Data(), (90, 121))[1])
-    more = {"colors": terms(*[(1.2, 0.8, 1.0, 0.1)] * 12), "covered": torch.tensor([[0, 0, *CROP]] * 12)}
+    more = {
+        "colors": terms(*[(1.2, 0.8, 1.0, 0.1)] * 12),
+        "covered": torch.tensor([[0, 0, *CROP]] * 12),
+    }
     first = [normalize(images, channels_last=channels_last, **each) for each in ({}, more)]
-    monkeypatch.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a copy that a GPU would be waited for"))
+    monkeypatch.setattr(
+        torch, "tensor", lambda *_, **__: pytest.fail("a copy that a GPU would be waited for")
+    )
     again = [normalize(images, channels_last=channels_last, **each) for each in ({}, more)]
     assert all(torch.equal(a, b) for a, b in zip(first, again))

@@ -1,4 +1,6 @@
-"""Tests that each sample comes exactly once per epoch, and that a step does not depend on how it is split."""
+"""Tests that each sample comes exactly once per epoch, and that a step does not depend on how it is
+split.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +36,37 @@ def test_any_step_starts_at_once() -> None:
 
 
 def test_the_order_stays_what_it_is() -> None:
-    # Runs that were begun with an older version, or on another machine, must go on with the same samples.
+    # Runs that were begun with an older version, or on another machine, must go on with the same
+    # samples.
     assert permutation(0, 8, 0).tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
     assert rng_for(0, 0, 0).random(2).tolist() == [0.34218278474233466, 0.5765144536585864]
 
 
 def test_no_two_streams_are_alike() -> None:
     keys = [
-        (seed, epoch, index, stream) for seed in (0, 1) for epoch in (0, 1) for index in (0, 1) for stream in (0, 1, 2)
+        (seed, epoch, index, stream)
+        for seed in (0, 1)
+        for epoch in (0, 1)
+        for index in (0, 1)
+        for stream in (0, 1, 2)
     ]
     values = [rng_for(*key).random(4).tobytes() for key in keys]
     assert len(set(values)) == len(keys)
-    assert rng_for(0, 1, 2).random(4).tobytes() == rng_for(0, np.int64(1), np.int64(2)).random(4).tobytes()
+    assert (
+        rng_for(0, 1, 2).random(4).tobytes()
+        == rng_for(0, np.int64(1), np.int64(2)).random(4).tobytes()
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 16, 31])
 def test_ranks_and_micro_batches_partition_the_batch(batch_size: int) -> None:
     for world in range(1, 9):
         for accumulate in range(1, batch_size // world + 1):
-            parts = [rank_slice(batch_size, world, r, accumulate, m) for m in range(accumulate) for r in range(world)]
+            parts = [
+                rank_slice(batch_size, world, r, accumulate, m)
+                for m in range(accumulate)
+                for r in range(world)
+            ]
             places = [place for part in parts for place in range(batch_size)[part]]
             sizes = {part.stop - part.start for part in parts}
             assert sorted(places) == list(range(batch_size))
@@ -75,9 +89,13 @@ def test_eval_groups_hold_each_image_once_and_one_size() -> None:
     sizes = [(int(h), int(w)) for h, w in rng.integers(1, 4, (101, 2))]
     groups = eval_groups(sizes, 4)
     assert sorted(index for group in groups for index in group) == list(range(101))
-    assert all(len({sizes[index] for index in group}) == 1 and 1 <= len(group) <= 4 for group in groups)
+    assert all(
+        len({sizes[index] for index in group}) == 1 and 1 <= len(group) <= 4 for group in groups
+    )
     for world in (1, 2, 3, 4):
-        assert sorted(i for rank in range(world) for group in groups[rank::world] for i in group) == list(range(101))
+        assert sorted(
+            i for rank in range(world) for group in groups[rank::world] for i in group
+        ) == list(range(101))
     # As few batches as possible.
     assert len(groups) == sum(-(-sizes.count(size) // 4) for size in set(sizes))
     assert eval_groups([], 4) == []

@@ -37,7 +37,7 @@ def _named(space: LabelSpace, raw: int) -> str | None:
         ("a class", "\n".join(OWN), {0: "own 1", 10: "own 11", 11: None}),
         ("few, void in the middle", "road\nvoid\ncar", {0: "road", 1: None, 2: "car"}),
     ],
-)  # fmt: skip
+)
 def test_names_beside_camvid_keep_their_ids(
     first: str, text: str, names: dict[int, str | None], tmp_path: Path
 ) -> None:
@@ -52,7 +52,12 @@ def test_names_beside_camvid_keep_their_ids(
     [
         ("camvid", presets.CAMVID11, ("void", *OWN), {0: None, 1: "own 1", 11: "own 11"}),
         ("voc", presets.VOC21, ("void", *map(str, range(21))), {0: None, 1: "0", 21: "20"}),
-        ("cityscapes", presets.CITYSCAPES19, tuple(map(str, range(19))), {0: None, 7: "0", 33: "18"}),
+        (
+            "cityscapes",
+            presets.CITYSCAPES19,
+            tuple(map(str, range(19))),
+            {0: None, 7: "0", 33: "18"},
+        ),
         ("folders", plain_space(("a", "b")), ("void", "c", "d"), {0: None, 1: "c", 2: "d"}),
         ("shards", plain_space(("a", "b")), ("void", "a", "b"), {0: "a", 1: "b"}),
     ],
@@ -66,13 +71,21 @@ def test_given_names_keep_their_ids(
 
 
 def test_names_after_void_do_not_take_the_colors_of_pascal_voc() -> None:
-    void_first = label_space(Data(layout="voc", root="x", classes=("void", "a", "b")), presets.VOC21, VOC.other_classes)
+    void_first = label_space(
+        Data(layout="voc", root="x", classes=("void", "a", "b")), presets.VOC21, VOC.other_classes
+    )
     assert not void_first.colors  # black would be "a"
-    plain = label_space(Data(layout="voc", root="x", classes=("a", "b")), presets.VOC21, VOC.other_classes)
+    plain = label_space(
+        Data(layout="voc", root="x", classes=("a", "b")), presets.VOC21, VOC.other_classes
+    )
     assert plain.colors[0] == 0
 
 
-def test_ids_of_a_file_that_are_those_of_the_layout_leave_its_other_ids_void(tmp_path: Path) -> None:
+def test_ids_of_a_file_that_are_those_of_the_layout_leave_its_other_ids_void(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "c.txt").write_text("".join(f"{raw + 1} {raw}\n" for raw in range(150)))
-    space = label_space(Data(layout="ade20k", root=str(tmp_path), classes="c.txt"), presets.ADE20K150)
+    space = label_space(
+        Data(layout="ade20k", root=str(tmp_path), classes="c.txt"), presets.ADE20K150
+    )
     assert [_named(space, raw) for raw in (0, 1, 150)] == [None, "0", "149"]

@@ -1,4 +1,6 @@
-"""Tests that a layout with its own data set needs one file and one row: here, masks are drawn from a JSON file."""
+"""Tests that a layout with its own data set needs one file and one row: here, masks are drawn from
+a JSON file.
+"""
 
 from __future__ import annotations
 
@@ -56,21 +58,39 @@ def open_boxes(layout: Layout, data: Data, split: str) -> Dataset:
     file = f"{data.root}/{split}.json"
     boxes = json.loads(Path(file).read_text())["boxes"]
     entries = [Entry(f"{data.root}/{name}.png", file, {"name": name}) for name in sorted(boxes)]
-    return BoxDataset("boxes", split, layout.label_space(data), entries, data.root, store=root_store(data), boxes=boxes)
+    return BoxDataset(
+        "boxes",
+        split,
+        layout.label_space(data),
+        entries,
+        data.root,
+        store=root_store(data),
+        boxes=boxes,
+    )
 
 
 def labels_of(layout: Layout, data: Data) -> LabelSpace:
-    return plain_space(tuple(json.loads(Path(data.root, f"{data.train_split}.json").read_text())["classes"]))
+    return plain_space(
+        tuple(json.loads(Path(data.root, f"{data.train_split}.json").read_text())["classes"])
+    )
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Data:
-    row = Layout("list", "SPLIT.json", lambda root, store: ({}, ["train"]), open=open_boxes, own_labels=labels_of)
+    row = Layout(
+        "list",
+        "SPLIT.json",
+        lambda root, store: ({}, ["train"]),
+        open=open_boxes,
+        own_labels=labels_of,
+    )
     monkeypatch.setitem(LAYOUTS, "list", row)
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     for seed, name in enumerate(BOXES):
         picture(tmp_path / f"set/{name}.png", seed=seed)
-    (tmp_path / "set/train.json").write_text(json.dumps({"classes": ["ground", "box"], "boxes": BOXES}))
+    (tmp_path / "set/train.json").write_text(
+        json.dumps({"classes": ["ground", "box"], "boxes": BOXES})
+    )
     return Data(layout="list", root=str(tmp_path / "set"), crop=(8, 8))
 
 
@@ -99,7 +119,9 @@ def test_a_resumed_run_sees_that_it_has_changed(data: Data) -> None:
     before = open_dataset(data, "train")
     record = split_of(before, audit(before)).record
     assert _sizes(before)[:, 0, 0].tolist() == before.stamps()[:, 0, 0].tolist()
-    Path(data.root, "train.json").write_text(json.dumps({"classes": ["a", "b"], "boxes": {**BOXES, "a": [0, 0, 9, 9]}}))
+    Path(data.root, "train.json").write_text(
+        json.dumps({"classes": ["a", "b"], "boxes": {**BOXES, "a": [0, 0, 9, 9]}})
+    )
     after = open_dataset(data, "train")
     assert after.fingerprint() != before.fingerprint()
     changed = differences(record, split_of(after, audit(after)).record)

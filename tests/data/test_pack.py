@@ -1,4 +1,6 @@
-"""Tests that a pack gives the pixels of the files, continues after a kill, refuses faults, and prints its cost."""
+"""Tests that a pack gives the pixels of the files, continues after a kill, refuses faults, and
+prints its cost.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_the_pixels_and_the_batches_are_those_of_the_files(tmp_path, form, suffi
     for index in range(7):
         (image, mask), (seen, ids) = source.read(index), dataset.read(index)
         assert np.array_equal(mask, ids)
-        assert np.array_equal(image, seen) or (form == "recompress" and np.abs(image.astype(int) - seen).mean() < 6)
+        assert np.array_equal(image, seen) or (
+            form == "recompress" and np.abs(image.astype(int) - seen).mean() < 6
+        )
         assert dataset.size(index) == source.size(index)
     if form != "recompress":
         assert batches(dataset) == batches(source)
@@ -62,7 +66,9 @@ def test_any_tar_and_webdataset_read_it(tmp_path):
     path = tmp_path / "shards" / "train-000000.tar"
     keys = ["s0%2Ex", "s2%2Ex", "town/a1"]
     with tarfile.open(path) as found:
-        assert found.getnames() == [f"{key}.{ending}" for key in keys for ending in ("jpg", "mask.png")]
+        assert found.getnames() == [
+            f"{key}.{ending}" for key in keys for ending in ("jpg", "mask.png")
+        ]
         picture = found.extractfile("town/a1.mask.png")
         assert picture is not None
         assert np.array_equal(np.array(Image.open(io.BytesIO(picture.read()))), blocks(1))
@@ -82,7 +88,9 @@ def test_a_cap_shrinks_image_and_mask_together(tmp_path):
         assert image.shape == (20, 28, 3)
         plain = cv2.resize(source.read(0)[0], (28, 20), interpolation=cv2.INTER_AREA)
         assert np.abs(image.astype(int) - plain).mean() < (9 if form == "keep" else 0.001)
-        assert np.array_equal(mask, source.read(0)[1][1::2, 1::2]) or np.array_equal(mask, source.read(0)[1][::2, ::2])
+        assert np.array_equal(mask, source.read(0)[1][1::2, 1::2]) or np.array_equal(
+            mask, source.read(0)[1][::2, ::2]
+        )
 
 
 @pytest.mark.parametrize("kind", ["colors", "ids above 255"])
@@ -100,7 +108,9 @@ def test_masks_of_every_kind(tmp_path, kind):
     else:
         cv2.imwrite(str(place), mask.astype(np.uint16) * 300)
         settings["label_map"] = {k * 300: k for k in range(3)}
-    data = Data(layout="folders", root=str(tmp_path / "files"), images="images", masks="masks", **settings)
+    data = Data(
+        layout="folders", root=str(tmp_path / "files"), images="images", masks="masks", **settings
+    )
     source = open_dataset(data, "all")
     done = quiet(source, tmp_path / "shards")
     assert done.masks == "train"
@@ -142,7 +152,9 @@ pack.pack(open_dataset(Data(layout="camvid", root="files"), "train"), "shards", 
 
 def digests(folder: Path) -> dict[str, str]:
     return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir()) if path.is_file()
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.is_file()
     }
 
 
@@ -168,7 +180,9 @@ def test_a_killed_pack_goes_on(tmp_path, killed):
     assert done.kept == 2
     quiet(killed, tmp_path / "whole", shard_mb=0.009, workers=2)
     assert digests(folder) == digests(tmp_path / "whole")
-    assert os.listdir(folder) == os.listdir(tmp_path / "whole") or sorted(os.listdir(folder)) == sorted(digests(folder))
+    assert os.listdir(folder) == os.listdir(tmp_path / "whole") or sorted(
+        os.listdir(folder)
+    ) == sorted(digests(folder))
     assert batches(packed(folder)) == batches(killed)
     assert quiet(killed, folder, shard_mb=0.009).kept == done.shards  # nothing is left to do
 
@@ -212,7 +226,9 @@ def test_faults_are_all_named_and_nothing_is_written(tmp_path):
     assert "2 faulty samples left out" in done.text()
     found = packed(tmp_path / "shards")
     assert found.table.description.skipped == 2
-    assert [e.meta["name"] for e in found.entries] == [source.entries[k].meta["name"] for k in (0, 2, 3, 5)]
+    assert [e.meta["name"] for e in found.entries] == [
+        source.entries[k].meta["name"] for k in (0, 2, 3, 5)
+    ]
 
 
 def test_what_the_disk_gives_back_is_compared(tmp_path, monkeypatch):
@@ -245,16 +261,25 @@ def test_packs_that_cannot_be(tmp_path, monkeypatch):
     (tmp_path / "tars/train/train.index").unlink()
     tars = {path: path.read_bytes() for path in (tmp_path / "tars/train").iterdir()}
     with refused("pack-into-source"):
-        quiet(packed(tmp_path / "tars", classes=tuple("abcdefghijk")), tmp_path / "tars/train", Packing("png"))
+        quiet(
+            packed(tmp_path / "tars", classes=tuple("abcdefghijk")),
+            tmp_path / "tars/train",
+            Packing("png"),
+        )
     assert {path: path.read_bytes() for path in (tmp_path / "tars/train").iterdir()} == tars
     for name in ("b.jpg", "b.png"):
         Image.fromarray(smooth(1)).save(tmp_path / name)
     Image.fromarray(blocks(1)).save(tmp_path / "m.png")
     (tmp_path / "train.csv").write_text("image,mask\nb.jpg,m.png\nb.png,m.png\n")
-    double = open_dataset(Data(layout="list", root=str(tmp_path), classes=tuple("abcdefghijkl")), "train")
+    double = open_dataset(
+        Data(layout="list", root=str(tmp_path), classes=tuple("abcdefghijkl")), "train"
+    )
     with refused("pack-same-name"):
         quiet(double, tmp_path / "shards")
-    monkeypatch.setattr("shutil.disk_usage", lambda place: os.terminal_size((1, 1)) and type("Usage", (), {"free": 10}))
+    monkeypatch.setattr(
+        "shutil.disk_usage",
+        lambda place: os.terminal_size((1, 1)) and type("Usage", (), {"free": 10}),
+    )
     with refused("disk-too-small"):
         quiet(source, tmp_path / "full")
 
@@ -264,7 +289,9 @@ def test_an_estimate_names_each_choice(tmp_path):
     found = estimate(source, Data(crop=(24, 32)), Packing())
     assert [row.name for row in found.rows] == ["files", *FORMS]
     rows = {row.name: row for row in found.rows}
-    assert rows["files"].whole == sum(os.path.getsize(path) for e in source.entries for path in (e.image, e.mask))
+    assert rows["files"].whole == sum(
+        os.path.getsize(path) for e in source.entries for path in (e.image, e.mask)
+    )
     assert rows["raw"].sample > 4 * SIZE[0] * SIZE[1]
     assert all(row.ms > 0 for row in found.rows)
 
@@ -276,10 +303,13 @@ def test_the_command(tmp_path, capsys):
     assert main(["data", "pack", *where, "--estimate", "--json", "data.crop=[24,32]"]) == 0
     assert not (tmp_path / "shards").exists()
     assert set(json.loads(capsys.readouterr().out)) == {"train", "val"}
-    assert main(["data", "pack", *where, "--image", "png", "--split", "val", "data.crop=[24,32]"]) == 0
+    assert (
+        main(["data", "pack", *where, "--image", "png", "--split", "val", "data.crop=[24,32]"]) == 0
+    )
     assert "val: 2 samples in 1 shards" in capsys.readouterr().out
     (tmp_path / "files" / "backup").mkdir()
-    (tmp_path / "files" / "backup" / "train.tar").write_bytes(b"-")  # tars beside a known layout change nothing
+    # tars beside a known layout change nothing
+    (tmp_path / "files" / "backup" / "train.tar").write_bytes(b"-")
     assert main(["data", "check", where[0]]) == 0
     shard = tmp_path / "shards" / "val-000000.tar"
     content = bytearray(shard.read_bytes())

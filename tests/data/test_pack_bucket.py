@@ -1,4 +1,6 @@
-"""Tests that a pack in a bucket is the pack of a folder, appears whole, continues after a kill, and is verified."""
+"""Tests that a pack in a bucket is the pack of a folder, appears whole, continues after a kill, and
+is verified.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,17 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def objects(server: BucketServer) -> dict[str, str]:
     folder = server.folder / "bkt/a/shards"
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
 
 
 def local(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+    }
 
 
 def in_bucket(source: Any, choice: Packing | None = None, url: str = URL, **settings: Any) -> Any:
@@ -74,15 +82,25 @@ def test_the_objects_are_the_files_of_a_local_pack(
     assert not server.requests["PUT"]
 
 
-def test_a_bucket_is_packed_into_a_bucket(tmp_path: Path, server: BucketServer, scratch: Path) -> None:
+def test_a_bucket_is_packed_into_a_bucket(
+    tmp_path: Path, server: BucketServer, scratch: Path
+) -> None:
     files(server.folder / "bkt/files", 9)
     source = open_dataset(Data(layout="camvid", root="s3://bkt/files"), "train")
     server.delay = 0.01
     for form in ("keep", "png"):
         in_bucket(source, Packing(form), url=f"{URL}/{form}")
-        quiet(open_dataset(Data(layout="camvid", root=str(server.folder / "bkt/files")), "train"),
-              tmp_path / form, Packing(form), shard_mb=0.009)  # fmt: skip
-        stored = {name.removeprefix(f"{form}/"): sha for name, sha in objects(server).items() if name.startswith(form)}
+        quiet(
+            open_dataset(Data(layout="camvid", root=str(server.folder / "bkt/files")), "train"),
+            tmp_path / form,
+            Packing(form),
+            shard_mb=0.009,
+        )
+        stored = {
+            name.removeprefix(f"{form}/"): sha
+            for name, sha in objects(server).items()
+            if name.startswith(form)
+        }
         made = local(tmp_path / form)
         # The index holds the times of the packed files, which a bucket does not have.
         assert {name: sha for name, sha in stored.items() if name.endswith(".tar")} == {
@@ -120,14 +138,21 @@ def test_a_killed_pack_leaves_whole_objects_and_goes_on(
 ) -> None:
     source = files(tmp_path / "files", 9)
     process = zygote.start(
-        code=_KILLED, cwd=tmp_path, SEGTRAIN_CACHE=str(tmp_path / "cache"), TMPDIR=str(scratch), **server.environment()
+        code=_KILLED,
+        cwd=tmp_path,
+        SEGTRAIN_CACHE=str(tmp_path / "cache"),
+        TMPDIR=str(scratch),
+        **server.environment(),
     )
     assert process.wait() == -signal.SIGKILL, process.output
     there = objects(server)
     assert sorted(there) == [
-        ".packing-train/000000.json", ".packing-train/000001.json", ".packing-train/plan.json",
-        "train-000000.tar", "train-000001.tar",
-    ]  # fmt: skip
+        ".packing-train/000000.json",
+        ".packing-train/000001.json",
+        ".packing-train/plan.json",
+        "train-000000.tar",
+        "train-000001.tar",
+    ]
     assert "train.index" not in there
     left = Path(pack_bucket.BucketTarget(URL, "train", 1, 60)._local, "train-000002.tar")
     left.parent.mkdir(exist_ok=True)
@@ -167,14 +192,20 @@ def test_an_upload_is_verified_by_bytes_where_the_etag_is_no_md5(
     monkeypatch.setattr("segtrain.bucket.client.Client.put", damaged)
     with refused("upload-differs"):
         in_bucket(source)
-    monkeypatch.setattr("segtrain.bucket.client.Client.put", lambda self, key, content, *more: put(
-        self, key, content.read_bytes()[:-1] if isinstance(content, Path) else content, *more))  # fmt: skip
+    monkeypatch.setattr(
+        "segtrain.bucket.client.Client.put",
+        lambda self, key, content, *more: put(
+            self, key, content.read_bytes()[:-1] if isinstance(content, Path) else content, *more
+        ),
+    )
     with refused("upload-differs", file=f"{URL}/train-000000.tar"):
         in_bucket(source)
     assert "train.index" not in objects(server)
 
 
-def test_etags_of_large_files_are_those_of_their_parts(tmp_path: Path, server: BucketServer) -> None:
+def test_etags_of_large_files_are_those_of_their_parts(
+    tmp_path: Path, server: BucketServer
+) -> None:
     path = tmp_path / "large"
     path.write_bytes(os.urandom((32 << 20) + 5))
     parts = [hashlib.md5(path.read_bytes()[at : at + (32 << 20)]).digest() for at in (0, 32 << 20)]
@@ -196,7 +227,9 @@ def test_a_bucket_that_is_gone_is_one_error_and_the_pack_goes_on(
 
 
 @pytest.mark.parametrize("places", [("s3://bkt/files", "png"), ("files", "s3://bkt/png")])
-def test_only_folders_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: tuple[str, str]) -> None:
+def test_only_folders_are_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: tuple[str, str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     with refused("convert-in-bucket"):
         convert_folder(*places, None, [])

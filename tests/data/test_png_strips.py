@@ -1,4 +1,6 @@
-"""Tests that any reader can read a PNG in strips, and that the native reader decodes single strips correctly."""
+"""Tests that any reader can read a PNG in strips, and that the native reader decodes single strips
+correctly.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,21 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-from pngs import GRAY, RGB, Refused, agree, built, by_opencv, chunk, filtered, label_map, picture, read, refused, wrap
+from pngs import (
+    GRAY,
+    RGB,
+    Refused,
+    agree,
+    built,
+    by_opencv,
+    chunk,
+    filtered,
+    label_map,
+    picture,
+    read,
+    refused,
+    wrap,
+)
 
 from segtrain.data.shards import png_strips
 
@@ -19,11 +35,17 @@ pytestmark = built
 @pytest.mark.parametrize("rows", [1, 7, 64, 1000])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 1, 3), (200, 311), (131, 57, 3), (128, 64, 3)])
 def test_strips(shape: tuple[int, ...], rows: int) -> None:
-    pixels = label_map(shape[0], shape[1]) if len(shape) == 2 else picture(shape[0], shape[1], RGB, 8).astype(np.uint8)
+    pixels = (
+        label_map(shape[0], shape[1])
+        if len(shape) == 2
+        else picture(shape[0], shape[1], RGB, 8).astype(np.uint8)
+    )
     content = png_strips.encode(pixels, rows)
     with Image.open(io.BytesIO(content)) as opened:
         np.testing.assert_array_equal(np.asarray(opened), pixels)
-    np.testing.assert_array_equal(by_opencv(content), pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=-1))
+    np.testing.assert_array_equal(
+        by_opencv(content), pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=-1)
+    )
     agree(content, pixels, 20)
 
 
@@ -32,7 +54,9 @@ def test_only_the_strips_needed_are_read() -> None:
     content = bytearray(png_strips.encode(pixels, 50))
     place = content.rindex(b"IDAT") + 10  # in the last strip
     content[place] ^= 1
-    np.testing.assert_array_equal(read(bytes(content), (10, 5, 150, 311), 1, (200, 311)), pixels[10:150, 5:])
+    np.testing.assert_array_equal(
+        read(bytes(content), (10, 5, 150, 311), 1, (200, 311)), pixels[10:150, 5:]
+    )
     with pytest.raises(Refused, match="checksum"):
         read(bytes(content), (149, 0, 151, 9), 1, (200, 311))
     assert "checksum" in refused(bytes(content), 1, (200, 311))[1]
@@ -52,9 +76,14 @@ def test_a_table_of_strips_that_lies_is_ignored() -> None:
 
 
 def test_strips_that_look_above_are_read_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that fits a stream whose strips begin with the filter Up, as another writer might leave it."""
+    """A table that fits a stream whose strips begin with the filter Up, as another writer might
+    leave it.
+    """
     pixels = label_map(100, 80)
-    raw = [filtered(row.tobytes(), above.tobytes(), 2, 1) for row, above in zip(pixels, np.roll(pixels, 1, axis=0))]
+    raw = [
+        filtered(row.tobytes(), above.tobytes(), 2, 1)
+        for row, above in zip(pixels, np.roll(pixels, 1, axis=0))
+    ]
     raw[0] = b"\0" + pixels[0].tobytes()
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     strips = [packer.compress(b"".join(raw[:50])) + packer.flush(zlib.Z_SYNC_FLUSH)]

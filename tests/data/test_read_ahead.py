@@ -1,4 +1,6 @@
-"""Tests of the read-ahead alone: what is fetched once, what is fetched directly, its bounds, and its end."""
+"""Tests of the read-ahead alone: what is fetched once, what is fetched directly, its bounds, and
+its end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LIMIT_S = 300.0
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, which stands still: otherwise a busy machine would change the window and repeat requests."""
+    """The time in seconds, which stands still: otherwise a busy machine would change the window and
+    repeat requests.
+    """
     now = [1000.0]
     monkeypatch.setattr("segtrain.data.bucket.ahead.time.perf_counter", lambda: now[0])
     return now
@@ -55,7 +59,9 @@ class Bucket:
 
 
 @contextmanager
-def ahead(bucket: Bucket, samples: Iterable[list[Range]], batch: int = 2, **settings: Any) -> Iterator[ReadAhead]:
+def ahead(
+    bucket: Bucket, samples: Iterable[list[Range]], batch: int = 2, **settings: Any
+) -> Iterator[ReadAhead]:
     settings = {"in_progress": 2, "most_bytes": 1 << 20, **settings}
     found = ReadAhead(bucket, iter(samples), batch, **settings)
     try:
@@ -81,8 +87,11 @@ def test_near_ranges_are_one_request_and_far_ones_are_not() -> None:
     other, whole = Range("t", 0, 5), Range("t")
     found = [(request.span, parts) for request, parts in merged([mask, image, far, other, whole])]
     assert found == [
-        (Range("s", 100, 620), [(image, 0), (mask, 600)]), (far, [(far, 0)]), (whole, [(whole, 0)]), (other, [(other, 0)]),
-    ]  # fmt: skip
+        (Range("s", 100, 620), [(image, 0), (mask, 600)]),
+        (far, [(far, 0)]),
+        (whole, [(whole, 0)]),
+        (other, [(other, 0)]),
+    ]
 
 
 def test_the_window_bounds_what_is_read_ahead() -> None:
@@ -97,7 +106,9 @@ def test_the_window_bounds_what_is_read_ahead() -> None:
 
 def test_the_bytes_bound_it_too() -> None:
     bucket = Bucket()
-    with ahead(bucket, ([Range("s", 100_000 * index, 60)] for index in range(100)), most_bytes=100) as reader:
+    with ahead(
+        bucket, ([Range("s", 100_000 * index, 60)] for index in range(100)), most_bytes=100
+    ) as reader:
         drain(bucket, 2)
         assert not bucket.came.acquire(timeout=0.05)
         for index in range(50):
@@ -110,7 +121,9 @@ def test_a_sample_that_is_needed_twice_is_fetched_once() -> None:
     bucket = Bucket()
     with ahead(bucket, [one(0), one(0), one(1)]) as reader:
         drain(bucket, 2)
-        assert all(bytes(reader.take(Range(name))) == bytes(range(10)) for name in ("f0", "f1", "f0"))
+        assert all(
+            bytes(reader.take(Range(name))) == bytes(range(10)) for name in ("f0", "f1", "f0")
+        )
         assert reader.take(Range("f0")) is None  # made again, after a worker has died
         assert len(bucket.asked) == 2
 
@@ -118,12 +131,16 @@ def test_a_sample_that_is_needed_twice_is_fetched_once() -> None:
 def test_what_is_local_is_not_fetched_and_does_not_stop_the_rest() -> None:
     bucket = Bucket()
     local = [f"f{index}" for index in range(3, 90)]
-    with ahead(bucket, (one(index) for index in range(100)), local=lambda span: span.path in local) as reader:
+    with ahead(
+        bucket, (one(index) for index in range(100)), local=lambda span: span.path in local
+    ) as reader:
         drain(bucket, 3)
         assert all(reader.take(Range(f"f{index}")) is not None for index in range(3))
         assert all(reader.take(Range(name)) is None for name in local)
         drain(bucket, 4)
-        assert {wanted.path for wanted in bucket.asked} == {f"f{index}" for index in (0, 1, 2, 90, 91, 92, 93)}
+        assert {wanted.path for wanted in bucket.asked} == {
+            f"f{index}" for index in (0, 1, 2, 90, 91, 92, 93)
+        }
         until(lambda: reader.held == 40)
 
 
@@ -148,7 +165,8 @@ def test_what_nobody_takes_is_dropped() -> None:
     with ahead(bucket, samples, most_bytes=600) as reader:
         for index in range(400):  # no mask is ever taken
             reader.take(Range(f"i{index}"))
-        # All are issued. What workers may still need is kept: the masks of the 2 + 2 batches of 2 samples.
+        # All are issued. What workers may still need is kept: the masks of the 2 + 2 batches of 2
+        # samples.
         until(lambda: len(bucket.asked) == 800 and reader.held == 60)
 
 
@@ -202,7 +220,11 @@ def test_only_a_share_of_the_requests_is_repeated() -> None:
 
 
 def test_a_request_is_late_by_the_durations_of_the_others(clock: list[float]) -> None:
-    for durations, late_s in (([0.1] * 245 + [9.0] * 11, 0.3), ([0.1] * 240 + [9.0] * 16, 27), ([0.001] * 256, 0.05)):
+    for durations, late_s in (
+        ([0.1] * 245 + [9.0] * 11, 0.3),
+        ([0.1] * 240 + [9.0] * 16, 27),
+        ([0.001] * 256, 0.05),
+    ):
         window = ReadAheadWindow(8)
         for duration in durations:
             window.answered(duration)

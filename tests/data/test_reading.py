@@ -1,4 +1,6 @@
-"""Tests that deep images and extra bands are read right, or refused with the setting that reads them."""
+"""Tests that deep images and extra bands are read right, or refused with the setting that reads
+them.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +45,36 @@ def write(path: Path, values: np.ndarray) -> Path:
 
 
 def tiff(path: Path, values: np.ndarray, extra: int = 0, geo: bool = False) -> Path:
-    """An uncompressed little-endian TIFF of (H, W, bands) uint8 or uint16, bands beyond RGB of an unnamed kind; with ``geo`` a
-    tag of GeoTIFF."""
+    """An uncompressed little-endian TIFF of (H, W, bands) uint8 or uint16, bands beyond RGB of an
+    unnamed kind; with ``geo`` a tag of GeoTIFF."""
     height, width, bands = values.shape
     bits, body = values.dtype.itemsize * 8, values.tobytes()
     at = 8 + 2 + 12 * (10 + geo) + 4
     rows = [
-        (256, 4, 1, width), (257, 4, 1, height), (258, 3, bands, at), (259, 3, 1, 1), (262, 3, 1, 2),
-        (273, 4, 1, at + 2 * bands + 2 * (bands - 3)), (277, 3, 1, bands), (278, 4, 1, height), (279, 4, 1, len(body)),
-    ]  # fmt: skip
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, bands, at),
+        (259, 3, 1, 1),
+        (262, 3, 1, 2),
+        (273, 4, 1, at + 2 * bands + 2 * (bands - 3)),
+        (277, 3, 1, bands),
+        (278, 4, 1, height),
+        (279, 4, 1, len(body)),
+    ]
     extras = [extra] * (bands - 3)
     rows.append((338, 3, len(extras), extras[0] if len(extras) <= 2 else at + 2 * bands))
     if geo:
         rows.append((33550, 4, 1, 1))
-    head = b"II*\0" + struct.pack("<IH", 8, len(rows)) + b"".join(struct.pack("<HHII", *row) for row in rows)
-    tail = struct.pack("<I", 0) + struct.pack(f"<{bands}H", *[bits] * bands) + struct.pack(f"<{len(extras)}H", *extras)
+    head = (
+        b"II*\0"
+        + struct.pack("<IH", 8, len(rows))
+        + b"".join(struct.pack("<HHII", *row) for row in rows)
+    )
+    tail = (
+        struct.pack("<I", 0)
+        + struct.pack(f"<{bands}H", *[bits] * bands)
+        + struct.pack(f"<{len(extras)}H", *extras)
+    )
     path.write_bytes(head + tail + body)
     return path
 
@@ -71,17 +88,34 @@ def pair(root: Path, name: str, values: np.ndarray) -> None:
     write(root / "masks/train" / f"{Path(name).stem}.png", np.zeros(values.shape[:2], np.uint8))
 
 
-@pytest.mark.parametrize(("kind", "number"), [(np.uint16, 1), (np.int16, 2), (np.uint32, 1), (np.float32, 3)])
+@pytest.mark.parametrize(
+    ("kind", "number"), [(np.uint16, 1), (np.int16, 2), (np.uint32, 1), (np.float32, 3)]
+)
 @pytest.mark.parametrize("compressed", [True, False])
-def test_masks_of_one_band_in_separate_planes(kind: type, number: int, compressed: bool, tmp_path: Path) -> None:
+def test_masks_of_one_band_in_separate_planes(
+    kind: type, number: int, compressed: bool, tmp_path: Path
+) -> None:
     """GDAL writes PlanarConfiguration=2 also for one band. Pillow cannot decode most of these."""
     values = (np.arange(20 * 30) % 7 * 100).reshape(20, 30).astype(kind)
     body = zlib.compress(values.tobytes()) if compressed else values.tobytes()
     rows = [
-        (256, 30), (257, 20), (258, 8 * values.itemsize), (259, 8 if compressed else 1), (262, 1), (273, 146),
-        (277, 1), (278, 20), (279, len(body)), (284, 2), (339, number),
-    ]  # fmt: skip
-    head = b"II*\0" + struct.pack("<IH", 8, len(rows)) + b"".join(struct.pack("<HHII", tag, 3, 1, v) for tag, v in rows)
+        (256, 30),
+        (257, 20),
+        (258, 8 * values.itemsize),
+        (259, 8 if compressed else 1),
+        (262, 1),
+        (273, 146),
+        (277, 1),
+        (278, 20),
+        (279, len(body)),
+        (284, 2),
+        (339, number),
+    ]
+    head = (
+        b"II*\0"
+        + struct.pack("<IH", 8, len(rows))
+        + b"".join(struct.pack("<HHII", tag, 3, 1, v) for tag, v in rows)
+    )
     content = head + bytes(4) + body
     assert np.array_equal(decode.decode_mask(content, "x.tif"), values)
     with refused("image-damaged"):
@@ -89,7 +123,8 @@ def test_masks_of_one_band_in_separate_planes(kind: type, number: int, compresse
 
 
 @pytest.mark.parametrize(
-    ("name", "bands"), [("x.png", 1), ("x.png", 3), ("x.tif", 1), ("x.tif", 3), ("x.pgm", 1), ("x.ppm", 3)]
+    ("name", "bands"),
+    [("x.png", 1), ("x.png", 3), ("x.tif", 1), ("x.tif", 3), ("x.pgm", 1), ("x.ppm", 3)],
 )
 @pytest.mark.parametrize("bits", [8, 10, 12, 16])
 def test_deep_images_give_the_upper_eight_of_their_bits(tmp_path, name, bands, bits):
@@ -98,7 +133,9 @@ def test_deep_images_give_the_upper_eight_of_their_bits(tmp_path, name, bands, b
     seen = decode.decode_image(str(path), reading=Reading(bits))
     assert np.array_equal(seen, np.repeat(PLAIN[..., None], 3, 2))
     if 8 < bits < 16:
-        with pytest.raises(DataError, match=rf"the value .* does not fit data\.bits=8: set data\.bits={bits}"):
+        with pytest.raises(
+            DataError, match=rf"the value .* does not fit data\.bits=8: set data\.bits={bits}"
+        ):
             decode.decode_image(str(path), reading=Reading(8))
 
 
@@ -159,8 +196,19 @@ def test_a_geotiff_prints_no_line_of_opencv(tmp_path):
     pair(tmp_path, "x.png", PLAIN)
     (tmp_path / "images/train/x.png").unlink()
     tiff(tmp_path / "images/train/x.tif", np.dstack([PLAIN] * 4).astype(np.uint16) << 8, geo=True)
-    asked = ["data", "check", str(tmp_path), "data.layout=folders", "--split", "train", "data.classes=[a, b]", "data.extra_bands=drop"]  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "segtrain", *asked], capture_output=True, text=True, timeout=120)
+    asked = [
+        "data",
+        "check",
+        str(tmp_path),
+        "data.layout=folders",
+        "--split",
+        "train",
+        "data.classes=[a, b]",
+        "data.extra_bands=drop",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "segtrain", *asked], capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
@@ -190,14 +238,21 @@ def test_bits_that_no_image_has_are_refused():
             load_config(None, [f"data.bits={value}"])
 
 
-@pytest.mark.parametrize("read", [decode.decode_image, decode.decode_mask, decode.read_header, decode.check_whole])
+@pytest.mark.parametrize(
+    "read", [decode.decode_image, decode.decode_mask, decode.read_header, decode.check_whole]
+)
 def test_what_is_no_file_is_refused_without_reading_it(tmp_path, read):
     os.mkfifo(tmp_path / "fifo.png")
     (tmp_path / "zero.png").symlink_to("/dev/zero")
     (tmp_path / "folder.png").mkdir()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s.png"))
-        for name, what in (("fifo", "a FIFO"), ("zero", "a device"), ("folder", "a folder"), ("s", "a socket")):
+        for name, what in (
+            ("fifo", "a FIFO"),
+            ("zero", "a device"),
+            ("folder", "a folder"),
+            ("s", "a socket"),
+        ):
             with pytest.raises(DataError, match=rf"{name}.png: is {what}, not a file: take it out"):
                 read(str(tmp_path / f"{name}.png"))
 
@@ -227,7 +282,12 @@ def test_images_of_twelve_bits_are_refused_with_the_setting_that_reads_them(deep
 
 
 def test_training_refuses_images_that_would_turn_black(deep_set, tmp_path):
-    settings = ["data.layout=folders", "data.classes=[a, b]", f"data.root={deep_set}", f"out={tmp_path / 'run'}"]
+    settings = [
+        "data.layout=folders",
+        "data.classes=[a, b]",
+        f"data.root={deep_set}",
+        f"out={tmp_path / 'run'}",
+    ]
     config = load_config(None, settings)
     splits = [open_dataset(config.data, split) for split in ("train", "val")]
     with pytest.raises(DataError, match=r"4,080 .* 12 bits") as caught:
@@ -268,7 +328,13 @@ def test_tiffs_of_any_kind_say_what_they_hold(tmp_path):
     for name, options in (("big", {"big_tiff": True}), ("small", {})):
         Image.fromarray(np.dstack([rgb, PLAIN])).save(tmp_path / f"{name}.tif", **options)
         header = decode.read_header(str(tmp_path / f"{name}.tif"))
-        assert (header.height, header.width, header.channels, header.bits, header.pages) == (12, 16, 4, 8, 1)
+        assert (header.height, header.width, header.channels, header.bits, header.pages) == (
+            12,
+            16,
+            4,
+            8,
+            1,
+        )
         pages = [Image.fromarray(rgb) for _ in range(3)]
         pages[0].save(tmp_path / f"{name}.tif", save_all=True, append_images=pages[1:], **options)
         assert decode.read_header(str(tmp_path / f"{name}.tif")).pages == 3
@@ -289,7 +355,8 @@ def test_pixels_of_a_tiff_may_be_shared_with_torch(tmp_path, mode):
 def test_a_tiff_with_directories_without_end_is_read_in_time(tmp_path):
     path = tiff(tmp_path / "x.tif", np.dstack([PLAIN] * 4))
     content = bytearray(path.read_bytes())
-    content[8 + 2 + 12 * 10 : 8 + 2 + 12 * 10 + 4] = struct.pack("<I", 8)  # its next directory is itself
+    # its next directory is itself
+    content[8 + 2 + 12 * 10 : 8 + 2 + 12 * 10 + 4] = struct.pack("<I", 8)
     path.write_bytes(content)
     assert decode.read_header(str(path)).pages == 1
 
@@ -303,6 +370,8 @@ def test_opencv_is_silenced_by_the_function_of_its_release(monkeypatch: pytest.M
         runpy.run_path(decode.__file__)
     assert levels == [0]
     monkeypatch.delattr(cv2, "setLogLevel", raising=False)
-    monkeypatch.setattr(cv2.utils, "logging", SimpleNamespace(setLogLevel=levels.append), raising=False)
+    monkeypatch.setattr(
+        cv2.utils, "logging", SimpleNamespace(setLogLevel=levels.append), raising=False
+    )
     runpy.run_path(decode.__file__)
     assert levels == [0, 0]

@@ -20,29 +20,40 @@ CROP = (48, 64)
 
 
 def cells(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Soft colors, and a mask of cells that the image shows as well: 8 times the id in the red channel."""
+    """Soft colors, and a mask of cells that the image shows as well: 8 times the id in the red
+    channel.
+    """
     rng = np.random.default_rng(0)
-    mask = np.kron(rng.integers(0, 20, (height // 10 + 1, width // 10 + 1)), np.ones((10, 10), int))[:height, :width]
+    mask = np.kron(
+        rng.integers(0, 20, (height // 10 + 1, width // 10 + 1)), np.ones((10, 10), int)
+    )[:height, :width]
     image = cv2.GaussianBlur(rng.integers(0, 256, (height, width, 3), np.uint8), (0, 0), 3)
     image[..., 0] = 8 * mask
     return image, mask.astype(np.uint8)
 
 
-def crop_of(image: np.ndarray, mask: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
+def crop_of(
+    image: np.ndarray, mask: np.ndarray, geometry: Geometry
+) -> tuple[np.ndarray, np.ndarray]:
     out = np.empty((*CROP, 3), np.uint8), np.empty(CROP, np.uint8)
     labels = SimpleNamespace(ignore_index=VOID)
     write_crop(StoredSample(image, mask, "image", "mask", "train"), labels, geometry, CROP, out)
     return out
 
 
-def plain(image: np.ndarray, mask: np.ndarray, g: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """In float64, point by point: image (nan where there is none), mask, and where the nearest pixel is not in doubt."""
+def plain(
+    image: np.ndarray, mask: np.ndarray, g: Geometry
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """In float64, point by point: image (nan where there is none), mask, and where the nearest
+    pixel is not in doubt.
+    """
     y, x = np.mgrid[: CROP[0], : CROP[1]] + 0.5
     if g.flip:
         x = CROP[1] - x
     dy, dx = y - CROP[0] / 2, x - CROP[1] / 2
     cos, sin = np.cos(np.radians(g.angle)), np.sin(np.radians(g.angle))
-    # A picture that turns counter-clockwise is read along a window that turns clockwise; y points down.
+    # A picture that turns counter-clockwise is read along a window that turns clockwise; y points
+    # down.
     sy, sx = g.top + CROP[0] / 2 - sin * dx + cos * dy, g.left + CROP[1] / 2 + cos * dx + sin * dy
     py, px = sy * g.size[0] / g.scaled[0], sx * g.size[1] / g.scaled[1]
     inside = (py >= 0) & (py < g.size[0]) & (px >= 0) & (px < g.size[1])
@@ -67,25 +78,35 @@ def test_a_rotated_crop_is_that_of_the_whole_picture(angle: float, scale: float)
     image, mask = cells(150, 200)
     for seed in range(5):
         geometry = replace(
-            draw(rng_for(seed, 0, 0), (150, 200), CROP, Data(scale=(scale, scale), jitter=(0, 0, 0))), angle=angle
+            draw(
+                rng_for(seed, 0, 0), (150, 200), CROP, Data(scale=(scale, scale), jitter=(0, 0, 0))
+            ),
+            angle=angle,
         )
         pixels, ids = crop_of(image, mask, geometry)
         expected, expected_ids, sure = plain(image, mask, geometry)
         seen = ~np.isnan(expected)
         assert seen.any()
-        assert np.abs(pixels[seen] - expected[seen]).mean() <= 1.0  # OpenCV before 5 knows positions to 1/32 pixel
+        # OpenCV before 5 knows positions to 1/32 pixel
+        assert np.abs(pixels[seen] - expected[seen]).mean() <= 1.0
         assert sure.mean() > 0.5
         assert (ids == expected_ids)[sure].mean() > 0.995
         far = (expected_ids == VOID) & (ids == VOID) & sure
-        assert not far.any() or (pixels[cv2.erode(far.astype(np.uint8), np.ones((5, 5))) > 0] == FILL).all()
+        assert (
+            not far.any()
+            or (pixels[cv2.erode(far.astype(np.uint8), np.ones((5, 5))) > 0] == FILL).all()
+        )
 
 
 @pytest.mark.parametrize("scale", [0.12, 0.3])
 def test_small_scales_average_before_they_turn(scale: float) -> None:
     image, mask = cells(600, 800)
-    noisy = np.clip(image + np.random.default_rng(0).normal(0, 60, image.shape), 0, 255).astype(np.uint8)
+    noisy = np.clip(image + np.random.default_rng(0).normal(0, 60, image.shape), 0, 255).astype(
+        np.uint8
+    )
     geometry = replace(
-        draw(rng_for(0, 0, 0), (600, 800), CROP, Data(scale=(scale, scale), jitter=(0, 0, 0))), angle=20.0
+        draw(rng_for(0, 0, 0), (600, 800), CROP, Data(scale=(scale, scale), jitter=(0, 0, 0))),
+        angle=20.0,
     )
     calm, _ = crop_of(image, mask, geometry)
     pixels, _ = crop_of(noisy, mask, geometry)

@@ -1,4 +1,6 @@
-"""Tests of the checksums of packed samples: a server that sends other bytes under the same etag is found."""
+"""Tests of the checksums of packed samples: a server that sends other bytes under the same etag is
+found.
+"""
 
 # The names of fixtures are those of arguments.
 # ruff: noqa: F811
@@ -69,7 +71,9 @@ def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
     at, expected = span.mask[1], span.checks
     flip(own / shard.removeprefix("s3://bkt/"), at + 3)
     server.asked.clear()
-    with refused("sample-checksum", file=shard, sample=span.name, byte=at, expected=(expected or (0, 0))[1]) as caught:
+    with refused(
+        "sample-checksum", file=shard, sample=span.name, byte=at, expected=(expected or (0, 0))[1]
+    ) as caught:
         digest(loader(bucket, workers))
     assert caught.value.values["found"] != caught.value.values["expected"]
     span_asked = [what for what in server.asked if what[0].endswith(shard.rpartition("/")[2])]
@@ -133,4 +137,6 @@ def with_other_kind(path: Path) -> None:
     end = shard_index._HEAD.size + length
     found = json.loads(content[shard_index._HEAD.size : end])
     head = json.dumps({**found, "checks": {"kind": "better", "base64": "?"}}).encode()
-    path.write_bytes(shard_index._HEAD.pack(magic, len(head), zlib.crc32(head)) + head + content[end:])
+    path.write_bytes(
+        shard_index._HEAD.pack(magic, len(head), zlib.crc32(head)) + head + content[end:]
+    )

@@ -52,7 +52,10 @@ def test_the_scenes_data_set():
     assert not np.array_equal(train.read(0)[1], val.read(0)[1])
     assert np.array_equal(train.read_image(3), train.read(3)[0])
     assert np.array_equal(train.read_mask(3), train.read(3)[1])
-    marks = {d.fingerprint() for d in (train, val, open_dataset(data.model_copy(update={"scenes": 9}), "train"))}
+    marks = {
+        d.fingerprint()
+        for d in (train, val, open_dataset(data.model_copy(update={"scenes": 9}), "train"))
+    }
     assert len(marks) == 3
     assert open_dataset(data, "train").fingerprint() == train.fingerprint()
 

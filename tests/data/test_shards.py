@@ -1,4 +1,6 @@
-"""Tests that shards of any writer are read right in little memory, and that damage gives one error."""
+"""Tests that shards of any writer are read right in little memory, and that damage gives one
+error.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def write_tar(path: Path, files: list[tuple[str, bytes]], form: int = tarfile.PA
     return path
 
 
-def samples(count: int, first: int = 0, image: str = "png", mask: str = "mask.png") -> list[tuple[str, bytes]]:
+def samples(
+    count: int, first: int = 0, image: str = "png", mask: str = "mask.png"
+) -> list[tuple[str, bytes]]:
     files = []
     for seed in range(first, first + count):
         picture, ids = pixels(seed)
@@ -69,7 +73,11 @@ def opened(root: Path, split: str = "train", **settings: object) -> ShardDataset
 
 @pytest.mark.parametrize(
     ("form", "mask"),
-    [(tarfile.USTAR_FORMAT, "mask.png"), (tarfile.PAX_FORMAT, "seg.png"), (tarfile.GNU_FORMAT, "label.png")],
+    [
+        (tarfile.USTAR_FORMAT, "mask.png"),
+        (tarfile.PAX_FORMAT, "seg.png"),
+        (tarfile.GNU_FORMAT, "label.png"),
+    ],
 )
 def test_shards_of_other_tools(tmp_path, form, mask):
     write_tar(tmp_path / "train-0.tar", samples(3, mask=mask), form)
@@ -121,7 +129,9 @@ def test_a_foreign_index_is_kept_until_a_shard_changes(tmp_path, monkeypatch):
 def test_a_limit_chooses_the_samples_that_files_would(tmp_path):
     write_tar(tmp_path / "train-0.tar", samples(7))
     dataset = opened(tmp_path, limit=3)
-    assert [entry.meta["name"] for entry in dataset.entries] == [f"{k * 7 // 3:04d}" for k in range(3)]
+    assert [entry.meta["name"] for entry in dataset.entries] == [
+        f"{k * 7 // 3:04d}" for k in range(3)
+    ]
     assert np.array_equal(dataset.read_mask(1), pixels(2)[1])
     assert dataset.stamps().shape == (3, 2, 2)
     assert dataset.fingerprint() != opened(tmp_path).fingerprint()
@@ -142,7 +152,9 @@ def test_arrays_are_views(tmp_path):
     path = write_tar(tmp_path / "train-0.tar", files)
     dataset = opened(tmp_path)
     found = dataset.record(0)
-    whole = np.frombuffer(storage.LOCAL.view(str(tmp_path / "train-0.tar"), 0, path.stat().st_size), np.uint8)
+    whole = np.frombuffer(
+        storage.LOCAL.view(str(tmp_path / "train-0.tar"), 0, path.stat().st_size), np.uint8
+    )
     assert np.shares_memory(found.image, whole)
     assert np.shares_memory(found.mask, whole)
     assert not found.image.flags.writeable
@@ -175,9 +187,14 @@ def test_samples_that_are_not_whole_are_all_named(tmp_path):
     for name in ("0002.mask.png", "0004.mask.png", "0006.png"):
         del files[name]
     write_tar(tmp_path / "train-0.tar", list(files.items()))
-    faults = [f"{tmp_path}/train-0.tar: {fault}" for fault in (
-        "0002 (without a mask: png)", "0004 (without a mask: png)", "0006 (without an image: mask.png)"
-    )]  # fmt: skip
+    faults = [
+        f"{tmp_path}/train-0.tar: {fault}"
+        for fault in (
+            "0002 (without a mask: png)",
+            "0004 (without a mask: png)",
+            "0006 (without an image: mask.png)",
+        )
+    ]
     with refused("samples-incomplete", split="train", found=faults):
         opened(tmp_path)
 
@@ -211,12 +228,16 @@ def test_damaged_tars(tmp_path):
         opened(tmp_path / "gone")
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2, 3, 0, 1], [0, 0, 1]], ids=["a sample again", "a file again"])
+@pytest.mark.parametrize(
+    "order", [[0, 1, 2, 3, 0, 1], [0, 0, 1]], ids=["a sample again", "a file again"]
+)
 def test_a_key_that_stands_twice_in_a_shard_is_refused(tmp_path, order):
     """It would count as two samples, or hide a file."""
     files = samples(2)
     write_tar(tmp_path / "train-0.tar", [files[k] for k in order])
-    with refused("samples-incomplete", split="train", found=[f"{tmp_path}/train-0.tar: 0000 (twice)"]):
+    with refused(
+        "samples-incomplete", split="train", found=[f"{tmp_path}/train-0.tar: 0000 (twice)"]
+    ):
         opened(tmp_path)
 
 
@@ -229,10 +250,21 @@ def packed(root: Path, count: int = 4) -> Path:
     path = write_tar(root / "train-000000.tar", samples(count))
     found = {member.name: member for member in members(path.read_bytes())}
     places = [
-        ShardSpan(f"{k:04d}", 0, *(("png" if e == "png" else e, found[f"{k:04d}.{e}"].offset, found[f"{k:04d}.{e}"].size)
-                               for e in ("png", "mask.png")), (10, 14))
+        ShardSpan(
+            f"{k:04d}",
+            0,
+            *(
+                (
+                    "png" if e == "png" else e,
+                    found[f"{k:04d}.{e}"].offset,
+                    found[f"{k:04d}.{e}"].size,
+                )
+                for e in ("png", "mask.png")
+            ),
+            (10, 14),
+        )
         for k in range(count)
-    ]  # fmt: skip
+    ]
     labels = open_dataset(Data(layout="shards", root=str(root), classes=CLASSES), "train").labels
     what = Description("train", "", (Shard(path.name, path.stat().st_size, "0" * 64),), (), labels)
     shard_index.write(str(root / "train.index"), what, places)
@@ -244,9 +276,13 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
     index = tmp_path / "train.index"
     whole, content = index.read_bytes(), shard.read_bytes()
     assert np.array_equal(opened(tmp_path, classes="").read(3)[1], pixels(3)[1])
-    assert [path for path, _ in opened(tmp_path).verify()] == [str(shard)]  # the index holds another checksum
+    # the index holds another checksum
+    assert [path for path, _ in opened(tmp_path).verify()] == [str(shard)]
     version = whole.replace(b'"version": 1', b'"version": 9')
-    version = struct.pack("<24sII", *struct.unpack("<24sI", version[:28]), zlib.crc32(head(version))) + version[32:]
+    version = (
+        struct.pack("<24sII", *struct.unpack("<24sI", version[:28]), zlib.crc32(head(version)))
+        + version[32:]
+    )
     for damaged, code in (
         (whole[:20], "index-unknown-format"),
         (whole + b"-", "index-cut-off"),
@@ -273,7 +309,8 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
         with refused("index-damaged", file=str(index)) as error:
             opened(tmp_path)
         assert f"delete {index} and pack again" in str(error.value)
-        shard_index.write_arrays(str(index), what, changed, names)  # wrong, but with the checksum of what is there
+        # wrong, but with the checksum of what is there
+        shard_index.write_arrays(str(index), what, changed, names)
         dataset = opened(tmp_path)
         if code:
             with refused(code):
@@ -282,7 +319,9 @@ def test_an_index_that_is_damaged_or_does_not_fit(tmp_path):
             dataset.read(2)
     index.write_bytes(whole)
     shard.write_bytes(content[:-512])
-    with refused("shard-size-differs", file=str(shard), found=len(content) - 512, expected=len(content)):
+    with refused(
+        "shard-size-differs", file=str(shard), found=len(content) - 512, expected=len(content)
+    ):
         opened(tmp_path)
     shard.unlink()
     with refused("file-unreadable", file=str(shard)):
@@ -303,7 +342,9 @@ def test_random_damage_is_one_error_and_never_a_crash(tmp_path):
             damaged = bytearray(content)
             for _ in range(draw.integers(1, 6)):
                 damaged[draw.integers(0, len(damaged))] = draw.integers(0, 256)
-            path.write_bytes(damaged if draw.random() < 0.8 else damaged[: draw.integers(1, len(damaged))])
+            path.write_bytes(
+                damaged if draw.random() < 0.8 else damaged[: draw.integers(1, len(damaged))]
+            )
         if draw.random() < 0.5:
             index.unlink()  # the tar is walked
         try:
@@ -321,7 +362,12 @@ def test_an_index_is_mapped_and_not_copied(tmp_path):
     count = 200_000
     shard = write_tar(tmp_path / "train-000000.tar", samples(1))
     rows = np.zeros(count, shard_index.ROW)
-    rows["name_size"], rows["name_at"], rows["height"], rows["width"] = 11, np.arange(count) * 11, 1024, 2048
+    rows["name_size"], rows["name_at"], rows["height"], rows["width"] = (
+        11,
+        np.arange(count) * 11,
+        1024,
+        2048,
+    )
     what = Description("train", "", (Shard(shard.name, shard.stat().st_size),), ("jpg",))
     shard_index.write_arrays(
         str(tmp_path / "train.index"), what, rows, b"".join(b"city_%06d" % k for k in range(count))
@@ -343,12 +389,14 @@ def test_mappings_are_few_and_follow_the_file(tmp_path, monkeypatch):
         (tmp_path / f"{k}").write_bytes(bytes([k]) * 4096)
     views = [storage.LOCAL.view(str(tmp_path / f"{k}"), 1, 3) for k in range(count)]
     assert storage._mapped.cache_info().currsize == storage._MAPS
-    assert [bytes(view) for view in views] == [bytes([k]) * 3 for k in range(count)]  # those dropped live on where used
+    # those dropped live on where used
+    assert [bytes(view) for view in views] == [bytes([k]) * 3 for k in range(count)]
     assert len(storage._alive) >= count
     del views
     assert len(storage._alive) <= before + storage._MAPS
     monkeypatch.setattr(storage, "_RESIDENT", 1)
-    assert bytes(storage.LOCAL.view(str(tmp_path / "7"), 1, 3)) == b"\7\7\7"  # also after its pages were given back
+    # also after its pages were given back
+    assert bytes(storage.LOCAL.view(str(tmp_path / "7"), 1, 3)) == b"\7\7\7"
     with storage.writing(str(tmp_path / "7")) as stream:
         stream.write(b"other" * 1000)
     assert bytes(storage.LOCAL.view(str(tmp_path / "7"), 0, 5)) == b"other"

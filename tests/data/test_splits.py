@@ -46,7 +46,10 @@ def write(root: Path, names: list[str], split: str = "") -> None:
         rng = np.random.default_rng(zlib.crc32(f"{split}/{name}".encode()))
         mask = np.zeros((32, 40), np.uint8)
         mask[5:20, 5:20] = 1
-        cv2.imwrite(str(root / "images" / split / f"{name}.png"), rng.integers(0, 255, (32, 40, 3), np.uint8))
+        cv2.imwrite(
+            str(root / "images" / split / f"{name}.png"),
+            rng.integers(0, 255, (32, 40, 3), np.uint8),
+        )
         cv2.imwrite(str(root / "masks" / split / f"{name}.png"), mask)
 
 
@@ -88,16 +91,23 @@ def test_copies_are_found_by_content(tmp_path: Path) -> None:
     found = overlap(train, val)
     assert found.count == 2
     assert found.pairs == (
-        ("images/train/copy.png", "images/val/v0.png"), ("images/train/deep/er.png", "images/val/v2.png"),
-    )  # fmt: skip
+        ("images/train/copy.png", "images/val/v0.png"),
+        ("images/train/deep/er.png", "images/val/v2.png"),
+    )
     finding = overlap_finding(data, train, val)
     assert finding is not None
     assert finding.fatal
-    assert "2 of 3 images of val are training images: images/val/v0.png is images/train/copy.png" in finding.message
+    assert (
+        "2 of 3 images of val are training images: images/val/v0.png is images/train/copy.png"
+        in finding.message
+    )
     accepted = overlap_finding(data.model_copy(update={"overlap": "accept"}), train, val)
     assert accepted is not None
     assert not accepted.fatal
-    failed = {report.split: report.failed for report in check_folder(str(tmp_path), None, [CLASSES]).reports}
+    failed = {
+        report.split: report.failed
+        for report in check_folder(str(tmp_path), None, [CLASSES]).reports
+    }
     assert failed == {"train": False, "val": True}
 
 
@@ -108,14 +118,17 @@ def test_links_and_pictures_that_only_look_alike(tmp_path: Path) -> None:
     assert overlap(*both(data)).count == 1
     rng = np.random.default_rng(0)
     content = bytearray(rng.bytes(1 << 15))
-    for split, name, first in (("train", "t2", 1), ("val", "v2", 2)):  # one size, one middle, one end
+    # one size, one middle, one end
+    for split, name, first in (("train", "t2", 1), ("val", "v2", 2)):
         content[40] = first
         (tmp_path / f"images/{split}/{name}.png").write_bytes(bytes(content))
     found = overlap(*both(data))
     assert found.pairs == (("images/train/t1.png", "images/val/v1.png"),)
 
 
-def test_the_result_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_is_kept_until_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = split_set(tmp_path)
     shutil.copy(tmp_path / "images/val/v0.png", tmp_path / "images/train/t0.png")
     first = overlap(*both(data))
@@ -128,7 +141,9 @@ def test_the_result_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: py
     assert overlap(*both(data)).count == 0
 
 
-def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = split_set(tmp_path)
     shutil.copy(tmp_path / "images/val/v0.png", tmp_path / "images/train/t0.png")
 
@@ -141,7 +156,9 @@ def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(FileDataset, "image_bytes", failing(DataError("gone", code="object-missing")))
         assert overlap(*both(data)).count == 0
-        patch.setattr(FileDataset, "image_bytes", failing(outage("s3://b/k", "timeout", 1, 1.0, 1.0)))
+        patch.setattr(
+            FileDataset, "image_bytes", failing(outage("s3://b/k", "timeout", 1, 1.0, 1.0))
+        )
         with refused("bucket-unreachable"):
             overlap(*both(data))
     assert overlap(*both(data)).count == 1
@@ -160,7 +177,9 @@ def test_shards_are_compared_too(tmp_path: Path) -> None:
     data = split_set(tmp_path / "set")
     for part in ("images", "masks"):
         shutil.copy(tmp_path / f"set/{part}/val/v1.png", tmp_path / f"set/{part}/train/zz.png")
-    pack_folder(str(tmp_path / "set"), str(tmp_path / "shards"), None, [CLASSES], say=lambda text: None)
+    pack_folder(
+        str(tmp_path / "set"), str(tmp_path / "shards"), None, [CLASSES], say=lambda text: None
+    )
     found = overlap(*both(Data(layout="shards", root=str(tmp_path / "shards"))))
     assert found.count == 1
     assert found.pairs[0][1].endswith("v1.png")
@@ -172,9 +191,14 @@ NAMES = [f"scene{n % 25}/frame{n:04d}" for n in range(500)]
 
 
 def test_the_division_is_this_one_for_ever() -> None:
-    """By hand: blake2b("SEED\\0NAME"), its first 53 of 64 bits as a fraction, below the share for val."""
+    """By hand: blake2b("SEED\\0NAME"), its first 53 of 64 bits as a fraction, below the share for
+    val.
+    """
     names = [f"img{n}" for n in range(12)]
-    drawn = [int.from_bytes(blake2b(f"3\0{name}".encode(), digest_size=8).digest(), "big") / 2**64 for name in names]
+    drawn = [
+        int.from_bytes(blake2b(f"3\0{name}".encode(), digest_size=8).digest(), "big") / 2**64
+        for name in names
+    ]
     expected = [VAL if place < 0.5 else TRAIN for place in drawn]
     assert divide(names, SplitBy(val="50%", seed=3)).tolist() == expected
     assert expected == [0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1]
@@ -258,12 +282,17 @@ def test_layouts_with_splits_say_which_one_is_divided(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data.train_split=val"):
         load_config(None, ["data.root=x", *PLAIN, "data.split_by=20%", "data.train_split=val"])
     assert (
-        load_config(None, ["data.root=x", *PLAIN, "data.split_by=20%", "data.split_by=null"]).data.split_by == SplitBy()
+        load_config(
+            None, ["data.root=x", *PLAIN, "data.split_by=20%", "data.split_by=null"]
+        ).data.split_by
+        == SplitBy()
     )
 
 
 def test_every_layout_is_divided_alike(tmp_path: Path) -> None:
-    """Folders without splits, one list, one split of folders, and shards of it: the same images are val."""
+    """Folders without splits, one list, one split of folders, and shards of it: the same images are
+    val.
+    """
     names = [f"s{n % 6}/i{n:02d}" for n in range(30)]
     write(tmp_path / "a", names)
     write(tmp_path / "b", names, "train")
@@ -274,15 +303,26 @@ def test_every_layout_is_divided_alike(tmp_path: Path) -> None:
     rule = {"val": "30%", "test": 4, "group": r"s\d"}
     common = {"classes": ("background", "cell")}
     settings = (
-        Data(layout="folders", root=str(tmp_path / "a"), images="images", masks="masks", split_by=rule, **common),
+        Data(
+            layout="folders",
+            root=str(tmp_path / "a"),
+            images="images",
+            masks="masks",
+            split_by=rule,
+            **common,
+        ),
         Data(layout="list", root=str(tmp_path / "a"), index="all.csv", split_by=rule, **common),
-        Data(layout="folders", root=str(tmp_path / "b"), split_by={**rule, "of": "train"}, **common),
+        Data(
+            layout="folders", root=str(tmp_path / "b"), split_by={**rule, "of": "train"}, **common
+        ),
         Data(layout="shards", root=str(tmp_path / "c"), split_by={**rule, "of": "train"}),
     )
     divisions = []
     for data in settings:
         parts = {split: open_dataset(data, split) for split in ("train", "val", "test")}
-        divisions.append({split: sorted(e.meta["name"] for e in part.entries) for split, part in parts.items()})
+        divisions.append(
+            {split: sorted(e.meta["name"] for e in part.entries) for split, part in parts.items()}
+        )
         assert sum(map(len, parts.values())) == 30
         assert "divided by data.split_by" in parts["val"].notes[-1]
         assert parts["val"].read(0)[1].max() == 1
@@ -290,7 +330,9 @@ def test_every_layout_is_divided_alike(tmp_path: Path) -> None:
     assert all(found == divisions[0] for found in divisions)
     limited = settings[0].model_copy(update={"limit": 4})
     assert len(open_dataset(limited, "train")) == 4
-    with pytest.raises(DataError, match=r"makes the splits train, val, but not 'test'.*data.split_by.test"):
+    with pytest.raises(
+        DataError, match=r"makes the splits train, val, but not 'test'.*data.split_by.test"
+    ):
         open_dataset(settings[0].model_copy(update={"split_by": SplitBy(val="30%")}), "test")
 
 
@@ -327,23 +369,35 @@ def test_a_run_writes_its_division_down_and_is_scored_on_it(zygote: Any, tmp_pat
     trained = zygote.start("train", *settings, *words({"data.split_by": rule}), cwd=tmp_path)
     assert trained.wait() == 0, trained.output
     listed = {path.stem: path.read_text().split() for path in (tmp_path / "run/splits").iterdir()}
-    assert {split: len(names) for split, names in listed.items()} == {"train": 21, "val": 6, "test": 3}
-    assert not {name[:2] for name in listed["train"]} & {name[:2] for name in listed["val"] + listed["test"]}
-    events = [json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
+    assert {split: len(names) for split, names in listed.items()} == {
+        "train": 21,
+        "val": 6,
+        "test": 3,
+    }
+    assert not {name[:2] for name in listed["train"]} & {
+        name[:2] for name in listed["val"] + listed["test"]
+    }
+    events = [
+        json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()
+    ]
     (division,) = [event for event in events if event["event"] == "split"]
     assert division["rule"] == {**rule, "seed": 0, "of": ""}
     assert division["images"] == {"train": 21, "val": 6}
     scored = zygote.start("eval", "run", "data.split=test", "--json", cwd=tmp_path)
     assert scored.wait() == 0, scored.output
     assert json.loads(scored.output)["protocol"]["images"] == 3
-    other = zygote.start("train", *settings, *words({"data.split_by": {**rule, "seed": 1}}), cwd=tmp_path)
+    other = zygote.start(
+        "train", *settings, *words({"data.split_by": {**rule, "seed": 1}}), cwd=tmp_path
+    )
     assert other.wait() == 2  # another division is another run
     assert "data.split_by.seed" in other.output
 
 
 def pasted(out: str) -> Data:
     """The settings of the command that was printed."""
-    return load_config(None, shlex.split(out.partition("segtrain train ")[2].partition("\n")[0])).data
+    return load_config(
+        None, shlex.split(out.partition("segtrain train ")[2].partition("\n")[0])
+    ).data
 
 
 def trainable(data: Data) -> list[int]:
@@ -353,7 +407,8 @@ def trainable(data: Data) -> list[int]:
     return [len(train), len(val)]
 
 
-LACKING: dict[tuple[str, ...], dict[str, str] | None] = {  # splits on the disk -> settings of the division
+# splits on the disk -> settings of the division
+LACKING: dict[tuple[str, ...], dict[str, str] | None] = {
     ("train",): {"of": "train"},
     ("Valid",): {"of": "Valid"},
     ("",): {},
@@ -379,7 +434,9 @@ def test_the_command_that_is_printed_trains(
         assert data.split_by.of == rule.get("of", "")
 
 
-def test_shards_that_were_packed_without_splits_are_divided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shards_that_were_packed_without_splits_are_divided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "set", [f"i{n:02d}" for n in range(12)])
     shards = str(tmp_path / "shards")
     pack_folder(str(tmp_path / "set"), shards, None, [CLASSES], say=lambda text: None)
@@ -388,7 +445,10 @@ def test_shards_that_were_packed_without_splits_are_divided(tmp_path: Path, caps
     assert sum(trainable(pasted(out))) == 12
     (line,) = (line for line in out.splitlines() if "on the command line" in line)
     settings = ["data.layout=shards", f"data.root={shards}"]
-    assert sum(trainable(load_config(None, [*settings, *shlex.split(line.partition(": ")[2])]).data)) == 12
+    assert (
+        sum(trainable(load_config(None, [*settings, *shlex.split(line.partition(": ")[2])]).data))
+        == 12
+    )
     with pytest.raises(DataError, match=r"no shards of split 'train'.*to divide them: ") as caught:
         open_dataset(load_config(None, settings).data, "train")
     cure = shlex.split(str(caught.value).partition("to divide them: ")[2])
@@ -398,10 +458,15 @@ def test_shards_that_were_packed_without_splits_are_divided(tmp_path: Path, caps
 def test_pack_writes_the_divided_splits(tmp_path: Path) -> None:
     write(tmp_path / "set", [f"i{n:02d}" for n in range(12)])
     rule = ["data.split_by={val: 4}"]
-    pack_folder(str(tmp_path / "set"), str(tmp_path / "out"), None, [CLASSES, *rule], say=lambda text: None)
+    pack_folder(
+        str(tmp_path / "set"), str(tmp_path / "out"), None, [CLASSES, *rule], say=lambda text: None
+    )
     packed = Data(layout="shards", root=str(tmp_path / "out"))
     plain = load_config(None, [f"data.root={tmp_path}/set", *PLAIN, *rule]).data
     for split, count in (("train", 8), ("val", 4)):
-        names = [[entry.meta["name"] for entry in open_dataset(data, split).entries] for data in (packed, plain)]
+        names = [
+            [entry.meta["name"] for entry in open_dataset(data, split).entries]
+            for data in (packed, plain)
+        ]
         assert names[0] == names[1]
         assert len(names[0]) == count

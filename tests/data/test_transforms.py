@@ -1,4 +1,6 @@
-"""Tests that custom augmentation is reproducible in any thread, process, and order, with true labels."""
+"""Tests that custom augmentation is reproducible in any thread, process, and order, with true
+labels.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def A() -> Any:
 
 @pytest.fixture(scope="module")
 def v2() -> Any:
-    pytest.importorskip("torchvision.tv_tensors", reason="torchvision before 0.16 has no tv_tensors")
+    pytest.importorskip(
+        "torchvision.tv_tensors", reason="torchvision before 0.16 has no tv_tensors"
+    )
     from torchvision.transforms import v2
 
     return v2
@@ -55,7 +59,12 @@ def pair(seed: int = 0, size: tuple[int, int] = CROP) -> tuple[np.ndarray, np.nd
     return rng.integers(0, 256, (*size, 3), np.uint8), mask
 
 
-def run(transforms: Any, key: tuple[int, int, int] = (0, 0, 0), seed: int = 0, size: tuple[int, int] = CROP) -> Any:
+def run(
+    transforms: Any,
+    key: tuple[int, int, int] = (0, 0, 0),
+    seed: int = 0,
+    size: tuple[int, int] = CROP,
+) -> Any:
     if not isinstance(transforms, Transforms):
         transforms = Transforms(transforms, VOID)
     out = np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)
@@ -64,11 +73,18 @@ def run(transforms: Any, key: tuple[int, int, int] = (0, 0, 0), seed: int = 0, s
 
 
 def rich(A: Any) -> Any:
-    """Nested choices, geometry, noise: what draws from every kind of random number that albumentations has."""
+    """Nested choices, geometry, noise: what draws from every kind of random number that
+    albumentations has.
+    """
     return A.Compose(
         [
-            A.OneOf([A.HorizontalFlip(p=1), A.Sequential([A.VerticalFlip(p=0.5), A.Transpose(p=0)])], p=0.8),
-            A.SomeOf([A.GaussNoise(p=1), A.RandomBrightnessContrast(p=1), A.CoarseDropout(p=1)], n=2),
+            A.OneOf(
+                [A.HorizontalFlip(p=1), A.Sequential([A.VerticalFlip(p=0.5), A.Transpose(p=0)])],
+                p=0.8,
+            ),
+            A.SomeOf(
+                [A.GaussNoise(p=1), A.RandomBrightnessContrast(p=1), A.CoarseDropout(p=1)], n=2
+            ),
             A.Affine(rotate=(-20, 20), scale=(0.8, 1.2), p=0.7),
             A.ElasticTransform(p=0.3),
             A.ISONoise(p=0.3),
@@ -94,20 +110,31 @@ def rich_v2(v2: Any) -> Any:
 @pytest.mark.parametrize("library", ["albumentations", "torchvision"])
 def test_threads_and_order_change_nothing(library: str, request: pytest.FixtureRequest) -> None:
     pipeline = (
-        rich(request.getfixturevalue("A")) if library == "albumentations" else rich_v2(request.getfixturevalue("v2"))
+        rich(request.getfixturevalue("A"))
+        if library == "albumentations"
+        else rich_v2(request.getfixturevalue("v2"))
     )
     transforms = Transforms(pipeline, VOID)
-    keys, state = [(3, epoch, index) for epoch in range(2) for index in range(8)], torch.get_rng_state()
+    keys, state = (
+        [(3, epoch, index) for epoch in range(2) for index in range(8)],
+        torch.get_rng_state(),
+    )
     plain = {key: run(transforms, key, key[2]) for key in keys}
     assert len({image.tobytes() for image, _ in plain.values()}) == len(keys)  # it does draw
     backwards = list(reversed(keys))
     random.Random(0).shuffle(backwards)
     with ThreadPoolExecutor(4) as pool:
-        for key, made in zip(backwards, pool.map(lambda key: run(transforms, key, key[2]), backwards)):
+        for key, made in zip(
+            backwards, pool.map(lambda key: run(transforms, key, key[2]), backwards)
+        ):
             assert all(np.array_equal(a, b) for a, b in zip(plain[key], made)), key
     assert torch.equal(state, torch.get_rng_state())
     again = pickle.loads(pickle.dumps(transforms))  # as in another process
-    assert all(np.array_equal(a, b) for key in keys[:8] for a, b in zip(plain[key], run(again, key, key[2])))
+    assert all(
+        np.array_equal(a, b)
+        for key in keys[:8]
+        for a, b in zip(plain[key], run(again, key, key[2]))
+    )
 
 
 def test_image_and_mask_move_together(A: Any, v2: Any) -> None:
@@ -125,7 +152,8 @@ def test_image_and_mask_move_together(A: Any, v2: Any) -> None:
         v2.RandomHorizontalFlip(1.0),
     ):
         labels = np.arange(CROP[0] * CROP[1], dtype=np.uint32).reshape(CROP) // 40 % 200
-        square = np.ascontiguousarray(labels.astype(np.uint8)[:, :48])  # a quarter turn keeps its size
+        # a quarter turn keeps its size
+        square = np.ascontiguousarray(labels.astype(np.uint8)[:, :48])
         image = np.repeat(square[..., None], 3, axis=2)
         out = np.zeros_like(image), np.zeros_like(square)
         if type(pipeline).__name__ == "RandomResizedCrop":
@@ -139,14 +167,19 @@ def test_image_and_mask_move_together(A: Any, v2: Any) -> None:
 
 
 PADDING = {
-    "PadIfNeeded": {"min_height": 60, "min_width": 80}, "CropAndPad": {"px": 6}, "Affine": {"rotate": 30, "scale": 0.5},
-    "RandomCrop": {"height": 60, "width": 80, "pad_if_needed": True}, "Rotate": {"limit": (30, 30)},
-}  # fmt: skip
+    "PadIfNeeded": {"min_height": 60, "min_width": 80},
+    "CropAndPad": {"px": 6},
+    "Affine": {"rotate": 30, "scale": 0.5},
+    "RandomCrop": {"height": 60, "width": 80, "pad_if_needed": True},
+    "Rotate": {"limit": (30, 30)},
+}
 
 
 @pytest.mark.parametrize("name", PADDING)
 def test_masks_are_padded_with_void(A: Any, name: str) -> None:
-    """albumentations pads masks with 0 by default: after it they hold the ids of before and void alone."""
+    """albumentations pads masks with 0 by default: after it they hold the ids of before and void
+    alone.
+    """
     keeps = {"border_mode": cv2.BORDER_CONSTANT}
     transforms = Transforms(A.Compose([getattr(A, name)(**PADDING[name], **keeps, p=1)]), VOID)
     assert name in transforms.notes[0]
@@ -175,7 +208,9 @@ def test_what_would_harm_labels_is_refused(A: Any, v2: Any) -> None:
 
 
 def test_floats_and_other_sizes_are_refused(A: Any, v2: Any) -> None:
-    with pytest.raises(DataError, match="float32: segtrain normalizes on the device: remove Normalize"):
+    with pytest.raises(
+        DataError, match="float32: segtrain normalizes on the device: remove Normalize"
+    ):
         run(A.Normalize())
     with refused("transforms-wrong-type", part="image", found=("ndarray", "float32")):
         run(v2.ToDtype(torch.float32, scale=True))
@@ -183,7 +218,8 @@ def test_floats_and_other_sizes_are_refused(A: Any, v2: Any) -> None:
     with refused("transforms-wrong-type", part="image", found=("Tensor", "torch.uint8")):
         run(tensors.ToTensorV2())
     with pytest.raises(
-        DataError, match=r"image has the shape \(32, 32, 3\), the batch needs \(48, 64, 3\).*crop=\[48, 64\]"
+        DataError,
+        match=r"image has the shape \(32, 32, 3\), the batch needs \(48, 64, 3\).*crop=\[48, 64\]",
     ):
         run(A.RandomCrop(32, 32))
     with refused("transforms-failed", file="a.png", found="ValueError: no"):
@@ -231,7 +267,9 @@ def test_after_works_on_the_crop(A: Any) -> None:
 
 def test_ways_to_name_a_pipeline(A: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pipeline = A.Compose([A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=1), A.GaussNoise(p=1)])
+    pipeline = A.Compose(
+        [A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=1), A.GaussNoise(p=1)]
+    )
     for form in ("yaml", "json"):
         A.save(pipeline, f"aug.{form}", data_format=form)
     code = "import albumentations as A\npipeline = A.Compose([A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=1), A.GaussNoise(p=1)])\n"
@@ -243,24 +281,34 @@ def test_ways_to_name_a_pipeline(A: Any, tmp_path: Path, monkeypatch: pytest.Mon
     }
     expected = run(pipeline)
     for text, config in configs.items():
-        assert all(np.array_equal(a, b) for a, b in zip(expected, run(config.data.transforms))), text
+        assert all(np.array_equal(a, b) for a, b in zip(expected, run(config.data.transforms))), (
+            text
+        )
     assert configs["aug.yaml"].hash == configs["aug.json"].hash
     sys.modules.pop("own_aug")
 
 
-def test_what_a_file_holds_is_in_the_hash(A: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_file_holds_is_in_the_hash(
+    A: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     hashes = set()
     for p in (0.1, 0.2):
         A.save(A.HorizontalFlip(p=p), "aug.json")
-        Path("own.py").write_text(f"import albumentations as A\npipeline = A.HorizontalFlip(p={p})\n")
-        both = [load_config(None, [f"data.transforms={text}"]) for text in ("aug.json", "own.py:pipeline")]
+        Path("own.py").write_text(
+            f"import albumentations as A\npipeline = A.HorizontalFlip(p={p})\n"
+        )
+        both = [
+            load_config(None, [f"data.transforms={text}"])
+            for text in ("aug.json", "own.py:pipeline")
+        ]
         hashes |= {config.hash for config in both}
         resolved = tmp_path / f"{p}.yaml"
         resolved.write_text(both[1].to_yaml())
         assert load_config(resolved, ["name=run"]).hash == both[1].hash
     assert len(hashes) == 4
-    old = load_config(tmp_path / "0.1.yaml")  # can be read, so that its run can be scored; but not trained
+    # can be read, so that its run can be scored; but not trained
+    old = load_config(tmp_path / "0.1.yaml")
     with refused("transforms-file-changed"):
         Transforms(old.data.transforms, VOID)
     Path("aug.json").unlink()
@@ -275,7 +323,10 @@ def test_what_a_file_holds_is_in_the_hash(A: Any, tmp_path: Path, monkeypatch: p
         ("no.module:x", "module 'no.module' was not found"),
         ("flip", "file.py:attribute"),
         ("[{HorizontalFlipp: {}}]", "did you mean 'HorizontalFlip'"),
-        ("[{HorizontalFlip: {prob: 1}}]", "HorizontalFlip of albumentations .* has no setting prob"),
+        (
+            "[{HorizontalFlip: {prob: 1}}]",
+            "HorizontalFlip of albumentations .* has no setting prob",
+        ),
         ("[{HorizontalFlip: {p: 7}}]", "cannot build it"),
         ("[{A: {}, B: {}}]", "one name with its settings"),
         ("{transform: {__class_fullname__: Nothing}}", "cannot build it"),
@@ -286,9 +337,13 @@ def test_mistakes_in_the_setting(A: Any, setting: str, words: str) -> None:
         Transforms(load_config(None, [f"data.transforms={setting}"]).data.transforms, VOID)
 
 
-def test_a_script_that_ends_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_ends_when_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("script.py").write_text("import sys\ndef augment(image, mask): return image, mask\nsys.exit(4)\n")
+    Path("script.py").write_text(
+        "import sys\ndef augment(image, mask): return image, mask\nsys.exit(4)\n"
+    )
     with refused("transforms-import-fails", found="SystemExit: 4"):
         Transforms(load_config(None, ["data.transforms=script.py:augment"]).data.transforms, VOID)
 
@@ -331,7 +386,10 @@ def test_a_pipeline_that_cannot_be_repeated_is_refused(A: Any) -> None:
 
 def test_settings_that_exclude_each_other() -> None:
     for overrides, words in (
-        (["data.transforms_mode=replace", "data.class_balanced_crop_prob=0.5"], "data.class_balanced_crop_prob"),
+        (
+            ["data.transforms_mode=replace", "data.class_balanced_crop_prob=0.5"],
+            "data.class_balanced_crop_prob",
+        ),
         (["data.transforms_mode=replace", "train.progressive=[[0.5,0.5]]"], "train.progressive"),
         (["data.faults=skip", "data.check=off"], "data.check=full"),
     ):

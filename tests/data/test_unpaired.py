@@ -1,4 +1,6 @@
-"""Tests of the errors about images and masks that do not match, and of the settings that they propose."""
+"""Tests of the errors about images and masks that do not match, and of the settings that they
+propose.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,28 @@ def opened(root: Path, *settings: str) -> Data:
     return load_config(None, [f"data.root={root}", *settings]).data
 
 
-@pytest.mark.parametrize("pair", ["p#.jpg p#.jpg.png", "train/images/p#.jpg train/masks/p#.jpg.png"])
+@pytest.mark.parametrize(
+    "pair", ["p#.jpg p#.jpg.png", "train/images/p#.jpg train/masks/p#.jpg.png"]
+)
 def test_masks_that_keep_the_ending_of_their_image(tmp_path: Path, pair: str) -> None:
     data, (split,) = detect(str(tree(tmp_path, pair)))
     assert data.pair == (data.pair[0], "{name}.jpg.png")
     assert len(open_dataset(data.model_copy(update={"classes": ("a", "b")}), split)) == 2
 
 
-def test_a_proposal_in_an_error_pairs_what_it_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_proposal_in_an_error_pairs_what_it_claims(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = tree(tmp_path / "set", "images/p#_fram.jpg masks/p#_m.jpg.png")
     assert main(["data", "check", str(root), *FOLDERS]) == EXIT_ERROR
     setting = re.search(r"the names differ: (.*) pairs 2 of 2 images", capsys.readouterr().err)
     assert setting
-    assert main(["data", "check", str(root), *FOLDERS, "data.overlap=accept", *shlex.split(setting[1])]) == 0
+    assert (
+        main(
+            ["data", "check", str(root), *FOLDERS, "data.overlap=accept", *shlex.split(setting[1])]
+        )
+        == 0
+    )
 
 
 def test_proposals_are_tried_on_every_name() -> None:
@@ -80,7 +91,9 @@ def test_half_of_the_images_have_several_masks_or_none_is_refused() -> None:
     """In one folder, masks do not count as images."""
     masks = ["a_x.png", "a_y.png", "b_x.png", "b_y.png"]
     assert several_masks(["a.png", "b.png", "c.png", "d.png", *masks], masks, NAME, together=True)
-    assert not several_masks([*(f"{name}.png" for name in "abcde"), *masks], masks, NAME, together=True)
+    assert not several_masks(
+        [*(f"{name}.png" for name in "abcde"), *masks], masks, NAME, together=True
+    )
 
 
 def test_a_usual_ending_tells_the_mask_from_other_pictures(tmp_path: Path) -> None:
@@ -102,7 +115,13 @@ def test_the_program_that_merges_masks(tmp_path: Path, monkeypatch: pytest.Monke
         ids(tmp_path / f"parts/p{seed}_car.png", (255, 0, 0))
     page = (Path(__file__).parents[2] / "docs/layouts.md").read_text(encoding="utf-8")
     exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})
-    data = Data(layout="folders", root=".", images="photos", masks="masks", classes=("background", "road", "car"))
+    data = Data(
+        layout="folders",
+        root=".",
+        images="photos",
+        masks="masks",
+        classes=("background", "road", "car"),
+    )
     dataset = open_dataset(data, "all")
     for index in range(2):
         assert sorted(set(dataset.read_mask(index).ravel().tolist())) == [0, 1, 2]

@@ -1,4 +1,6 @@
-"""Tests of worker processes: they make what threads make, also when they are killed, and end with the rank."""
+"""Tests of worker processes: they make what threads make, also when they are killed, and end with
+the rank.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from segtrain.data.workers.pool import MAX_CRASHES, WorkerPool
 from segtrain.errors import DataError
 
 N, STEPS = 7, 5
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="worker processes need Unix sockets")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="worker processes need Unix sockets"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +49,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / part / "train").mkdir(parents=True)
     for k in range(N):
         size = (60, 80) if k % 3 else (70, 50)
-        image = cv2.resize(rng.integers(0, 256, (9, 12, 3), np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC)
-        mask = cv2.resize(rng.integers(0, 4, (6, 8), np.uint8), size[::-1], interpolation=cv2.INTER_NEAREST)
+        image = cv2.resize(
+            rng.integers(0, 256, (9, 12, 3), np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC
+        )
+        mask = cv2.resize(
+            rng.integers(0, 4, (6, 8), np.uint8), size[::-1], interpolation=cv2.INTER_NEAREST
+        )
         assert cv2.imwrite(str(root / f"images/train/{k}.{'jpg' if k % 2 else 'png'}"), image)
         assert cv2.imwrite(str(root / f"masks/train/{k}.png"), mask)
     return root
@@ -107,7 +115,11 @@ def soon(condition: object, seconds: float = 120) -> bool:
 
 
 def test_any_workers_give_the_same_batches(data: Data) -> None:
-    with WorkerPool(1, "process") as one, WorkerPool(2, "process") as two, WorkerPool(4, "process") as four:
+    with (
+        WorkerPool(1, "process") as one,
+        WorkerPool(2, "process") as two,
+        WorkerPool(4, "process") as four,
+    ):
         plain = load(data)
         for prefetch in (1, 2, 8):
             assert load(data, workers=2, prefetch=prefetch) == plain
@@ -134,7 +146,12 @@ def test_one_crew_trains_and_evaluates_in_turns(data: Data) -> None:
             steps += kept([parts])
             with EvalLoader(source, groups, pool=pool, prefetch=2) as whole:
                 for ids, pixels, masks in whole:
-                    images.update({int(i): (p.numpy().copy(), m.numpy().copy()) for i, p, m in zip(ids, pixels, masks)})
+                    images.update(
+                        {
+                            int(i): (p.numpy().copy(), m.numpy().copy())
+                            for i, p, m in zip(ids, pixels, masks)
+                        }
+                    )
             pids = pids or sorted(pool.pids())
         assert sorted(pool.pids()) == pids  # nobody was started again
     assert content(steps) == load(data)
@@ -144,7 +161,9 @@ def test_one_crew_trains_and_evaluates_in_turns(data: Data) -> None:
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_killed_worker_is_named_and_replaced(data: Data, deaths: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_worker_is_named_and_replaced(
+    data: Data, deaths: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     source = open_dataset(data, "train")
     index = int(samples(3, N, 0, 6)[1][2])
     deadly = Deadly(source, index, deaths, signal.SIGSEGV, times=2)
@@ -198,10 +217,16 @@ def test_code_values_and_settings_of_an_error_leave_the_process() -> None:
     worker = _Worker()
     worker.makers[b"key"] = Leaving(raised)
     worker.blocks[0] = bytearray(16)
-    error = pickle.loads(pickle.dumps(worker._make(b"key", None, 0, ((0, (2, 2, 3)), (12, (2, 2))))))
+    error = pickle.loads(
+        pickle.dumps(worker._make(b"key", None, 0, ((0, (2, 2, 3)), (12, (2, 2)))))
+    )
     assert (type(error), str(error), error.code, error.values, error.settings) == (
-        DataError, "too dark", "image-dark", {"file": "a.png", "found": (1, 2)}, {"data.bits": 12},
-    )  # fmt: skip
+        DataError,
+        "too dark",
+        "image-dark",
+        {"file": "a.png", "found": (1, 2)},
+        {"data.bits": 12},
+    )
 
 
 def test_a_worker_is_light(data: Data) -> None:
@@ -215,13 +240,17 @@ def test_a_worker_is_light(data: Data) -> None:
 def test_failed_starts_in_a_row_are_counted_anew_after_an_answer(
     data: Data, deaths: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    """A process starts, makes samples, and is killed. Its replacement starts only after ``failures`` tries."""
+    """A process starts, makes samples, and is killed. Its replacement starts only after
+    ``failures`` tries.
+    """
     deadly = Deadly(open_dataset(data, "train"), int(samples(3, N, 0, 12)[1][11]), deaths, times=1)
     program, begin, starts = sys.executable, process.WorkerProcess.__init__, list[int]()
 
     def fails(self: process.WorkerProcess) -> None:
         starts.append(1)
-        monkeypatch.setattr(process.sys, "executable", "/bin/false" if 1 < len(starts) <= 1 + failures else program)
+        monkeypatch.setattr(
+            process.sys, "executable", "/bin/false" if 1 < len(starts) <= 1 + failures else program
+        )
         begin(self)
 
     monkeypatch.setattr(process.WorkerProcess, "__init__", fails)
@@ -276,7 +305,11 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
     ) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]  # type: ignore[union-attr]
         assert len(pids) == 2
@@ -294,7 +327,9 @@ def test_a_crew_grows_and_shrinks(data: Data) -> None:
     for kind in ("thread", "process"):
         with (
             WorkerPool(1, kind) as pool,
-            TrainLoader(open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=30, pool=pool) as loader,
+            TrainLoader(
+                open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=30, pool=pool
+            ) as loader,
         ):
             steps = []
             for number, parts in enumerate(loader):
@@ -310,7 +345,13 @@ def test_closing_early_ends_everything(data: Data) -> None:
     for _ in range(2):  # the first time imports what it needs
         before = len(list(open_files.iterdir())) if open_files.exists() else 0
         loader = TrainLoader(
-            open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=99, workers=2, kind="process"
+            open_dataset(data, "train"),
+            data,
+            seed=3,
+            batch_size=6,
+            last_step=99,
+            workers=2,
+            kind="process",
         )
         iterator = iter(loader)
         batch = next(iterator)[0]
@@ -327,7 +368,14 @@ def test_closing_early_ends_everything(data: Data) -> None:
 def test_memory_is_used_again(data: Data) -> None:
     for kind in ("thread", "process"):
         with TrainLoader(
-            open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=30, workers=2, kind=kind, prefetch=3
+            open_dataset(data, "train"),
+            data,
+            seed=3,
+            batch_size=6,
+            last_step=30,
+            workers=2,
+            kind=kind,
+            prefetch=3,
         ) as loader:
             places = {parts[0].images.data_ptr() for parts in loader}
         assert len(places) <= 4  # three ahead and the one in use
@@ -346,12 +394,16 @@ def test_blocks_grow_by_need() -> None:
     assert large.fd == -1
 
 
-def test_without_memfd_memory_is_shared_by_a_temporary_file(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memfd_memory_is_shared_by_a_temporary_file(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     assert load(data, workers=1, kind="process") == load(data)
     if not os.path.isdir(memory.SHM):
         pytest.skip("this platform has no /dev/shm whose room could be read")
-    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result([4096, 4096, 0, 0, 1, 0, 0, 0, 0, 255]))
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: os.statvfs_result([4096, 4096, 0, 0, 1, 0, 0, 0, 0, 255])
+    )
     with refused("shm-too-small", folder="/dev/shm", found=4096):
         load(data, workers=1, kind="process")
 
@@ -360,7 +412,14 @@ def test_without_memfd_memory_is_shared_by_a_temporary_file(data: Data, monkeypa
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_blocks_are_page_locked(data: Data, kind: str) -> None:
     with TrainLoader(
-        open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=STEPS, workers=2, kind=kind, pin_memory=True
+        open_dataset(data, "train"),
+        data,
+        seed=3,
+        batch_size=6,
+        last_step=STEPS,
+        workers=2,
+        kind=kind,
+        pin_memory=True,
     ) as loader:
         steps = []
         for parts in loader:

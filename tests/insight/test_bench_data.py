@@ -1,4 +1,6 @@
-"""Tests of `segtrain bench data`: it counts what is there, and names the bottleneck. No test asserts a time."""
+"""Tests of `segtrain bench data`: it counts what is there, and names the bottleneck. No test
+asserts a time.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,13 @@ def write_scenes(root: Path, count: int, kind: str) -> None:
 
 def settings(root: Path, *more: str) -> list[str]:
     return [
-        "data.layout=folders", f"data.root={root}", f"data.classes=[{','.join(CLASSES)}]", "data.crop=[32,48]",
-        "train.batch_size=4", *more,
-    ]  # fmt: skip
+        "data.layout=folders",
+        f"data.root={root}",
+        f"data.classes=[{','.join(CLASSES)}]",
+        "data.crop=[32,48]",
+        "train.batch_size=4",
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +72,9 @@ def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         patch.setenv("SEGTRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("SEGTRAIN_NATIVE", raising=False)
         changes = settings(folder, "data.class_balanced_crop_prob=0.5")
-        bench_data(None, changes, samples=4, seconds=0.05, device_ms=20.0, as_json=True, say=said.append)
+        bench_data(
+            None, changes, samples=4, seconds=0.05, device_ms=20.0, as_json=True, say=said.append
+        )
     return dict(json.loads(said[0]))
 
 
@@ -102,39 +110,69 @@ def test_the_loader_is_tried_with_each_kind_and_number_of_workers(result: dict[s
     assert [(found["kind"], found["workers"]) for found in result["rates"]] == [
         (kind, count) for kind in ("thread", "process") for count in counts
     ]
-    assert all(found["samples"] >= 8 and found["per_s"] > 0 and found["cpu_ms"] > 0 for found in result["rates"])
+    assert all(
+        found["samples"] >= 8 and found["per_s"] > 0 and found["cpu_ms"] > 0
+        for found in result["rates"]
+    )
     assert [row["ranks"] for row in result["feeding"]] == [1, 2, 4, 8]
-    assert result["feeding"][1]["wanted_per_s"] == 400  # two devices that each take four images in 20 ms
+    # two devices that each take four images in 20 ms
+    assert result["feeding"][1]["wanted_per_s"] == 400
 
 
-def test_a_bad_file_is_named_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_is_named_or_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_scenes(tmp_path, 3, "png")
     bad = tmp_path / "images/train/1.png"
     bad.write_bytes(bad.read_bytes()[:700])
     assert main(["bench", "data", *settings(tmp_path)]) == 2
     assert str(bad) in capsys.readouterr().err
     config = load_config(None, settings(tmp_path, "data.faults=skip"))
-    request = {"config": config.model_dump(mode="json"), "samples": 3, "scratch": str(tmp_path / "scratch")}
+    request = {
+        "config": config.model_dump(mode="json"),
+        "samples": 3,
+        "scratch": str(tmp_path / "scratch"),
+    }
     assert child("stages", {**request, "packed": False})["samples"] == 2
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"seconds": 0.0}, {"rate": 0.0}, {"rate": 5.0, "device_ms": 5.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 0}, {"seconds": 0.0}, {"rate": 0.0}, {"rate": 5.0, "device_ms": 5.0}]
+)
 def test_wrong_figures_are_refused(wrong: dict[str, Any]) -> None:
     with refused("not-positive" if len(wrong) == 1 else "two-rates"):
         bench_data(None, [], **wrong)
 
 
 STAGES = {
-    stage: {"wall_mean_ms": ms} for stage, ms in (("read", 1.0), ("decode", 6.0), ("augment", 3.0), ("whole", 10.0))
+    stage: {"wall_mean_ms": ms}
+    for stage, ms in (("read", 1.0), ("decode", 6.0), ("augment", 3.0), ("whole", 10.0))
 }
 
 
-def loader(workers: int = 2, read: float = 0.001, cpu: float = 0.009, **more: Any) -> dict[str, Any]:
+def loader(
+    workers: int = 2, read: float = 0.001, cpu: float = 0.009, **more: Any
+) -> dict[str, Any]:
     """A second of a loader: 10 ms per sample and worker, most of it in decoding."""
     made = round(workers / (read + 0.009))
     seconds = {"read": made * read, "decode": made * 0.007, "augment": made * 0.002}
-    work = {"count": workers, "kind": "thread", "samples": made, "seconds": seconds, "cpu_s": made * cpu, "bytes": 0}
-    counts = {"ts": 1.0, "seconds": 1.0, "first": 1, "last": 10, "images": made, "phases": {"wait": 1.0}, "cpu_s": 0.01}
+    work = {
+        "count": workers,
+        "kind": "thread",
+        "samples": made,
+        "seconds": seconds,
+        "cpu_s": made * cpu,
+        "bytes": 0,
+    }
+    counts = {
+        "ts": 1.0,
+        "seconds": 1.0,
+        "first": 1,
+        "last": 10,
+        "images": made,
+        "phases": {"wait": 1.0},
+        "cpu_s": 0.01,
+    }
     return {**counts, "cpu_wait_s": 0.0, "workers": {**work, "cpu_wait_s": 0.0, **more}}
 
 
@@ -146,25 +184,34 @@ def test_what_bounds_is_what_diagnose_says_of_a_run_with_this_loader() -> None:
     assert (busy.cause, busy.share) == ("decode", pytest.approx(0.7))
     assert busy.fix.settings == {"data.cache": "ram"}
     assert first(loader(), cores=8).cause == "too-few-workers"
-    assert first(loader(cpu=0.001)).cause == "decode"  # its threads wait for something other than a core
+    # its threads wait for something other than a core
+    assert first(loader(cpu=0.001)).cause == "decode"
     assert "it uses no core" in first(loader(cpu=0.001)).evidence
     cold = first(loader(bytes=200 * 50_000), cold_s=0.04)
     # A sample of 49 ms costs 9 ms of two cores, which 11 workers keep busy.
     assert (cold.cause, cold.fix.settings) == ("storage-latency", {"data.workers": 11})
     assert first(loader(), cold_s=0.0005).cause == "decode"  # what was read is in the page cache
-    # A device that takes 50 images/s has them in time; one that takes 300 waits for a third of its time.
+    # A device that takes 50 images/s has them in time; one that takes 300 waits for a third of its
+    # time.
     assert verdict.verdicts(loader(), Config(), 2, 50.0) == []
     assert first(loader(), device_per_s=300.0).share == pytest.approx(0.7 / 3, rel=1e-3)
     assert first(loader(), device_per_s=300.0).gain == pytest.approx(1.5, rel=1e-3)
 
 
 def test_a_kind_of_worker_that_was_measured_as_slower_is_not_advised() -> None:
-    """On 16 cores, processes gave 3,168 samples/s and threads at most 1,459. Then the same the other way round."""
-    late = {"seconds": {"read": 0.0, "decode": 9.0, "augment": 0.2}, "count": 16, "samples": 3168}  # 58 % of 16 s
+    """On 16 cores, processes gave 3,168 samples/s and threads at most 1,459. Then the same the
+    other way round.
+    """
+    # 58 % of 16 s
+    late = {"seconds": {"read": 0.0, "decode": 9.0, "augment": 0.2}, "count": 16, "samples": 3168}
     window = loader(16, cpu=0.0047, kind="process", **late) | {"images": 3168}
 
     def rates(**best: float) -> list[dict[str, Any]]:
-        return [{"kind": kind, "per_s": per_s * part} for kind, per_s in best.items() for part in (0.3, 1.0, 0.9)]
+        return [
+            {"kind": kind, "per_s": per_s * part}
+            for kind, per_s in best.items()
+            for part in (0.3, 1.0, 0.9)
+        ]
 
     def advice(kind: str, **best: float) -> list[Mapping[str, Any]]:
         config = Config(data=Data(worker_kind=kind))  # type: ignore[arg-type]
@@ -178,7 +225,9 @@ def test_a_kind_of_worker_that_was_measured_as_slower_is_not_advised() -> None:
     assert advice("auto", thread=3168, process=1459) == [{"data.worker_kind": "thread"}]
 
 
-def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stage = {
         "path": "native",
         "path_says": "",
@@ -192,11 +241,15 @@ def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(monkeypatch: 
     best = {"kind": "thread", "per_s": 1000.0, "cpu_ms": 1.0}
     answers = {"stages": stage, "rates": {"rates": [best], "window": loader()}}
     monkeypatch.setattr(bench, "child", lambda module, request, **_: answers[module])
-    for count, given in ((16, [600.0, 1000.0, 1000.0, 1000.0]), (64, [600.0, 1200.0, 2400.0, 4000.0])):
+    for count, given in (
+        (16, [600.0, 1000.0, 1000.0, 1000.0]),
+        (64, [600.0, 1200.0, 2400.0, 4000.0]),
+    ):
         monkeypatch.setattr(bench, "usable_cores", lambda count=count: float(count))
         rows = bench.measure(Config(data=Data(scenes=8)), 1, 0.1, 600.0)["feeding"]
         assert [row["given_per_s"] for row in rows] == given
-    rows = verdict.feeding(150.0, 200.0, 100.0)  # a rank's loader gives more than its device wants, the host's two less
+    # a rank's loader gives more than its device wants, the host's two less
+    rows = verdict.feeding(150.0, 200.0, 100.0)
     assert [row["given_per_s"] for row in rows] == [100.0, 200.0, 200.0, 200.0]
     assert [(row["wait"], row["fed"]) for row in rows[1:3]] == [(0.0, True), (0.5, False)]
     assert verdict.feeding(150.0, 9000.0, 200.0)[0]["given_per_s"] == 150.0
@@ -217,11 +270,21 @@ def test_fixes_are_those_that_pay() -> None:
 
 
 def test_costs_are_means_and_medians_of_samples() -> None:
-    costs = [Cost(read=0.001, decode=0.001, cpu_s=0.001), Cost(read=0.001, decode=0.004, cpu_s=0.003)]
+    costs = [
+        Cost(read=0.001, decode=0.001, cpu_s=0.001),
+        Cost(read=0.001, decode=0.004, cpu_s=0.003),
+    ]
     found = summary([*costs, Cost(decode=0.010, cpu_s=0.008)])
     assert found["decode"] == pytest.approx({"wall_ms": 4.0, "wall_mean_ms": 5.0})
-    assert found["whole"] == pytest.approx({"wall_ms": 5.0, "wall_mean_ms": 17 / 3, "cpu_ms": 3.0, "cpu_mean_ms": 4.0})
-    assert [worker_counts(n) for n in (0.5, 2, 6, 64)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
+    assert found["whole"] == pytest.approx(
+        {"wall_ms": 5.0, "wall_mean_ms": 17 / 3, "cpu_ms": 3.0, "cpu_mean_ms": 4.0}
+    )
+    assert [worker_counts(n) for n in (0.5, 2, 6, 64)] == [
+        [1],
+        [1, 2],
+        [1, 2, 4, 6],
+        [1, 2, 4, 8, 16],
+    ]
 
 
 GONE = BlockingIOError(errno.EAGAIN, "the page is not in memory")
@@ -242,13 +305,17 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
         return answer
 
     monkeypatch.setattr(stages.os, "fdatasync", lambda handle: asked.append("fdatasync"))
-    monkeypatch.setattr(stages.os, "posix_fadvise", lambda *given: asked.append("fadvise"), raising=False)
+    monkeypatch.setattr(
+        stages.os, "posix_fadvise", lambda *given: asked.append("fadvise"), raising=False
+    )
     monkeypatch.setattr(stages.os, "POSIX_FADV_DONTNEED", 4, raising=False)
     monkeypatch.setattr(stages.os, "RWF_NOWAIT", 8, raising=False)
     monkeypatch.setattr(stages.os, "preadv", preadv, raising=False)
     path = tmp_path / "file"
     path.write_bytes(bytes(5000))
-    assert stages.cold_reads([None, "", "scene/0"]) == {"why_not": "the samples are not files of their own"}
+    assert stages.cold_reads([None, "", "scene/0"]) == {
+        "why_not": "the samples are not files of their own"
+    }
     found = stages.cold_reads([str(path), "scene/0"])
     assert asked == ["fdatasync", "fadvise", "preadv"]
     assert found.get("why_not", "") == why
@@ -275,7 +342,10 @@ def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> N
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_workers_count_with_their_process(kind: str) -> None:
-    config = load_config(None, ["data.scenes=8", "data.scene_size=[48,64]", "data.crop=[32,48]", "train.batch_size=4"])
+    config = load_config(
+        None,
+        ["data.scenes=8", "data.scene_size=[48,64]", "data.crop=[32,48]", "train.batch_size=4"],
+    )
     dataset = open_dataset(config.data, "train")
     found = rates.rate(config, dataset, 2, kind, 0.05, warm=1)
     window = found["window"]

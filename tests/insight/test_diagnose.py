@@ -1,4 +1,6 @@
-"""Each cause is found first in records that show it, none in healthy ones, and predictions follow from the records."""
+"""Each cause is found first in records that show it, none in healthy ones, and predictions follow
+from the records.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +52,23 @@ PLANTED: dict[str, Callable[[], Diagnosis]] = {
     "evaluation": lambda: diagnosis_of(rank_records({"eval": 2.0})),
     "checkpoint": lambda: diagnosis_of(rank_records({"checkpoint": 1.0})),
     "slow-rank": lambda: diagnosis_of(*two({"forward": 1.4}, {"sync": 1.0}, cpu=1.9)),
-    "slow-host": lambda: diagnosis_of(*two({"forward": 1.4}, {"sync": 1.0}, ("one", "other"), cpu=1.9)),
-    "slow-network": lambda: diagnosis_of(*two({"gradient_sync": 1.0}, {"gradient_sync": 1.1}, gradient=2_000_000)),
+    "slow-host": lambda: diagnosis_of(
+        *two({"forward": 1.4}, {"sync": 1.0}, ("one", "other"), cpu=1.9)
+    ),
+    "slow-network": lambda: diagnosis_of(
+        *two({"gradient_sync": 1.0}, {"gradient_sync": 1.1}, gradient=2_000_000)
+    ),
     "small-batch": lambda: diagnosis_of(rank_records({"update": 0.9}, images=1)),
     "other-programs": lambda: diagnosis_of(
         rank_records(cpu_wait=0.5, cores=2), hosts=(HostLoad("algo-1", 2, 2.0, 0.0, 0.5, 0.0),)
     ),
-    "too-few-cores": lambda: diagnosis_of(rank_records(cpu_wait=0.5, cores=1, stages={"decode": 0.005}, workers=1)),
+    "too-few-cores": lambda: diagnosis_of(
+        rank_records(cpu_wait=0.5, cores=1, stages={"decode": 0.005}, workers=1)
+    ),
     "compiling": lambda: diagnosis_of(compiled(120.0), config={"train": {"compile": True}}),
-    "memory": lambda: diagnosis_of(starved(), hosts=(replace(HALF_FULL, swap_bytes_s=2e7, memory=0.99),)),
+    "memory": lambda: diagnosis_of(
+        starved(), hosts=(replace(HALF_FULL, swap_bytes_s=2e7, memory=0.99),)
+    ),
 }
 
 
@@ -78,21 +88,40 @@ def test_each_cause_is_found_first(cause: str) -> None:
 HARD: list[dict[str, Any]] = [
     {},
     {"data": {"cache": "ram"}, "train": {"accumulate": 2}, "parallel": {"strategy": "single"}},
-    {"data": {"worker_kind": "process"}, "train": {"compile": True}, "parallel": {"strategy": "fsdp"}, "loss": {"stride": 2}},
-    {"data": {"transforms": "operator:pos", "workers": 0}, "train": {"compile": "reduce-overhead", "channels_last": False}},
+    {
+        "data": {"worker_kind": "process"},
+        "train": {"compile": True},
+        "parallel": {"strategy": "fsdp"},
+        "loss": {"stride": 2},
+    },
+    {
+        "data": {"transforms": "operator:pos", "workers": 0},
+        "train": {"compile": "reduce-overhead", "channels_last": False},
+    },
     {"data": {"helpers": "ray-data"}, "train": {"cuda_graph": True}, "optim": {"warmup": "20st"}},
-    {"data": {"prefetch": 1, "rotate": 10}, "train": {"duration": "20st"}, "eval": {"every": "10st"}, "log": {"digest": True}},
-]  # fmt: skip
+    {
+        "data": {"prefetch": 1, "rotate": 10},
+        "train": {"duration": "20st"},
+        "eval": {"every": "10st"},
+        "log": {"digest": True},
+    },
+]
 
 
 @pytest.mark.parametrize("settings", HARD)
 def test_every_fix_is_one_that_the_config_of_the_run_takes(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each planted cause, and of each part of a fix: what is printed is pasted into the run's config."""
+    """Of each planted cause, and of each part of a fix: what is printed is pasted into the run's
+    config.
+    """
     make_config(settings)
     plain = judge
-    monkeypatch.setitem(diagnosis_of.__globals__, "judge", lambda evidence: plain(replace(evidence, config=settings)))
+    monkeypatch.setitem(
+        diagnosis_of.__globals__,
+        "judge",
+        lambda evidence: plain(replace(evidence, config=settings)),
+    )
     pasted = 0
     for cause in PLANTED:
         found = PLANTED[cause]()
@@ -120,13 +149,19 @@ def test_a_fix_that_a_rule_refuses_is_not_advised() -> None:
 
 def test_an_idle_gpu_is_told_first_to_launch_less() -> None:
     def told(*ranks: Records, gpu: float = 0.34, **config: Any) -> list[Verdict]:
-        return list(diagnosis_of(*ranks, hosts=(replace(HALF_FULL, gpu=gpu),), config=config).verdicts)
+        return list(
+            diagnosis_of(*ranks, hosts=(replace(HALF_FULL, gpu=gpu),), config=config).verdicts
+        )
 
     one = rank_records({"device": 0.2}, device="cuda:0")
     both = told(one)
     assert [verdict.cause for verdict in both] == ["small-batch", "host-to-device"]
     choices = [dict(choice.settings) for choice in both[0].fix.choices]
-    assert choices == [{"train.cuda_graph": True}, {"train.compile": "reduce-overhead"}, {"train.batch_size": 64}]
+    assert choices == [
+        {"train.cuda_graph": True},
+        {"train.compile": "reduce-overhead"},
+        {"train.batch_size": 64},
+    ]
     assert both[0].gain > 1.5
     assert [verdict.cause for verdict in told(one, gpu=0.65)] == ["host-to-device"]
     for config in ({"loss": {"terms": ["lovasz"]}}, {"train": {"accumulate": 4}}):
@@ -144,12 +179,20 @@ def test_an_idle_gpu_is_told_first_to_launch_less() -> None:
 def test_each_threshold_has_two_sides() -> None:
     """A little below nothing is said, a little above it is."""
     rest = sum(CALM.values())
-    for phase, share in (("wait", 0.10), ("log", 0.05), ("checkpoint", 0.05), ("eval", 0.20), ("other", 0.10)):
+    for phase, share in (
+        ("wait", 0.10),
+        ("log", 0.05),
+        ("checkpoint", 0.05),
+        ("eval", 0.20),
+        ("other", 0.10),
+    ):
         for factor, expected in ((0.95, 0), (1.05, 1)):
             without = rest - CALM.get(phase, 0.0)
             seconds = without * factor * share / (1 - factor * share)
             found = diagnosis_of(
-                rank_records({phase: seconds}, workers=1, stages={"decode": seconds / 80 + 0.005}, windows=80)
+                rank_records(
+                    {phase: seconds}, workers=1, stages={"decode": seconds / 80 + 0.005}, windows=80
+                )
             )
             assert len(found.verdicts) >= expected, (phase, factor)
             assert bool(found.verdicts) == bool(expected), (phase, factor, found.verdicts)
@@ -164,18 +207,25 @@ def test_the_start_and_the_end_of_a_run_are_nobodys_fault() -> None:
 
 
 def test_reading_is_split_by_what_grows_with_size() -> None:
-    for per_byte, per_read, cause in ((0.0, 0.0575, "storage-latency"), (5.6e-7, 0.0, "storage-bandwidth")):
+    for per_byte, per_read, cause in (
+        (0.0, 0.0575, "storage-latency"),
+        (5.6e-7, 0.0, "storage-bandwidth"),
+    ):
         found = diagnosis_of(starved(**moments(per_byte, per_read)))
         assert (found.verdicts[0].cause, found.verdicts[0].confidence) == (cause, "high")
     # Without sums, or with reads of one size, the answer is a guess and says so.
-    small, large = (diagnosis_of(starved(stages=READING, sample_cpu=0.006, size=size)) for size in (20_000, 4_000_000))
+    small, large = (
+        diagnosis_of(starved(stages=READING, sample_cpu=0.006, size=size))
+        for size in (20_000, 4_000_000)
+    )
     assert (small.bound, large.bound) == ("storage-latency", "storage-bandwidth")
     assert {small.verdicts[0].confidence, large.verdicts[0].confidence} == {"low"}
 
 
 def test_more_workers_are_asked_for_as_the_model_needs_them() -> None:
     latency = PLANTED["storage-latency"]().verdicts[0]
-    # 8 samples of 121 ms in a step whose other phases take 98 ms: 10 workers; then the step is 5 s -> 1 s a window.
+    # 8 samples of 121 ms in a step whose other phases take 98 ms: 10 workers; then the step is 5 s
+    # -> 1 s a window.
     assert latency.fix.text == "data.workers=10"
     assert latency.gain == pytest.approx(4.98 / 0.99, rel=0.02)
     few = PLANTED["too-few-workers"]().verdicts[0]
@@ -189,18 +239,23 @@ def test_what_helpers_make_is_not_asked_of_the_workers() -> None:
         window["workers"]["helpers"] = {"a": 30, "b": 10, "c": 0}
     found = diagnosis_of(slow)
     assert found.facts["workers"]["by_helpers"] == "33% by helpers on 2 hosts"
-    assert found.verdicts[0].fix.text == "data.workers=3"  # 4 * 62 ms / 98 ms; without helpers 6, see above
+    # 4 * 62 ms / 98 ms; without helpers 6, see above
+    assert found.verdicts[0].fix.text == "data.workers=3"
 
 
 def test_cores_bound_what_workers_can_bring() -> None:
-    """Two cores, one busy worker: the second brings a factor of two less what the loop itself computes."""
+    """Two cores, one busy worker: the second brings a factor of two less what the loop itself
+    computes.
+    """
     verdict = diagnosis_of(starved(stages={"decode": 0.06}, workers=1, cores=2)).verdicts[0]
     assert (verdict.cause, verdict.fix.text) == ("too-few-workers", "data.workers=2")
     assert verdict.gain == pytest.approx(0.498 / ((8 * 0.062 + 0.09) / 2), rel=0.02)
 
 
 def test_cores_that_others_use_bring_nothing() -> None:
-    """The same run on a host where other programs leave half a core: 0.5 more than the 1.18 that it uses."""
+    """The same run on a host where other programs leave half a core: 0.5 more than the 1.18 that it
+    uses.
+    """
     slow = starved(stages={"decode": 0.06}, workers=1, cores=2)
     verdict = diagnosis_of(slow, hosts=(HostLoad("algo-1", 2, 1.5, 0.0, 0.5, 0.0),)).verdicts[0]
     need = 8 * 0.062 + 0.09
@@ -218,13 +273,17 @@ def test_what_a_crowd_of_threads_costs_is_taken_from_its_measurement() -> None:
     unmeasured = diagnosis_of(rank_records(threads=16, cores=2)).verdicts[0]
     assert (unmeasured.gain, unmeasured.confidence) == (1.0, "low")
     assert (
-        diagnosis_of(rank_records(threads=16, cores=2, crowded={**passes, "forward": 1.05, "backward": 0.9})).bound
+        diagnosis_of(
+            rank_records(threads=16, cores=2, crowded={**passes, "forward": 1.05, "backward": 0.9})
+        ).bound
         == "healthy"
     )
 
 
 def test_the_model_of_a_step() -> None:
-    base = Stages(device=0.1, stalls=0.01, samples=8, wall=0.05, cpu=0.01, workers=2, computed=0.0, cores=4)
+    base = Stages(
+        device=0.1, stalls=0.01, samples=8, wall=0.05, cpu=0.01, workers=2, computed=0.0, cores=4
+    )
     assert base.step == pytest.approx(0.2 + 0.01)  # 8 * 50 ms / 2
     assert replace(base, workers=8).step == pytest.approx(0.1 + 0.01)  # the device
     assert replace(base, workers=8, cores=0.5).step == pytest.approx(0.16 + 0.01)  # the cores
@@ -234,12 +293,20 @@ def test_the_model_of_a_step() -> None:
 
 
 def test_cures_name_present_values() -> None:
-    config = {"log": {"every": 5}, "eval": {"every": "1ep"}, "checkpoint": {"every": "20st", "background": False}}
+    config = {
+        "log": {"every": 5},
+        "eval": {"every": "1ep"},
+        "checkpoint": {"every": "20st", "background": False},
+    }
     cures = [
         diagnosis_of(rank_records({phase: 1.0}), config=config).verdicts[0].fix.text
         for phase in ("log", "eval", "checkpoint")
     ]
-    assert cures == ["log.every=250", "eval.every=50ep", "checkpoint.every=1000st checkpoint.background=true"]
+    assert cures == [
+        "log.every=250",
+        "eval.every=50ep",
+        "checkpoint.every=1000st checkpoint.background=true",
+    ]
 
 
 def test_an_interval_that_the_run_chose_is_named_in_steps() -> None:
@@ -253,7 +320,9 @@ def test_an_interval_that_the_run_chose_is_named_in_steps() -> None:
 
 
 def test_no_cure_asks_for_more_than_the_run_has() -> None:
-    """Of 40 steps, 4 per epoch: ten log lines, three scores, and three checkpoints stay, or no change is proposed."""
+    """Of 40 steps, 4 per epoch: ten log lines, three scores, and three checkpoints stay, or no
+    change is proposed.
+    """
     start = ({"event": "run_start", "total_steps": 40}, {"event": "step", "step": 8, "epoch": 2.0})
     config = {"log": {"every": 1}, "eval": {"every": "2st"}, "checkpoint": {"every": "1ep"}}
     found = {}
@@ -265,26 +334,37 @@ def test_no_cure_asks_for_more_than_the_run_has() -> None:
         assert verdict.gain == pytest.approx(1 / (1 - share + share / times)), phase
     assert found == {"log.every": 4, "eval.every": "13st", "checkpoint.every": "3.3ep"}
     for phase, every in (("log", 5), ("eval", "4ep"), ("checkpoint", "20st")):
-        verdict = diagnosis_of(rank_records({phase: 2.0}), config={phase: {"every": every}}, events=start).verdicts[0]
+        verdict = diagnosis_of(
+            rank_records({phase: 2.0}), config={phase: {"every": every}}, events=start
+        ).verdicts[0]
         assert (verdict.fix.settings, verdict.gain) == ({}, 1.0), phase
         assert "so short" in verdict.fix.text
     assert (
-        page(Path("run"), diagnosis_of(rank_records({"log": 2.0}), config={"log": {"every": 5}}, events=start)).count(
-            "try"
-        )
+        page(
+            Path("run"),
+            diagnosis_of(rank_records({"log": 2.0}), config={"log": {"every": 5}}, events=start),
+        ).count("try")
         == 0
     )
-    for phase, every in (("log", 5), ("checkpoint", "20st")):  # a tenth of the time, and nothing could be done about it
+    # a tenth of the time, and nothing could be done about it
+    for phase, every in (("log", 5), ("checkpoint", "20st")):
         assert (
-            diagnosis_of(rank_records({phase: 0.1}), config={phase: {"every": every}}, events=start).bound == "healthy"
+            diagnosis_of(
+                rank_records({phase: 0.1}), config={phase: {"every": every}}, events=start
+            ).bound
+            == "healthy"
         ), phase
 
 
 def test_what_is_so_already_is_no_cure() -> None:
     slow = starved(stages={"augment": 0.12}, cores=2)
-    first = diagnosis_of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 1.0}}).verdicts[0]
+    first = diagnosis_of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 1.0}}).verdicts[
+        0
+    ]
     assert first.fix.words == ("data.color_jitter_prob=0.5",)
-    none = diagnosis_of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 0.5}}).verdicts[0]
+    none = diagnosis_of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 0.5}}).verdicts[
+        0
+    ]
     assert (none.fix.settings, none.gain) == ({}, 1.0)
     assert "already has" in none.fix.text
 
@@ -300,7 +380,9 @@ def test_a_rank_without_a_core_is_told_from_one_that_works_more() -> None:
     """Ten steps in a window: rank 0 is 100 ms behind in each."""
     works, waits = (
         diagnosis_of(
-            *two({"forward": 1.4, "log": 0.0}, {"sync": 1.0, "log": 0.0}, cpu=1.9, cpu_wait=cpu_wait)
+            *two(
+                {"forward": 1.4, "log": 0.0}, {"sync": 1.0, "log": 0.0}, cpu=1.9, cpu_wait=cpu_wait
+            )
         ).verdicts[0]
         for cpu_wait in (0.1, 0.8)
     )
@@ -313,9 +395,14 @@ def test_a_rank_without_a_core_is_told_from_one_that_works_more() -> None:
 
 
 def test_half_the_bytes_save_half_of_what_is_not_hidden() -> None:
-    """A window of 10 steps waits 1.0 s for gradients; they are on their way for 0.1 s a step, or for 0.15."""
+    """A window of 10 steps waits 1.0 s for gradients; they are on their way for 0.1 s a step, or
+    for 0.15.
+    """
     for shared, saved in ((None, 0.05), (0.1, 0.05), (0.15, 0.075)):
-        ranks = [rank_records({"gradient_sync": 1.0}, rank=r, world=2, gradient=10**7, shared=shared) for r in (0, 1)]
+        ranks = [
+            rank_records({"gradient_sync": 1.0}, rank=r, world=2, gradient=10**7, shared=shared)
+            for r in (0, 1)
+        ]
         verdict = next(v for v in diagnosis_of(*ranks).verdicts if v.cause == "slow-network")
         assert verdict.gain == pytest.approx(0.2 / (0.2 - saved), rel=0.02)
         assert ("behind the backward pass" in verdict.evidence) is (shared is not None)
@@ -326,30 +413,51 @@ def test_half_the_bytes_save_half_of_what_is_not_hidden() -> None:
 
 def test_ways_to_send_less_depend_on_what_is_sent_already() -> None:
     def told(device: str, **settings: str) -> Verdict:
-        ranks = [rank_records({"gradient_sync": 1.0}, rank=r, world=2, gradient=10**7, device=device) for r in (0, 1)]
+        ranks = [
+            rank_records({"gradient_sync": 1.0}, rank=r, world=2, gradient=10**7, device=device)
+            for r in (0, 1)
+        ]
         config = {"parallel": {"strategy": "auto", **settings}}
-        return next(v for v in diagnosis_of(*ranks, config=config).verdicts if v.cause == "slow-network")
+        return next(
+            v for v in diagnosis_of(*ranks, config=config).verdicts if v.cause == "slow-network"
+        )
 
     on_gpu = told("cuda:0")
     assert [dict(fix.settings) for fix in on_gpu.fix.choices] == [
-        {"parallel.compress": "fp16"}, {}, {"parallel.compress": "powersgd"}
-    ]  # fmt: skip
+        {"parallel.compress": "fp16"},
+        {},
+        {"parallel.compress": "powersgd"},
+    ]
     assert "at most 2x" in on_gpu.fix.texts
     halved = told("cuda:0", compress="fp16")
-    assert [dict(fix.settings) for fix in halved.fix.choices] == [{}, {"parallel.compress": "powersgd"}]
+    assert [dict(fix.settings) for fix in halved.fix.choices] == [
+        {},
+        {"parallel.compress": "powersgd"},
+    ]
     assert halved.gain == pytest.approx(1.6, rel=0.02)
     assert not any(fix.settings for fix in told("cuda:0", strategy="fsdp").fix.choices)
-    assert [dict(fix.settings) for fix in told("cpu").fix.choices] == [{"parallel.compress": "fp16"}, {}]
+    assert [dict(fix.settings) for fix in told("cpu").fix.choices] == [
+        {"parallel.compress": "fp16"},
+        {},
+    ]
 
 
 def test_waits_for_a_core_are_told_from_waits_for_a_lock() -> None:
-    """Decoding of 120 ms with 20 ms of CPU, by two workers on two cores: a lock, or a lack of cores?"""
-    slow: dict[str, Any] = {"stages": {"decode": 0.12}, "sample_cpu": 0.02, "cores": 2, "workers": 2}
+    """Decoding of 120 ms with 20 ms of CPU, by two workers on two cores: a lock, or a lack of
+    cores?
+    """
+    slow: dict[str, Any] = {
+        "stages": {"decode": 0.12},
+        "sample_cpu": 0.02,
+        "cores": 2,
+        "workers": 2,
+    }
     locked = diagnosis_of(starved(**slow, cpu_wait=0.0)).verdicts[0]
     crowded = diagnosis_of(starved(**slow, cpu_wait=0.0, sample_cpu_wait=0.1)).verdicts[0]
     assert "it uses no core" in locked.evidence
     assert "it uses no core" not in crowded.evidence
-    # The loop's own 0.5 s of lateness in a window of 4.98 s go with the decoding: 98 ms a step become 48.
+    # The loop's own 0.5 s of lateness in a window of 4.98 s go with the decoding: 98 ms a step
+    # become 48.
     gains = [
         diagnosis_of(starved(**slow, cpu_wait=cpu_wait, sample_cpu_wait=0.1)).verdicts[0].gain
         for cpu_wait in (0.0, 0.5)
@@ -362,7 +470,11 @@ def test_a_copy_of_a_jobs_output_is_read(tmp_path: Path) -> None:
     write_run(tmp_path / "checkpoints", starved())
     writer = ProfileWriter(tmp_path / "profiler-output", "algo-1")
     writer.write(
-        T0 + 3, [Value("memory", "SwapInBytesPerSecond", "Swap", 3e7), Value("memory", "MemoryUsedPercent", "", 99.0)]
+        T0 + 3,
+        [
+            Value("memory", "SwapInBytesPerSecond", "Swap", 3e7),
+            Value("memory", "MemoryUsedPercent", "", 99.0),
+        ],
     )
     writer.write(T0 + 800, [Value("memory", "SwapInBytesPerSecond", "Swap", 3e9)])  # long after
     writer.close()
@@ -386,7 +498,9 @@ PLANTED_RECORDS = rank_records({"log": 0.99})
 
 
 def test_every_long_lap_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Laps of 60 ms: what was computed in one of them does not stand for two. The CPU time of the thread is given."""
+    """Laps of 60 ms: what was computed in one of them does not stand for two. The CPU time of the
+    thread is given.
+    """
     computed = 0.0
     monkeypatch.setattr("segtrain.observe.clock.time.thread_time", lambda: computed)
     at = 0.0
@@ -437,9 +551,15 @@ def test_the_closing_line_never_fails_a_run(tmp_path: Path) -> None:
 def test_rarer_scores_save_fewer_checkpoints() -> None:
     records = rank_records({"eval": 1.0, "checkpoint": 0.5})
     reasons = {"best": 3, "periodic": 1, "end": 5}
-    events = [{"event": "checkpoint", "reason": reason} for reason, n in reasons.items() for _ in range(n)]
+    events = [
+        {"event": "checkpoint", "reason": reason} for reason, n in reasons.items() for _ in range(n)
+    ]
     gains = [
-        next(v.gain for v in diagnosis_of(records, events=tuple(said)).verdicts if v.cause == "evaluation")
+        next(
+            v.gain
+            for v in diagnosis_of(records, events=tuple(said)).verdicts
+            if v.cause == "evaluation"
+        )
         for said in (events, ())
     ]
     # Of four windows the first and the last do not count.

@@ -1,4 +1,6 @@
-"""Tests that the diagnosis of a run that waits for a bucket tells faults, latency, and bandwidth apart."""
+"""Tests that the diagnosis of a run that waits for a bucket tells faults, latency, and bandwidth
+apart.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,37 @@ from segtrain.insight.diagnose.words import page
 READING = {"read": 0.115}
 
 
-def waiting(count: int, each: float, per_byte: float = 0.0, first: float = 0.03, **more: Any) -> Diagnosis:
-    """``count`` requests in each window; every second one is 20 times smaller, or all are of one size."""
+def waiting(
+    count: int, each: float, per_byte: float = 0.0, first: float = 0.03, **more: Any
+) -> Diagnosis:
+    """``count`` requests in each window; every second one is 20 times smaller, or all are of one
+    size.
+    """
     sizes = more.pop("sizes", (0.2, 0.01))
     mb = [sizes[k % len(sizes)] for k in range(count)]
     times = [each + 1e6 * per_byte * size for size in mb]
     bucket = {
-        "requests": count + sum(more.get("retries", {}).values()), "bytes": 1e6 * sum(mb), "seconds": sum(times),
-        "mb2": sum(size * size for size in mb), "mb_s": sum(size * s for size, s in zip(mb, times)),
-        "retries": {}, "retry_s": {},
-        "ahead": {"window": 200, "threads": 128, "most_threads": 128, "held": 5, "most_held": 10**9}, **more,
-    }  # fmt: skip
+        "requests": count + sum(more.get("retries", {}).values()),
+        "bytes": 1e6 * sum(mb),
+        "seconds": sum(times),
+        "mb2": sum(size * size for size in mb),
+        "mb_s": sum(size * s for size, s in zip(mb, times)),
+        "retries": {},
+        "retry_s": {},
+        "ahead": {
+            "window": 200,
+            "threads": 128,
+            "most_threads": 128,
+            "held": 5,
+            "most_held": 10**9,
+        },
+        **more,
+    }
     bucket["ahead"]["first_s"] = first
     records = starved(stages=READING, sample_cpu=0.006)
-    return diagnosis_of(replace(records, windows=tuple({**window, "bucket": bucket} for window in records.windows)))
+    return diagnosis_of(
+        replace(records, windows=tuple({**window, "bucket": bucket} for window in records.windows))
+    )
 
 
 def test_latency_of_single_files_asks_for_shards() -> None:
@@ -66,7 +85,8 @@ def test_faults_are_a_cause_where_they_take_the_time() -> None:
     first = found.verdicts[0]
     assert (first.cause, first.confidence) == ("storage-faults", "high")
     assert (
-        "50.3% of 483 requests (the bucket asks for fewer requests: 240, the answer was cut off: 3)" in first.evidence
+        "50.3% of 483 requests (the bucket asks for fewer requests: 240, the answer was cut off: 3)"
+        in first.evidence
     )
     assert "segtrain data pack" in first.fix.text
     assert 1 < first.gain < 5

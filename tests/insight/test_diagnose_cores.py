@@ -1,4 +1,6 @@
-"""Tests of the diagnosis of busy cores, compiling steps, and runs that are too short, from records."""
+"""Tests of the diagnosis of busy cores, compiling steps, and runs that are too short, from
+records.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +24,34 @@ def host(busy: float, cores: int = 2) -> HostLoad:
 
 
 def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
-    """Of each second its loop could have run for 0.6 s more, and had no core; nothing else holds it up."""
+    """Of each second its loop could have run for 0.6 s more, and had no core; nothing else holds it
+    up.
+    """
     records = rank_records(cpu_wait=0.6, cores=2, cpu=0.2)
     found = diagnosis_of(records, hosts=(host(2.0),))
     (verdict,) = found.verdicts
     assert verdict.cause == "other-programs"
     assert "nothing holds it up" not in headline(found)
-    assert verdict.gain == pytest.approx(WHOLE / (WHOLE - 0.594), rel=1e-3)  # a hundredth of it in a log line
+    # a hundredth of it in a log line
+    assert verdict.gain == pytest.approx(WHOLE / (WHOLE - 0.594), rel=1e-3)
     assert verdict.fix.settings == {}
     assert "stop the other programs" in verdict.fix.text
     assert "the rank waited 59.4 ms per step (of 100 ms) for a free CPU core" in verdict.evidence
-    assert diagnosis_of(records, hosts=(host(0.5),)).bound != "other-programs"  # nobody else is there
+    # nobody else is there
+    assert diagnosis_of(records, hosts=(host(0.5),)).bound != "other-programs"
     assert (
-        diagnosis_of(rank_records(cpu_wait=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound == "healthy"
+        diagnosis_of(rank_records(cpu_wait=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound
+        == "healthy"
     )  # it has what it wants
 
 
 def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
-    """Others have the cores, which costs most; log lines take a quarter of the time, and have a setting."""
-    found = diagnosis_of(rank_records({"log": 0.3}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    """Others have the cores, which costs most; log lines take a quarter of the time, and have a
+    setting.
+    """
+    found = diagnosis_of(
+        rank_records({"log": 0.3}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),)
+    )
     assert [verdict.cause for verdict in found.verdicts] == ["other-programs", "logging"]
     assert found.proposed is found.verdicts[1]
     (tmp_path / "config.yaml").write_text("log: {every: 10}\n")
@@ -52,23 +63,43 @@ def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
 
 
 def test_a_pause_that_other_programs_stretch_is_not_laid_to_the_run() -> None:
-    """Log lines that take 7 % of the time are too long for a run that has its cores, not where others have them."""
-    stretched = diagnosis_of(rank_records({"log": 0.08}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    """Log lines that take 7 % of the time are too long for a run that has its cores, not where
+    others have them.
+    """
+    stretched = diagnosis_of(
+        rank_records({"log": 0.08}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),)
+    )
     assert [verdict.cause for verdict in stretched.verdicts] == ["other-programs"]
-    assert diagnosis_of(rank_records({"log": 0.08}, cores=2, cpu=0.2), hosts=(host(0.5),)).bound == "logging"
+    assert (
+        diagnosis_of(rank_records({"log": 0.08}, cores=2, cpu=0.2), hosts=(host(0.5),)).bound
+        == "logging"
+    )
 
 
 def test_a_batch_is_not_small_because_the_update_has_no_core() -> None:
-    """Half of the time is the update; the loop lacked a core for nearly as long, or for hardly any of it."""
+    """Half of the time is the update; the loop lacked a core for nearly as long, or for hardly any
+    of it.
+    """
     for cpu_wait, expected in ((0.8, ["other-programs"]), (0.2, ["small-batch", "other-programs"])):
         records = rank_records({"update": 0.9}, images=1, cpu_wait=cpu_wait, cores=2, cpu=0.2)
-        assert [verdict.cause for verdict in diagnosis_of(records, hosts=(host(2.0),)).verdicts] == expected, cpu_wait
+        assert [
+            verdict.cause for verdict in diagnosis_of(records, hosts=(host(2.0),)).verdicts
+        ] == expected, cpu_wait
 
 
 def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
-    """Rank 0 had no core in the first half of a window, rank 1 in the second, and each waited for the other."""
+    """Rank 0 had no core in the first half of a window, rank 1 in the second, and each waited for
+    the other.
+    """
     ranks = [
-        rank_records({"forward": 0.9, "gradient_sync": 0.5}, rank=rank, world=2, cpu_wait=0.5, cores=2, cpu=0.3)
+        rank_records(
+            {"forward": 0.9, "gradient_sync": 0.5},
+            rank=rank,
+            world=2,
+            cpu_wait=0.5,
+            cores=2,
+            cpu=0.3,
+        )
         for rank in (0, 1)
     ]
     first = diagnosis_of(*ranks, hosts=(host(2.0),)).verdicts[0]
@@ -77,8 +108,18 @@ def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
 
 
 def test_workers_whose_cores_others_have() -> None:
-    """8 samples per step by 2 workers, 62 ms each, of which 40 are a wait for a core: more workers would not help."""
-    slow = starved(1.5, stages={"decode": 0.06}, sample_cpu=0.022, sample_cpu_wait=0.04, cpu_wait=0.0, cores=2, cpu=0.3)
+    """8 samples per step by 2 workers, 62 ms each, of which 40 are a wait for a core: more workers
+    would not help.
+    """
+    slow = starved(
+        1.5,
+        stages={"decode": 0.06},
+        sample_cpu=0.022,
+        sample_cpu_wait=0.04,
+        cpu_wait=0.0,
+        cores=2,
+        cpu=0.3,
+    )
     found = diagnosis_of(slow, hosts=(host(2.0),))
     others = next(v for v in found.verdicts if v.cause == "other-programs")
     assert "a worker waited 40 ms per sample (of 62 ms)" in others.evidence
@@ -89,13 +130,17 @@ def test_workers_whose_cores_others_have() -> None:
 
 
 def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
-    """Two ranks and two workers on two cores that nobody else wants: half of the loop's time goes by without a core."""
+    """Two ranks and two workers on two cores that nobody else wants: half of the loop's time goes
+    by without a core.
+    """
     ranks = two({}, {}, cores=2, cpu_wait=0.5, cpu=0.7, stages={"decode": 0.006})
     found = diagnosis_of(*ranks, hosts=(host(2.0),), config={"log": {"every": 10}})
     assert found.bound == "too-few-cores"
     assert found.verdicts[0].gain > 1
     assert "nothing holds it up" not in line(found)
-    on_gpu = diagnosis_of(rank_records(cpu_wait=0.5, device="cuda:0"), hosts=(replace(host(2.0), gpu=0.95),))
+    on_gpu = diagnosis_of(
+        rank_records(cpu_wait=0.5, device="cuda:0"), hosts=(replace(host(2.0), gpu=0.95),)
+    )
     assert on_gpu.bound == "healthy"  # what its loop waits for is behind the device's work
 
 
@@ -107,7 +152,11 @@ def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
             {"cpu": 0.45, "cpu_wait": 0.5},
             "80 images/s, as fast as this core allows; cheaper samples would make it up to 2.1x faster (segtrain",
         ),
-        (1, {"cpu": 0.9, "stages": {"decode": 0.0}}, "80 images/s, as fast as this core allows (segtrain"),
+        (
+            1,
+            {"cpu": 0.9, "stages": {"decode": 0.0}},
+            "80 images/s, as fast as this core allows (segtrain",
+        ),
         (2, {"cpu": 1.4, "workers": 2}, "80 images/s, as fast as these 2 cores allow (segtrain"),
         (
             2,
@@ -119,7 +168,9 @@ def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
 def test_a_run_that_keeps_its_cores_busy_ends_with_its_speed(
     tmp_path: Path, cores: int, work: dict[str, Any], words: str
 ) -> None:
-    """More cores are no cure that one can type: the last line of a healthy run must not read like a fault."""
+    """More cores are no cure that one can type: the last line of a healthy run must not read like a
+    fault.
+    """
     write_run(tmp_path, rank_records(cores=cores, **{"workers": 1, "cpu_wait": 0.15, **work}))
     line = str(closing_line(tmp_path))
     assert line.startswith(f"speed     {words}")
@@ -138,9 +189,14 @@ def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
     assert "train longer" in verdict.fix.choices[1].advice
     assert verdict.gain == 1.0
     # The same first minutes of a run that goes on for long are no cause at all.
-    assert diagnosis_of(compiled(120.0), events=({**start, "total_steps": 20_000},), **COMPILE).bound == "healthy"
+    assert (
+        diagnosis_of(compiled(120.0), events=({**start, "total_steps": 20_000},), **COMPILE).bound
+        == "healthy"
+    )
     # It has paid back the better part: what is left is a question of how long.
-    half = diagnosis_of(compiled(1.0, windows=6), events=({**start, "total_steps": 51}, end), **COMPILE)
+    half = diagnosis_of(
+        compiled(1.0, windows=6), events=({**start, "total_steps": 51}, end), **COMPILE
+    )
     assert half.bound == "compiling"
     assert half.verdicts[0].fix.settings == {}
     assert half.verdicts[0].fix.choices[1].settings == {"train.compile": False}
@@ -151,10 +207,17 @@ def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
 def test_what_compiles_later_counts_too() -> None:
     """Another size of crops: a window whose slowest step took 30 s."""
     usual = compiled(30.0, windows=6)
-    again = {**usual.windows[3], "phases": {**CALM, "forward": 30.4}, "slowest_ms": 30_000.0, "seconds": 31.0}
+    again = {
+        **usual.windows[3],
+        "phases": {**CALM, "forward": 30.4},
+        "slowest_ms": 30_000.0,
+        "seconds": 31.0,
+    }
     windows = (*usual.windows[:3], again, *usual.windows[4:])
     verdict = next(
-        v for v in diagnosis_of(replace(usual, windows=windows), **COMPILE).verdicts if v.cause == "compiling"
+        v
+        for v in diagnosis_of(replace(usual, windows=windows), **COMPILE).verdicts
+        if v.cause == "compiling"
     )
     assert "torch.compile took 60 s" in verdict.evidence
 
@@ -163,7 +226,11 @@ def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
     """Ten steps, of which four are left after the start; a log line takes a third of their time."""
     records = rank_records({"log": 0.5}, windows=2)
     few = replace(
-        records, windows=(records.windows[0], {**records.windows[1], "last": records.windows[1]["first"] + 3})
+        records,
+        windows=(
+            records.windows[0],
+            {**records.windows[1], "last": records.windows[1]["first"] + 3},
+        ),
     )
     found = diagnosis_of(few)
     assert (found.bound, found.verdicts) == ("unknown", ())
@@ -181,26 +248,38 @@ def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core() -> None:
-    """A second of each window passes between the phases: in computing, without a core, or blocked."""
+    """A second of each window passes between the phases: in computing, without a core, or
+    blocked.
+    """
     for cpu, cpu_wait, cause in (
         (0.9, 0.05, "main-thread"),
         (0.45, 0.0, "sync-point"),  # a file that is synced: half of it is copying its bytes
         (0.3, 0.65, "main-thread"),  # as much work, and other programs
         (0.02, 0.1, "sync-point"),
     ):
-        found = diagnosis_of(rank_records({"other": 1.0}, other_cpu=cpu, other_cpu_wait=cpu_wait, cpu_wait=cpu_wait))
+        found = diagnosis_of(
+            rank_records({"other": 1.0}, other_cpu=cpu, other_cpu_wait=cpu_wait, cpu_wait=cpu_wait)
+        )
         assert found.proposed is not None
         assert found.proposed.cause == cause, (cpu, cpu_wait)
     # As long as all that only because it has no core there, as in all the other phases.
     crowded = diagnosis_of(
-        rank_records({"other": 0.3}, other_cpu=0.01, other_cpu_wait=0.28, cpu_wait=0.9, cores=2), hosts=(host(2.0),)
+        rank_records({"other": 0.3}, other_cpu=0.01, other_cpu_wait=0.28, cpu_wait=0.9, cores=2),
+        hosts=(host(2.0),),
     )
     assert [verdict.cause for verdict in crowded.verdicts] == ["other-programs"]
 
 
 def test_threads_that_workers_start_are_known_by_their_cpu_time() -> None:
-    """A sample keeps its worker's own thread for 20 of its 125 ms, and all threads of the process for 90."""
-    slow: dict[str, Any] = {"stages": {"augment": 0.12}, "sample_cpu": 0.02, "kind": "process", "cores": 2}
+    """A sample keeps its worker's own thread for 20 of its 125 ms, and all threads of the process
+    for 90.
+    """
+    slow: dict[str, Any] = {
+        "stages": {"augment": 0.12},
+        "sample_cpu": 0.02,
+        "kind": "process",
+        "cores": 2,
+    }
     found = diagnosis_of(starved(**slow, process_cpu=0.09))
     assert found.bound == "too-many-threads"
     assert "each worker uses 4.5 times the CPU time" in found.verdicts[0].evidence
@@ -215,6 +294,9 @@ def test_the_rule_for_a_start_looks_at_the_first_window_of_each_process() -> Non
     """A run that was resumed has compiled twice."""
     once = compiled(50.0, windows=3)
     later = {**once.begins[0], "ts": T0 + 100}
-    again = [{**w, "ts": w["ts"] + 100, "first": w["first"] + 30, "last": w["last"] + 30} for w in once.windows]
+    again = [
+        {**w, "ts": w["ts"] + 100, "first": w["first"] + 30, "last": w["last"] + 30}
+        for w in once.windows
+    ]
     both = replace(once, begins=(once.begins[0], later), windows=(*once.windows, *again))
     assert "torch.compile took 100 s" in diagnosis_of(both, **COMPILE).verdicts[0].evidence

@@ -20,7 +20,8 @@ from segtrain.insight.diagnose.windows import straggler_wait
 from segtrain.observe.spans import Records, file_of, read_recent
 
 OWN, IMAGES = 0.1, 4  # seconds of a step beside waiting; images of a rank's step
-STAGES = {"read": 0.0, "decode": 0.02, "augment": 0.25, "assemble": 0.002}  # of a sample: 4 of them take 1.088 s
+# of a sample: 4 of them take 1.088 s
+STAGES = {"read": 0.0, "decode": 0.02, "augment": 0.25, "assemble": 0.002}
 T0 = 1_795_000_000.0
 Step = tuple[float, ...]  # what each rank waits for its samples, in one step
 
@@ -40,14 +41,31 @@ def windows_of(
         samples = len(block) * IMAGES
         found.append(
             {
-                "ts": T0 + first, "seconds": wait + sync + OWN * len(block), "first": first + 1, "last": first + len(block), "rank": rank,
-                "images": samples, "phases": {"wait": wait, "sync": sync, "forward": OWN * len(block)}, "slowest_ms": 1.0,
-                "cpu_s": cpu * len(block), "threads": 1, "other_cpu_s": 0.0, "cpu_wait_s": cpu_wait * len(block), "other_cpu_wait_s": 0.0,
-                "workers": {"count": 1, "kind": "process", "samples": samples, "bytes": samples * 1000, "cpu_wait_s": 0.0,
-                            "seconds": {stage: samples * s for stage, s in STAGES.items()},
-                            "cpu_s": samples * sum(STAGES.values()), "process_cpu_s": samples * sum(STAGES.values())},
+                "ts": T0 + first,
+                "seconds": wait + sync + OWN * len(block),
+                "first": first + 1,
+                "last": first + len(block),
+                "rank": rank,
+                "images": samples,
+                "phases": {"wait": wait, "sync": sync, "forward": OWN * len(block)},
+                "slowest_ms": 1.0,
+                "cpu_s": cpu * len(block),
+                "threads": 1,
+                "other_cpu_s": 0.0,
+                "cpu_wait_s": cpu_wait * len(block),
+                "other_cpu_wait_s": 0.0,
+                "workers": {
+                    "count": 1,
+                    "kind": "process",
+                    "samples": samples,
+                    "bytes": samples * 1000,
+                    "cpu_wait_s": 0.0,
+                    "seconds": {stage: samples * s for stage, s in STAGES.items()},
+                    "cpu_s": samples * sum(STAGES.values()),
+                    "process_cpu_s": samples * sum(STAGES.values()),
+                },
             }
-        )  # fmt: skip
+        )
     return found
 
 
@@ -77,16 +95,22 @@ STARVING: dict[str, Callable[[int], Step]] = {
 @pytest.mark.parametrize("each", [1, 2, 3, 7])
 @pytest.mark.parametrize("who", STARVING)
 def test_the_gain_does_not_know_which_rank_starves_when(who: str, each: int) -> None:
-    """Of a step of 1.1 s, 1.0 s is a wait for samples that augmentation slows down; without it the device limits."""
+    """Of a step of 1.1 s, 1.0 s is a wait for samples that augmentation slows down; without it the
+    device limits.
+    """
     found = told(run_of([STARVING[who](k) for k in range(60)], each))
     first = found.verdicts[0]
     assert first.cause == "augmentation"
     assert first.gain == pytest.approx(1.1 / 0.1, rel=0.03)
-    assert first.share == pytest.approx(1.0 / 1.1 * STAGES["augment"] / sum(STAGES.values()), rel=0.03)
+    assert first.share == pytest.approx(
+        1.0 / 1.1 * STAGES["augment"] / sum(STAGES.values()), rel=0.03
+    )
 
 
 def test_sums_of_windows_give_the_waits_of_single_steps() -> None:
-    """Against the steps themselves: what all ranks waited for is the greatest wait of each step, added up."""
+    """Against the steps themselves: what all ranks waited for is the greatest wait of each step,
+    added up.
+    """
     rng = random.Random(3)
     for world in (1, 2, 4):
         steps = [tuple(max(0.0, rng.gauss(0.2, 0.3)) for _ in range(world)) for _ in range(40)]
@@ -105,12 +129,19 @@ def test_what_ranks_wait_for_something_else_is_no_wait_for_samples() -> None:
 
 
 def test_a_slow_rank_beside_other_programs_that_have_the_cores() -> None:
-    """Rank 1 is blocked for 1 s of each window of 5.6 s, and has no core for 3.5 s; rank 0 for 4 s."""
+    """Rank 1 is blocked for 1 s of each window of 5.6 s, and has no core for 3.5 s; rank 0 for 4
+    s.
+    """
     quick = rank_records({"forward": 4.0, "sync": 1.0}, cpu_wait=4.0, world=2, cores=2)
     slow = rank_records({"forward": 4.0, "other": 1.0}, rank=1, cpu_wait=3.5, world=2, cores=2)
-    (verdict,) = (verdict for verdict in told((quick, slow)).verdicts if verdict.cause == "slow-rank")
+    (verdict,) = (
+        verdict for verdict in told((quick, slow)).verdicts if verdict.cause == "slow-rank"
+    )
     assert "rank 1" in verdict.evidence
-    assert "(time without a core is not counted); the difference is mostly in 'other'" in verdict.evidence
+    assert (
+        "(time without a core is not counted); the difference is mostly in 'other'"
+        in verdict.evidence
+    )
     assert verdict.fix.text.startswith("check ")
     alike = rank_records(
         {"forward": 5.0}, rank=1, cpu_wait=4.9, world=2, cores=2
@@ -122,11 +153,14 @@ def test_windows_that_end_elsewhere_are_cut_where_all_end() -> None:
     steps = [STARVING["in turn"](k) for k in range(24)]
     windows = [windows_of(steps, 0, 3), windows_of(steps, 1, 4)]
     assert straggler_wait(windows)[0] == pytest.approx(1.0)
-    assert straggler_wait([windows[0][:1], windows[1][:1]])[0] == pytest.approx(1.0, rel=0.35)  # no end in common
+    # no end in common
+    assert straggler_wait([windows[0][:1], windows[1][:1]])[0] == pytest.approx(1.0, rel=0.35)
 
 
 def test_no_core_for_one_rank_is_none_for_all() -> None:
-    """Half of a step's own 0.1 s is a wait for a core that the workers have: without their work the step is 50 ms long."""
+    """Half of a step's own 0.1 s is a wait for a core that the workers have: without their work the
+    step is 50 ms long.
+    """
     ranks = run_of([STARVING["in turn"](k) for k in range(60)], 2, cpu_wait=0.05)
     assert told(ranks).verdicts[0].gain == pytest.approx(
         1.1 / (4 * 0.022), rel=0.03
@@ -146,7 +180,10 @@ def test_the_line_of_a_running_run_knows_all_ranks_of_its_host(tmp_path: Path) -
     mine, other = run_of([(0.0, 1.0)] * 12)
     file = file_of(tmp_path, 1)
     file.parent.mkdir()
-    file.write_text("".join(json.dumps(line) + "\n" for line in (*other.begins, *other.windows)) + '{"rank": 1, "fi')
+    file.write_text(
+        "".join(json.dumps(line) + "\n" for line in (*other.begins, *other.windows))
+        + '{"rank": 1, "fi'
+    )
     said: list[tuple[str, str]] = []
     for run in (None, tmp_path):
         starving = Starving({}, lambda *told: said.append(told), run)
@@ -174,12 +211,20 @@ def test_the_end_of_a_long_file_of_spans_is_read(tmp_path: Path) -> None:
 
 
 def test_cores_of_other_programs_are_shared_by_the_ranks() -> None:
-    """Two ranks use 2.1 of 3 cores, other programs 0.7: of the 0.2 that nobody uses each can have 0.1 more."""
+    """Two ranks use 2.1 of 3 cores, other programs 0.7: of the 0.2 that nobody uses each can have
+    0.1 more.
+    """
     host = HostLoad("algo-1", 3, busy=2.8, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
     steps = [STARVING["together"](k) for k in range(60)]
-    ranks = tuple(Records(of.rank, ({**of.begins[0], "cores": 3},), of.windows) for of in run_of(steps, cpu=0.05))
+    ranks = tuple(
+        Records(of.rank, ({**of.begins[0], "cores": 3},), of.windows)
+        for of in run_of(steps, cpu=0.05)
+    )
     used = (IMAGES * sum(STAGES.values()) + 0.05) / 1.1
     found = told(ranks, hosts=(host,), config={"data": {"workers": 1}})
-    now = stages_of(run_stats(Evidence(ranks, hosts=(host,))), run_stats(Evidence(ranks, hosts=(host,))).ranks[0])
+    now = stages_of(
+        run_stats(Evidence(ranks, hosts=(host,))),
+        run_stats(Evidence(ranks, hosts=(host,))).ranks[0],
+    )
     assert now.cores == pytest.approx(used + 0.1)
     assert found.facts["cores_of_others"] == pytest.approx(2.8 - 2 * used, abs=0.01)

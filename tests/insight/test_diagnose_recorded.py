@@ -1,4 +1,6 @@
-"""Recordings of real runs with a planted cause, which the diagnosis names first; for healthy ones it names none."""
+"""Recordings of real runs with a planted cause, which the diagnosis names first; for healthy ones
+it names none.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,15 @@ def unpacked(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", PLANTS)
 def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
     found = diagnose(unpacked(name, tmp_path))
-    assert [verdict.cause for verdict in found.verdicts][:1] == [PLANTS[name].cause], page(tmp_path, found)
+    assert [verdict.cause for verdict in found.verdicts][:1] == [PLANTS[name].cause], page(
+        tmp_path, found
+    )
 
 
 def test_a_slow_bucket_is_named(tmp_path: Path) -> None:
-    """Each of its requests takes 2 s, whatever its size. Other programs used the cores while it was recorded."""
+    """Each of its requests takes 2 s, whatever its size. Other programs used the cores while it was
+    recorded.
+    """
     found = diagnose(unpacked("a slow bucket", tmp_path))
     first = next(verdict for verdict in found.verdicts if verdict.cause != "other-programs")
     assert (first.cause, first.confidence) == ("storage-latency", "high"), page(tmp_path, found)

@@ -47,7 +47,10 @@ def test_the_decoder_that_is_turned_off_is_a_note_in_json(
     assert main(["doctor", "--json"]) == 0
     lines = [CheckLine(**line) for line in json.loads(capsys.readouterr().out)["lines"]]
     found = next(line for line in lines if line.name == "decoder")
-    assert (found.state, found.cure) == (NOTE, "unset SEGTRAIN_NATIVE" if native.LIBRARY.exists() else found.cure)
+    assert (found.state, found.cure) == (
+        NOTE,
+        "unset SEGTRAIN_NATIVE" if native.LIBRARY.exists() else found.cure,
+    )
 
 
 def test_without_torch_training_is_impossible(
@@ -63,7 +66,9 @@ def test_without_torch_training_is_impossible(
 
 
 def test_on_windows_training_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "sys", SimpleNamespace(platform="win32", version_info=sys.version_info))
+    monkeypatch.setattr(
+        packages, "sys", SimpleNamespace(platform="win32", version_info=sys.version_info)
+    )
     assert [line.name for line in packages.checks() if line.fatal] == ["system"]
 
 
@@ -146,7 +151,9 @@ def test_the_build_is_read_from_the_files(
 
 
 def test_two_opencvs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "version", {"opencv-python": "4.9", "opencv-python-headless": "4.9"}.get)
+    monkeypatch.setattr(
+        packages, "version", {"opencv-python": "4.9", "opencv-python-headless": "4.9"}.get
+    )
     assert states(packages.opencv()) == [NOTE, OK]
     monkeypatch.setattr(packages, "version", {}.get)
     assert [line.fatal for line in packages.opencv()] == [True]

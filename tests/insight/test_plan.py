@@ -1,4 +1,6 @@
-"""The plan of a job: terms from a run's records, offers worked out by hand, limits, and what is left out."""
+"""The plan of a job: terms from a run's records, offers worked out by hand, limits, and what is
+left out.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,22 @@ def test_terms_are_those_of_the_run(tmp_path: Path) -> None:
 def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path: Path) -> None:
     run = a_run(tmp_path, augment=0.001, wait=0.1)
     with (run / "journal.jsonl").open("a", encoding="utf-8") as journal:
-        for kind, step, seconds in (("eval", 100, 9), ("eval", 250, 3), ("eval", 500, 3), ("checkpoint", 500, 2)):
-            journal.write(json.dumps({"event": kind, "ts": 2.0, "step": step, "seconds": seconds}) + "\n")
+        for kind, step, seconds in (
+            ("eval", 100, 9),
+            ("eval", 250, 3),
+            ("eval", 500, 3),
+            ("checkpoint", 500, 2),
+        ):
+            journal.write(
+                json.dumps({"event": kind, "ts": 2.0, "step": step, "seconds": seconds}) + "\n"
+            )
     terms = terms_of(run)
     # A tenth of 5000 steps is done. The 8 ranks share an evaluation.
     assert (terms.scores, terms.saves) == ((30, 8 * 3), (10, 2))
     (offer,) = plan(terms, (2,), [machines()["ml.p4d.24xlarge"]]).offers
-    (plain,) = plan(replace(terms, scores=(0, 0), saves=(0, 0)), (2,), [machines()["ml.p4d.24xlarge"]]).offers
+    (plain,) = plan(
+        replace(terms, scores=(0, 0), saves=(0, 0)), (2,), [machines()["ml.p4d.24xlarge"]]
+    ).offers
     assert offer.rate == plain.rate
     faster = offer.parts["device"] / terms.device
     paused = 30 * 24 / 16 * faster + 10 * 2
@@ -47,7 +58,9 @@ def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path: Path) -
 
 
 def test_gradients_that_a_run_has_measured_are_those_of_a_plan(tmp_path: Path) -> None:
-    """Sent as fp16. Without the event, their size alone is known; without a size, the run is planned on one rank."""
+    """Sent as fp16. Without the event, their size alone is known; without a size, the run is
+    planned on one rank.
+    """
     event = {"event": "gradients", "ts": 2.0, "bytes": [30e6, 40e6], "ready": [0.4, 1.0]}
     run = a_run(tmp_path / "measured", augment=0.001, wait=0.1)
     (run / "config.yaml").write_text("parallel: {compress: fp16}\n")
@@ -55,14 +68,18 @@ def test_gradients_that_a_run_has_measured_are_those_of_a_plan(tmp_path: Path) -
         journal.write(json.dumps(event) + "\n")
     found = terms_of(run)
     assert (found.gradients, found.buckets, found.unsent) == (35e6, ((15e6, 0.4), (20e6, 1.0)), "")
-    none = terms_of(a_run(tmp_path / "none", "ml.g5.xlarge", ranks=1, sent=0, augment=0.001, wait=0.1))
+    none = terms_of(
+        a_run(tmp_path / "none", "ml.g5.xlarge", ranks=1, sent=0, augment=0.001, wait=0.1)
+    )
     offers = plan(none, (1, 2))
     assert {(one.hosts, one.machine.gpus) for one in offers.offers} == {(1, 1)}
     assert none.unsent in offers.left_out["ml.g5.12xlarge"]
 
 
 def test_a_host_without_gpus_has_the_ranks_of_the_run() -> None:
-    """Two ranks on four cores: a step of the same host is that of the run, and twice the cores have four ranks."""
+    """Two ranks on four cores: a step of the same host is that of the run, and twice the cores have
+    four ranks.
+    """
     two = replace(TERMS, machine="ml.c5.xlarge", local=2)
     by = {one.machine.name: one for one in plan(two, (1,)).offers}
     assert by["ml.c5.xlarge"].batch == 2 * two.images
@@ -71,12 +88,16 @@ def test_a_host_without_gpus_has_the_ranks_of_the_run() -> None:
 
 
 def test_one_host_is_bound_by_its_device() -> None:
-    """8 V100 with 8 cores each: the samples need (16 * 0.01 + 0.02) / 8 s, and the device 0.25 s."""
+    """8 V100 with 8 cores each: the samples need (16 * 0.01 + 0.02) / 8 s, and the device 0.25
+    s.
+    """
     terms = replace(TERMS, machine="ml.p3dn.24xlarge")
     (offer,) = [one for one in plan(terms, (1,)).offers if one.machine.name == "ml.p3dn.24xlarge"]
     assert offer.bound == "device"
     last = model.ring(min(25 << 20, 107e6 % (25 << 20)), 8, 130e9, 8e-6)
-    assert offer.rate[1] == pytest.approx(8 * 16 / ((0.25 + last) * model.slowest(8, 0.02)), rel=0.01)
+    assert offer.rate[1] == pytest.approx(
+        8 * 16 / ((0.25 + last) * model.slowest(8, 0.02)), rel=0.01
+    )
     assert offer.seconds[1] == pytest.approx(10e6 / offer.rate[1] + 416, rel=0.02)
     assert offer.dollars[1] == pytest.approx(offer.seconds[1] / 3600 * 35.894, rel=1e-6)
     assert offer.needs == pytest.approx((16 * 0.01 + 0.02) / 0.25)
@@ -92,14 +113,21 @@ def test_two_runs_of_a_job_differ_and_workers_may_be_set() -> None:
     assert 16 / 0.25 / 1.08 < low < 0.97 * middle < middle < 0.97 * high < high < 16 / 0.25 / 0.93
     slow = replace(terms, wall=0.1)
     one, three = (
-        next(o for o in plan(replace(slow, workers=n), (1,)).offers if o.machine.name == "ml.g5.xlarge") for n in (1, 3)
+        next(
+            o
+            for o in plan(replace(slow, workers=n), (1,)).offers
+            if o.machine.name == "ml.g5.xlarge"
+        )
+        for n in (1, 3)
     )
     assert one.rate[1] == pytest.approx(1 / 0.1, rel=0.02)
     assert three.rate[1] == pytest.approx(3 / 0.1, rel=0.02)
 
 
 def test_busier_cores_are_slower() -> None:
-    """Samples need (16 * 0.6 + 0.02) s of one of 4 cores, which bounds the step. The run had used half of its cores."""
+    """Samples need (16 * 0.6 + 0.02) s of one of 4 cores, which bounds the step. The run had used
+    half of its cores.
+    """
     own = replace(TERMS, machine="ml.g5.xlarge", cpu=0.6, wall=0.6, workers=4)
     full, half = (
         next(o for o in plan(replace(own, busy=busy), (1,)).offers if o.machine.name == own.machine)
@@ -123,7 +151,8 @@ def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo() -> None:
     """Two ranks of 4 cores each on a type of 8, from one rank on a type of 4."""
     own = replace(TERMS, machine="ml.c5.xlarge", device=1.0, buckets=((70e6, 1.0),), gradients=70e6)
     one, two = (
-        next(o for o in plan(own, (1,)).offers if o.machine.name == name) for name in ("ml.c5.xlarge", "ml.c5.2xlarge")
+        next(o for o in plan(own, (1,)).offers if o.machine.name == name)
+        for name in ("ml.c5.xlarge", "ml.c5.2xlarge")
     )
     assert one.parts["gradients"] == 0
     assert two.parts["gradients"] == pytest.approx(70e6 / 7e8, rel=0.1)
@@ -133,7 +162,9 @@ def test_costly_samples_and_slow_networks_bound_a_step() -> None:
     heavy_samples = plan(replace(TERMS, wall=3.0, cpu=3.0), (1,))
     assert {one.bound for one in heavy_samples.offers} == {"samples"}
     own = replace(TERMS, machine="ml.g5.12xlarge", device=0.02)
-    many = {one.hosts: one for one in plan(own, (1, 8)).offers if one.machine.name == "ml.g5.12xlarge"}
+    many = {
+        one.hosts: one for one in plan(own, (1, 8)).offers if one.machine.name == "ml.g5.12xlarge"
+    }
     assert many[8].bound == "network"
     assert many[8].efficiency < many[1].efficiency
 
@@ -151,9 +182,12 @@ def test_types_are_left_out_with_the_reason() -> None:
 
 def test_a_faster_gpu_is_scaled_by_the_rates_of_its_data_sheet() -> None:
     rates = {one.machine.name: one for one in plan(TERMS, (1,)).offers}
-    assert rates["ml.p4d.24xlarge"].rate[1] / rates["ml.p3dn.24xlarge"].rate[1] == pytest.approx(1.78, rel=0.06)
+    assert rates["ml.p4d.24xlarge"].rate[1] / rates["ml.p3dn.24xlarge"].rate[1] == pytest.approx(
+        1.78, rel=0.06
+    )
     spread = {name: one.rate[2] / one.rate[0] for name, one in rates.items()}
-    assert spread["ml.p4d.24xlarge"] > 1.2 > spread["ml.p3dn.24xlarge"]  # the run itself was on a V100
+    # the run itself was on a V100
+    assert spread["ml.p4d.24xlarge"] > 1.2 > spread["ml.p3dn.24xlarge"]
 
 
 def test_limits_choose_an_offer() -> None:
@@ -179,14 +213,17 @@ def test_the_knee_is_where_doubling_stops_to_pay() -> None:
     own = {one.hosts: one.rate[1] for one in slow.offers if one.machine.name == "ml.g5.12xlarge"}
     assert knee is not None
     assert knee < 16
-    assert Plan(slow.terms, slow.offers[:1], {}).knee("ml.g5.12xlarge") is None  # no other number was planned
+    # no other number was planned
+    assert Plan(slow.terms, slow.offers[:1], {}).knee("ml.g5.12xlarge") is None
     assert own[2 * knee] < 1.6 * own[knee]
     assert all(own[2 * k] >= 1.6 * own[k] for k in (1, 2, 4, 8) if k < knee)
     assert isinstance(slow, Plan)
     assert len(shown(slow)) < len(slow.offers)
 
 
-def test_a_machine_of_no_type_is_known_by_its_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_of_no_type_is_known_by_its_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A GPU of the tables is enough, whatever the host is called; one that they lack needs --on."""
     run = a_run(tmp_path / "run", machine="", ranks=1, gpu="NVIDIA H200")
     assert main(["plan", "--like", str(run), "--hosts", "1", "--json"]) == 0
@@ -194,7 +231,9 @@ def test_a_machine_of_no_type_is_known_by_its_gpu(tmp_path: Path, capsys: pytest
     rates = {offer["machine"]: offer["rate"][1] for offer in said["offers"]}
     assert said["terms"]["machine"] == "a host of 4 cores (1 x H200)"
     typed = plan(terms_of(run, "ml.p5en.48xlarge"), (1,))
-    assert rates == {offer.machine.name: pytest.approx(offer.rate[1], rel=0.2) for offer in typed.offers}
+    assert rates == {
+        offer.machine.name: pytest.approx(offer.rate[1], rel=0.2) for offer in typed.offers
+    }
     with refused("unknown-machine-type", found=""):
         terms_like(a_run(tmp_path / "other", machine="", ranks=1, gpu="Some GPU 9000"))
 
@@ -215,11 +254,17 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
 
 
 def test_waits_for_cores_do_not_hide_the_work_of_a_step(tmp_path: Path) -> None:
-    """Ranks on crowded cores wait for each other and for cores at the same time. The work takes its CPU time."""
+    """Ranks on crowded cores wait for each other and for cores at the same time. The work takes its
+    CPU time.
+    """
     spans = a_run(tmp_path, augment=0.001, wait=0.1) / "spans/rank-00000.jsonl"
     lines = [json.loads(line) for line in spans.read_text().splitlines()]
     for line in lines:
-        line.update({"device": "cpu"} if "begin" in line else {"cpu_s": 5.0, "cpu_wait_s": 5.9, "threads": 1})
+        line.update(
+            {"device": "cpu"}
+            if "begin" in line
+            else {"cpu_s": 5.0, "cpu_wait_s": 5.9, "threads": 1}
+        )
         if "phases" in line:
             line["phases"] = {"forward": 0.1, "gradient_sync": 5.8}
             line["workers"]["cpu_wait_s"] = 0.0
@@ -230,7 +275,9 @@ def test_waits_for_cores_do_not_hide_the_work_of_a_step(tmp_path: Path) -> None:
 
 
 def test_samples_that_stay_in_memory_cost_more_in_the_first_epoch(tmp_path: Path) -> None:
-    """20 steps in an epoch. The samples of windows 1 and 2 take 100 ms, and those of the others 6 ms."""
+    """20 steps in an epoch. The samples of windows 1 and 2 take 100 ms, and those of the others 6
+    ms.
+    """
     run = a_run(tmp_path, augment=0.001, wait=0.1)
     (run / "config.yaml").write_text("data: {cache: ram}\ntrain: {batch_size: 64}\n")
     step = {"event": "step", "ts": 2.0, "step": 40, "epoch": 2.0}
@@ -254,7 +301,9 @@ def test_samples_that_stay_in_memory_cost_more_in_the_first_epoch(tmp_path: Path
     filling = terms.kept / 64 * (64 * terms.first[0] / 11 - warm.step[1])
     assert offer.rate == warm.rate
     assert offer.trained[1] - warm.trained[1] == pytest.approx(filling, rel=0.25)
-    spans.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line.get("last", 0) <= 20))
+    spans.write_text(
+        "".join(f"{json.dumps(line)}\n" for line in lines if line.get("last", 0) <= 20)
+    )
     assert terms_of(run).cold
 
 

@@ -1,4 +1,6 @@
-"""The plan of a config: rooflines and reasons by hand, places to run, strategies, sources of data, and the command."""
+"""The plan of a config: rooflines and reasons by hand, places to run, strategies, sources of data,
+and the command.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ CHEAP = Sample(1e-6, 1e-6, (1.0, 1.0), "made up", measured=False)
 @pytest.fixture(scope="module")
 def job() -> Job:
     config = load_config(
-        None, ["train.batch_size=32", "train.duration=100st", "train.precision=fp16", "data.crop=[512,512]"]
+        None,
+        [
+            "train.batch_size=32",
+            "train.duration=100st",
+            "train.precision=fp16",
+            "data.crop=[512,512]",
+        ],
     )
     return Job(config, Stored(1000, 1e6, 2), DryModel(config, 5, 32), CHEAP)
 
@@ -38,9 +46,11 @@ def job() -> Job:
 def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
     """Two convolutions of an image pair, with their backward passes, and an addition."""
     layers = (
-        Layer(4e9, 1e6, 2e6, False), Layer(0.0, 9e6, 5e6, False),
-        Layer(2e9, 1e6, 1e6, False), Layer(12e9, 1e6, 1e6, True),
-    )  # fmt: skip
+        Layer(4e9, 1e6, 2e6, False),
+        Layer(0.0, 9e6, 5e6, False),
+        Layer(2e9, 1e6, 1e6, False),
+        Layer(12e9, 1e6, 1e6, True),
+    )
     found = Dry(2, layers, (1000, 1000), 0.0, (), 0.0, 0.0, 0.0).work
     assert (found.params, found.layers) == (1000, 2)
     assert found.flops == pytest.approx((4e9 + 2e9 + 12e9) / 3 / 2)
@@ -48,22 +58,36 @@ def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
 
 
 def test_a_step_is_that_of_the_one_roofline(job: Job) -> None:
-    """fp16 on an A100 80 GB, by hand: arithmetic and memory traffic one after the other, and the layers."""
+    """fp16 on an A100 80 GB, by hand: arithmetic and memory traffic one after the other, and the
+    layers.
+    """
     a100, work = gpus()["A100-80GB"], job.work
     rate = device.MEMORY * a100.memory_gbs * 1e9
     image = 3 * work.flops / (device.TENSOR * 312e12) + device.PASSES * 2 * work.activations / rate
-    alone = 32 * device.DENSE * image + device.LAYER * work.layers + device.OPTIMIZER * work.params / rate
+    alone = (
+        32 * device.DENSE * image
+        + device.LAYER * work.layers
+        + device.OPTIMIZER * work.params / rate
+    )
     launched = device.LAUNCH * work.layers
     least, usual, most = job.device(a100, 32)
     assert usual == pytest.approx((alone**4 + launched**4) ** 0.25)
     assert usual / least == pytest.approx(most / usual)
-    slow = replace(job, config=load_config(None, ["train.precision=fp16", "train.channels_last=false"]))
+    slow = replace(
+        job, config=load_config(None, ["train.precision=fp16", "train.channels_last=false"])
+    )
     assert slow.device(a100, 32)[1] > usual
     assert 1.5 < most / least < 2.5
-    fp32, bf16 = (replace(job, config=load_config(None, [f"train.precision={name}"])) for name in ("fp32", "bf16"))
+    fp32, bf16 = (
+        replace(job, config=load_config(None, [f"train.precision={name}"]))
+        for name in ("fp32", "bf16")
+    )
     assert fp32.device(gpus()["V100"], 32)[1] > 1.5 * job.device(gpus()["V100"], 32)[1]
     assert bf16.device(gpus()["V100"], 32)[1] > 1.5 * bf16.device(a100, 32)[1]  # no unit for bf16
-    tf32, auto = (replace(job, config=load_config(None, [f"train.precision={name}"])) for name in ("tf32", "auto"))
+    tf32, auto = (
+        replace(job, config=load_config(None, [f"train.precision={name}"]))
+        for name in ("tf32", "auto")
+    )
     assert fp32.device(a100, 32)[1] > 1.5 * tf32.device(a100, 32)[1]  # fp32 turns TF32 off
     assert auto.device(a100, 32) == bf16.device(a100, 32)
     assert auto.device(gpus()["V100"], 32) == job.device(gpus()["V100"], 32)
@@ -75,14 +99,22 @@ def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
     assert least == usual == most == pytest.approx(0.5)
     least, usual, most = known.device(gpus()["T4"], 32)
     assert usual > 1.0
-    assert (least / usual, most / usual) == pytest.approx((0.762, 1.313), abs=0.001)  # 17 % is a standard deviation
+    # 17 % is a standard deviation
+    assert (least / usual, most / usual) == pytest.approx((0.762, 1.313), abs=0.001)
     assert known.device(gpus()["H100"], 16)[1] < 0.5
     assert job.device(gpus()["H100"], 32)[2] > 1.3 * job.device(gpus()["H100"], 32)[0]
 
 
 def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
-    """2 s for a step of 32 images: 2/3 s for their forward passes. 2 epochs of 1000 images, with an evaluation in each."""
-    words = ["train.batch_size=32", "train.duration=2ep", "data.crop=[512,512]", "train.precision=fp16"]
+    """2 s for a step of 32 images: 2/3 s for their forward passes. 2 epochs of 1000 images, with an
+    evaluation in each.
+    """
+    words = [
+        "train.batch_size=32",
+        "train.duration=2ep",
+        "data.crop=[512,512]",
+        "train.precision=fp16",
+    ]
     config = load_config(None, [*words, "checkpoint.every=21st"])
     known = replace(job, config=config, step=Step("A10G", 32, 2.0), scored=Scored(100, (512, 512)))
     a10g = machines()["ml.g5.xlarge"]
@@ -93,17 +125,21 @@ def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
     one_image = known.device(gpus()["A10G"], 1)[1] / 3
     assert score == pytest.approx(100 * one_image)
     assert offer.trained[1] - plain.trained[1] == pytest.approx(2 * score, rel=0.1)
-    four = replace(known, config=load_config(None, [*words, "eval.batch_size=4"])).scores(gpus()["A10G"], 4)[1]
+    four = replace(known, config=load_config(None, [*words, "eval.batch_size=4"])).scores(
+        gpus()["A10G"], 4
+    )[1]
     assert four == pytest.approx(100 * known.device(gpus()["A10G"], 4)[1] / 3 / 4)
     # Nine windows of a quarter of the image each, mirrored: 4.5 times its pixels.
     tiled = load_config(None, [*words, "eval.tile=[256,256]", "eval.flip=true"])
     windows = replace(known, config=tiled).scores(gpus()["A10G"], 4)[1]
     assert windows == pytest.approx(100 * known.device(gpus()["A10G"], round(4.5))[1] / 3)
     slow = replace(known, sample=Sample(1.0, 1.0, (1.0, 1.0), "made up", measured=False))
-    assert slow.scores(gpus()["A10G"], 4)[1] == pytest.approx(100 / 4)  # the cores that read the images decide
+    # the cores that read the images decide
+    assert slow.scores(gpus()["A10G"], 4)[1] == pytest.approx(100 / 4)
     saves, save = known.saves()
     weights = 4 * sum(p.numel() for p in build_model(config.model, 5).parameters())
-    assert (saves, save) == (3, pytest.approx(3 * weights / 2e9, rel=0.02))  # with the two moments of AdamW
+    # with the two moments of AdamW
+    assert (saves, save) == (3, pytest.approx(3 * weights / 2e9, rel=0.02))
     assert offer.saving == saves * save
 
 
@@ -115,7 +151,13 @@ def test_the_global_batch_is_that_of_the_config(job: Job) -> None:
     assert job.total == 3200
     assert job.micro(1) == 32
     assert job.micro(5) == 7
-    assert set(by) == {("ml.g5.xlarge", 1), ("ml.g5.xlarge", 2), ("ml.g5.xlarge", 8), ("ml.g5.48xlarge", 1), ("ml.g5.48xlarge", 2)}  # fmt: skip
+    assert set(by) == {
+        ("ml.g5.xlarge", 1),
+        ("ml.g5.xlarge", 2),
+        ("ml.g5.xlarge", 8),
+        ("ml.g5.48xlarge", 1),
+        ("ml.g5.48xlarge", 2),
+    }
     assert "64 GPUs" in found.dropped["ml.g5.48xlarge", 8]
     assert found.left_out == {"ml.p3.16xlarge": "retired"}
     assert by["ml.g5.xlarge", 2].seconds[1] < by["ml.g5.xlarge", 1].seconds[1]
@@ -124,7 +166,10 @@ def test_the_global_batch_is_that_of_the_config(job: Job) -> None:
 
 def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job: Job) -> None:
     usual = machines()["ml.g5.xlarge"]
-    tiny, strange = replace(usual, name="tiny", gpu_memory_gb=0), replace(usual, name="strange", gpu="GPU9000")
+    tiny, strange = (
+        replace(usual, name="tiny", gpu_memory_gb=0),
+        replace(usual, name="strange", gpu="GPU9000"),
+    )
     free = replace(usual, name="free", price=None)
     left = plan_config(job, [tiny, strange, free], (1,)).left_out
     assert "needs" in left["tiny"]
@@ -150,7 +195,8 @@ def test_strategies_and_sources_of_an_offer(job: Job) -> None:
     rows = {row.name.split(",")[0].split(" (")[0]: row for row in config_words.sources(job, two)}
     copied = rows["copied first"]
     assert copied.start == pytest.approx((1e9 / config_words.COPY[1], 1e9 / config_words.COPY[0]))
-    assert copied.limit == pytest.approx((2 * 1e9 / 1e6, 2 * 3e9 / 1e6))  # two NVMe disks, a megabyte an image
+    # two NVMe disks, a megabyte an image
+    assert copied.limit == pytest.approx((2 * 1e9 / 1e6, 2 * 3e9 / 1e6))
     single, shards = config_words.sources(job, two)[-2:]
     assert shards.limit[0] == pytest.approx(2 * single.limit[0])
     assert rows["FSx for Lustre"].limit == pytest.approx((150, 1200))
@@ -160,7 +206,10 @@ def test_strategies_and_sources_of_an_offer(job: Job) -> None:
 def test_places() -> None:
     assert machines_of("aws") == list(machines().values())
     assert {one.gpu for one in machines_of("gcp")} >= {"L4", "T4", "V100", "A100-40GB", "H100"}
-    assert [one.name for one in machines_of("ml.g5.xlarge, g2-standard-8")] == ["ml.g5.xlarge", "g2-standard-8"]
+    assert [one.name for one in machines_of("ml.g5.xlarge, g2-standard-8")] == [
+        "ml.g5.xlarge",
+        "g2-standard-8",
+    ]
     with refused("unknown-machine-type", found="ml.g5.xlarg"):
         machines_of("ml.g5.xlarg")
 
@@ -202,7 +251,20 @@ def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["train.batch_size=64", "data.scenes=40", "train.duration=10ep"]
-    assert main(["plan", *settings, "--where", "ml.g5.xlarge,ml.g4dn.xlarge", "--hosts", "1,2", "--json"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                *settings,
+                "--where",
+                "ml.g5.xlarge,ml.g4dn.xlarge",
+                "--hosts",
+                "1,2",
+                "--json",
+            ]
+        )
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert {offer["machine"] for offer in said["offers"]} == {"ml.g5.xlarge", "ml.g4dn.xlarge"}
     assert said["total"] == 448  # 10 epochs of 40 images, rounded up to whole steps
@@ -215,7 +277,12 @@ def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_synchronized_batch_norms_cost_time_on_several_ranks(job: Job) -> None:
-    words = ["train.batch_size=32", "train.duration=100st", "train.precision=fp16", "data.crop=[512,512]"]
+    words = [
+        "train.batch_size=32",
+        "train.duration=100st",
+        "train.precision=fp16",
+        "data.crop=[512,512]",
+    ]
     synced = replace(job, config=load_config(None, [*words, "parallel.sync_bn=true"]))
     types = [machines()["ml.g5.xlarge"], machines()["ml.p4d.24xlarge"]]
     plain, waits = (
@@ -223,14 +290,26 @@ def test_synchronized_batch_norms_cost_time_on_several_ranks(job: Job) -> None:
         for each in (job, synced)
     )
     assert plain[1, 1].rate == waits[1, 1].rate
-    norms = sum(isinstance(part, torch.nn.BatchNorm2d) for part in build_model(job.config.model, 5).modules())
+    norms = sum(
+        isinstance(part, torch.nn.BatchNorm2d)
+        for part in build_model(job.config.model, 5).modules()
+    )
     one_host = 2 * norms * (2 * model.log(8, 2) * 8e-6 + 2 * 4096 / 130e9)
-    assert waits[8, 1].parts["gradients"] - plain[8, 1].parts["gradients"] == pytest.approx(one_host, rel=0.2)
+    assert waits[8, 1].parts["gradients"] - plain[8, 1].parts["gradients"] == pytest.approx(
+        one_host, rel=0.2
+    )
     assert waits[8, 2].rate[1] < plain[8, 2].rate[1]
 
 
-def test_a_data_set_that_is_not_here_can_be_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["data.layout=cityscapes", f"data.root={tmp_path / 'none'}", "data.crop=[128,256]", "train.duration=2ep"]
+def test_a_data_set_that_is_not_here_can_be_described(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [
+        "data.layout=cityscapes",
+        f"data.root={tmp_path / 'none'}",
+        "data.crop=[128,256]",
+        "train.duration=2ep",
+    ]
     where = ["--where", "ml.p3.16xlarge", "--hosts", "1"]
     assert main(["plan", *settings, *where]) == 2
     assert "--images" in capsys.readouterr().err
@@ -240,7 +319,9 @@ def test_a_data_set_that_is_not_here_can_be_described(tmp_path: Path, capsys: py
     assert "2ep of 2,975" in text
     assert "ml.p3.16xlarge (8 x V100)" in text
     assert "ml.p3.16xlarge is retired" in text
-    found = segtrain.plan(load_config(None, settings), where="ml.g5.xlarge", hosts=(1,), described=(100, (512, 512)))
+    found = segtrain.plan(
+        load_config(None, settings), where="ml.g5.xlarge", hosts=(1,), described=(100, (512, 512))
+    )
     assert found.job.total == 208  # 2 epochs of 100 images in steps of 16
     for wrong in (described[:2], described[2:], [*described[:2], "--image-size", "1024"]):
         assert main(["plan", *settings, *where, *wrong]) == 2

@@ -1,4 +1,6 @@
-"""The pass without data: what it says of memory, FLOPs, and gradients is what torch keeps and makes in real passes."""
+"""The pass without data: what it says of memory, FLOPs, and gradients is what torch keeps and makes
+in real passes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ MODELS = [
 
 
 def settings(arch: str, encoder: str, *more: str) -> Config:
-    return load_config(None, [f"model.arch={arch}", f"model.encoder={encoder}", "data.crop=[64,96]", *more])
+    return load_config(
+        None, [f"model.arch={arch}", f"model.encoder={encoder}", "data.crop=[64,96]", *more]
+    )
 
 
 def real_bytes(config: Config) -> tuple[float, Any]:
@@ -35,7 +39,10 @@ def real_bytes(config: Config) -> tuple[float, Any]:
     network = build_model(config.model, CLASSES)
     known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
     half = config.train.precision == "bf16"
-    with kept_bytes(known) as kept, torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext():
+    with (
+        kept_bytes(known) as kept,
+        torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext(),
+    ):
         heads: Any = network(torch.randn(2, 3, *config.data.crop), low=True)
         return float(sum(kept.values())), (network, heads)
 
@@ -58,7 +65,9 @@ def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch: str, encoder: str)
 
 
 def test_a_run_measures_when_its_gradients_are_ready() -> None:
-    """With a clock that counts its readings: of n gradients, the k-th is ready after k/n of the backward pass."""
+    """With a clock that counts its readings: of n gradients, the k-th is ready after k/n of the
+    backward pass.
+    """
     config = settings("pico", "resnet18")
     network, readings = build_model(config.model, CLASSES), count()
     ready = GradientTimes(network, torch.device("cpu"), lambda: next(readings))
@@ -68,7 +77,9 @@ def test_a_run_measures_when_its_gradients_are_ready() -> None:
     rows = ready.rows()
     assert rows is not None
     assert rows["bytes"] == [size for size, _ in computed]
-    assert rows["ready"] == pytest.approx([k / len(computed) for k in range(1, len(computed) + 1)], abs=1e-4)
+    assert rows["ready"] == pytest.approx(
+        [k / len(computed) for k in range(1, len(computed) + 1)], abs=1e-4
+    )
     ready.remove()
     network(torch.randn(2, 3, *config.data.crop), low=True)[0].sum().backward()
     assert ready.rows() == rows
@@ -86,7 +97,9 @@ def test_half_precision_keeps_what_autocast_keeps() -> None:
 def test_each_gradient_of_a_convolution_costs_as_much_as_its_forward_pass(
     groups: int, transposed: bool, inputs: bool
 ) -> None:
-    """2 * positions of the filter * in * out / groups * 9 for each pass, also with groups and for depthwise layers."""
+    """2 * positions of the filter * in * out / groups * 9 for each pass, also with groups and for
+    depthwise layers.
+    """
     kind = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
     layer = kind(16, 32, 3, groups=groups, device="meta")
     images = torch.empty(2, 16, 10, 12, device="meta", requires_grad=inputs)
@@ -100,7 +113,9 @@ def test_each_gradient_of_a_convolution_costs_as_much_as_its_forward_pass(
 def test_full_size_logits_are_counted(loss: str) -> None:
     """The logits of one image, and at least one more tensor of their size."""
     one = DryModel(settings("pico", "", f"loss.terms=[{loss}]"), CLASSES, 4).step(4)
-    whole = DryModel(settings("pico", "", f"loss.terms=[{loss}]", "loss.full_logits=true"), CLASSES, 4).step(4)
+    whole = DryModel(
+        settings("pico", "", f"loss.terms=[{loss}]", "loss.full_logits=true"), CLASSES, 4
+    ).step(4)
     logits = 4 * CLASSES * 64 * 96
     assert one.loss >= 2 * logits
     assert whole.loss == pytest.approx(4 * one.loss)

@@ -1,4 +1,6 @@
-"""The planner's closed forms, compared with a simulation of events, with limits, and with values worked out by hand."""
+"""The planner's closed forms, compared with a simulation of events, with limits, and with values
+worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from segtrain.insight.plan import model
 @pytest.mark.parametrize("size", [4e3, 5e6, 25e6, 3.1e7])
 @pytest.mark.parametrize("latency", [0.0, 1e-4, 1e-2])
 def test_gloos_ring_is_that_of_its_events(ranks: int, size: float, latency: float) -> None:
-    """A segment is sent when the next but one before it has arrived, its receiver has said that it is ready, and the link
-    has sent the one before it.
+    """A segment is sent when the next but one before it has arrived, its receiver has said that it
+    is ready, and the link has sent the one before it.
     """
     each = max(2, -(-size // (ranks << 20)))
     seconds = min(size / (2 * ranks), 1 << 20) / 1e8
@@ -42,26 +44,39 @@ def test_buckets_are_those_of_torch(cap_mb: int) -> None:
     theirs, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits)
     gradients = [(4.0 * size, place / len(shapes)) for place, size in enumerate(reversed(shapes))]
     assert model.buckets_of(gradients, cap_mb << 20) == tuple(
-        (sum(gradients[place][0] for place in bucket), pytest.approx(gradients[bucket[-1]][1], abs=1 / len(shapes)))
+        (
+            sum(gradients[place][0] for place in bucket),
+            pytest.approx(gradients[bucket[-1]][1], abs=1 / len(shapes)),
+        )
         for bucket in theirs
     )
 
 
 def test_gloo_sends_two_buckets_at_a_time() -> None:
-    """Where the latency is long, two buckets take as long as one; where the bandwidth is low, twice as long."""
+    """Where the latency is long, two buckets take as long as one; where the bandwidth is low, twice
+    as long.
+    """
     for latency, factor in ((1.0, 1), (0.0, 2)):
         alone = model.gloo_ring(1e6, 2, 1e8, latency)
-        assert model.exposed_gloo(0, [1e6] * 2, [0.0] * 2, 2, 1e8, latency) == pytest.approx(factor * alone)
-        assert model.exposed_gloo(0, [1e6] * 4, [0.0] * 4, 2, 1e8, latency) == pytest.approx(2 * factor * alone)
-    # The second bucket is ready when the first has been sent, and the backward pass hides the first.
+        assert model.exposed_gloo(0, [1e6] * 2, [0.0] * 2, 2, 1e8, latency) == pytest.approx(
+            factor * alone
+        )
+        assert model.exposed_gloo(0, [1e6] * 4, [0.0] * 4, 2, 1e8, latency) == pytest.approx(
+            2 * factor * alone
+        )
+    # The second bucket is ready when the first has been sent, and the backward pass hides the
+    # first.
     assert model.exposed_gloo(1.0, [1e6, 1e6], [0.5, 1.0], 2, 1e8, 0.0) == pytest.approx(0.01)
     assert model.exposed_gloo(1.0, [1e6], [1.0], 1, 1e8, 0.0) == 0
 
 
 @pytest.mark.parametrize(
-    ("backward", "bucket", "left"), [(1.0, 0.0, 0.0), (1.0, 0.05, 0.05), (0.0, 0.3, 1.2), (1.0, 0.5, 1.25)]
+    ("backward", "bucket", "left"),
+    [(1.0, 0.0, 0.0), (1.0, 0.05, 0.05), (0.0, 0.3, 1.2), (1.0, 0.5, 1.25)],
 )
-def test_the_backward_pass_hides_all_but_the_last_bucket(backward: float, bucket: float, left: float) -> None:
+def test_the_backward_pass_hides_all_but_the_last_bucket(
+    backward: float, bucket: float, left: float
+) -> None:
     """With four buckets of 0.5 s: the first begins at 0.25 s, and the last ends at 2.25 s."""
     assert model.exposed(backward, [bucket] * 4) == pytest.approx(left)
 
@@ -75,7 +90,9 @@ def test_the_slowest_rank_is_that_of_drawn_steps(ranks: int) -> None:
 
 
 def simulated(workers: int, latency: float, most: float, files: int = 60_000) -> float:
-    """Events: a worker waits for the delay, then for its turn at one server; both times are exponential."""
+    """Events: a worker waits for the delay, then for its turn at one server; both times are
+    exponential.
+    """
     rng, now, free = random.Random(3), 0.0, 0.0
     service, delay = 1 / most, max(0.0, latency - 1 / most)
     arrivals = [rng.expovariate(1 / delay) if delay else 0.0 for _ in range(workers)]
@@ -90,7 +107,9 @@ def simulated(workers: int, latency: float, most: float, files: int = 60_000) ->
 @pytest.mark.parametrize("workers", [1, 8])
 @pytest.mark.parametrize(("latency", "most"), [(0.03, 100.0), (0.1, 150.0)])
 def test_reads_are_those_of_a_simulation(workers: int, latency: float, most: float) -> None:
-    assert model.reads(workers, latency, most) == pytest.approx(simulated(workers, latency, most), rel=0.02)
+    assert model.reads(workers, latency, most) == pytest.approx(
+        simulated(workers, latency, most), rel=0.02
+    )
 
 
 def test_a_host_without_neighbors_needs_no_network() -> None:

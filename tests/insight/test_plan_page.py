@@ -1,4 +1,6 @@
-"""The page of a plan: its curves, bars, and tables hold the plan's figures, and it loads nothing."""
+"""The page of a plan: its curves, bars, and tables hold the plan's figures, and it loads
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def charts(html: str) -> dict[str, Any]:
 
 
 def test_parts_of_a_step_add_up_to_the_step() -> None:
-    for terms in (TERMS, replace(TERMS, wall=3.0, cpu=3.0), replace(TERMS, machine="ml.g5.12xlarge", device=0.02)):
+    for terms in (
+        TERMS,
+        replace(TERMS, wall=3.0, cpu=3.0),
+        replace(TERMS, machine="ml.g5.12xlarge", device=0.02),
+    ):
         for offer in plan(terms, (1, 8)).offers:
             assert sum(offer.parts.values()) == pytest.approx(offer.step[1])
             assert min(offer.parts.values()) >= 0

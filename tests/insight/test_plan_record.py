@@ -1,4 +1,6 @@
-"""Plans that are kept in a run folder, and the record of what happened: errors by hand, and runs that are left out."""
+"""Plans that are kept in a run folder, and the record of what happened: errors by hand, and runs
+that are left out.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,37 @@ TYPE = "ml.g5.xlarge"
 
 
 def planned(folder: Path, steps: int = 100, **changed: Any) -> Path:
-    """A finished run of one rank, of 64 images in a step, that took 0.6 s for each. Its plan is from a run like it."""
+    """A finished run of one rank, of 64 images in a step, that took 0.6 s for each. Its plan is
+    from a run like it.
+    """
     run = of_one_rank(folder)
     config = load_config(run / "config.yaml", ["train.batch_size=64"])
     saved.write(saved.content(plan(terms_of(run), (1,)), config.model_dump(mode="json")), run)
     now = time.time()
-    begin = {"event": "run_start", "ts": now + 5, "begun": now + 2, "total_steps": steps, "machine": TYPE, "hosts": 1}
+    begin = {
+        "event": "run_start",
+        "ts": now + 5,
+        "begun": now + 2,
+        "total_steps": steps,
+        "machine": TYPE,
+        "hosts": 1,
+    }
     end = {"event": "run_end", "ts": now + 62, "status": "done", "step": steps}
-    events = changed.get("events") or [{**begin, **changed.get("start", {})}, {**end, **changed.get("end", {})}]
-    (run / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    events = changed.get("events") or [
+        {**begin, **changed.get("start", {})},
+        {**end, **changed.get("end", {})},
+    ]
+    (run / "journal.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in events), encoding="utf-8"
+    )
     config = load_config(
-        None, ["model.arch=pico", "data.crop=[64,96]", "train.batch_size=64", *changed.get("settings", ())]
+        None,
+        [
+            "model.arch=pico",
+            "data.crop=[64,96]",
+            "train.batch_size=64",
+            *changed.get("settings", ()),
+        ],
     )
     (run / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     return run
@@ -40,12 +62,19 @@ def planned(folder: Path, steps: int = 100, **changed: Any) -> Path:
 def test_a_finished_run_is_compared_with_its_plan(tmp_path: Path) -> None:
     a_plan_of_5000_steps = planned(tmp_path / "runs/a", steps=5000)
     (row,) = record.record([str(tmp_path / "runs")]).rows
-    (offer,) = [one for one in saved.read(a_plan_of_5000_steps / saved.FILE)["offers"] if one["machine"] == TYPE]
+    (offer,) = [
+        one
+        for one in saved.read(a_plan_of_5000_steps / saved.FILE)["offers"]
+        if one["machine"] == TYPE
+    ]
     assert (row["run"], row["machine"], row["hosts"]) == (str(a_plan_of_5000_steps), TYPE, 1)
     # 6 s of the device and 0.1 s of waiting, for 10 steps
     assert row["rate"] == {"predicted": offer["rate"], "happened": pytest.approx(64 / 0.61)}
-    assert row["minutes"]["happened"] == pytest.approx(1.0, abs=0.001)  # from the beginning of the process
-    assert row["minutes"]["predicted"][1] == pytest.approx(5000 * 64 / offer["rate"][1] / 60, rel=0.01)
+    # from the beginning of the process
+    assert row["minutes"]["happened"] == pytest.approx(1.0, abs=0.001)
+    assert row["minutes"]["predicted"][1] == pytest.approx(
+        5000 * 64 / offer["rate"][1] / 60, rel=0.01
+    )
 
 
 def test_errors_by_hand() -> None:
@@ -53,10 +82,14 @@ def test_errors_by_hand() -> None:
         return {"run": "x", "minutes": {"predicted": predicted, "happened": happened}}
 
     found = record.errors([row([8, 10, 12], 10), row([8, 10, 12], 12.5), row([8, 10, 12], 8)])
-    assert found == {"minutes": {
-        "runs": 3, "inside": pytest.approx(2 / 3), "absolute": pytest.approx((0 + 0.2 + 0.25) / 3),
-        "signed": pytest.approx((0 - 0.2 + 0.25) / 3),
-    }}  # fmt: skip
+    assert found == {
+        "minutes": {
+            "runs": 3,
+            "inside": pytest.approx(2 / 3),
+            "absolute": pytest.approx((0 + 0.2 + 0.25) / 3),
+            "signed": pytest.approx((0 - 0.2 + 0.25) / 3),
+        }
+    }
 
 
 @pytest.mark.parametrize(
@@ -79,9 +112,16 @@ def test_runs_that_are_left_out(tmp_path: Path, changed: dict[str, Any], why: st
 
 def test_all_processes_of_a_resumed_run_count(tmp_path: Path) -> None:
     now = time.time()
-    begins = [{"event": "run_start", "ts": now + after, "total_steps": 5000, "machine": TYPE} for after in (10, 1000)]
-    events = [begins[0], {"event": "step", "ts": now + 70, "step": 20}, begins[1],
-              {"event": "run_end", "ts": now + 1030, "status": "done", "step": 5000}]  # fmt: skip
+    begins = [
+        {"event": "run_start", "ts": now + after, "total_steps": 5000, "machine": TYPE}
+        for after in (10, 1000)
+    ]
+    events = [
+        begins[0],
+        {"event": "step", "ts": now + 70, "step": 20},
+        begins[1],
+        {"event": "run_end", "ts": now + 1030, "status": "done", "step": 5000},
+    ]
     planned(tmp_path / "a", events=events)
     other = planned(tmp_path / "b", events=[*events[:2], {**begins[1], "hosts": 2}, events[3]])
     found = record.record([str(tmp_path)])

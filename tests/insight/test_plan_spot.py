@@ -22,11 +22,18 @@ HOUR = 3600.0
 
 
 def preempted(
-    work: float, every: float, checkpoint: float, resume: float, rates: Sequence[float], rng: random.Random
+    work: float,
+    every: float,
+    checkpoint: float,
+    resume: float,
+    rates: Sequence[float],
+    rng: random.Random,
 ) -> float:
-    """Seconds of a run of ``work`` seconds on hosts that fail, or are taken away, at ``rates`` per second.
+    """Seconds of a run of ``work`` seconds on hosts that fail, or are taken away, at ``rates`` per
+    second.
 
-    See ``spot.expected_seconds`` for the rest. A host that is lost is replaced by one that is lost at the same rate.
+    See ``spot.expected_seconds`` for the rest. A host that is lost is replaced by one that is lost
+    at the same rate.
     """
     lost = [(rng.expovariate(rate), host) for host, rate in enumerate(rates) if rate]
     heapq.heapify(lost)
@@ -45,8 +52,12 @@ def preempted(
     return now
 
 
-@pytest.mark.parametrize(("hosts", "rate", "every"), [(1, 0.05, 1800.0), (8, 0.05, 600.0), (64, 0.02, 300.0)])
-def test_the_time_with_preemptions_is_that_of_the_simulation(hosts: int, rate: float, every: float) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "rate", "every"), [(1, 0.05, 1800.0), (8, 0.05, 600.0), (64, 0.02, 300.0)]
+)
+def test_the_time_with_preemptions_is_that_of_the_simulation(
+    hosts: int, rate: float, every: float
+) -> None:
     rng, work = random.Random(4), 200 * every
     found = [preempted(work, every, 20.0, 400.0, [rate / HOUR] * hosts, rng) for _ in range(200)]
     expected = spot.expected_seconds(work, every, 20.0, 400.0, hosts * rate / HOUR)
@@ -56,7 +67,9 @@ def test_the_time_with_preemptions_is_that_of_the_simulation(hosts: int, rate: f
 
 @pytest.mark.parametrize(("minutes", "expected"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
 def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> None:
-    """Captions of figures 3 to 5 of Daly's paper: a dump takes 5 minutes, and failures are ``minutes`` apart."""
+    """Captions of figures 3 to 5 of Daly's paper: a dump takes 5 minutes, and failures are
+    ``minutes`` apart.
+    """
     assert spot.checkpoint_interval(5 * 60, 1 / (60 * minutes)) / 60 == pytest.approx(
         expected, abs=0.5 if expected > 10 else 0.05
     )
@@ -64,7 +77,10 @@ def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> N
 
 def test_the_spot_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run(tmp_path / "run", augment=0.001, wait=0.1)
-    saved = [{"event": "checkpoint", "ts": 2.0 + k, "step": k, "file": "f", "seconds": 20.0} for k in (1, 2)]
+    saved = [
+        {"event": "checkpoint", "ts": 2.0 + k, "step": k, "file": "f", "seconds": 20.0}
+        for k in (1, 2)
+    ]
     with (run / "journal.jsonl").open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(event) + "\n" for event in saved)
     market = market_of(0.35, "0.05/h", run)
@@ -74,21 +90,45 @@ def test_the_spot_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     rate = 4 * 0.05 / HOUR
     every = spot.checkpoint_interval(20.0, rate)
     seconds = spot.expected_seconds(offer.seconds[1], every, 20.0, market.resume, rate)
-    assert market.dollars(offer)[1] == pytest.approx(0.35 * 4 * float(offer.machine.price or 0) * seconds / HOUR)
+    assert market.dollars(offer)[1] == pytest.approx(
+        0.35 * 4 * float(offer.machine.price or 0) * seconds / HOUR
+    )
 
-    call = ["plan", "--like", str(run), "--hosts", "1,2", "--spot", "0.35", "--preemptions", "0.05/h"]
+    call = [
+        "plan",
+        "--like",
+        str(run),
+        "--hosts",
+        "1,2",
+        "--spot",
+        "0.35",
+        "--preemptions",
+        "0.05/h",
+    ]
     assert main(call) == 0
     assert "dollars on spot" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("share", "rate"), [(0.35, ""), (0.0, "0.05/h"), (1.5, "0.05/h"), (0.35, "0/h"), (0.35, "5")])
+@pytest.mark.parametrize(
+    ("share", "rate"), [(0.35, ""), (0.0, "0.05/h"), (1.5, "0.05/h"), (0.35, "0/h"), (0.35, "5")]
+)
 def test_half_a_market_is_refused(share: float, rate: str, tmp_path: Path) -> None:
     with refused("bad-spot", found=[share, rate]):
         market_of(share, rate, tmp_path)
 
 
-def test_a_job_that_loses_its_hosts_too_soon_does_not_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    call = ["plan", "data.scenes=40", "train.duration=2000ep", "--where", "ml.g5.xlarge", "--hosts", "1,2"]
+def test_a_job_that_loses_its_hosts_too_soon_does_not_end(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    call = [
+        "plan",
+        "data.scenes=40",
+        "train.duration=2000ep",
+        "--where",
+        "ml.g5.xlarge",
+        "--hosts",
+        "1,2",
+    ]
     file = tmp_path / "plan.html"
     assert main([*call, "--spot", "0.35", "--preemptions", "100000/h", "--page", str(file)]) == 0
     text = capsys.readouterr().out

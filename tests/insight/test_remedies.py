@@ -1,4 +1,6 @@
-"""Ways to feed a starved device: speeds compared with a search over all splits, prices with the table, and their order."""
+"""Ways to feed a starved device: speeds compared with a search over all splits, prices with the
+table, and their order.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,37 @@ from segtrain.machines import machines
 from segtrain.machines.receiving import receive_seconds
 from segtrain.observe.spans import Records
 
-# A GPU that needs 0.6 s for 64 images whose samples take 100 ms of CPU: 4 cores need 1.6 s for them.
-NOW = Stages(device=0.6, stalls=0.01, samples=64, wall=0.1, cpu=0.1, workers=4, computed=0.04, cores=4)
+# A GPU that needs 0.6 s for 64 images whose samples take 100 ms of CPU: 4 cores need 1.6 s for
+# them.
+NOW = Stages(
+    device=0.6, stalls=0.01, samples=64, wall=0.1, cpu=0.1, workers=4, computed=0.04, cores=4
+)
 TYPES = machines()
 
 
 def evidence(records: Records, crop: tuple[int, int] = (224, 224)) -> Evidence:
-    return Evidence((records,), config={"data": {"crop": list(crop), "transforms": "blurs.py:train"}})
+    return Evidence(
+        (records,), config={"data": {"crop": list(crop), "transforms": "blurs.py:train"}}
+    )
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 4, 16, 64, 400])
 @pytest.mark.parametrize("receive", [0.0003, 0.03, 0.09])
 @pytest.mark.parametrize("link", [30.0, float("inf")])
-def test_the_step_with_helpers_is_that_of_the_best_split(helpers: int, receive: float, link: float) -> None:
+def test_the_step_with_helpers_is_that_of_the_best_split(
+    helpers: int, receive: float, link: float
+) -> None:
     def step(made: float) -> float:
         """Seconds of a step in which helpers make ``made`` of the samples."""
         own = NOW.samples - made
         cores = (own * NOW.cpu + made * receive + NOW.computed) / NOW.cores
-        theirs = max(made * NOW.cpu / helpers if helpers else float("inf") * (made > 0), made / link)
-        return max(NOW.device, own * NOW.wall / NOW.workers, cores, theirs if made else 0.0) + NOW.stalls
+        theirs = max(
+            made * NOW.cpu / helpers if helpers else float("inf") * (made > 0), made / link
+        )
+        return (
+            max(NOW.device, own * NOW.wall / NOW.workers, cores, theirs if made else 0.0)
+            + NOW.stalls
+        )
 
     best = min(step(made / 100) for made in range(100 * int(NOW.samples) + 1))
     assert with_helpers(NOW, helpers, receive, link) == pytest.approx(best, rel=0.01)
@@ -48,7 +62,8 @@ def test_ways_are_sorted_by_the_cost_of_the_same_work() -> None:
         next(way for way in ways if part in way["name"])
         for part in ("data.transforms", "data.helpers", "vCPUs instead")
     )
-    # The device needs 0.6 s of the 1.69 s in which 4 cores make 64 samples of 105.5 ms. So 8 cores are too few.
+    # The device needs 0.6 s of the 1.69 s in which 4 cores make 64 samples of 105.5 ms. So 8 cores
+    # are too few.
     assert other["gain"] == pytest.approx(64 * 0.1055 / 4 / 0.6, rel=0.02)
     assert other["name"].startswith("ml.g5.4xlarge:")
     assert other["price"] == TYPES["ml.g5.4xlarge"].price
@@ -63,7 +78,9 @@ def test_ways_are_sorted_by_the_cost_of_the_same_work() -> None:
 
 def test_helpers_do_not_pay_for_cheap_samples() -> None:
     """Receiving a crop of 512x1024 costs 2.9 ms; making it 5 ms."""
-    found = judge(evidence(heavy(augment=0.0, wait=2.0, images=640), crop=(512, 1024))).facts["remedies"]
+    found = judge(evidence(heavy(augment=0.0, wait=2.0, images=640), crop=(512, 1024))).facts[
+        "remedies"
+    ]
     assert not any("data.helpers" in way["name"] for way in found["ways"])
     assert "2.9 ms" in found["note"]
     assert receive_seconds(512, 1024) == pytest.approx(2.9e-3, rel=0.02)

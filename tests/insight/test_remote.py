@@ -1,4 +1,6 @@
-"""Tests that a run in S3 or of a SageMaker job is reported like a local one, from its small files only."""
+"""Tests that a run in S3 or of a SageMaker job is reported like a local one, from its small files
+only.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def trained(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder without a profile of its own, some seconds long."""
     run = tmp_path_factory.mktemp("remote") / "street"
     process = zygote.start(
-        "train", *TINY.split(), f"out={run}", "train.duration=120st", "log.profile_ms=0", "log.pictures=2"
+        "train",
+        *TINY.split(),
+        f"out={run}",
+        "train.duration=120st",
+        "log.profile_ms=0",
+        "log.pictures=2",
     )
     assert process.wait() == 0, process.output
     (run / "checkpoints/step-00099999.pt").write_bytes(BIG)
@@ -46,10 +53,13 @@ def trained(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def time_anew(run: Path, later: float = 0.0) -> None:
-    """All times of its records by a clock that nobody sets: this machine's may have been set while it trained."""
+    """All times of its records by a clock that nobody sets: this machine's may have been set while
+    it trained.
+    """
     spans = run / "spans/rank-00000.jsonl"
     events, windows = (
-        [json.loads(line) for line in file.read_text().splitlines()] for file in (run / "journal.jsonl", spans)
+        [json.loads(line) for line in file.read_text().splitlines()]
+        for file in (run / "journal.jsonl", spans)
     )
     start, passed = events[0]["ts"] + later, 0.0
     for window in windows:  # the first line has no seconds, and the time of the first window
@@ -62,14 +72,18 @@ def time_anew(run: Path, later: float = 0.0) -> None:
 
 
 def write_profile(folder: Path, run: Path, hosts: int = 1) -> None:
-    """Of the time of the run, as the platform writes it, and of an hour before, which is another job's."""
+    """Of the time of the run, as the platform writes it, and of an hour before, which is another
+    job's.
+    """
     events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     for host in range(1, hosts + 1):
         writer = ProfileWriter(folder, f"algo-{host}")
         for start, value in ((events[0]["ts"] - 3600, 1.0), (events[0]["ts"], 75.0)):
             for second in range(int(events[-1]["ts"] - events[0]["ts"]) + 2):
                 values = [Value("cpu", f"cpu{core}", "CPUUtilization", value) for core in range(3)]
-                writer.write(start + second, [*values, Value("memory", "MemoryUsedPercent", "", 12.0)])
+                writer.write(
+                    start + second, [*values, Value("memory", "MemoryUsedPercent", "", 12.0)]
+                )
         writer.close()
 
 
@@ -83,12 +97,16 @@ def here(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def job(here: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def job(
+    here: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A job as the launcher starts it: the run at one prefix, the platform's profile at another.
 
     Both in a folder, to compare.
     """
-    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")
+    boto3 = pytest.importorskip(
+        "boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'"
+    )
     both = tmp_path / "both"
     shutil.copytree(trained, both / "street")
     write_profile(both / "profiler-output", trained)
@@ -100,8 +118,14 @@ def job(here: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         request = training_job(
             JOB,
             OutputDataConfig={"S3OutputPath": "s3://here/segtrain/"},
-            CheckpointConfig={"S3Uri": "s3://here/checkpoints/street/", "LocalPath": "/opt/ml/checkpoints"},
-            ProfilerConfig={"S3OutputPath": "s3://here/segtrain", "ProfilingIntervalInMilliseconds": 500},
+            CheckpointConfig={
+                "S3Uri": "s3://here/checkpoints/street/",
+                "LocalPath": "/opt/ml/checkpoints",
+            },
+            ProfilerConfig={
+                "S3OutputPath": "s3://here/segtrain",
+                "ProfilingIntervalInMilliseconds": 500,
+            },
         )
         boto3.client("sagemaker").create_training_job(**request)
         yield both
@@ -200,9 +224,13 @@ def test_the_runs_below_a_prefix(here: Path, trained: Path, segtrain: Callable[.
         shutil.copytree(trained, here / name)
     table = segtrain("runs", "s3://here/runs", "--json")
     found = [json.loads(line) for line in table.stdout.splitlines()]
-    assert {row["out"] for row in found} == {f"s3://here/runs/{n}" for n in ("run-1", "run-10", "old/run-1")}
+    assert {row["out"] for row in found} == {
+        f"s3://here/runs/{n}" for n in ("run-1", "run-10", "old/run-1")
+    }
     (expected,) = rows(str(trained))
-    assert [{**row, "out": "", "name": ""} for row in found] == 3 * [{**expected, "out": "", "name": ""}]
+    assert [{**row, "out": "", "name": ""} for row in found] == 3 * [
+        {**expected, "out": "", "name": ""}
+    ]
     assert {row["name"] for row in found} == {"run-1", "run-10"}  # of the folder, as on a disk
     assert len(rows("s3://here/runs/run-1", lambda text: None)) == 1  # not those of run-10
     with refused("several-runs", found=3):
@@ -216,7 +244,9 @@ def test_a_profile_of_a_host_whose_clock_is_ahead_of_the_stores(here: Path, trai
     assert nodes(read("s3://here/ahead")) == {"algo-1"}
 
 
-def test_a_run_that_lies_in_the_jobs_archive(here: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_lies_in_the_jobs_archive(
+    here: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job without a prefix for its checkpoints; some of its names point outside the folder."""
     place, path = f"s3://here/segtrain/{JOB}", here / f"segtrain/{JOB}/output/output.tar.gz"
     path.parent.mkdir(parents=True)
@@ -227,8 +257,17 @@ def test_a_run_that_lies_in_the_jobs_archive(here: Path, trained: Path, monkeypa
     write_profile(here / f"segtrain/{JOB}/profiler-output", trained)
     for _ in range(2):
         copy = read(place)
-        names = {path.relative_to(copy / "unpacked").as_posix() for path in (copy / "unpacked").rglob("*.*")}
-        assert {"journal.jsonl", "config.yaml", "best.json", "images-last.csv", "spans/rank-00000.jsonl"} <= names
+        names = {
+            path.relative_to(copy / "unpacked").as_posix()
+            for path in (copy / "unpacked").rglob("*.*")
+        }
+        assert {
+            "journal.jsonl",
+            "config.yaml",
+            "best.json",
+            "images-last.csv",
+            "spans/rank-00000.jsonl",
+        } <= names
         assert not [name for name in names if name.endswith(".pt") or "evil" in name]
         assert nodes(copy) == {"algo-1"}
 
@@ -255,7 +294,9 @@ def test_of_what_is_too_large_a_part_is_fetched_and_said(
         for minute in range(12):
             writer.write(start + 60 * minute, [Value("cpu", "cpu0", "CPUUtilization", minute)])
         writer.close()
-    lines = [json.dumps({"event": "step", "ts": start + k, "step": k}).encode() for k in range(20_000)]
+    lines = [
+        json.dumps({"event": "step", "ts": start + k, "step": k}).encode() for k in range(20_000)
+    ]
     (run / "journal.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     for name, most in {"MOST_LINES": 200_000, "MOST_PROFILE": 900, "MOST_PICTURES": 2500}.items():
         monkeypatch.setattr(remote, name, most)
@@ -271,7 +312,10 @@ def test_of_what_is_too_large_a_part_is_fetched_and_said(
     # Of a profile the same minutes of all hosts, evenly.
     size = sum(path.stat().st_size for path in run.glob("profile/**/*.json"))
     every = -(-size // 900)
-    times = {series.node: [ts // 60 for ts in track.times] for series, track in read_profile(copy).items()}
+    times = {
+        series.node: [ts // 60 for ts in track.times]
+        for series, track in read_profile(copy).items()
+    }
     first_minute = int(start // 60)
     expected = [minute for minute in range(first_minute, first_minute + 12) if minute % every == 0]
     assert times["algo-1"] == times["algo-2"] == expected
@@ -297,7 +341,9 @@ def test_a_place_without_a_run_is_refused(job: Path, here: Path, place: str, cod
         local(place)
 
 
-def test_a_job_that_cannot_be_asked_for_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_asked_for_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with refused("aws-unreachable"):
         local(f"sagemaker:{JOB}")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
@@ -365,13 +411,18 @@ def test_both_ends_of_a_large_file_are_of_one_version(
         return found
 
     monkeypatch.setattr(Handler, "answer", replaced)
-    fetch(WantedFile(Object("bkt", "journal.jsonl", path.stat().st_size, "", 0.0), 1000), tmp_path / "got")
+    fetch(
+        WantedFile(Object("bkt", "journal.jsonl", path.stat().st_size, "", 0.0), 1000),
+        tmp_path / "got",
+    )
     kept = (tmp_path / "got").read_bytes().splitlines()
     assert (kept[0], kept[-1]) == (new[0], new[-1])
     assert set(kept) <= set(new)
 
 
-def test_a_cache_that_cannot_be_written_is_said(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_said(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "best.json").write_text("{}")
     (tmp_path / "in-the-way").write_text("")
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "in-the-way"))

@@ -1,4 +1,6 @@
-"""Tests that the report page shows what the run folder holds, in any state, and works in a browser."""
+"""Tests that the report page shows what the run folder holds, in any state, and works in a
+browser.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ import numpy as np
 import pytest
 from conftest import refused
 from PIL import Image
-from report_pages import BEGIN, Checked, chromium, journal, line, make, start, step, text_of, write_profile
+from report_pages import (
+    BEGIN,
+    Checked,
+    chromium,
+    journal,
+    line,
+    make,
+    start,
+    step,
+    text_of,
+    write_profile,
+)
 
 from segtrain.insight.report import charts, heat, page
 from segtrain.insight.report.diff import compare, diff, sentences
@@ -33,16 +46,34 @@ def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
     words = checked.words
     assert "Finished: step 40 of 40, 57s" in words
     assert "Best mIoU 80.00 % (2 of 3 classes) at step 40." in words
-    assert "A step took 1 s: 40 % backward, 30 % forward, 20 % waiting for data, 10 % everything else." in words
-    assert "This run wrote no spans, so this page cannot say what held it up: log.spans=true" in words
-    assert set(data) == {"clock", "loop", "steptime", "spread", "heat0", "heat1", "loss", "miou", "lr"}
+    assert (
+        "A step took 1 s: 40 % backward, 30 % forward, 20 % waiting for data, 10 % everything else."
+        in words
+    )
+    assert (
+        "This run wrote no spans, so this page cannot say what held it up: log.spans=true" in words
+    )
+    assert set(data) == {
+        "clock",
+        "loop",
+        "steptime",
+        "spread",
+        "heat0",
+        "heat1",
+        "loss",
+        "miou",
+        "lr",
+    }
     assert data["loss"]["series"][0]["x"] == [1, 10, 20, 30, 40]
     assert data["miou"]["series"][0]["y"] == [70.0, 80.0]
     assert (sum(data["spread"]["series"][0]["y"]), data["spread"]["marks"][0]["x"]) == (4, 1000)
-    assert "<car>" in words  # a name is text, never markup: the parser would have taken it for a tag
-    assert re.search(r"road as sky\s+10\s+10.0 %\s+66.7 %", words)  # 10 of the 100 pixels of road, of 15 mistakes
+    # a name is text, never markup: the parser would have taken it for a tag
+    assert "<car>" in words
+    # 10 of the 100 pixels of road, of 15 mistakes
+    assert re.search(r"road as sky\s+10\s+10.0 %\s+66.7 %", words)
     assert "road as road" not in words
-    assert re.search(r"\n10\s+1 s\s+200 ms\s", words)  # a step of the lap that ends at step 10, and its wait
+    # a step of the lap that ends at step 10, and its wait
+    assert re.search(r"\n10\s+1 s\s+200 ms\s", words)
 
 
 def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
@@ -61,14 +92,29 @@ def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
     [
         ("", "No process of this run has written anything yet"),
         (start(), "Ended without a message at step 0 of 40"),
-        (start() + step(BEGIN + 3, 1, 1) + '{"event": "ste', "Ended without a message at step 1 of 40"),
-        (start() + line("run_end", BEGIN + 3, status="failed", step=0, error="it <broke>"), "Failed at step 0 of 40: it <broke>"),
-        (start() + step(BEGIN + 3, 1, 1) + line("signal", BEGIN + 3, signal="SIGTERM", step=1)
-         + line("run_end", BEGIN + 4, status="stopped", step=1), "Stopped by SIGTERM at step 1 of 40"),
-        (start() + line("step", BEGIN + 2, step=1, loss=None, spans={"wait": None}, images_per_s=None)
-         + line("eval", BEGIN + 3, step=1, scores={"miou": None}, confusion=[[1, 2]]), "at step 1 of 40"),
+        (
+            start() + step(BEGIN + 3, 1, 1) + '{"event": "ste',
+            "Ended without a message at step 1 of 40",
+        ),
+        (
+            start() + line("run_end", BEGIN + 3, status="failed", step=0, error="it <broke>"),
+            "Failed at step 0 of 40: it <broke>",
+        ),
+        (
+            start()
+            + step(BEGIN + 3, 1, 1)
+            + line("signal", BEGIN + 3, signal="SIGTERM", step=1)
+            + line("run_end", BEGIN + 4, status="stopped", step=1),
+            "Stopped by SIGTERM at step 1 of 40",
+        ),
+        (
+            start()
+            + line("step", BEGIN + 2, step=1, loss=None, spans={"wait": None}, images_per_s=None)
+            + line("eval", BEGIN + 3, step=1, scores={"miou": None}, confusion=[[1, 2]]),
+            "at step 1 of 40",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> None:
     folder = make(tmp_path / "run", text)
     os.utime(folder / "journal.jsonl", (BEGIN, BEGIN))  # nothing has been written for a long time
@@ -94,7 +140,9 @@ def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> No
     run = make(tmp_path / "run", journal())
     write_profile(run)
     (run / "stacks").mkdir()
-    (run / "stacks/rank-00000.txt").write_text("rank-00000;MainThread;train (segtrain/training/loop.py:35) 50\n")
+    (run / "stacks/rank-00000.txt").write_text(
+        "rank-00000;MainThread;train (segtrain/training/loop.py:35) 50\n"
+    )
     (run / "stacks/rank-00000.json").write_text('{"seconds": [], "samples": {}}')
     (run / "stacks/rank-00001.json").write_text(DEEP)
     for path in (run / "best.json", run / "labels.json", *(run / "profile").rglob("*.json")):
@@ -113,7 +161,9 @@ def test_no_run_is_an_error_with_its_cure(tmp_path: Path) -> None:
     assert not list(folder.glob(".*part"))
 
 
-@pytest.mark.parametrize(("ms", "said"), [(0, "log.profile_ms=500 shows"), (500, "no readings of a system profile")])
+@pytest.mark.parametrize(
+    ("ms", "said"), [(0, "log.profile_ms=500 shows"), (500, "no readings of a system profile")]
+)
 def test_a_run_without_a_profile_says_how_to_get_one(tmp_path: Path, ms: int, said: str) -> None:
     folder = make(tmp_path / "run", log={"profile_ms": ms})
     (folder / "profile").mkdir()
@@ -131,18 +181,28 @@ def test_pieces_tell_training_from_what_stands_between(tmp_path: Path) -> None:
         (part.kind or (part.lap and part.lap.step), time.at(part.begin), time.at(part.end))
         for part in pieces(found, pauses(run.events, found))
     ]
-    # The pictures of the evaluation at 26 are drawn until 31, when the lap of step 30 begins to train.
+    # The pictures of the evaluation at 26 are drawn until 31, when the lap of step 30 begins to
+    # train.
     assert cut == [
-        ("start", 0, 2), (1, 2, 7), (10, 7, 16), (20, 16, 26), ("eval", 26, 31), (30, 31, 41), (40, 41, 51),
-        ("eval", 51, 56), ("checkpoint", 56, 57),
-    ]  # fmt: skip
+        ("start", 0, 2),
+        (1, 2, 7),
+        (10, 7, 16),
+        (20, 16, 26),
+        ("eval", 26, 31),
+        (30, 31, 41),
+        (40, 41, 51),
+        ("eval", 51, 56),
+        ("checkpoint", 56, 57),
+    ]
 
 
 def test_the_first_lap_of_a_process_is_no_measure(tmp_path: Path) -> None:
     pace = speed(laps(load(make(tmp_path / "run")).events))
     assert pace is not None
     assert pace.step_s == pytest.approx(1.0)  # not the 5 s of the first one
-    assert pace.shares == pytest.approx({"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1})
+    assert pace.shares == pytest.approx(
+        {"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1}
+    )
     assert pace.cores == pytest.approx(1.5, abs=0.05)
 
 
@@ -159,7 +219,11 @@ def test_the_worst_tenth_of_a_run_is_known(tmp_path: Path) -> None:
 def test_the_axis_leaves_out_the_time_between_two_processes(tmp_path: Path) -> None:
     later = BEGIN + 100_000
     text = start() + step(BEGIN + 10, 10, 10) + step(BEGIN + 15, 15, 5) + start(later)
-    text += line("resume", later + 1, step=10, world_size=2) + step(later + 9, 18, 8) + step(later + 11, 20, 2)
+    text += (
+        line("resume", later + 1, step=10, world_size=2)
+        + step(later + 9, 18, 8)
+        + step(later + 11, 20, 2)
+    )
     run = load(make(tmp_path / "run", text))
     time = axis(run.events)
     assert time.length == pytest.approx(15 + 11)
@@ -208,7 +272,8 @@ def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
         writer = ProfileWriter(folder / "profile", node)
         for tick in range(50):
             values = [
-                Value("gpu", "gpu0", f"GPU{kind}Utilization", value) for kind, value in (("", 40.0), ("Memory", 9.0))
+                Value("gpu", "gpu0", f"GPU{kind}Utilization", value)
+                for kind, value in (("", 40.0), ("Memory", 9.0))
             ]
             writer.write(BEGIN + tick, [*values, Value("cpu", "cpu0", "CPUUtilization", 7.0)])
         writer.close()
@@ -216,7 +281,11 @@ def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
     use, memory, *cores = heat.read_maps(run, axis(run.events))
     assert use.rows == memory.rows == ("1: gpu0", "2: gpu0", "10: gpu0")
     assert (use.means(), memory.means()) == ([40.0] * 3, [9.0] * 3)
-    assert [found.title for found in cores] == ["Cores of algo-1", "Cores of algo-2", "Cores of algo-10"]
+    assert [found.title for found in cores] == [
+        "Cores of algo-1",
+        "Cores of algo-2",
+        "Cores of algo-10",
+    ]
 
 
 def test_each_rank_shows_when_it_waited(tmp_path: Path) -> None:
@@ -230,7 +299,13 @@ def test_each_rank_shows_when_it_waited(tmp_path: Path) -> None:
                 "sync": 0.5 * (rank == 0),
                 "gradient_sync": 0.1,
             }
-            window = {"rank": rank, "ts": BEGIN + second, "seconds": 1.0, "first": second + 1, "last": second + 1}
+            window = {
+                "rank": rank,
+                "ts": BEGIN + second,
+                "seconds": 1.0,
+                "first": second + 1,
+                "last": second + 1,
+            }
             lines.append({**window, "phases": phases})
         text = "\n".join(map(json.dumps, lines)) + '\n{"rank": 0, "pha'
         (folder / f"spans/rank-{rank:05d}.jsonl").write_text(text)
@@ -249,7 +324,10 @@ def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     folder = make(tmp_path / "run", start() + step(BEGIN + 3000, 1, 1))
     writer = ProfileWriter(folder / "profile", "algo-1")
     for tick in range(0, 3000, 10):
-        writer.write(BEGIN + tick, [Value("cpu", f"cpu{core}", "CPUUtilization", 50.0) for core in range(300)])
+        writer.write(
+            BEGIN + tick,
+            [Value("cpu", f"cpu{core}", "CPUUtilization", 50.0) for core in range(300)],
+        )
     writer.close()
     run = load(folder)
     (found,) = heat.read_maps(run, axis(run.events))
@@ -267,7 +345,11 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     assert [(row.what, row.a, row.b) for row in found.environment] == [("torch", "2.9", "2.10")]
     figures = {row.what: row for row in found.figures}
     assert (figures["best mIoU"].change, figures["best mIoU"].better) == ("-5.00 points", -1)
-    assert (figures["time of a step"].b, figures["time of a step"].change, figures["time of a step"].better) == (
+    assert (
+        figures["time of a step"].b,
+        figures["time of a step"].change,
+        figures["time of a step"].better,
+    ) == (
         "2 s",
         "2.00x",
         -1,
@@ -285,8 +367,17 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_real_run_journals_its_confusion(zygote: Any, tmp_path: Path) -> None:
-    tiny = ("data.scenes=9", "data.scene_size=[48,64]", "data.crop=[32,48]", "train.duration=2st", "train.batch_size=4",
-            "parallel.procs=1", "data.workers=0", "log.tensorboard=false", "out=run")  # fmt: skip
+    tiny = (
+        "data.scenes=9",
+        "data.scene_size=[48,64]",
+        "data.crop=[32,48]",
+        "train.duration=2st",
+        "train.batch_size=4",
+        "parallel.procs=1",
+        "data.workers=0",
+        "log.tensorboard=false",
+        "out=run",
+    )
     process = zygote.start("train", *tiny, cwd=tmp_path)
     assert process.wait() == 0, process.output
     assert "segtrain report run" in process.output
@@ -316,7 +407,9 @@ def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_pat
     assert chromium.run("document.querySelectorAll('.u-wrap').length") == 8
     assert chromium.run(label) == ""
     assert chromium.run("document.documentElement.scrollWidth") <= 1280
-    shown = "[...document.querySelectorAll('#loss .u-value')].map(cell => cell.textContent).join('')"
+    shown = (
+        "[...document.querySelectorAll('#loss .u-value')].map(cell => cell.textContent).join('')"
+    )
     assert chromium.run(shown) == ""
     light = chromium.screenshot(tmp_path / "light.png")
 
@@ -329,7 +422,8 @@ def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_pat
     chromium.click("#loss .u-over", clicks=2)
     assert chromium.run(label) == ""
 
-    chromium.drag("#loss .u-over", 0.5, 1.0)  # over steps: 20 to 40, which is from second 26 to the end
+    # over steps: 20 to 40, which is from second 26 to the end
+    chromium.drag("#loss .u-over", 0.5, 1.0)
     begin = int(chromium.run(label).split("s")[0])
     assert begin == pytest.approx(26, abs=2)
     chromium.run("document.querySelector('#loss .plot').focus()")

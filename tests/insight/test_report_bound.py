@@ -21,30 +21,59 @@ __all__ = ["chromium"]  # the fixture
 FED = {"forward": 0.5, "backward": 0.4, "update": 0.1}  # seconds of a window
 STARVED = {"wait": 0.7, "forward": 0.2, "backward": 0.1}
 LATE = {"wait": 0.5, "forward": 0.2, "backward": 0.1, "checkpoint": 0.2}
-WORK = {"count": 4, "kind": "thread", "samples": 16, "cpu_s": 0.6, "bytes": 16 * 50_000,
-        "seconds": {"read": 3.0, "decode": 0.4, "augment": 0.1, "assemble": 0.0},
-        "reads": {"count": 32, "bytes2": 16 * 60_000**2, "bytes_s": 3.0 * 25_000}}  # fmt: skip
+WORK = {
+    "count": 4,
+    "kind": "thread",
+    "samples": 16,
+    "cpu_s": 0.6,
+    "bytes": 16 * 50_000,
+    "seconds": {"read": 3.0, "decode": 0.4, "augment": 0.1, "assemble": 0.0},
+    "reads": {"count": 32, "bytes2": 16 * 60_000**2, "bytes_s": 3.0 * 25_000},
+}
 
 
 def write_spans(folder: Path, *ranks: dict[str, float], windows: int = 40) -> Path:
-    """A window a second of each rank, with two steps of 8 images; the first one counts as the start, the last line is torn."""
+    """A window a second of each rank, with two steps of 8 images; the first one counts as the
+    start, the last line is torn.
+    """
     (folder / "spans").mkdir(parents=True)
     for rank, phases in enumerate(ranks):
         lines: list[dict[str, Any]] = [
-            {"begin": 1, "rank": rank, "ts": BEGIN, "host": "<vm>", "world_size": len(ranks), "local_world_size": 1,
-             "device": "cpu", "cores": 8, "bytes_gradient": 1000}
-        ]  # fmt: skip
+            {
+                "begin": 1,
+                "rank": rank,
+                "ts": BEGIN,
+                "host": "<vm>",
+                "world_size": len(ranks),
+                "local_world_size": 1,
+                "device": "cpu",
+                "cores": 8,
+                "bytes_gradient": 1000,
+            }
+        ]
         lines += [
-            {"rank": rank, "ts": BEGIN + second, "seconds": 1.0, "first": 2 * second + 1, "last": 2 * second + 2,
-             "images": 16, "phases": phases, "cpu_s": 0.5, "threads": 1, "workers": WORK}
+            {
+                "rank": rank,
+                "ts": BEGIN + second,
+                "seconds": 1.0,
+                "first": 2 * second + 1,
+                "last": 2 * second + 2,
+                "images": 16,
+                "phases": phases,
+                "cpu_s": 0.5,
+                "threads": 1,
+                "workers": WORK,
+            }
             for second in range(windows)
-        ]  # fmt: skip
+        ]
         text = "\n".join(map(json.dumps, lines)) + '\n{"rank": 0, "pha'
         (folder / f"spans/rank-{rank:05d}.jsonl").write_text(text)
     return folder
 
 
-def spans_of(*ranks: dict[str, float], text: str | None = None, windows: int = 40, **more: Any) -> Any:
+def spans_of(
+    *ranks: dict[str, float], text: str | None = None, windows: int = 40, **more: Any
+) -> Any:
     """A function that makes such a run in a folder."""
     return lambda folder: write_spans(make(folder, text, **more), *ranks, windows=windows)
 
@@ -55,9 +84,16 @@ def test_the_cause_comes_before_all_figures(tmp_path: Path) -> None:
     checked, _ = text_of(folder)
     words = " ".join(checked.words.split())
     told = [
-        "Finished: step 40 of 40", "Bound by storage latency storage-latency", "70 % of the time is lost to it",
-        verdict.evidence, "data.workers=", f"about {verdict.gain:.3g}x faster", verdict.confidence, "best mIoU", "A step took",
-    ]  # fmt: skip
+        "Finished: step 40 of 40",
+        "Bound by storage latency storage-latency",
+        "70 % of the time is lost to it",
+        verdict.evidence,
+        "data.workers=",
+        f"about {verdict.gain:.3g}x faster",
+        verdict.confidence,
+        "best mIoU",
+        "A step took",
+    ]
     places = [words.index(said) for said in told]
     assert places == sorted(places)
     assert "input held the run back" not in words
@@ -81,7 +117,9 @@ def test_each_cause_has_a_card_with_its_share_and_settings(tmp_path: Path) -> No
 def test_the_links_of_a_card_lead_to_charts_of_the_page(tmp_path: Path) -> None:
     checked, data = text_of(spans_of(STARVED)(tmp_path / "run"))
     assert {"#wait0", "#samplecost"} <= set(checked.addresses)
-    assert {address[1:] for address in checked.addresses if address.startswith("#")} <= set(checked.ids)
+    assert {address[1:] for address in checked.addresses if address.startswith("#")} <= set(
+        checked.ids
+    )
     assert "wait0" in data
 
 
@@ -157,17 +195,24 @@ def test_the_cards_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> No
     chromium.open(path)
     assert chromium.run("document.querySelectorAll('.cards > .card').length") == 2
     full = chromium.run("document.querySelector('.meter').getBoundingClientRect().width")
-    assert chromium.run("document.querySelector('.meter i').getBoundingClientRect().width") == pytest.approx(
-        full / 2, abs=2
-    )
+    assert chromium.run(
+        "document.querySelector('.meter i').getBoundingClientRect().width"
+    ) == pytest.approx(full / 2, abs=2)
 
     setting = chromium.run("document.querySelector('[data-copy]').dataset.copy")
-    chromium.run("window.kept = []; navigator.clipboard.writeText = async text => { kept.push(text); }")
+    chromium.run(
+        "window.kept = []; navigator.clipboard.writeText = async text => { kept.push(text); }"
+    )
     chromium.run("document.querySelector('[data-copy]').focus()")
     assert chromium.run("document.activeElement.getAttribute('aria-label')") == f"Copy {setting}"
     for kind in ("keyDown", "keyUp"):
         chromium.call(
-            "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key="Enter",
+            code="Enter",
+            text="\r",
+            windowsVirtualKeyCode=13,
         )
     assert chromium.run("kept") == [setting]
     assert chromium.run("document.getElementById('said').textContent") == f"{setting} is copied"
@@ -183,9 +228,21 @@ def test_the_cards_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> No
     chromium.click(".card a")
     assert chromium.run("location.hash") == "#wait0"
     assert 0 <= chromium.run("document.getElementById('wait0').getBoundingClientRect().top") < 450
-    chromium.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+    chromium.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=400,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
     chromium.open(path)
     assert chromium.run("document.documentElement.scrollWidth") == 400
-    chromium.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+    chromium.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=1280,
+        height=900,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
     assert chromium.errors == []
     assert {url.split(":")[0] for url in chromium.requests} <= {"file", "data"}

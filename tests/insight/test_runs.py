@@ -37,12 +37,21 @@ def line(event: str, ts: float, **fields: Any) -> str:
 
 def start(ts: float = 1000.0, host: str | None = None, pid: int = 1) -> str:
     return line(
-        "run_start", ts, host=host or socket.gethostname(), pid=pid, hash="1a2b3c4d", total_steps=100, name="street"
+        "run_start",
+        ts,
+        host=host or socket.gethostname(),
+        pid=pid,
+        hash="1a2b3c4d",
+        total_steps=100,
+        name="street",
     )
 
 
 def make(
-    folder: Path, journal: str | None = None, best: str | None = None, config: str | None = CONFIG.to_yaml()
+    folder: Path,
+    journal: str | None = None,
+    best: str | None = None,
+    config: str | None = CONFIG.to_yaml(),
 ) -> Path:
     folder.mkdir(parents=True)
     for name, text in (("journal.jsonl", journal), ("best.json", best), ("config.yaml", config)):
@@ -58,21 +67,48 @@ def dead_pid() -> int:
 
 
 def done_journal() -> str:
-    steps = "".join(line("step", 1000.0 + i, step=i, loss=1.0, cpu_s=2.0 * i) for i in range(10, 101, 10))
+    steps = "".join(
+        line("step", 1000.0 + i, step=i, loss=1.0, cpu_s=2.0 * i) for i in range(10, 101, 10)
+    )
     scores = line("eval", 1101.0, step=100, scores={"miou": 0.5}, seconds=1.0)
-    return start() + steps + scores + line("run_end", 1102.5, status="done", step=100, seconds=102.5, cpu_s=200.0)
+    return (
+        start()
+        + steps
+        + scores
+        + line("run_end", 1102.5, status="done", step=100, seconds=102.5, cpu_s=200.0)
+    )
 
 
 def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
-    make(tmp_path / "a", done_journal(), '{"checkpoint": "step-00000050.pt", "miou": 0.625, "step": 50}')
+    make(
+        tmp_path / "a",
+        done_journal(),
+        '{"checkpoint": "step-00000050.pt", "miou": 0.625, "step": 50}',
+    )
     (row,) = list_runs(tmp_path)
     assert tuple(row) == COLUMNS
     assert row == {
-        "name": "street", "hash": "1a2b3c4d", "status": "done", "step": 100, "steps": 100, "miou": 0.625, "last_miou": 0.5,
-        "best_step": 50, "time": 102.5, "cpu_s": 200.0, "started": 1000.0, "out": str(tmp_path / "a"),
-        "classes": None, "classes_present": None, "warnings": [],
-        "strategy": "auto", "ranks": None, "batch": CONFIG.train.batch_size, "images_per_s": None, "epoch_s": None,
-    }  # fmt: skip
+        "name": "street",
+        "hash": "1a2b3c4d",
+        "status": "done",
+        "step": 100,
+        "steps": 100,
+        "miou": 0.625,
+        "last_miou": 0.5,
+        "best_step": 50,
+        "time": 102.5,
+        "cpu_s": 200.0,
+        "started": 1000.0,
+        "out": str(tmp_path / "a"),
+        "classes": None,
+        "classes_present": None,
+        "warnings": [],
+        "strategy": "auto",
+        "ranks": None,
+        "batch": CONFIG.train.batch_size,
+        "images_per_s": None,
+        "epoch_s": None,
+    }
 
 
 def test_a_row_tells_the_setup_and_the_speed(tmp_path: Path) -> None:
@@ -81,20 +117,33 @@ def test_a_row_tells_the_setup_and_the_speed(tmp_path: Path) -> None:
     make(tmp_path / "a", begun + steps + line("run_end", 1020.0, status="done", step=50))
     (row,) = list_runs(tmp_path)
     images = 100 * CONFIG.train.batch_size  # of an epoch
-    assert (row["strategy"], row["ranks"], row["images_per_s"], row["epoch_s"]) == ("fsdp", 4, 20.0, images / 20)
+    assert (row["strategy"], row["ranks"], row["images_per_s"], row["epoch_s"]) == (
+        "fsdp",
+        4,
+        20.0,
+        images / 20,
+    )
     assert {"fsdp", "4", "20.0", f"{images / 20:.1f}"} <= set(table([row]).split())
 
 
 def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
-    first = start() + line("step", 1010.0, step=10) + line("run_end", 1020.0, status="stopped", step=12)
-    second = start(5000.0) + line("resume", 5001.0, step=12) + line("run_end", 5005.0, status="done", step=100)
+    first = (
+        start() + line("step", 1010.0, step=10) + line("run_end", 1020.0, status="stopped", step=12)
+    )
+    second = (
+        start(5000.0)
+        + line("resume", 5001.0, step=12)
+        + line("run_end", 5005.0, status="done", step=100)
+    )
     make(tmp_path / "a", first + second)
     (row,) = list_runs(tmp_path)
     assert (row["time"], row["status"], row["started"]) == (25.0, "done", 1000.0)
 
 
 @pytest.mark.parametrize("ahead", [-86_400.0, 86_400.0])
-def test_status_of_runs_without_an_end(ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_runs_without_an_end(
+    ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where this machine's clock is ``ahead`` of the one that stamps the files."""
     step = line("step", 1010.0, step=7)
     make(tmp_path / "alive", start(pid=os.getpid()) + step)
@@ -110,9 +159,14 @@ def test_status_of_runs_without_an_end(ahead: float, tmp_path: Path, monkeypatch
     monkeypatch.setattr(time, "time", lambda: clock() + ahead)
     rows = {Path(row["out"]).name: row for row in list_runs(tmp_path)}
     assert {name: row["status"] for name, row in rows.items()} == {
-        "alive": "running", "dead": "killed", "elsewhere": "running", "elsewhere-old": "killed", "failed": "failed",
-        "again": "running", "new": "new",
-    }  # fmt: skip
+        "alive": "running",
+        "dead": "killed",
+        "elsewhere": "running",
+        "elsewhere-old": "killed",
+        "failed": "failed",
+        "again": "running",
+        "new": "new",
+    }
     assert {row["step"] for name, row in rows.items() if name != "new"} == {7}
 
 
@@ -171,7 +225,9 @@ def test_data_frame(tmp_path: Path) -> None:
     assert data_frame(tmp_path / "none").empty
 
 
-def test_a_folder_with_a_config_of_its_own_is_not_taken_for_the_run_below_it(tmp_path: Path) -> None:
+def test_a_folder_with_a_config_of_its_own_is_not_taken_for_the_run_below_it(
+    tmp_path: Path,
+) -> None:
     run = tmp_path / "runs/a"
     run.mkdir(parents=True)
     (tmp_path / "config.yaml").write_text("model: {}\n")
@@ -217,10 +273,15 @@ def test_what_is_no_file_is_named_and_hides_no_other_run(
         ("faults.jsonl", faults._read),
         ("data/train.tsv.gz", lambda run: list(same_data.read_list(run / "data/train.tsv.gz"))),
         ("stacks/rank-0.txt", flame.read),
-        ("system/incremental/2026010100/202601010000.algo-1.json", lambda run: read_profile(run, say=print)),
+        (
+            "system/incremental/2026010100/202601010000.algo-1.json",
+            lambda run: read_profile(run, say=print),
+        ),
     ],
 )
-def test_each_reader_of_a_run_folder_leaves_out_what_is_no_file(tmp_path: Path, name: str, read: Any) -> None:
+def test_each_reader_of_a_run_folder_leaves_out_what_is_no_file(
+    tmp_path: Path, name: str, read: Any
+) -> None:
     put(make(tmp_path / "run", done_journal()) / name, "pipe")
     try:
         assert not read(tmp_path / "run")

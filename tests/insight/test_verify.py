@@ -1,4 +1,6 @@
-"""A fix is recognized by its settings, its gain is compared with the prediction, and what went differently is named."""
+"""A fix is recognized by its settings, its gain is compared with the prediction, and what went
+differently is named.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,16 @@ from segtrain.insight.report.diff import sentences as of_diff
 from segtrain.insight.runs.folder import flat, load
 from segtrain.observe.spans import Records
 
-LATENCY = moments(0, 0.0575)  # a sample takes 121 ms, 2 workers: 10 of them are proposed, and a gain of 4.98 / 0.99
+# a sample takes 121 ms, 2 workers: 10 of them are proposed, and a gain of 4.98 / 0.99
+LATENCY = moments(0, 0.0575)
 
 
 def make(
-    folder: Path, records: Records, settings: dict[str, Any] | None = None, later: float = 0.0, **start: Any
+    folder: Path,
+    records: Records,
+    settings: dict[str, Any] | None = None,
+    later: float = 0.0,
+    **start: Any,
 ) -> Path:
     """A finished run of one rank whose processes began ``later`` seconds after others."""
     moved = replace(
@@ -55,11 +62,15 @@ def data(**settings: Any) -> dict[str, Any]:
     return {"data": {"workers": 2, **settings}, "log": {"every": 10}}
 
 
-def slow(place: Path, name: str = "slow", settings: dict[str, Any] | None = None, **start: Any) -> Path:
+def slow(
+    place: Path, name: str = "slow", settings: dict[str, Any] | None = None, **start: Any
+) -> Path:
     return make(place / name, starved(**LATENCY), settings or data(), **start)
 
 
-def cured(place: Path, settings: dict[str, Any] | None = None, name: str = "cured", **more: Any) -> Path:
+def cured(
+    place: Path, settings: dict[str, Any] | None = None, name: str = "cured", **more: Any
+) -> Path:
     records = more.pop("records", None) or rank_records(workers=10, **LATENCY)
     return make(place / name, records, settings or data(workers=10), later=100, **more)
 
@@ -76,8 +87,16 @@ def check(place: Path, settings: dict[str, Any] | None = None, **more: Any) -> V
             ("checkpoint.every=1000st", "checkpoint.background=true"),
             "checkpoint.every=1000st checkpoint.background=true",
         ),
-        (Fix({"data.cache": "ram"}, "where it fits"), ("data.cache=ram",), "data.cache=ram (where it fits)"),
-        (Fix({"data.crop": [64, 64], "data.transforms": ""}), ("data.crop=[64,64]", "data.transforms="), None),
+        (
+            Fix({"data.cache": "ram"}, "where it fits"),
+            ("data.cache=ram",),
+            "data.cache=ram (where it fits)",
+        ),
+        (
+            Fix({"data.crop": [64, 64], "data.transforms": ""}),
+            ("data.crop=[64,64]", "data.transforms="),
+            None,
+        ),
         (
             Fix({"data.color_jitter_prob": 0.5, "train.batch_size": 1e6}),
             ("data.color_jitter_prob=0.5", "train.batch_size=1000000"),
@@ -91,11 +110,17 @@ def test_a_fix_is_settings_for_the_command_line_and_words_for_a_person(
 ) -> None:
     assert fix.words == words
     assert text is None or fix.text == text
-    assert {k: v for k, v in flat(parse_overrides(list(words))).items() if k in fix.settings} == dict(fix.settings)
+    assert {
+        k: v for k, v in flat(parse_overrides(list(words))).items() if k in fix.settings
+    } == dict(fix.settings)
 
 
-def test_each_choice_has_a_command_and_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that ended for lack of shared memory, but has steady windows: three ways out, any of which is the cure."""
+def test_each_choice_has_a_command_and_is_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that ended for lack of shared memory, but has steady windows: three ways out, any of
+    which is the cure.
+    """
     before = slow(tmp_path, settings=data(worker_kind="process"))
     (tmp_path / "slow-fixed").mkdir()
     end = {"event": "run_end", "ts": 0, "status": "failed", "error": "/dev/shm has 1.0 MiB left"}
@@ -106,11 +131,16 @@ def test_each_choice_has_a_command_and_is_enough(tmp_path: Path, capsys: pytest.
     assert f"try   {place} data.worker_kind=thread out={tmp_path}/slow-fixed2\n" in said
     assert f"or    {place} data.prefetch=1 out={tmp_path}/slow-fixed3\n" in said
     assert f"--against {tmp_path}/slow-fixed3" in said
-    for name, settings in (("a", {"worker_kind": "thread"}), ("b", {"worker_kind": "process", "prefetch": 1})):
+    for name, settings in (
+        ("a", {"worker_kind": "thread"}),
+        ("b", {"worker_kind": "process", "prefetch": 1}),
+    ):
         found = verify(before, cured(tmp_path, data(**settings), name), say=lambda text: None)
         assert found.fit == "exact", name
         assert found.before.run == before
-    assert verify(before, cured(tmp_path, data(worker_kind="process", prefetch=2), "c")).fit == "other"
+    assert (
+        verify(before, cured(tmp_path, data(worker_kind="process", prefetch=2), "c")).fit == "other"
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,10 +152,13 @@ def test_each_choice_has_a_command_and_is_enough(tmp_path: Path, capsys: pytest.
         ({"data.workers": 8}, data(workers=6), "other"),
         ({"data.workers": 2}, data(), "other"),  # it was so before
         ({"data.workers": 8, "data.cache": "ram"}, data(workers=8), "other"),
-        ({"data.cache": "ram", "data.rotate": 0}, data(cache="ram", rotate=0.0), "other"),  # rotate is 0 by default
+        # rotate is 0 by default
+        ({"data.cache": "ram", "data.rotate": 0}, data(cache="ram", rotate=0.0), "other"),
     ],
 )
-def test_settings_are_held_against_the_cure(cure: dict[str, Any], after: dict[str, Any], kind: str) -> None:
+def test_settings_are_held_against_the_cure(
+    cure: dict[str, Any], after: dict[str, Any], kind: str
+) -> None:
     assert fit(changes(data(), after, cure)) == kind
 
 
@@ -137,7 +170,8 @@ def test_what_cannot_matter_for_speed_is_no_difference() -> None:
         "optim": {"lr": 0.5},
         **data(cache=False),
     }
-    assert differing(data(), more) == {}  # a key that one lacks has its default; a bare off is false
+    # a key that one lacks has its default; a bare off is false
+    assert differing(data(), more) == {}
     assert differing(data(), {**more, **data(prefetch=9)}) == {"data.prefetch": (4, 9)}
 
 
@@ -160,22 +194,31 @@ def test_the_order_is_found_by_the_settings_then_by_the_time(tmp_path: Path) -> 
     before, after = slow(tmp_path), cured(tmp_path)
     there, back = verify(before, after), verify(after, before)
     assert (there.before.run, back.before.run, back.swapped) == (before, before, True)
-    assert "was named first, but is taken as the run after the fix: it has the fix" in " ".join(page(back).split())
+    assert "was named first, but is taken as the run after the fix: it has the fix" in " ".join(
+        page(back).split()
+    )
     assert "was named first" not in page(there)
     # The cured one was made first: its settings count.
     old = make(tmp_path / "old", rank_records(workers=10, **LATENCY), data(workers=10), later=-100)
     assert verify(old, before).before.run == before
     # No setting tells: the later one is the one after.
-    first, second = (make(tmp_path / n, rank_records(), data(), later=t) for n, t in (("first", 0), ("second", 50)))
+    first, second = (
+        make(tmp_path / n, rank_records(), data(), later=t)
+        for n, t in (("first", 0), ("second", 50))
+    )
     assert verify(second, first).before.run == first
     assert "it began later" in " ".join(page(verify(second, first)).split())
 
 
 def test_why_a_prediction_did_not_hold(tmp_path: Path) -> None:
-    """Reading takes longer with ten workers than with two, and other programs have come, on another host."""
+    """Reading takes longer with ten workers than with two, and other programs have come, on another
+    host.
+    """
     worse = moments(0, 0.2)
     records = rank_records({"wait": 3.0}, workers=10, host="elsewhere", **worse)
-    found = check(tmp_path, data(workers=10, crop=[64, 64]), records=records, versions={"torch": "9.9"})
+    found = check(
+        tmp_path, data(workers=10, crop=[64, 64]), records=records, versions={"torch": "9.9"}
+    )
     assert (found.fit, found.held) == ("more", False)
     text = " ".join(page(found).split())
     for words in (
@@ -195,7 +238,8 @@ def test_why_a_prediction_did_not_hold(tmp_path: Path) -> None:
     )
     said = reasons((), {}, calm, crowded, (), ())
     assert said[0] == "other programs kept 0.1 cores busy before and 1.5 after"
-    unknown = reasons((), {}, found.before.diagnosis, crowded, (), ())  # the first run has no system profile
+    # the first run has no system profile
+    unknown = reasons((), {}, found.before.diagnosis, crowded, (), ())
     assert not [text for text in unknown if "other programs" in text]
 
 
@@ -216,7 +260,9 @@ def test_a_cured_run_names_what_bounds_it_next(tmp_path: Path) -> None:
         (data(workers=10, scene_size=[144, 192]), "the prediction held"),  # the default
     ],
 )
-def test_runs_that_do_not_test_the_prediction(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_runs_that_do_not_test_the_prediction(
+    settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     found = verify(
         slow(tmp_path, settings={**data(layout="scenes")}),
         cured(tmp_path, settings={**settings, "data": {"layout": "scenes", **settings["data"]}}),
@@ -230,8 +276,16 @@ def test_the_same_images_elsewhere_are_the_same_data_set(tmp_path: Path) -> None
         return {"derived": {"data": f"{name}: {count} images to train, 4 to score, 10 classes"}}
 
     before = slow(tmp_path, settings=data(layout="folders", root="there"), **derived("there", 16))
-    for count, apart in ((16, ()), (17, ("another data set (16 images to train, 4 to score, 10 classes before, 17",))):
-        after = cured(tmp_path, data(workers=10, layout="folders", root="here"), f"to{count}", **derived("here", count))
+    for count, apart in (
+        (16, ()),
+        (17, ("another data set (16 images to train, 4 to score, 10 classes before, 17",)),
+    ):
+        after = cured(
+            tmp_path,
+            data(workers=10, layout="folders", root="here"),
+            f"to{count}",
+            **derived("here", count),
+        )
         found = verify(before, after)
         assert len(found.incomparable) == len(apart)
         assert all(text.startswith(start) for text, start in zip(found.incomparable, apart))
@@ -267,9 +321,12 @@ def test_an_earlier_run_beside_has_predicted_it(tmp_path: Path) -> None:
     line = earlier_prediction(after)
     assert line is not None
     gain = diagnose(before).verdicts[0].gain
-    assert line.startswith(f"predicted by {before}: {gain:.2f}x faster with data.workers=10; measured 4.98x")
+    assert line.startswith(
+        f"predicted by {before}: {gain:.2f}x faster with data.workers=10; measured 4.98x"
+    )
     assert "why" not in line
-    assert "predicted by" not in str(closing_line(after))  # a run does not read the folders beside it
+    # a run does not read the folders beside it
+    assert "predicted by" not in str(closing_line(after))
     assert earlier_prediction(before) is None  # only an earlier one predicts
     old = make(tmp_path / "old", rank_records(workers=10, **LATENCY), data(workers=10), later=-100)
     assert earlier_prediction(old) is None
@@ -278,7 +335,9 @@ def test_an_earlier_run_beside_has_predicted_it(tmp_path: Path) -> None:
     assert earlier_prediction(after) is None
 
 
-def test_nothing_beside_a_run_makes_it_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_beside_a_run_makes_it_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, after = slow(tmp_path), cured(tmp_path)
     for content in ("[1, 2", "7", "data: 8\nlog: [1]", "data: {workers: 2, unknown: {a: b}}"):
         (before / "config.yaml").write_text(content)
@@ -291,7 +350,9 @@ def test_nothing_beside_a_run_makes_it_fail(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(after)
     slow(tmp_path, "again")
     assert "data.workers=10" in str(earlier_prediction(Path(".")))
-    (tmp_path / "again/spans/rank-00000.jsonl").write_bytes(b'{"rank": 0, "first": 1, "phases": {}}\n\xff')
+    (tmp_path / "again/spans/rank-00000.jsonl").write_bytes(
+        b'{"rank": 0, "first": 1, "phases": {}}\n\xff'
+    )
     assert earlier_prediction(Path(".")) is None
 
 
@@ -301,12 +362,21 @@ def test_a_diff_tells_it_whatever_the_order(tmp_path: Path) -> None:
     for a, b, letters in ((before, after, "AB"), (after, before, "BA")):
         said = of_diff(compare(a, b))
         first, second = letters
-        assert any(s.startswith(f"{first} was bound by storage latency") and f"; {second} is bound" in s for s in said)
-        assert any(s.startswith(f"Proposed for {first}: data.workers=10; {second} has the fix") for s in said)
         assert any(
-            f"predicted {gain:.2f}x, measured 4.98x: " in s and s.endswith("the prediction held (within 25%).")
+            s.startswith(f"{first} was bound by storage latency") and f"; {second} is bound" in s
+            for s in said
+        )
+        assert any(
+            s.startswith(f"Proposed for {first}: data.workers=10; {second} has the fix")
+            for s in said
+        )
+        assert any(
+            f"predicted {gain:.2f}x, measured 4.98x: " in s
+            and s.endswith("the prediction held (within 25%).")
             for s in said
         )
     (before.folder / "config.yaml").unlink()
-    (unknown,) = [s for s in sentences(verify(before.folder, after.folder)) if s.startswith("Proposed")]
+    (unknown,) = [
+        s for s in sentences(verify(before.folder, after.folder)) if s.startswith("Proposed")
+    ]
     assert unknown.endswith("; B: not known: one of the runs has no config.yaml.")

@@ -16,7 +16,12 @@ def kept(steps: Iterable[list[Batch]]) -> list[list[Batch]]:
     return [
         [
             replace(
-                batch, **{name: part.clone() for name, part in vars(batch).items() if isinstance(part, torch.Tensor)}
+                batch,
+                **{
+                    name: part.clone()
+                    for name, part in vars(batch).items()
+                    if isinstance(part, torch.Tensor)
+                },
             )
             for batch in parts
         ]

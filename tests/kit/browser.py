@@ -29,16 +29,30 @@ class Browser:
     Commands go to descriptor 3 of the browser, answers come from 4.
     """
 
-    def __init__(self, executable: str, profile: Path, width: int = 1280, height: int = 900) -> None:
+    def __init__(
+        self, executable: str, profile: Path, width: int = 1280, height: int = 900
+    ) -> None:
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
         command = (
-            f'exec 3<&{to_read} 4>&{to_write}; exec "$0" "$@"', executable, "--headless=new", "--remote-debugging-pipe",
-            "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-            f"--user-data-dir={profile}", f"--window-size={width},{height}", "about:blank",
-        )  # fmt: skip
+            f'exec 3<&{to_read} 4>&{to_write}; exec "$0" "$@"',
+            executable,
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--hide-scrollbars",
+            f"--user-data-dir={profile}",
+            f"--window-size={width},{height}",
+            "about:blank",
+        )
         self._process = subprocess.Popen(
-            ["bash", "-c", *command], pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["bash", "-c", *command],
+            pass_fds=(to_read, to_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(to_read)
         os.close(to_write)
@@ -48,10 +62,18 @@ class Browser:
         self.errors: list[str] = []  # exceptions and complaints of the page's console
         self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -97,7 +119,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise AssertionError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
@@ -123,7 +147,9 @@ class Browser:
         self.mouse("mousePressed", left + begin * width, y)
         for part in range(1, 6):
             x = left + (begin + (end - begin) * part / 5) * width
-            self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, button="left", buttons=1)
+            self.call(
+                "Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, button="left", buttons=1
+            )
         self.mouse("mouseReleased", left + end * width, y)
 
     def click(self, selector: str, clicks: int = 1) -> None:
@@ -133,11 +159,18 @@ class Browser:
             self.mouse("mouseReleased", left + width / 2, top + height / 2, count)
 
     def prefer(self, scheme: str) -> None:
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
-    def screenshot(self, path: Path, whole: bool = False, clip: dict[str, float] | None = None) -> Path:
+    def screenshot(
+        self, path: Path, whole: bool = False, clip: dict[str, float] | None = None
+    ) -> Path:
         extra: dict[str, Any] = {"clip": {**clip, "scale": 1}} if clip else {}
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **extra)
+        shot = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole, **extra
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
         return path
 

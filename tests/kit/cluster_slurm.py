@@ -1,8 +1,9 @@
-"""A private Slurm on this machine: its own munged, slurmctld, and one slurmd per node, all below one folder.
+"""A private Slurm on this machine: its own munged, slurmctld, and one slurmd per node, all below
+one folder.
 
-The nodes share this host and its file system, so nothing is proved about several machines. A node can be lost
-(``Cluster.lose``) and come back: its processes are killed, and, in a cluster with ``networks``, its network vanishes
-first, so that nobody hears of it.
+The nodes share this host and its file system, so nothing is proved about several machines. A node
+can be lost (``Cluster.lose``) and come back: its processes are killed, and, in a cluster with
+``networks``, its network vanishes first, so that nobody hears of it.
 """
 
 from __future__ import annotations
@@ -105,20 +106,32 @@ class Cluster:
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, *command: str) -> None:
-        """Start a daemon in the foreground: PID 1 of a container need not reap those that detach themselves."""
+        """Start a daemon in the foreground: PID 1 of a container need not reap those that detach
+        themselves.
+        """
         log = open(self.folder / f"log/{name}.out", "ab")  # noqa: SIM115
         with log:
             self.daemons[name] = subprocess.Popen(
-                [_program(command[0]) or command[0], *command[1:]], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                env=self.environment, start_new_session=True,
-            )  # fmt: skip
+                [_program(command[0]) or command[0], *command[1:]],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+                start_new_session=True,
+            )
 
-    def run(self, *command: str, check: bool = True, timeout: float = 600.0, **environment: str) -> str:
+    def run(
+        self, *command: str, check: bool = True, timeout: float = 600.0, **environment: str
+    ) -> str:
         """The output of a client's command. Raises AssertionError where it fails."""
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env={**self.environment, **environment},
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**self.environment, **environment},
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -128,7 +141,9 @@ class Cluster:
         return dict(re.findall(r"(\w+)=(\S*)", text.splitlines()[0])) if text.strip() else {}
 
     def states(self) -> dict[str, str]:
-        return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
+        return dict(
+            line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %T").splitlines()
+        )
 
     def slurmctld(self) -> None:
         self.start("slurmctld", "slurmctld", "-D")
@@ -157,7 +172,9 @@ class Cluster:
             with contextlib.suppress(OSError):
                 ours = str(self.folder).encode() in (content := (process / "environ").read_bytes())
                 steps = b"slurmstepd: [" in (process / "cmdline").read_bytes()
-                if ours and (mark in content.split(b"\0") or (steps and self._steps_node(process) == node)):
+                if ours and (
+                    mark in content.split(b"\0") or (steps and self._steps_node(process) == node)
+                ):
                     found.append(int(process.name))
         return found
 
@@ -176,7 +193,9 @@ class Cluster:
         while time.monotonic() < end:
             with contextlib.suppress(AssertionError):
                 states = self.states()
-                if set(states) == set(self.nodes) and not re.search(r"down|unk|\*", " ".join(states.values())):
+                if set(states) == set(self.nodes) and not re.search(
+                    r"down|unk|\*", " ".join(states.values())
+                ):
                     return
             dead = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
             if dead:
@@ -201,9 +220,10 @@ def slurm_cluster(
     networks: NodeNetworks | None = None,
     down_s: int = 8,
 ) -> Iterator[Cluster]:
-    """A cluster below ``folder``. ``further``: lines of slurm.conf; ``gres``: gres.conf in the place of two fake GPUs;
-    ``hardware``: of a node, in the place of HARDWARE (with SlurmdParameters=config_overrides in ``further``);
-    ``networks``: for a network of each node; ``down_s``: silence after which Slurm gives a node up.
+    """A cluster below ``folder``. ``further``: lines of slurm.conf; ``gres``: gres.conf in the
+    place of two fake GPUs; ``hardware``: of a node, in the place of HARDWARE (with
+    SlurmdParameters=config_overrides in ``further``); ``networks``: for a network of each node;
+    ``down_s``: silence after which Slurm gives a node up.
 
     Raises NoSlurm where it cannot start, with what it says itself.
     """
@@ -220,15 +240,23 @@ def slurm_cluster(
     host = socket.gethostname().partition(".")[0]
     rows = [
         NODE.format(
-            name=name, host=host, port=port, hardware=(hardware or {}).get(name, HARDWARE),
+            name=name,
+            host=host,
+            port=port,
+            hardware=(hardware or {}).get(name, HARDWARE),
             address=networks.of(name) if networks else "127.0.0.1",
         )
         for name, port in zip(nodes, ports[1:])
-    ]  # fmt: skip
+    ]
     conf = CONF.format(
-        at=at, host=host, port=ports[0], nodes="\n".join(rows), further=further, down_s=down_s,
+        at=at,
+        host=host,
+        port=ports[0],
+        nodes="\n".join(rows),
+        further=further,
+        down_s=down_s,
         address=networks.address if networks else "127.0.0.1",
-    )  # fmt: skip
+    )
     (at / "etc/slurm.conf").write_text(conf)
     (at / "etc/cgroup.conf").write_text(CGROUP)
     if not gres:
@@ -239,15 +267,24 @@ def slurm_cluster(
         names = ",".join(nodes)
         gres = f"NodeName={names} Name=gpu File={at}/dev/nvidia[0-1] Flags=nvidia_gpu_env\n"
     (at / "etc/gres.conf").write_text(gres)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))
+    }
     environment["SLURM_CONF"] = str(at / "etc/slurm.conf")
     environment["PATH"] = f"{environment.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
     cluster = Cluster(at, tuple(nodes), environment, networks)
     try:
         cluster.start(
-            "munged", "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={at}/run/munge.sock",
-            f"--pid-file={at}/run/munged.pid", f"--log-file={at}/log/munged.log", f"--seed-file={at}/run/munge.seed",
-        )  # fmt: skip
+            "munged",
+            "munged",
+            "--foreground",
+            "--force",
+            f"--key-file={key}",
+            f"--socket={at}/run/munge.sock",
+            f"--pid-file={at}/run/munged.pid",
+            f"--log-file={at}/log/munged.log",
+            f"--seed-file={at}/run/munge.seed",
+        )
         cluster.slurmctld()
         for node in nodes:
             cluster.slurmd(node)

@@ -1,6 +1,8 @@
-"""An installation of the core alone: the repository without the platforms and the launcher, in a folder of its own.
+"""An installation of the core alone: the repository without the platforms and the launcher, in a
+folder of its own.
 
-python tests/kit/core_alone.py [ARGUMENTS]      runs pytest there: tests/core and tests/data, unless others are named
+python tests/kit/core_alone.py [ARGUMENTS]      runs pytest there: tests/core and tests/data, unless
+others are named
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def main(arguments: list[str]) -> int:
         folder = Path(name)
         copy_package(folder)
         for part in NEEDED_BY_TESTS:
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         shutil.copy2(ROOT / "pyproject.toml", folder)
         environment = {**os.environ, "PYTHONPATH": name}
         named = any(argument.startswith("tests/") for argument in arguments)

@@ -1,4 +1,6 @@
-"""Uses every part of the core: imports all modules, trains, evaluates, and reads the run. Prints results as JSON."""
+"""Uses every part of the core: imports all modules, trains, evaluates, and reads the run. Prints
+results as JSON.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,13 @@ def main(folder: str) -> None:
         "report": ["report", run],
         "runs": ["runs", folder],
         "vertex": ["train", *TINY.split(), f"out={folder}/vertex", "log.vertex=streets"],
-        "helpers": ["train", *TINY.split(), f"out={folder}/helpers", "data.workers=1", "data.helpers=ray"],
+        "helpers": [
+            "train",
+            *TINY.split(),
+            f"out={folder}/helpers",
+            "data.workers=1",
+            "data.helpers=ray",
+        ],
         "launch": ["launch", "sagemaker"],
     }
     results: dict[str, Any] = {"broken": imported()}

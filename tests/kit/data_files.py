@@ -1,4 +1,6 @@
-"""Small data sets for tests: pictures, masks, folders of pairs in several layouts, and packs of them."""
+"""Small data sets for tests: pictures, masks, folders of pairs in several layouts, and packs of
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ def picture(path: Path, size: tuple[int, int] = (12, 16), seed: int = 0) -> Path
     return path
 
 
-def ids(path: Path, values: tuple[int, ...] = (0, 1), size: tuple[int, int] = (12, 16), palette: bool = False) -> Path:
+def ids(
+    path: Path,
+    values: tuple[int, ...] = (0, 1),
+    size: tuple[int, int] = (12, 16),
+    palette: bool = False,
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     mask = Image.fromarray(np.resize(np.array(values, np.uint8), size))
     if palette:
@@ -58,7 +65,9 @@ def smooth(seed: int, size: tuple[int, int] = SIZE) -> np.ndarray:
     return cv2.resize(small, size[::-1], interpolation=cv2.INTER_CUBIC)
 
 
-def blocks(seed: int, values: tuple[int, ...] = (0, 4, 10, 11), size: tuple[int, int] = SIZE) -> np.ndarray:
+def blocks(
+    seed: int, values: tuple[int, ...] = (0, 4, 10, 11), size: tuple[int, int] = SIZE
+) -> np.ndarray:
     """A mask of SegNet's CamVid ids; 11 is void."""
     picked = np.random.default_rng(seed).choice(np.array(values, np.uint8), (5, 7))
     return cv2.resize(picked, size[::-1], interpolation=cv2.INTER_NEAREST)
@@ -69,7 +78,9 @@ def files(root: Path, count: int = 7, suffix: str = "jpg", split: str = "train")
         (root / folder / "town").mkdir(parents=True)
     for seed in range(count):
         name = f"town/a{seed}" if seed % 3 == 1 else f"s{seed}.x"
-        Image.fromarray(smooth(seed + 100 * (split != "train"))).save(root / split / f"{name}.{suffix}", quality=95)
+        Image.fromarray(smooth(seed + 100 * (split != "train"))).save(
+            root / split / f"{name}.{suffix}", quality=95
+        )
         Image.fromarray(blocks(seed)).save(root / f"{split}annot" / f"{name}.png")
     return open_dataset(Data(layout="camvid", root=str(root)), split)
 
@@ -78,11 +89,15 @@ def packed(root: Path, split: str = "train", **settings: object) -> Dataset:
     return open_dataset(Data(**{"layout": "shards", "root": str(root), **settings}), split)
 
 
-def quiet(dataset: Dataset, folder: Path, choice: Packing | None = None, **settings: object) -> PackSummary:
+def quiet(
+    dataset: Dataset, folder: Path, choice: Packing | None = None, **settings: object
+) -> PackSummary:
     return pack(dataset, str(folder), choice or Packing(), say=lambda text: None, **settings)
 
 
 def batches(dataset: Dataset, workers: int = 0, kind: str = "auto") -> list[bytes]:
     data = Data(crop=(24, 32), class_balanced_crop_prob=0.3, worker_kind=kind)
     with TrainLoader(dataset, data, seed=3, batch_size=4, last_step=6, workers=workers) as loader:
-        return [b.images.numpy().tobytes() + b.masks.numpy().tobytes() for step in loader for b in step]
+        return [
+            b.images.numpy().tobytes() + b.masks.numpy().tobytes() for step in loader for b in step
+        ]

@@ -1,4 +1,6 @@
-"""Data sets for worker processes, which import them: one that kills them, one that is slow, one that tells what they imported."""
+"""Data sets for worker processes, which import them: one that kills them, one that is slow, one
+that tells what they imported.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Trapped:
 
 @dataclass
 class Deadly(Trapped):
-    """Ends the process that reads the index, by ``number``: the first ``times`` times. ``folder`` counts."""
+    """Ends the process that reads the index, by ``number``: the first ``times`` times. ``folder``
+    counts.
+    """
 
     folder: Path
     number: int = signal.SIGKILL
@@ -56,7 +60,8 @@ class Deadly(Trapped):
         if index != self.index:
             return
         for time_ in range(self.times):
-            with suppress(FileExistsError):  # also if two processes read the index at the same moment
+            # also if two processes read the index at the same moment
+            with suppress(FileExistsError):
                 (self.folder / str(time_)).touch(exist_ok=False)
                 os.kill(os.getpid(), self.number)
 
@@ -84,7 +89,9 @@ class Telling(Trapped):
 
 
 def _new_pages() -> int:
-    """Pages that the system must clear for arrays that are freed and allocated again, in percent of their pages."""
+    """Pages that the system must clear for arrays that are freed and allocated again, in percent of
+    their pages.
+    """
     import resource
 
     import numpy as np

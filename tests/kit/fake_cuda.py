@@ -1,8 +1,9 @@
-"""A GPU that is not there: segtrain runs on fake ``cuda:0`` tensors (shapes, types and devices without values), without a GPU or driver.
+"""A GPU that is not there: segtrain runs on fake ``cuda:0`` tensors (shapes, types and devices
+without values), without a GPU or driver.
 
-What it finds: tensors on a wrong device, types that do not fit, and each place where the host waits for the GPU. What
-it cannot find: wrong numbers, errors of real kernels, speed. ``libraries(folder)`` compiles what must be loaded before
-torch is;
+What it finds: tensors on a wrong device, types that do not fit, and each place where the host waits
+for the GPU. What it cannot find: wrong numbers, errors of real kernels, speed.
+``libraries(folder)`` compiles what must be loaded before torch is;
 ``tests/kit/fake_cuda_cases.py`` runs in a process that was started with it.
 """
 
@@ -20,7 +21,8 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[2] / "segtrain"
 
-# Autograd's engine asks the CUDA runtime how many devices there are before it starts a backward pass on one.
+# Autograd's engine asks the CUDA runtime how many devices there are before it starts a backward
+# pass on one.
 SHIM = """
 static int count = 0;
 extern "C" void shim_set_count(int n) { count = n; }
@@ -39,19 +41,27 @@ int cuGetErrorString(int, const char** text) { *text = "stub"; return 0; }
 
 
 def libraries(folder: Path) -> dict[str, str]:
-    """Compile the stand-ins into ``folder``; returns the environment of a process that has them. Needs g++."""
+    """Compile the stand-ins into ``folder``; returns the environment of a process that has them.
+    Needs g++.
+    """
     (folder / "shim.cpp").write_text(SHIM)
     (folder / "stub.cpp").write_text(STUB)
     build = ["g++", "-shared", "-fPIC", "-O0"]
     subprocess.run([*build, "-o", "shim.so", "shim.cpp"], cwd=folder, check=True)
-    subprocess.run([*build, "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "stub.cpp"], cwd=folder, check=True)
+    subprocess.run(
+        [*build, "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "stub.cpp"],
+        cwd=folder,
+        check=True,
+    )
     return {"LD_PRELOAD": str(folder / "shim.so"), "LD_LIBRARY_PATH": str(folder)}
 
 
 class FakeGpu:
-    """``with gpu.on():`` makes tensors fake and ``gpu.waits`` counts (kind, file, function, line) of each wait for the GPU.
+    """``with gpu.on():`` makes tensors fake and ``gpu.waits`` counts (kind, file, function, line)
+    of each wait for the GPU.
 
-    Raises whatever torch raises where it cannot be made (another torch than those that have these inner parts).
+    Raises whatever torch raises where it cannot be made (another torch than those that have these
+    inner parts).
     """
 
     def __init__(self) -> None:
@@ -66,14 +76,17 @@ class FakeGpu:
         self.device = torch.device("cuda", 0)
         self._shim = ctypes.CDLL(os.environ["LD_PRELOAD"])
         self._count = 0
-        self._pinned: dict[int, Any] = {}  # storages of page-locked memory, kept so that no number is used twice
+        # storages of page-locked memory, kept so that no number is used twice
+        self._pinned: dict[int, Any] = {}
         self.pinned_bytes: list[tuple[int, int]] = []  # addresses of the loader's blocks
         with FakeTensorMode():
             torch.zeros(1, device="cuda:0") * 2  # registers a device guard that does nothing
         gpu = self
 
         class Spy(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
                 return gpu._operator(func, args, kwargs or {})
 
         self._spy = Spy
@@ -97,13 +110,18 @@ class FakeGpu:
         """A wait, at the innermost line of segtrain."""
         for frame in reversed(traceback.extract_stack()):
             path = Path(frame.filename)
-            if PACKAGE in path.parents and not frame.name.startswith("<"):  # a comprehension is part of its function
-                self.waits[kind, str(path.relative_to(PACKAGE.parent)), frame.name, frame.lineno or 0] += 1
+            # a comprehension is part of its function
+            if PACKAGE in path.parents and not frame.name.startswith("<"):
+                self.waits[
+                    kind, str(path.relative_to(PACKAGE.parent)), frame.name, frame.lineno or 0
+                ] += 1
                 return
         self.waits[kind, "?", "?", 0] += 1
 
     def to_fake(self, network: Any) -> Any:
-        """The network, built on the CPU, with fake parameters and buffers on the GPU, in channels_last."""
+        """The network, built on the CPU, with fake parameters and buffers on the GPU, in
+        channels_last.
+        """
         torch, made = self.torch, {}
         with self.mode:
             for module in network.modules():
@@ -130,7 +148,9 @@ class FakeGpu:
         return tensor.untyped_storage()._cdata in self._pinned
 
     def _copy(self, source: Any, to: str, non_blocking: bool, target: Any = None) -> None:
-        """A copy between host and GPU waits for the stream unless it is asked not to and the host's memory is page-locked."""
+        """A copy between host and GPU waits for the stream unless it is asked not to and the host's
+        memory is page-locked.
+        """
         host = source if to == "cuda" else target
         direction = f"{source.device.type} to {to}"
         if not non_blocking or host is None or not self._is_pinned(host):
@@ -143,12 +163,16 @@ class FakeGpu:
         if name.startswith("aten::_local_scalar_dense") and isinstance(first, self.fake_type):
             if self._on_gpu(first):
                 self.note("item")
-            return 0.0 if first.dtype.is_floating_point else False if first.dtype == torch.bool else 0
+            return (
+                0.0 if first.dtype.is_floating_point else False if first.dtype == torch.bool else 0
+            )
         if name.startswith("aten::bincount") and isinstance(first, self.fake_type):
             if self._on_gpu(first):
                 self.note("bincount")
             return torch.zeros(
-                args[2] if len(args) > 2 else kwargs.get("minlength", 0), dtype=torch.int64, device=first.device
+                args[2] if len(args) > 2 else kwargs.get("minlength", 0),
+                dtype=torch.int64,
+                device=first.device,
             )
         if name == "aten::nonzero" and self._on_gpu(first):
             self.note("nonzero")
@@ -163,7 +187,9 @@ class FakeGpu:
                     with self.real():
                         return torch.zeros(first.shape, dtype=kwargs.get("dtype") or first.dtype)
         if name == "aten::copy_" and args[0].device.type != args[1].device.type:
-            self._copy(args[1], args[0].device.type, bool(args[2]) if len(args) > 2 else False, args[0])
+            self._copy(
+                args[1], args[0].device.type, bool(args[2]) if len(args) > 2 else False, args[0]
+            )
         pinned = kwargs.pop("pin_memory", None) if name.startswith("aten::empty") else None
         before = self.set_count(0)
         try:
@@ -175,7 +201,9 @@ class FakeGpu:
         return result
 
     def launch_nothing(self) -> None:
-        """Kernels in Triton are there, and do nothing: Triton takes no tensors that are not real."""
+        """Kernels in Triton are there, and do nothing: Triton takes no tensors that are not
+        real.
+        """
         from segtrain import kernels
 
         kernels.no_triton = lambda: ""
@@ -218,7 +246,9 @@ class FakeGpu:
 
         graph._engine_run_backward = autograd._engine_run_backward = run
         torch.tensor, torch.from_numpy, fake.tolist = from_numbers, from_numpy, to_list
-        fake.numpy = lambda self, **_: np.zeros(tuple(self.shape), str(self.dtype).rpartition(".")[2])
+        fake.numpy = lambda self, **_: np.zeros(
+            tuple(self.shape), str(self.dtype).rpartition(".")[2]
+        )
         fake.data_ptr = lambda self: 0  # parallel.collective.digest looks at the alignment
         fake.record_stream = lambda self, stream: None
         torch.cuda.amp.common.amp_definitely_not_available = lambda: False
@@ -271,7 +301,9 @@ class Stream:
 
 
 class Graph:
-    """While it is captured, operators run as usual, but nothing may wait for the GPU. A replay is counted and does nothing."""
+    """While it is captured, operators run as usual, but nothing may wait for the GPU. A replay is
+    counted and does nothing.
+    """
 
     def __init__(self, gpu: FakeGpu) -> None:
         self._gpu, self._whole = gpu, False

@@ -1,6 +1,8 @@
-"""An engine for tests: helpers as threads of the test, or as processes of their own, with real sockets to the rank.
+"""An engine for tests: helpers as threads of the test, or as processes of their own, with real
+sockets to the rank.
 
-python tests/kit/helper_hosts.py        # a helper process: it reads calls from stdin, and answers on stdout
+python tests/kit/helper_hosts.py        # a helper process: it reads calls from stdin, and answers
+on stdout
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from segtrain.platforms.ray.helpers.wire import Link
 class InThread:
     """A helper in this process. ``change`` may replace what it serves with (for broken helpers)."""
 
-    def __init__(self, change: Callable[..., None] = serve, found: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, change: Callable[..., None] = serve, found: dict[str, str] | None = None
+    ) -> None:
         self.helper, self._change, self._found = Helper(), change, found or {}
 
     def identity(self, transforms: bool) -> dict[str, str]:
@@ -55,8 +59,11 @@ class InProcess:
     def __init__(self) -> None:
         path = os.pathsep.join(map(str, PATHS))
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
 
     def _ask(self, *call: Any) -> Any:
         assert self.process.stdin is not None
@@ -92,7 +99,9 @@ class InProcess:
 
 
 class Hosts:
-    """The engine. ``cores``: how many slots each host has; a test may change it. ``make`` makes a helper."""
+    """The engine. ``cores``: how many slots each host has; a test may change it. ``make`` makes a
+    helper.
+    """
 
     address = "127.0.0.1"
 
@@ -101,7 +110,9 @@ class Hosts:
 
     def slots(self) -> list[HelperSlot]:
         return [
-            HelperSlot(f"node-of-{host}", host, number) for host, count in self.cores.items() for number in range(count)
+            HelperSlot(f"node-of-{host}", host, number)
+            for host, count in self.cores.items()
+            for number in range(count)
         ]
 
     def hire(self, slot: HelperSlot) -> Any:

@@ -1,4 +1,6 @@
-"""A stand-in of EC2's instance metadata service (IMDSv2): its token, and the spot notice for one machine."""
+"""A stand-in of EC2's instance metadata service (IMDSv2): its token, and the spot notice for one
+machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ NOTICE = '{"action": "terminate", "time": "2026-11-23T08:22:00Z"}'
 
 
 class Imds(ThreadingHTTPServer):
-    """``notice``: whether a machine is to be taken away; ``tokens``: how many were given; ``valid``: the newest."""
+    """``notice``: whether a machine is to be taken away; ``tokens``: how many were given;
+    ``valid``: the newest.
+    """
 
     daemon_threads = True
 
@@ -30,7 +34,10 @@ class _Answers(BaseHTTPRequestHandler):
     server: Imds
 
     def do_PUT(self) -> None:
-        if self.path != "/latest/api/token" or "X-aws-ec2-metadata-token-ttl-seconds" not in self.headers:
+        if (
+            self.path != "/latest/api/token"
+            or "X-aws-ec2-metadata-token-ttl-seconds" not in self.headers
+        ):
             return self._answer(400, "")
         self.server.tokens += 1
         return self._answer(200, f"token-{self.server.tokens}")

@@ -1,4 +1,5 @@
-"""Kernels in Triton's interpreter, compared with the plain loss in float64 and with plain normalization: a JSON line per case.
+"""Kernels in Triton's interpreter, compared with the plain loss in float64 and with plain
+normalization: a JSON line per case.
 
 Started by test_kernels.py with TRITON_INTERPRET=1, which must be set before triton is imported.
 """
@@ -23,14 +24,28 @@ VOID = 255
 WEIGHTS = (0.5, 0.0, 2.0, 3.5, 0.25)
 SPECS: dict[str, dict[str, Any]] = {
     "ce": {"terms": ["ce"]},
-    "ce, weighted and smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.2}], "class_weights": WEIGHTS},
+    "ce, weighted and smoothed": {
+        "terms": [{"name": "ce", "label_smoothing": 0.2}],
+        "class_weights": WEIGHTS,
+    },
     "focal, weighted": {"terms": [{"name": "focal", "gamma": 0.5}], "class_weights": WEIGHTS},
-    "ohem, weighted": {"terms": [{"name": "ohem", "min_kept": 0.5, "threshold": 0.1}], "class_weights": WEIGHTS},
-    "several": {"terms": ["ce", {"name": "dice", "weight": 0.5}, {"name": "tversky", "alpha": 0.3, "beta": 0.7}]},
-}  # fmt: skip
+    "ohem, weighted": {
+        "terms": [{"name": "ohem", "min_kept": 0.5, "threshold": 0.1}],
+        "class_weights": WEIGHTS,
+    },
+    "several": {
+        "terms": [
+            "ce",
+            {"name": "dice", "weight": 0.5},
+            {"name": "tversky", "alpha": 0.3, "beta": 0.7},
+        ]
+    },
+}
 
 
-def bilinear(align_corners: bool, more: tuple[int, int] = (0, 0)) -> Callable[[Tensor, tuple[int, int]], Tensor]:
+def bilinear(
+    align_corners: bool, more: tuple[int, int] = (0, 0)
+) -> Callable[[Tensor, tuple[int, int]], Tensor]:
     """Upsampling to ``more`` pixels than the size, which are cut off."""
 
     def upsample(low: Tensor, size: tuple[int, int]) -> Tensor:
@@ -41,7 +56,9 @@ def bilinear(align_corners: bool, more: tuple[int, int] = (0, 0)) -> Callable[[T
     return upsample
 
 
-def batch(shape: tuple[int, ...], size: tuple[int, int], void: str = "some") -> tuple[Tensor, Tensor]:
+def batch(
+    shape: tuple[int, ...], size: tuple[int, int], void: str = "some"
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     low = 3 * torch.randn(shape, generator=generator)
     target = torch.randint(0, shape[1], (shape[0], *size), generator=generator).to(torch.uint8)
@@ -52,7 +69,10 @@ def batch(shape: tuple[int, ...], size: tuple[int, int], void: str = "some") -> 
 
 def apart(found: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest value."""
-    return float((found.double() - expected.double()).abs().max() / expected.double().abs().max().clamp_min(0.1))
+    return float(
+        (found.double() - expected.double()).abs().max()
+        / expected.double().abs().max().clamp_min(0.1)
+    )
 
 
 def maps(low: Tensor, target: Tensor, upsample: Any) -> dict[str, float]:
@@ -62,7 +82,10 @@ def maps(low: Tensor, target: Tensor, upsample: Any) -> dict[str, float]:
     assert tables is not None
     logits = LowLogits(low, target, VOID, tables)
     generator = torch.Generator().manual_seed(2)
-    factors, weights = torch.randn(classes, generator=generator), torch.rand(classes, generator=generator)
+    factors, weights = (
+        torch.randn(classes, generator=generator),
+        torch.rand(classes, generator=generator),
+    )
     slopes = torch.randn(3, *target.shape, generator=generator)
     exact = low.double().requires_grad_()
     log_p = upsample(exact, (target.shape[1], target.shape[2])).log_softmax(1)
@@ -70,13 +93,23 @@ def maps(low: Tensor, target: Tensor, upsample: Any) -> dict[str, float]:
     p, nll = log_p.exp(), -(log_p * truth).sum(1)
     expected = [nll, (p * factors[:, None, None]).sum(1), -(log_p * weights[:, None, None]).sum(1)]
     found = [torch.where(valid, logits.nll(), 0.0), logits.sum_p(factors), logits.sum_nll(weights)]
-    sums = torch.stack([(p * truth).sum((0, 2, 3)), (p * valid[:, None]).sum((0, 2, 3)), truth.sum((0, 2, 3)).double()])
+    sums = torch.stack(
+        [
+            (p * truth).sum((0, 2, 3)),
+            (p * valid[:, None]).sum((0, 2, 3)),
+            truth.sum((0, 2, 3)).double(),
+        ]
+    )
     (gradient,) = torch.autograd.grad((torch.stack(expected) * slopes).sum(), exact)
     small = logits.gradient((torch.stack(found) * slopes).sum())
     assert small.dtype == torch.float32
     names = ("nll", "sum of p", "sum of nll")
     result = {name: apart(a.detach(), b.detach()) for name, a, b in zip(names, found, expected)}
-    return {**result, "class sums": apart(logits.class_sums(), sums), "gradient": apart(small, gradient)}
+    return {
+        **result,
+        "class sums": apart(logits.class_sums(), sums),
+        "gradient": apart(small, gradient),
+    }
 
 
 def loss(spec: str, low: Tensor, target: Tensor, upsample: Any) -> dict[str, float]:
@@ -93,16 +126,25 @@ def loss(spec: str, low: Tensor, target: Tensor, upsample: Any) -> dict[str, flo
 
 
 def images(dtype: torch.dtype) -> dict[str, float]:
-    """The largest difference to images that torch's operators normalize, with and without colors and padding."""
+    """The largest difference to images that torch's operators normalize, with and without colors
+    and padding.
+    """
     generator = torch.Generator().manual_seed(0)
     levels = torch.randint(0, 256, (3, 37, 29, 3), generator=generator).to(torch.uint8)
     colors = torch.randn(3, 10, generator=generator)
     covered = torch.tensor([[0, 0, 37, 29], [3, 4, 20, 29], [10, 0, 37, 11]], dtype=torch.int32)
     found = {}
     for last in (False, True):
-        for what, looks in {"plain": (None, None), "colored": (colors, None), "padded": (colors, covered)}.items():
+        for what, looks in {
+            "plain": (None, None),
+            "colored": (colors, None),
+            "padded": (colors, covered),
+        }.items():
             how = (normalize.IMAGENET_MEAN, normalize.IMAGENET_STD, last, *looks, dtype)
-            made, expected = normalize._by_kernels(levels, *how), normalize._by_operators(levels, *how)
+            made, expected = (
+                normalize._by_kernels(levels, *how),
+                normalize._by_operators(levels, *how),
+            )
             assert made.stride() == expected.stride()
             assert made.dtype == expected.dtype == dtype
             found[f"{what} {last}"] = float((made.double() - expected.double()).abs().max())
@@ -131,7 +173,8 @@ def main() -> None:
     for classes, shape, size, upsample, void in shapes:
         lowlogits.CLASSES = classes
         low, target = batch(shape, size, void)
-        low -= 100 * (shape[1] == 5)  # exp of the difference to 0, of which classes beyond the last are, is infinite
+        # exp of the difference to 0, of which classes beyond the last are, is infinite
+        low -= 100 * (shape[1] == 5)
         say(f"maps {shape} to {size}, {void} void", maps(low, target, upsample))
     lowlogits.CLASSES = 8
     low, target = batch((2, 5, 2, 3), (5, 7))

@@ -32,10 +32,17 @@ def truth(seed: int, classes: int, void: bool) -> np.ndarray:
     return mask
 
 
-def make(root: Path, encode: Encode, classes: int, void: bool = False, first: int = 0) -> dict[str, list[int]]:
-    """``images/SPLIT`` beside ``masks/SPLIT``, 12 + 4 pairs. Returns the pixels of each class by split."""
+def make(
+    root: Path, encode: Encode, classes: int, void: bool = False, first: int = 0
+) -> dict[str, list[int]]:
+    """``images/SPLIT`` beside ``masks/SPLIT``, 12 + 4 pairs. Returns the pixels of each class by
+    split.
+    """
     counts = {}
-    for split, numbers in (("train", range(first, first + 12)), ("val", range(first + 12, first + 16))):
+    for split, numbers in (
+        ("train", range(first, first + 12)),
+        ("val", range(first + 12, first + 16)),
+    ):
         counts[split] = [0] * classes
         for part in ("images", "masks"):
             (root / part / split).mkdir(parents=True)
@@ -62,7 +69,9 @@ def by_table(table: dict[int, int], kind: Any = np.uint8, ending: str = ".png") 
 
 def rgb(colors: np.ndarray) -> Encode:
     def encode(mask: np.ndarray, path: Path) -> None:
-        Image.fromarray(colors[np.where(mask == 255, 0, mask)]).save(path.with_name(path.name + ".png"))
+        Image.fromarray(colors[np.where(mask == 255, 0, mask)]).save(
+            path.with_name(path.name + ".png")
+        )
 
     return encode
 
@@ -85,7 +94,9 @@ def one_bit(mask: np.ndarray, path: Path) -> None:
 
 
 def check(root: Path, *settings: str) -> dict[str, AuditReport]:
-    return {report.split: report for report in check_folder(str(root), None, list(settings)).reports}
+    return {
+        report.split: report for report in check_folder(str(root), None, list(settings)).reports
+    }
 
 
 def pixels(reports: dict[str, AuditReport]) -> dict[str, list[int]]:
@@ -94,5 +105,7 @@ def pixels(reports: dict[str, AuditReport]) -> dict[str, list[int]]:
 
 def fix(reports: dict[str, AuditReport]) -> SplitFinding:
     """The one fatal finding."""
-    (found,) = [finding for report in reports.values() for finding in report.findings if finding.fatal]
+    (found,) = [
+        finding for report in reports.values() for finding in report.findings if finding.fatal
+    ]
     return found

@@ -1,4 +1,6 @@
-"""A network for nodes on one machine: each in a namespace of its own, on one bridge, and able to vanish in silence."""
+"""A network for nodes on one machine: each in a namespace of its own, on one bridge, and able to
+vanish in silence.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def _ip(*words: str) -> str:
 
 @dataclass
 class NodeNetworks:
-    """A bridge of this process, and the namespaces of its nodes. A context manager: it takes all away at its end."""
+    """A bridge of this process, and the namespaces of its nodes. A context manager: it takes all
+    away at its end.
+    """
 
     nodes: list[str] = field(default_factory=list)
     bridge: str = f"seg{os.getpid()}"
@@ -67,7 +71,9 @@ class NodeNetworks:
         _ip("-n", space, "link", "set", UPLINK, "up")
 
     def inside(self, node: str, *command: str) -> list[str]:
-        """The command, run in a node with the node's host name. (``ip netns exec`` would hide the cgroups.)"""
+        """The command, run in a node with the node's host name. (``ip netns exec`` would hide the
+        cgroups.)
+        """
         names = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', node]
         return ["nsenter", f"--net=/run/netns/{self._space(node)}", *names, *command]
 
@@ -76,7 +82,9 @@ class NodeNetworks:
         _ip("link", "set", self._space(node), "up" if up else "down")
 
     def vanish(self, node: str) -> None:
-        """As if the power went off: first the link, so that no peer hears of it, then all processes, then the rest."""
+        """As if the power went off: first the link, so that no peer hears of it, then all
+        processes, then the rest.
+        """
         space = self._space(node)
         self.nodes.remove(node)
         self.connect(node, False)

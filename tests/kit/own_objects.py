@@ -44,6 +44,18 @@ class Slow(nn.Module):
 
 
 def small(out: Path, *more: str) -> Config:
-    words = ["data.crop=[24,24]", "data.workers=0", "train.batch_size=2", "train.duration=2st", "eval.every=2st"]
-    quiet = ["log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "log.every=1", "parallel.threads=1"]
+    words = [
+        "data.crop=[24,24]",
+        "data.workers=0",
+        "train.batch_size=2",
+        "train.duration=2st",
+        "eval.every=2st",
+    ]
+    quiet = [
+        "log.tensorboard=false",
+        "log.pictures=0",
+        "log.profile_ms=0",
+        "log.every=1",
+        "parallel.threads=1",
+    ]
     return Config.load(None, *words, "checkpoint.every=2st", *quiet, f"out={out}", *more)

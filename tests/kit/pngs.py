@@ -1,6 +1,8 @@
-"""What the tests of the native PNG reader share: a PNG writer by the letter of the specification, and a reader of regions.
+"""What the tests of the native PNG reader share: a PNG writer by the letter of the specification,
+and a reader of regions.
 
-SEGTRAIN_NATIVE_LIBRARY names another build to test, say one with sanitizers or with zlib in place of libdeflate.
+SEGTRAIN_NATIVE_LIBRARY names another build to test, say one with sanitizers or with zlib in place
+of libdeflate.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from segtrain.data.augment.geometry import Geometry
 from segtrain.data.pixels import native
 from segtrain.errors import DataError
 
-built = pytest.mark.skipif(not native.available(), reason=f"no native decoder here: {native.describe()}")
+built = pytest.mark.skipif(
+    not native.available(), reason=f"no native decoder here: {native.describe()}"
+)
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
 KINDS = [(GRAY, bits) for bits in (1, 2, 4, 8, 16)] + [(PALETTE, bits) for bits in (1, 2, 4, 8)]
@@ -28,7 +32,9 @@ class Refused(Exception):
     """A code that is not 0: 1 a damaged file, 2 one that the reader leaves to others."""
 
 
-def read(content: bytes, rect: tuple[int, int, int, int], channels: int, size: tuple[int, int]) -> np.ndarray:
+def read(
+    content: bytes, rect: tuple[int, int, int, int], channels: int, size: tuple[int, int]
+) -> np.ndarray:
     """The pixels (channels 3) or ids (1) of a rectangle, through the call that makes samples."""
     top, left, bottom, right = rect
     crop, levels = (bottom - top, right - left), np.arange(256, dtype=np.uint8)
@@ -36,9 +42,17 @@ def read(content: bytes, rect: tuple[int, int, int, int], channels: int, size: t
     plain = np.zeros((*size, 3), np.uint8) if channels == 1 else np.zeros(size, np.uint8)
     try:
         done = native.crop(
-            *((plain, content) if channels == 1 else (content, plain)), Geometry(size, size, top, left), crop, levels,
-            np.ones(256, np.uint8), (0, 0, 0), 255, image, mask, ("x.png", "x.png"),
-        )  # fmt: skip
+            *((plain, content) if channels == 1 else (content, plain)),
+            Geometry(size, size, top, left),
+            crop,
+            levels,
+            np.ones(256, np.uint8),
+            (0, 0, 0),
+            255,
+            image,
+            mask,
+            ("x.png", "x.png"),
+        )
     except DataError as error:
         raise Refused(1, error.values["found"]) from None
     if done is None:
@@ -69,7 +83,9 @@ def filtered(data: bytes, above: bytes, kind: int, pixel: int) -> bytes:
     return bytes(out)
 
 
-def write(values: np.ndarray, color: int, bits: int, kind: int = 0, extra: bytes = b"", **how: int) -> bytes:
+def write(
+    values: np.ndarray, color: int, bits: int, kind: int = 0, extra: bytes = b"", **how: int
+) -> bytes:
     """A PNG of values (H, W, samples); how: level of zlib, bytes a chunk has at most (piece)."""
     height, width = values.shape[:2]
     if bits == 16:
@@ -83,15 +99,24 @@ def write(values: np.ndarray, color: int, bits: int, kind: int = 0, extra: bytes
     rng = np.random.default_rng(width)
     raw, above = b"", bytes(rows.shape[1])
     for row in rows:
-        raw += filtered(row.tobytes(), above, int(rng.integers(5)) if kind == MIXED else kind, pixel)
+        raw += filtered(
+            row.tobytes(), above, int(rng.integers(5)) if kind == MIXED else kind, pixel
+        )
         above = row.tobytes()
-    return wrap(zlib.compress(raw, how.get("level", 6)), (width, height, bits, color), extra, how.get("piece", 1 << 30))
+    return wrap(
+        zlib.compress(raw, how.get("level", 6)),
+        (width, height, bits, color),
+        extra,
+        how.get("piece", 1 << 30),
+    )
 
 
 def wrap(data: bytes, header: tuple[int, ...], extra: bytes = b"", piece: int = 1 << 30) -> bytes:
     head = struct.pack(">IIBBBBB", *header, *(0, 0, 0)[: 7 - len(header)])
     pieces = [chunk(b"IDAT", data[at : at + piece]) for at in range(0, len(data), piece)]
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + b"".join(pieces) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + b"".join(pieces) + chunk(b"IEND", b"")
+    )
 
 
 def picture(height: int, width: int, color: int, bits: int, seed: int = 0) -> np.ndarray:
@@ -102,15 +127,21 @@ def picture(height: int, width: int, color: int, bits: int, seed: int = 0) -> np
     smooth = (np.sin(x / 5 + s) + np.cos(y / 3) + 2) / 4 * most
     noise = rng.integers(-most // 8 - 1, most // 8 + 2, smooth.shape)
     wild = rng.integers(0, most + 1, smooth.shape)
-    return np.where(rng.random(smooth.shape) < 0.1, wild, np.clip(smooth + noise, 0, most)).astype(np.int64)
+    return np.where(rng.random(smooth.shape) < 0.1, wild, np.clip(smooth + noise, 0, most)).astype(
+        np.int64
+    )
 
 
 def palette(size: int) -> bytes:
-    return chunk(b"PLTE", np.random.default_rng(7).integers(0, 256, size * 3).astype(np.uint8).tobytes())
+    return chunk(
+        b"PLTE", np.random.default_rng(7).integers(0, 256, size * 3).astype(np.uint8).tobytes()
+    )
 
 
 def by_opencv(content: bytes) -> np.ndarray:
-    picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    picture = cv2.imdecode(
+        np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    )
     assert picture is not None
     return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
 
@@ -120,7 +151,9 @@ def regions(height: int, width: int, count: int) -> list[tuple[int, int, int, in
     found = [(0, 0, height, width)]
     for _ in range(count):
         top, left = int(rng.integers(height)), int(rng.integers(width))
-        found.append((top, left, int(rng.integers(top, height)) + 1, int(rng.integers(left, width)) + 1))
+        found.append(
+            (top, left, int(rng.integers(top, height)) + 1, int(rng.integers(left, width)) + 1)
+        )
     return found
 
 
@@ -132,5 +165,9 @@ def agree(content: bytes, expected: np.ndarray, count: int = 4) -> None:
 
 
 def label_map(height: int, width: int) -> np.ndarray:
-    coarse = np.random.default_rng(3).integers(0, 30, ((height + 15) // 16, (width + 15) // 16)).astype(np.uint8)
+    coarse = (
+        np.random.default_rng(3)
+        .integers(0, 30, ((height + 15) // 16, (width + 15) // 16))
+        .astype(np.uint8)
+    )
     return np.kron(coarse, np.ones((16, 16), np.uint8))[:height, :width]

@@ -1,4 +1,5 @@
-"""Loads the same batches with helpers of a real Ray in several ways, and prints what happened as JSON.
+"""Loads the same batches with helpers of a real Ray in several ways, and prints what happened as
+JSON.
 
 RAY_ADDRESS=127.0.0.1:PORT python tests/kit/ray_case.py
 """
@@ -34,7 +35,9 @@ DATA = Data(scenes=24, scene_size=(48, 64), crop=(24, 32), helpers="ray")
 
 def digest(pool: HelpedPool | None, **settings: Any) -> str:
     source, found = Sleepy(open_dataset(DATA, "train"), -1), hashlib.sha256()
-    with TrainLoader(source, DATA, seed=3, batch_size=16, last_step=12, pool=pool, **settings) as loader:
+    with TrainLoader(
+        source, DATA, seed=3, batch_size=16, last_step=12, pool=pool, **settings
+    ) as loader:
         for step in loader:
             for batch in step:
                 for part in (batch.images, batch.masks, batch.colors, batch.covered):
@@ -44,7 +47,9 @@ def digest(pool: HelpedPool | None, **settings: Any) -> str:
 
 
 def helpers() -> list[psutil.Process]:
-    """The processes of helpers in the cluster of this test: their parents were given its address."""
+    """The processes of helpers in the cluster of this test: their parents were given its
+    address.
+    """
     found = []
     for one in psutil.process_iter(["name"]):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -55,7 +60,9 @@ def helpers() -> list[psutil.Process]:
 
 
 def until(pool: HelpedPool, plain: str, condition: Any, **settings: Any) -> bool:
-    """Load again and again; false if a batch differs, or if ``condition`` stays false for a minute."""
+    """Load again and again; false if a batch differs, or if ``condition`` stays false for a
+    minute.
+    """
     deadline, same = time.monotonic() + 60, True
     while same and not condition() and time.monotonic() < deadline:
         same = digest(pool, **settings) == plain
@@ -71,12 +78,15 @@ def main() -> None:
     remote_helper.FIRST_PAUSE_S = 0.2
     balance.WORTH = 1e9  # the samples of this test are cheap to make
     deadline = time.monotonic() + 90
-    while len(engine.slots()) < 2 and time.monotonic() < deadline:  # the node that helps is just starting
+    # the node that helps is just starting
+    while len(engine.slots()) < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
     found: dict[str, Any] = {"cores": len(engine.slots())}
     found["halves"] = [len(RayEngine(DATA, rank, 2, False).slots()) for rank in range(2)]
     with HelpedPool(1, "thread", engine, say=said.append) as pool:
-        found["by socket"] = until(pool, colors, lambda: sum(pool.helped.values()) > 20, colors=True, accumulate=2)
+        found["by socket"] = until(
+            pool, colors, lambda: sum(pool.helped.values()) > 20, colors=True, accumulate=2
+        )
         kills = int(os.environ.get("KILLS", "1"))
         ended = threading.Event()
 
@@ -102,7 +112,10 @@ def main() -> None:
         found["by store"] = until(
             pool,
             plain,
-            lambda: sum(pool.helped.values()) > before + 40 and any("object store" in line for line in said),
+            lambda: (
+                sum(pool.helped.values()) > before + 40
+                and any("object store" in line for line in said)
+            ),
         )
         found |= pool.made().to_dict()
     found["said"], found["signals"] = said, received

@@ -1,4 +1,6 @@
-"""Hosts of a Ray cluster on this machine, each with a network and a folder of Ray of its own. n1 has the head."""
+"""Hosts of a Ray cluster on this machine, each with a network and a folder of Ray of its own. n1
+has the head.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from node_networks import NodeNetworks, NoNetwork
 from test_workers import soon
 
 HEAD, PORT = "n1", 6379
-# A host's folder of Ray takes the place of the one that the head names: Ray finds its node on a host by that folder.
+# A host's folder of Ray takes the place of the one that the head names: Ray finds its node on a
+# host by that folder.
 OWN_FOLDER = 'mkdir -p "$0" && mount --bind "$0" "$1" && shift && exec "$@"'
 
 
@@ -31,8 +34,8 @@ for node in ray.nodes():
 """
 
 
-# A transform that takes a second until the file ``quick`` is there, and then ``least`` seconds. It needs enough CPU time
-# that helpers pay.
+# A transform that takes a second until the file ``quick`` is there, and then ``least`` seconds. It
+# needs enough CPU time that helpers pay.
 TRANSFORM = """
 import time
 from pathlib import Path
@@ -59,14 +62,23 @@ class RayHosts:
         self._networks.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._networks.__exit__(kind, error, at)  # ends all processes in them
         for node in self._nodes.values():
             node.wait()
 
     @property
     def environment(self) -> dict[str, str]:
-        ray = {"ADDRESS": f"{self._networks.of(HEAD)}:{PORT}", "USAGE_STATS_ENABLED": "0", "worker_niceness": "0"}
+        ray = {
+            "ADDRESS": f"{self._networks.of(HEAD)}:{PORT}",
+            "USAGE_STATS_ENABLED": "0",
+            "worker_niceness": "0",
+        }
         token = {"AUTH_MODE": "token", "AUTH_TOKEN": "ab" * 32}
         return {**self.plain(), **{f"RAY_{key}": value for key, value in {**ray, **token}.items()}}
 
@@ -75,18 +87,30 @@ class RayHosts:
         """Variables of all processes, also of those without Ray."""
         return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
-    def run(self, host: str, *command: str, cwd: Path, log: Path, **environment: str) -> subprocess.Popen[bytes]:
+    def run(
+        self, host: str, *command: str, cwd: Path, log: Path, **environment: str
+    ) -> subprocess.Popen[bytes]:
         """Start a command on a host, with its output appended to ``log``."""
         with log.open("ab") as out:
             return subprocess.Popen(
-                self._networks.inside(host, *self._apart(host), *command), stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-                cwd=cwd, env={**self.environment, **environment},
-            )  # fmt: skip
+                self._networks.inside(host, *self._apart(host), *command),
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                cwd=cwd,
+                env={**self.environment, **environment},
+            )
 
     def start(self) -> None:
         """Start the head."""
         self._networks.add(HEAD)
-        head = ("--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self._ray}")
+        head = (
+            "--head",
+            f"--port={PORT}",
+            "--num-cpus=0",
+            "--include-dashboard=false",
+            f"--temp-dir={self._ray}",
+        )
         self._start(HEAD, *head)
 
     def add(self, host: str, cores: int = 1, labels: str = "") -> None:
@@ -94,7 +118,9 @@ class RayHosts:
         if host not in self._networks.nodes:
             self._networks.add(host)
         labeled = (f"--labels={labels}",) if labels else ()
-        self._start(host, f"--address={self._networks.of(HEAD)}:{PORT}", f"--num-cpus={cores}", *labeled)
+        self._start(
+            host, f"--address={self._networks.of(HEAD)}:{PORT}", f"--num-cpus={cores}", *labeled
+        )
 
     def nodes(self) -> dict[str, str]:
         """The IDs of the nodes that have joined, by host."""
@@ -106,11 +132,21 @@ class RayHosts:
 
     def _ask(self, *words: str) -> str:
         command = self._networks.inside(HEAD, *self._apart(HEAD), sys.executable, *words)
-        return subprocess.run(command, env=self.environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, env=self.environment, check=True, capture_output=True, text=True
+        ).stdout
 
     def _apart(self, host: str) -> list[str]:
         """What gives a command the host's folder of Ray."""
-        return ["unshare", "--mount", "sh", "-c", OWN_FOLDER, str(self._folder / host), str(self._ray)]
+        return [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            OWN_FOLDER,
+            str(self._folder / host),
+            str(self._ray),
+        ]
 
     def lose(self, host: str) -> None:
         """As if the power went off."""
@@ -126,7 +162,10 @@ class RayHosts:
             for pid in self._networks.pids(host):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     one = psutil.Process(pid)
-                    if one.name().startswith("ray::RayHelper") and one.status() != psutil.STATUS_STOPPED:
+                    if (
+                        one.name().startswith("ray::RayHelper")
+                        and one.status() != psutil.STATUS_STOPPED
+                    ):
                         yield one
 
     @contextlib.contextmanager
@@ -135,7 +174,9 @@ class RayHosts:
         try:
             for host in hosts:
                 self.add(host, labels=labels)
-            assert soon(lambda: self.nodes().keys() >= set(hosts)), "the head does not know all hosts"
+            assert soon(lambda: self.nodes().keys() >= set(hosts)), (
+                "the head does not know all hosts"
+            )
             yield
         finally:
             for host in set(hosts).intersection(self._networks.nodes):
@@ -145,12 +186,23 @@ class RayHosts:
                 self.lose(host)
 
     def _start(self, host: str, *words: str) -> None:
-        """Start Ray on a host, and wait until it is up. Ray itself gives up after 30 s; a busy machine may need more."""
-        ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--object-store-memory=100000000")
+        """Start Ray on a host, and wait until it is up. Ray itself gives up after 30 s; a busy
+        machine may need more.
+        """
+        ray = (
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            "--object-store-memory=100000000",
+        )
         address = f"--node-ip-address={self._networks.of(host)}"
         for _ in range(4):
             log = Path(tempfile.mkstemp(suffix=f"-{host}.log", dir=self._folder)[1])
-            self._nodes[host] = self.run(host, *ray, address, *words, cwd=self._folder, log=log, RAY_ADDRESS="")
+            self._nodes[host] = self.run(
+                host, *ray, address, *words, cwd=self._folder, log=log, RAY_ADDRESS=""
+            )
             if _runs(self._nodes[host], log):
                 return
         raise AssertionError(log.read_text())
@@ -166,7 +218,8 @@ def _runs(node: subprocess.Popen[bytes], log: Path) -> bool:
 def ray_hosts() -> Iterator[RayHosts]:
     """n1 with the head. Skips the test where no namespaces can be made."""
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="st", dir="/tmp"))  # sockets need short names
+        # sockets need short names
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="st", dir="/tmp"))
         try:
             started = stack.enter_context(RayHosts(Path(folder)))
         except NoNetwork as why:

@@ -67,21 +67,49 @@ def rank_records(
     phases, stages = {**CALM, **(phases or {})}, {**SAMPLE, **(stages or {})}
     made, own = STEPS * images, sum(stages.values()) if sample_cpu is None else sample_cpu
     begin = {
-        "begin": 1, "ts": T0, "rank": rank, "host": host, "local_rank": rank, "world_size": world, "local_world_size": local or world,
-        "device": device, "cores": cores, "batch_size": images * world, "accumulate": 1, "bytes_gradient": gradient, "crowded": crowded,
-    }  # fmt: skip
+        "begin": 1,
+        "ts": T0,
+        "rank": rank,
+        "host": host,
+        "local_rank": rank,
+        "world_size": world,
+        "local_world_size": local or world,
+        "device": device,
+        "cores": cores,
+        "batch_size": images * world,
+        "accumulate": 1,
+        "bytes_gradient": gradient,
+        "crowded": crowded,
+    }
     window = {
-        "seconds": sum(phases.values()), "rank": rank, "host": host, "images": made, "phases": phases, "slowest_ms": 130.0,
-        "cpu_s": cpu + (made * own if kind == "thread" else 0.0), "threads": threads, "other_cpu_s": other_cpu,
-        "workers": {"count": workers, "kind": kind, "samples": made, "seconds": {k: made * v for k, v in stages.items()},
-                    "cpu_s": made * own, "cpu_wait_s": made * sample_cpu_wait, "bytes": made * size, "queue": 0.5, **({"reads": reads} if reads else {})},
-    }  # fmt: skip
+        "seconds": sum(phases.values()),
+        "rank": rank,
+        "host": host,
+        "images": made,
+        "phases": phases,
+        "slowest_ms": 130.0,
+        "cpu_s": cpu + (made * own if kind == "thread" else 0.0),
+        "threads": threads,
+        "other_cpu_s": other_cpu,
+        "workers": {
+            "count": workers,
+            "kind": kind,
+            "samples": made,
+            "seconds": {k: made * v for k, v in stages.items()},
+            "cpu_s": made * own,
+            "cpu_wait_s": made * sample_cpu_wait,
+            "bytes": made * size,
+            "queue": 0.5,
+            **({"reads": reads} if reads else {}),
+        },
+    }
     window |= {"cpu_wait_s": cpu_wait} if cpu_wait is not None else {}
     window |= {"other_cpu_wait_s": other_cpu_wait} if other_cpu_wait is not None else {}
     if process_cpu is not None:
         window["workers"]["process_cpu_s"] = made * process_cpu
     window |= {"shared": {"seconds": shared, "hidden": 0.0}} if shared is not None else {}
-    start = {**window, "phases": {**phases, "wait": 30.0}}  # memory, kernels and the first batch: not to be looked at
+    # memory, kernels and the first batch: not to be looked at
+    start = {**window, "phases": {**phases, "wait": 30.0}}
     lines = [
         {**(window if k else start), "ts": T0 + k, "first": k * STEPS + 1, "last": (k + 1) * STEPS}
         for k in range(windows)
@@ -98,7 +126,9 @@ def starved(wait: float = 4.0, **more: Any) -> Records:
 
 
 def moments(per_byte: float, per_read: float) -> dict[str, Any]:
-    """80 samples, an image of 200 kB and a mask of 5 kB each; a read takes ``per_read + per_byte * size`` seconds."""
+    """80 samples, an image of 200 kB and a mask of 5 kB each; a read takes ``per_read + per_byte *
+    size`` seconds.
+    """
     sizes = [200_000.0, 5_000.0] * 80
     times = [per_read + per_byte * size for size in sizes]
     sums = {
@@ -106,11 +136,19 @@ def moments(per_byte: float, per_read: float) -> dict[str, Any]:
         "bytes2": sum(b * b for b in sizes),
         "bytes_s": sum(b * t for b, t in zip(sizes, times)),
     }
-    return {"reads": sums, "size": 205_000, "stages": {"read": sum(times) / 80}, "sample_cpu": 0.006}
+    return {
+        "reads": sums,
+        "size": 205_000,
+        "stages": {"read": sum(times) / 80},
+        "sample_cpu": 0.006,
+    }
 
 
 def two(
-    slow: dict[str, float], other: dict[str, float], hosts: tuple[str, str] = ("one", "one"), **more: Any
+    slow: dict[str, float],
+    other: dict[str, float],
+    hosts: tuple[str, str] = ("one", "one"),
+    **more: Any,
 ) -> list[Records]:
     local = 2 if hosts[0] == hosts[1] else 1
     return [
@@ -122,7 +160,11 @@ def two(
 def compiled(seconds: float, windows: int = 2, **more: Any) -> Records:
     """The first step of a first window of one step compiles; ten steps a window follow."""
     usual = rank_records(windows=windows, **more)
-    first = {**usual.windows[0], "phases": {"wait": 0.1, "forward": seconds + 0.1, "update": 0.01}, "last": 1}
+    first = {
+        **usual.windows[0],
+        "phases": {"wait": 0.1, "forward": seconds + 0.1, "update": 0.01},
+        "last": 1,
+    }
     first |= {"seconds": seconds + 0.21, "slowest_ms": 1000 * seconds}
     return replace(usual, windows=(first, *usual.windows[1:]))
 
@@ -130,15 +172,32 @@ def compiled(seconds: float, windows: int = 2, **more: Any) -> Records:
 def write_run(folder: Path, records: Records) -> None:
     (folder / "spans").mkdir(parents=True)
     lines = [*records.begins, *records.windows]
-    (folder / "spans/rank-00000.jsonl").write_text("".join(json.dumps(item) + "\n" for item in lines))
+    (folder / "spans/rank-00000.jsonl").write_text(
+        "".join(json.dumps(item) + "\n" for item in lines)
+    )
     (folder / "config.yaml").write_text("log: {every: 10}\n")
 
 
-def heavy(augment: float = 0.1, machine: str = "ml.g5.xlarge", wait: float = 9.0, images: int = 64) -> Records:
+def heavy(
+    augment: float = 0.1, machine: str = "ml.g5.xlarge", wait: float = 9.0, images: int = 64
+) -> Records:
     """A GPU that waits for samples: 10 steps a window, 0.6 s of the device each."""
-    phases = {"wait": wait, "forward": 2.9, "backward": 2.9, "update": 0.2, "other": 0.0, "log": 0.0}
+    phases = {
+        "wait": wait,
+        "forward": 2.9,
+        "backward": 2.9,
+        "update": 0.2,
+        "other": 0.0,
+        "log": 0.0,
+    }
     records = rank_records(
-        phases, device="cuda:0", cores=4, workers=4, images=images, stages={"augment": augment}, cpu=0.3
+        phases,
+        device="cuda:0",
+        cores=4,
+        workers=4,
+        images=images,
+        stages={"augment": augment},
+        cpu=0.3,
     )
     return replace(records, begins=tuple({**begin, "machine": machine} for begin in records.begins))
 
@@ -155,7 +214,9 @@ def a_run(
     sent: int = 107_000_000,
     **more: Any,
 ) -> Path:
-    """A run on ``ranks``, with the records of the first of them. ``gpu``: what its driver calls its GPUs."""
+    """A run on ``ranks``, with the records of the first of them. ``gpu``: what its driver calls its
+    GPUs.
+    """
     records = heavy(machine=machine, **more)
     named = {"gpu": gpu} if gpu else {}
     begin = {**records.begins[0], **named, "world_size": ranks, "bytes_gradient": sent}

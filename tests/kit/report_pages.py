@@ -38,18 +38,45 @@ def line(event: str, ts: float, **fields: Any) -> str:
 
 def start(ts: float = BEGIN, **more: Any) -> str:
     derived = {"model": "pico", "data": "scenes: 9 images", "decoder": "native"}
-    return line("run_start", ts, version="0.1.0", versions={"torch": "2.9"}, name="street", hash="1a2b3c4d", host="elsewhere",
-                pid=1, device="cpu", world_size=2, total_steps=40, derived=derived, **more)  # fmt: skip
+    return line(
+        "run_start",
+        ts,
+        version="0.1.0",
+        versions={"torch": "2.9"},
+        name="street",
+        hash="1a2b3c4d",
+        host="elsewhere",
+        pid=1,
+        device="cpu",
+        world_size=2,
+        total_steps=40,
+        derived=derived,
+        **more,
+    )
 
 
-def step(ts: float, number: int, steps: int, scale: float = 1.0, cpu_s: float = 0.0, **more: Any) -> str:
+def step(
+    ts: float, number: int, steps: int, scale: float = 1.0, cpu_s: float = 0.0, **more: Any
+) -> str:
     spans = {phase: scale * steps * seconds for phase, seconds in PHASES.items()}
-    return line("step", ts, step=number, epoch=1.0, loss=2.0 / number, lr=0.01, images_per_s=8 / scale, spans=spans,
-                cpu_s=cpu_s, **more)  # fmt: skip
+    return line(
+        "step",
+        ts,
+        step=number,
+        epoch=1.0,
+        loss=2.0 / number,
+        lr=0.01,
+        images_per_s=8 / scale,
+        spans=spans,
+        cpu_s=cpu_s,
+        **more,
+    )
 
 
 def journal(scale: float = 1.0, miou: float = 0.8) -> str:
-    """Forty steps of a second: a line each ten, an evaluation of 4 s after step 20, its images 3.5 of them, and one for pictures."""
+    """Forty steps of a second: a line each ten, an evaluation of 4 s after step 20, its images 3.5
+    of them, and one for pictures.
+    """
     text = start() + step(BEGIN + 7, 1, 1, 5.0, cpu_s=50.0)
     ts = BEGIN + 7
     for number in (10, 20, 30, 40):
@@ -58,8 +85,16 @@ def journal(scale: float = 1.0, miou: float = 0.8) -> str:
         text += step(ts, number, count, scale, cpu_s=50 + 1.5 * number)
         if number in (20, 40):
             scores = {**SCORES, "miou": miou - (0.1 if number == 20 else 0)}
-            text += line("eval", ts + 4, step=number, epoch=1.0, scores=scores, seconds=3.5, confusion=CONFUSION,
-                         protocol={"split": "val", "images": 60, "line": "all"})  # fmt: skip
+            text += line(
+                "eval",
+                ts + 4,
+                step=number,
+                epoch=1.0,
+                scores=scores,
+                seconds=3.5,
+                confusion=CONFUSION,
+                protocol={"split": "val", "images": 60, "line": "all"},
+            )
     ts += 6
     text += line("checkpoint", ts, step=40, file="step-00000040.pt", reason="end", seconds=1.0)
     return text + line("run_end", ts, status="done", step=40, seconds=46.0, cpu_s=110.0)
@@ -69,7 +104,9 @@ def make(folder: Path, text: str | None = None, profile: bool = False, **setting
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text(journal() if text is None else text)
     (folder / "config.yaml").write_text(make_config({"name": "street", **settings}).to_yaml())
-    (folder / "labels.json").write_text(json.dumps({"names": ["road", "sky", "<car>"], "palette": [[0, 0, 0]] * 3}))
+    (folder / "labels.json").write_text(
+        json.dumps({"names": ["road", "sky", "<car>"], "palette": [[0, 0, 0]] * 3})
+    )
     (folder / "pictures").mkdir()
     Image.new("RGB", (64, 48), (200, 30, 30)).save(folder / "pictures/val.png")
     if profile:
@@ -78,14 +115,18 @@ def make(folder: Path, text: str | None = None, profile: bool = False, **setting
 
 
 def write_profile(folder: Path) -> None:
-    """Each half second of a minute: cpu0 at 100 %, cpu1 at 0, and at 50 from second 30 on; one GPU at 25 %."""
+    """Each half second of a minute: cpu0 at 100 %, cpu1 at 0, and at 50 from second 30 on; one GPU
+    at 25 %.
+    """
     writer = ProfileWriter(folder, "algo-1")
     for tick in range(120):
         second = tick / 2
         values = [
-            Value("cpu", "cpu0", "CPUUtilization", 100.0), Value("cpu", "cpu1", "CPUUtilization", 50.0 * (second >= 30)),
-            Value("gpu", "gpu0", "GPUUtilization", 25.0), Value("memory", "MemoryUsedPercent", "", 10.0),
-        ]  # fmt: skip
+            Value("cpu", "cpu0", "CPUUtilization", 100.0),
+            Value("cpu", "cpu1", "CPUUtilization", 50.0 * (second >= 30)),
+            Value("gpu", "gpu0", "GPUUtilization", 25.0),
+            Value("memory", "MemoryUsedPercent", "", 10.0),
+        ]
         writer.write(BEGIN + second + 0.1, values)
     writer.close()
 
@@ -119,7 +160,9 @@ class Checked(HTMLParser):
 
 def text_of(folder: Path, say: Any = pytest.fail) -> tuple[Checked, dict[str, Any]]:
     text = page.report(folder, say=say).read_text(encoding="utf-8")
-    data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.DOTALL)
+    data = re.search(
+        r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.DOTALL
+    )
     assert data
     return Checked(text), json.loads(data[1])
 

@@ -30,7 +30,11 @@ PLAIN: dict[str, Any] = {
 BATCH = "train.batch_size=16"
 VPC = {"subnets": ["subnet-0abc1234"], "security_groups": ["sg-0abc1234"]}
 FSX = {"data": None, "fsx": "fs-0123456789abcdef0:/fsx/camvid", **VPC}
-HETERO = {"instances": None, "type": None, "groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*1"]}
+HETERO = {
+    "instances": None,
+    "type": None,
+    "groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*1"],
+}
 
 
 def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> SageMakerJob:
@@ -38,14 +42,27 @@ def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> SageMak
 
 
 def look(job: SageMakerJob, root: Path = ROOT, **request: Any) -> list[Finding]:
-    """What the command line says about a job; ``request``: members put into the request afterwards."""
+    """What the command line says about a job; ``request``: members put into the request
+    afterwards.
+    """
     choice = choose(
-        job.training_type, job.strategy, job.region, job.image, today=TODAY, unknown_type_ok=job.unknown_type_ok
+        job.training_type,
+        job.strategy,
+        job.region,
+        job.image,
+        today=TODAY,
+        unknown_type_ok=job.unknown_type_ok,
     )
     made = create_training_job(
-        job, image=choice.uri, name=training_job_name(job, NOW), code="s3://example-results/sourcedir.tar.gz"
+        job,
+        image=choice.uri,
+        name=training_job_name(job, NOW),
+        code="s3://example-results/sourcedir.tar.gz",
     )
-    return [*choice.findings, *offline(job, {**made, **request}, root=root, choice=choice, now=TODAY)]
+    return [
+        *choice.findings,
+        *offline(job, {**made, **request}, root=root, choice=choice, now=TODAY),
+    ]
 
 
 def loud(findings: list[Finding]) -> list[Finding]:

@@ -1,4 +1,6 @@
-"""Jobs of tests on a private Slurm: submitted, watched, disturbed, and compared by their last checkpoint."""
+"""Jobs of tests on a private Slurm: submitted, watched, disturbed, and compared by their last
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,28 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
 STEPS = 240
 TRAINING = {
-    "data.layout": "scenes", "data.scenes": 8, "data.scene_size": [64, 64], "data.crop": [64, 64], "data.workers": 1,
-    "train.batch_size": 4, "train.duration": f"{STEPS}st", "train.device": "cpu", "parallel.threads": 1,
-    "eval.every": "9999st", "checkpoint.every": "20st", "checkpoint.keep": 2, "log.every": 5, "log.tensorboard": False,
-}  # fmt: skip
+    "data.layout": "scenes",
+    "data.scenes": 8,
+    "data.scene_size": [64, 64],
+    "data.crop": [64, 64],
+    "data.workers": 1,
+    "train.batch_size": 4,
+    "train.duration": f"{STEPS}st",
+    "train.device": "cpu",
+    "parallel.threads": 1,
+    "eval.every": "9999st",
+    "checkpoint.every": "20st",
+    "checkpoint.keep": 2,
+    "log.every": 5,
+    "log.tensorboard": False,
+}
 
 
 @contextlib.contextmanager
 def private_slurm(folder: Path, **how: Any) -> Iterator[Cluster]:
-    """A cluster that the launcher, and the jobs, of this process use. Skips the test where none can be started."""
+    """A cluster that the launcher, and the jobs, of this process use. Skips the test where none can
+    be started.
+    """
     try:
         with slurm_cluster(folder, **how) as found, pytest.MonkeyPatch.context() as patched:
             for key in ("SLURM_CONF", "PATH"):
@@ -53,7 +68,9 @@ class Run:
         settings = {**TRAINING, **keys.pop("settings", {})}
         keys = {"nodes": 2, "cpus": 1, "max_run": 600, "config": "", "most_stops": 9, **keys}
         self.cluster = cluster
-        self.job = load_job(SlurmJob, {"name": name, "output": str(output), "settings": settings, **keys}, {})
+        self.job = load_job(
+            SlurmJob, {"name": name, "output": str(output), "settings": settings, **keys}, {}
+        )
         self.folder = self.job.runs()[0]
         self.number = ""
 
@@ -75,7 +92,9 @@ class Run:
         return file.read_text() if file.exists() else ""
 
     def log(self) -> str:
-        return "".join(log.read_text(errors="replace") for log in sorted((self.folder / "slurm").glob("*.log")))
+        return "".join(
+            log.read_text(errors="replace") for log in sorted((self.folder / "slurm").glob("*.log"))
+        )
 
     def step(self) -> int:
         """The newest step in the journal."""
@@ -91,7 +110,9 @@ class Run:
         end = time.monotonic() + limit_s
         while not what():
             assert time.monotonic() < end, f"{self.shown}\n{self.history}\n{self.log()[-3000:]}"
-            assert self.shown.get("JobState") not in following.ENDED or what(), f"{self.history}\n{self.log()[-3000:]}"
+            assert self.shown.get("JobState") not in following.ENDED or what(), (
+                f"{self.history}\n{self.log()[-3000:]}"
+            )
             time.sleep(0.05)
 
     def trains(self, step: int = 25) -> Run:
@@ -103,8 +124,8 @@ class Run:
     def frozen(self, until: Callable[[], Any] | None = None, step: int = 25) -> Iterator[int]:
         """Stop rank 1 at a step behind the first checkpoint, and yield its process.
 
-        It goes on when a signal waits for it, or ``until`` says so: however fast this machine is, what happens to the
-        job happens while it trains.
+        It goes on when a signal waits for it, or ``until`` says so: however fast this machine is,
+        what happens to the job happens while it trains.
         """
         self.trains(step)
         pid = self.rank(1)
@@ -118,12 +139,19 @@ class Run:
 
     def again(self, restarts: int = 1) -> Run:
         """Wait for a restart that trains."""
-        self.until(lambda: self.shown.get("Restarts") == str(restarts) and self.shown.get("JobState") == "RUNNING")
+        self.until(
+            lambda: (
+                self.shown.get("Restarts") == str(restarts)
+                and self.shown.get("JobState") == "RUNNING"
+            )
+        )
         return self
 
     def ends(self, state: str = "COMPLETED") -> Run:
         self.until(lambda: self.shown.get("JobState") in following.ENDED)
-        assert self.shown["JobState"] == state, f"{self.shown}\n{self.history}\n{self.log()[-3000:]}"
+        assert self.shown["JobState"] == state, (
+            f"{self.shown}\n{self.history}\n{self.log()[-3000:]}"
+        )
         return self
 
     def rank(self, number: int) -> int:
@@ -131,11 +159,17 @@ class Run:
         mine = {"SLURM_JOB_ID": self.number}
         if self.job.tasks:
             mine = {"SLURM_ARRAY_JOB_ID": self.number, "SLURM_ARRAY_TASK_ID": "0"}
-        marks = {f"{key}={value}".encode() for key, value in {**mine, "SLURM_PROCID": str(number)}.items()}
+        marks = {
+            f"{key}={value}".encode()
+            for key, value in {**mine, "SLURM_PROCID": str(number)}.items()
+        }
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 words = (process / "cmdline").read_bytes().split(b"\0")
-                if marks <= set((process / "environ").read_bytes().split(b"\0")) and words[1:3] == [b"-m", b"segtrain"]:
+                if marks <= set((process / "environ").read_bytes().split(b"\0")) and words[1:3] == [
+                    b"-m",
+                    b"segtrain",
+                ]:
                     return int(process.name)
         raise AssertionError(f"rank {number} of job {self.number} does not run")
 
@@ -143,7 +177,9 @@ class Run:
 def heard(pid: int) -> bool:
     """Whether a signal waits for a stopped process, or it is no longer stopped."""
     try:
-        status = dict(re.findall(r"^(\w+):\s*(\S+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
+        status = dict(
+            re.findall(r"^(\w+):\s*(\S+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        )
     except OSError:
         return True
     return status["State"] != "T" or int(status["ShdPnd"], 16) > 0

@@ -24,8 +24,13 @@ from segtrain.errors import SegtrainError
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/recorded/slurm"
 PLAIN: dict[str, Any] = {
-    "nodes": 2, "gpus": "h100:4", "cpus": 4, "max_run": "6h", "output": "/workspace/runs", "partition": "gpu",
-}  # fmt: skip
+    "nodes": 2,
+    "gpus": "h100:4",
+    "cpus": 4,
+    "max_run": "6h",
+    "output": "/workspace/runs",
+    "partition": "gpu",
+}
 CPUS: dict[str, Any] = {"partition": "cpu", "gpus": None, "procs": 2, "cpus": 2, "nodes": 1}
 BATCH = "train.batch_size=16"
 
@@ -33,7 +38,10 @@ BATCH = "train.batch_size=16"
 def recorded(name: str) -> Callable[..., str]:
     """Answers of a cluster, in the place of its commands."""
     text = (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
-    found = {match[2]: (match[1], match[3]) for match in re.finditer(r"^([$!]) (.*)\n((?:(?![$!] ).*\n)*)", text, re.M)}
+    found = {
+        match[2]: (match[1], match[3])
+        for match in re.finditer(r"^([$!]) (.*)\n((?:(?![$!] ).*\n)*)", text, re.M)
+    }
 
     def ask(*command: str) -> str:
         mark, answer = found[" ".join(command)]
@@ -50,7 +58,10 @@ def cluster(name: str) -> Cluster:
 
 
 def look(
-    name: str, flags_: Mapping[str, Any], settings: tuple[str, ...] = (), here: SubmitHost | None = None
+    name: str,
+    flags_: Mapping[str, Any],
+    settings: tuple[str, ...] = (),
+    here: SubmitHost | None = None,
 ) -> list[Finding]:
     """What is said about a job before its nodes are asked."""
     here = here or SubmitHost(Path("/workspace"), {}, {})
@@ -170,7 +181,9 @@ SOUND: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 
 
 def has(findings: list[Finding], expected: str, text: str = "") -> None:
-    """There is such a finding (level and code), with a cure, and with this text in one of its messages."""
+    """There is such a finding (level and code), with a cure, and with this text in one of its
+    messages.
+    """
     found = [finding for finding in findings if f"{finding.level} {finding.code}" == expected]
     assert found, [f"{finding.level} {finding.code}" for finding in findings]
     assert any(text in finding.message for finding in found), found

@@ -13,13 +13,31 @@ from segtrain.observe.journal import read_journal
 from segtrain.runfolder import checkpoint
 
 SMALL = [
-    "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=1", "data.prefetch=2",
+    "data.scenes=13",
+    "data.scene_size=[40,48]",
+    "data.crop=[32,32]",
+    "data.workers=1",
+    "data.prefetch=2",
     "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
-    "train.batch_size=4", "train.duration=12st", "eval.every=12st", "checkpoint.every=3st", "checkpoint.keep=3",
-    "optim.ema=0.9", "log.every=1", "log.digest=true", "log.tensorboard=false", "log.pictures=0", "parallel.procs=1",
-]  # fmt: skip
-# A net with skip connections and auxiliary branches: gradients do not come in the order of the parameters.
-NET = ["train.batch_size=6", "parallel.bucket_mb=1", "model.options={stem: 8, widths: [8, 16, 32, 64], decoder: 16}"]
+    "train.batch_size=4",
+    "train.duration=12st",
+    "eval.every=12st",
+    "checkpoint.every=3st",
+    "checkpoint.keep=3",
+    "optim.ema=0.9",
+    "log.every=1",
+    "log.digest=true",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "parallel.procs=1",
+]
+# A net with skip connections and auxiliary branches: gradients do not come in the order of the
+# parameters.
+NET = [
+    "train.batch_size=6",
+    "parallel.bucket_mb=1",
+    "model.options={stem: 8, widths: [8, 16, 32, 64], decoder: 16}",
+]
 
 
 def command(out: Path, *more: str) -> list[str]:
@@ -28,7 +46,11 @@ def command(out: Path, *more: str) -> list[str]:
 
 def digests(out: Path) -> dict[int, int]:
     """Checksum of what each step consumed; the last word of a resumed run counts."""
-    return {e["step"]: e["digest"] for e in read_journal(out, say=lambda _: None) if e["event"] == "step"}
+    return {
+        e["step"]: e["digest"]
+        for e in read_journal(out, say=lambda _: None)
+        if e["event"] == "step"
+    }
 
 
 def final(out: Path) -> dict[str, Any]:

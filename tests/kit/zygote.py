@@ -1,10 +1,11 @@
-"""A process that has imported torch and segtrain and forks at request: a rank starts in milliseconds, and can be killed.
+"""A process that has imported torch and segtrain and forks at request: a rank starts in
+milliseconds, and can be killed.
 
-Requests are JSON lines on stdin: ``{"args": [...]}`` runs segtrain's command line, ``{"code": "..."}`` runs Python;
-both with
-``env``, ``cwd`` and ``out`` (a file for stdout and stderr). The answer is the child's pid; ``{"wait": pid}`` answers
-its exit code. A rank with HOLD="RANK:STEP" in ``env`` waits behind that step for a signal, so that a test can stop or
-kill it there.
+Requests are JSON lines on stdin: ``{"args": [...]}`` runs segtrain's command line, ``{"code":
+"..."}`` runs Python; both with
+``env``, ``cwd`` and ``out`` (a file for stdout and stderr). The answer is the child's pid;
+``{"wait": pid}`` answers its exit code. A rank with HOLD="RANK:STEP" in ``env`` waits behind that
+step for a signal, so that a test can stop or kill it there.
 """
 
 from __future__ import annotations

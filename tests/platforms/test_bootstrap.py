@@ -1,6 +1,8 @@
-"""Tests of the scripts that ParallelCluster runs on new nodes, with stand-ins for apt-get, aws, pip and Python's venv.
+"""Tests of the scripts that ParallelCluster runs on new nodes, with stand-ins for apt-get, aws, pip
+and Python's venv.
 
-They show the order of the steps, what is done once, and what a failure leaves. They install nothing.
+They show the order of the steps, what is done once, and what a failure leaves. They install
+nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,12 @@ class Node:
     """A node of a cluster: /workspace, the stand-ins, and what was asked of them."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.workspace, self.log, self.cron = root, root / "workspace", root / "log", root / "cron"
+        self.root, self.workspace, self.log, self.cron = (
+            root,
+            root / "workspace",
+            root / "log",
+            root / "cron",
+        )
         self.cron.mkdir()
         for name, text in STAND_INS.items():
             file = root / "bin" / name
@@ -49,15 +56,25 @@ class Node:
     def run(self, script: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         self.log.write_text("")
         environment = {
-            **os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "LOG": str(self.log),
-            "ARCHIVE": str(self.root / "segtrain.tar.gz"), "CRON_D": str(self.cron), **env,
-        }  # fmt: skip
+            **os.environ,
+            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+            "LOG": str(self.log),
+            "ARCHIVE": str(self.root / "segtrain.tar.gz"),
+            "CRON_D": str(self.cron),
+            **env,
+        }
         return subprocess.run(
-            ["bash", SCRIPTS / script, *arguments], env=environment, capture_output=True, text=True, timeout=600
+            ["bash", SCRIPTS / script, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
 
     def head(self, **env: str) -> subprocess.CompletedProcess[str]:
-        return self.run("head.sh", str(self.workspace), "s3://my-bucket/bootstrap/segtrain.tar.gz", **env)
+        return self.run(
+            "head.sh", str(self.workspace), "s3://my-bucket/bootstrap/segtrain.tar.gz", **env
+        )
 
     @property
     def asked(self) -> str:
@@ -74,7 +91,10 @@ def test_segtrain_is_installed_once_and_each_version_beside_the_other(node: Node
     assert done.returncode == 0, done.stderr
     first = (node.workspace / "segtrain").resolve()
     assert (first / ".installed").exists()
-    assert f"pip install --quiet --constraint {first}/requirements.lock --editable {first}" in node.asked
+    assert (
+        f"pip install --quiet --constraint {first}/requirements.lock --editable {first}"
+        in node.asked
+    )
     assert node.head().returncode == 0
     assert "pip" not in node.asked
     node.pack("two")
@@ -82,7 +102,8 @@ def test_segtrain_is_installed_once_and_each_version_beside_the_other(node: Node
     second = (node.workspace / "segtrain").resolve()
     assert "pip" in node.asked
     assert second != first
-    assert (first / ".venv/bin/segtrain").exists()  # jobs that run keep the version that they started with
+    # jobs that run keep the version that they started with
+    assert (first / ".venv/bin/segtrain").exists()
 
 
 def test_a_failed_installation_is_not_taken_for_done(node: Node) -> None:

@@ -1,4 +1,6 @@
-"""Tests that a bundle has all that the machines need, no secrets, and starts without this installation."""
+"""Tests that a bundle has all that the machines need, no secrets, and starts without this
+installation.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,30 @@ from segtrain.errors import ConfigError
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small copy of what a checkout has, with what must stay out of a bundle."""
     root = tmp_path / "checkout"
-    for name in ("segtrain/errors.py", "segtrain/__init__.py", "segtrain/data/pixels/native/core.h", "segtrain/data/pixels/native/png.cpp",
-                 "configs/scenes.yaml", "configs/jobs/sagemaker.yaml", "docker/sagemaker/train.py", "pyproject.toml", "setup.py"):  # fmt: skip
+    for name in (
+        "segtrain/errors.py",
+        "segtrain/__init__.py",
+        "segtrain/data/pixels/native/core.h",
+        "segtrain/data/pixels/native/png.cpp",
+        "configs/scenes.yaml",
+        "configs/jobs/sagemaker.yaml",
+        "docker/sagemaker/train.py",
+        "pyproject.toml",
+        "setup.py",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, root / name)
-    for name in ("segtrain/data/pixels/native/libsegtrain_data.so", "segtrain/__pycache__/errors.cpython-311.pyc", "segtrain/notes.txt",
-                 "segtrain/.hidden.py", ".git/config", "runs/a/config.yaml", "CamVid/a.png", ".venv/lib/x.py", "tests/test_a.py"):  # fmt: skip
+    for name in (
+        "segtrain/data/pixels/native/libsegtrain_data.so",
+        "segtrain/__pycache__/errors.cpython-311.pyc",
+        "segtrain/notes.txt",
+        "segtrain/.hidden.py",
+        ".git/config",
+        "runs/a/config.yaml",
+        "CamVid/a.png",
+        ".venv/lib/x.py",
+        "tests/test_a.py",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
     monkeypatch.chdir(root)
@@ -61,14 +81,20 @@ def test_exactly_what_the_machines_need(checkout: Path) -> None:
 def test_of_the_repository_the_whole_package_and_no_setup_py() -> None:
     found = names(ROOT, SageMakerJob())
     for kind in ("*.py", "*.csv"):  # the tables are read at the end of each run
-        assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "segtrain").rglob(kind)} <= set(found)
+        assert {
+            path.relative_to(ROOT).as_posix() for path in (ROOT / "segtrain").rglob(kind)
+        } <= set(found)
     # AWS's toolkit refuses torchrun for a folder with setup.py in it.
     assert "setup.py" not in found
-    assert not [name for name in found if name.startswith(("configs/jobs", "tests", "launch", ".", "/"))]
+    assert not [
+        name for name in found if name.startswith(("configs/jobs", "tests", "launch", ".", "/"))
+    ]
 
 
 def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
-    kind = pytest.importorskip("sagemaker_training._entry_point_type", reason="needs the extra `rehearse`")
+    kind = pytest.importorskip(
+        "sagemaker_training._entry_point_type", reason="needs the extra `rehearse`"
+    )
     bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         tar.extractall(tmp_path / "code", filter="data")
@@ -81,7 +107,9 @@ def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Pat
     packages = [shared._package(line) for line in lines]
     assert "torch" not in packages
     assert "torchvision" not in packages
-    assert {"segmentation-models-pytorch", "numpy", "pyyaml", "pydantic", "safetensors"} <= set(packages)
+    assert {"segmentation-models-pytorch", "numpy", "pyyaml", "pydantic", "safetensors"} <= set(
+        packages
+    )
     assert lines[-4:] == ["# more.txt", "timm>=1", "", "wandb"]
     with pytest.raises(ConfigError, match=r"requirements=gone\.txt"):
         required(checkout, SageMakerJob(requirements="gone.txt"))
@@ -98,12 +126,18 @@ def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Pat
         ({"log.wandb": "", "log.mlflow": ""}, set()),
     ],
 )
-def test_a_tracker_brings_its_package(checkout: Path, settings: dict[str, str], packages: set[str]) -> None:
+def test_a_tracker_brings_its_package(
+    checkout: Path, settings: dict[str, str], packages: set[str]
+) -> None:
     lines = required(checkout, SageMakerJob(settings=settings))
     trackers = {"mlflow", "wandb", "sagemaker-mlflow"}
     assert {shared._package(line) for line in lines} & trackers == packages
     extras = (ROOT / "pyproject.toml").read_text()
-    assert all(f'["{line}"]' in extras for line in lines if shared._package(line) in trackers - {"sagemaker-mlflow"})
+    assert all(
+        f'["{line}"]' in extras
+        for line in lines
+        if shared._package(line) in trackers - {"sagemaker-mlflow"}
+    )
 
 
 def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) -> None:
@@ -119,9 +153,12 @@ def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted"), [({"data.root": "s3://b/k"}, 1), ({"out": "s3://b/k"}, 1), ({"data.root": "data"}, 0)]
+    ("settings", "wanted"),
+    [({"data.root": "s3://b/k"}, 1), ({"out": "s3://b/k"}, 1), ({"data.root": "data"}, 0)],
 )
-def test_folders_in_buckets_bring_their_package(checkout: Path, settings: dict[str, str], wanted: int) -> None:
+def test_folders_in_buckets_bring_their_package(
+    checkout: Path, settings: dict[str, str], wanted: int
+) -> None:
     lines = required(checkout, SageMakerJob(settings=settings))
     assert [shared._package(line) for line in lines].count("obstore") == wanted
 
@@ -136,11 +173,17 @@ def test_folders_in_buckets_bring_their_package(checkout: Path, settings: dict[s
         ("gone.py:build", False),
     ],
 )
-def test_a_pipeline_of_albumentations_brings_its_package(checkout: Path, pipeline: object, wanted: bool) -> None:
+def test_a_pipeline_of_albumentations_brings_its_package(
+    checkout: Path, pipeline: object, wanted: bool
+) -> None:
     (checkout / "lib").mkdir()
     for name in ("own.py", "lib/own.py"):
-        (checkout / name).write_text("import os\nimport albumentations as A\nbuild = A.HorizontalFlip()\n")
-    (checkout / "plain.py").write_text("# as albumentations\ndef build(image, mask, rng): return image, mask\n")
+        (checkout / name).write_text(
+            "import os\nimport albumentations as A\nbuild = A.HorizontalFlip()\n"
+        )
+    (checkout / "plain.py").write_text(
+        "# as albumentations\ndef build(image, mask, rng): return image, mask\n"
+    )
     lines = required(checkout, SageMakerJob(settings={"data.transforms": pipeline}))
     found = [line for line in lines if shared._package(line) == "albumentations"]
     extras = (ROOT / "pyproject.toml").read_text()
@@ -148,7 +191,9 @@ def test_a_pipeline_of_albumentations_brings_its_package(checkout: Path, pipelin
     assert all(f'["{line}"]' in extras for line in found)
 
 
-def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_own_config_program_and_files(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "work"
     (work / "aug").mkdir(parents=True)
     (work / "mine.yaml").write_text("data: {classes: names.txt}\n")
@@ -156,7 +201,9 @@ def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, m
     (work / "aug/own.py").write_text("def build(): ...\n")
     (work / "start.py").write_text("")
     monkeypatch.chdir(work)
-    job = SageMakerJob(config="mine.yaml", program="start.py", settings={"data.transforms": "aug/own.py:build"})
+    job = SageMakerJob(
+        config="mine.yaml", program="start.py", settings={"data.transforms": "aug/own.py:build"}
+    )
     found = dict(bundle.contents(checkout, job))
     assert found[config_name(job, checkout)] == Path("mine.yaml")
     assert {"start.py", "train.py", "names.txt", "aug/own.py", "configs/scenes.yaml"} <= set(found)
@@ -164,7 +211,9 @@ def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, m
     assert read.config is not None
     assert str(read.config.data.transforms).startswith(f"{work}/aug/own.py:build@")
     # The settings come over the config.
-    assert "names.txt" not in dict(bundle.contents(checkout, replace(job, settings={"data.classes": ["road"]})))
+    assert "names.txt" not in dict(
+        bundle.contents(checkout, replace(job, settings={"data.classes": ["road"]}))
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,20 +236,27 @@ def test_the_same_files_give_the_same_bytes(checkout: Path, tmp_path: Path) -> N
     second = bundle.build(checkout, SageMakerJob(), tmp_path / "two/other.tar.gz")
     assert first == second
     assert (tmp_path / "one/sourcedir.tar.gz").stat().st_size == first["bytes"]
-    assert (tmp_path / "one/sourcedir.tar.gz").read_bytes()[4:8] == bytes(4)  # no time of the packing either
+    # no time of the packing either
+    assert (tmp_path / "one/sourcedir.tar.gz").read_bytes()[4:8] == bytes(4)
     assert first["files"] == 7
     (checkout / "segtrain/errors.py").write_text("other")
-    assert bundle.build(checkout, SageMakerJob(), tmp_path / "two/other.tar.gz")["sha256"] != first["sha256"]
+    assert (
+        bundle.build(checkout, SageMakerJob(), tmp_path / "two/other.tar.gz")["sha256"]
+        != first["sha256"]
+    )
 
 
 def test_the_entry_can_be_imported_from_the_bundle_alone(tmp_path: Path) -> None:
     bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     code = tmp_path / "code"
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
-        assert all(item.isfile() and (item.mtime, item.uid, item.gid, item.mode) == (0, 0, 0, 0o644) for item in tar)
+        assert all(
+            item.isfile() and (item.mtime, item.uid, item.gid, item.mode) == (0, 0, 0, 0o644)
+            for item in tar
+        )
         tar.extractall(code, filter="data")
-    asked = (
-        "import train, segtrain, segtrain.config as c; c.load_config('configs/scenes.yaml'); print(segtrain.__file__)"
+    asked = "import train, segtrain, segtrain.config as c; c.load_config('configs/scenes.yaml'); print(segtrain.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=code, check=True, capture_output=True, text=True
     )
-    done = subprocess.run([sys.executable, "-c", asked], cwd=code, check=True, capture_output=True, text=True)
     assert Path(done.stdout.strip()).is_relative_to(code)

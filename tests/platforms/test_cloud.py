@@ -1,4 +1,6 @@
-"""Tests that a launch finds the role and the bucket, submits a job once, and explains refusals in one line."""
+"""Tests that a launch finds the role and the bucket, submits a job once, and explains refusals in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,24 @@ from cloud.samples import training_job
 from conftest import refused
 
 from launch.platforms.sagemaker.aws_errors import cure_of_failure
-from launch.platforms.sagemaker.cloud import Clients, account, connect, default_bucket, fill, submit, upload
+from launch.platforms.sagemaker.cloud import (
+    Clients,
+    account,
+    connect,
+    default_bucket,
+    fill,
+    submit,
+    upload,
+)
 from launch.platforms.sagemaker.job import SageMakerJob
 from segtrain.errors import ConfigError, SegtrainError
 
 ACCOUNT = "123456789012"
-SAGEMAKER = {"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"}
+SAGEMAKER = {
+    "Effect": "Allow",
+    "Principal": {"Service": "sagemaker.amazonaws.com"},
+    "Action": "sts:AssumeRole",
+}
 EC2 = {**SAGEMAKER, "Principal": {"Service": "ec2.amazonaws.com"}}
 
 
@@ -45,7 +59,9 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudEndpoint]:
         yield endpoint
 
 
-def role(clients: Clients, name: str, statement: dict[str, Any] = SAGEMAKER, path: str = "/") -> str:
+def role(
+    clients: Clients, name: str, statement: dict[str, Any] = SAGEMAKER, path: str = "/"
+) -> str:
     policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     made = clients.iam.create_role(RoleName=name, AssumeRolePolicyDocument=policy, Path=path)
     return str(made["Role"]["Arn"])
@@ -63,7 +79,13 @@ def test_without_credentials_the_error_says_what_to_set(monkeypatch: pytest.Monk
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(ConfigError) as caught:
         connect("us-east-1")
-    for word in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "aws sso login", "--dry-run"):
+    for word in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_PROFILE",
+        "aws sso login",
+        "--dry-run",
+    ):
         assert word in str(caught.value)
 
 
@@ -98,7 +120,9 @@ def test_what_the_job_says_is_kept(clients: Clients) -> None:
     trainer = role(clients, "Trainer")
     role(clients, "Other")
     mine = SageMakerJob(role=f"arn:aws:iam::{ACCOUNT}:role/Mine", output="s3://mine/a")
-    assert fill(mine, clients) == SageMakerJob(role=mine.role, output=mine.output, region="us-east-1")
+    assert fill(mine, clients) == SageMakerJob(
+        role=mine.role, output=mine.output, region="us-east-1"
+    )
     assert fill(SageMakerJob(role="Trainer"), clients).role == trainer
     with pytest.raises(ConfigError, match=r"--role Trianer: NoSuchEntity.*whole ARN"):
         fill(SageMakerJob(role="Trianer"), clients)
@@ -109,11 +133,15 @@ def test_no_role_and_several_roles_are_errors_with_a_cure(clients: Clients) -> N
         fill(SageMakerJob(), clients)
     role(clients, "A")
     role(clients, "B")
-    with pytest.raises(ConfigError, match=r"2 roles are possible \(.*role/A, .*role/B\): give --role"):
+    with pytest.raises(
+        ConfigError, match=r"2 roles are possible \(.*role/A, .*role/B\): give --role"
+    ):
         fill(SageMakerJob(), clients)
 
 
-def test_a_notebook_trains_as_its_own_role(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_trains_as_its_own_role(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = role(clients, "Notebook")
     role(clients, "Other")
     keys = clients.sts.assume_role(RoleArn=own, RoleSessionName="SageMaker")["Credentials"]
@@ -124,19 +152,25 @@ def test_a_notebook_trains_as_its_own_role(clients: Clients, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-west-1"])
-def test_the_first_upload_makes_the_accounts_bucket(clients: Clients, tmp_path: Path, region: str) -> None:
+def test_the_first_upload_makes_the_accounts_bucket(
+    clients: Clients, tmp_path: Path, region: str
+) -> None:
     clients = connect(region)
     bundle, bucket = tmp_path / "sourcedir.tar.gz", default_bucket(clients)
     for content in (b"first", b"second"):
         bundle.write_bytes(content)
         upload(clients, bundle, f"s3://{bucket}/segtrain/a/source/sourcedir.tar.gz")
-        got = clients.s3.get_object(Bucket=bucket, Key="segtrain/a/source/sourcedir.tar.gz")["Body"].read()
+        got = clients.s3.get_object(Bucket=bucket, Key="segtrain/a/source/sourcedir.tar.gz")[
+            "Body"
+        ].read()
         assert got == content
 
 
 def test_a_bucket_that_is_named_must_exist(clients: Clients, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
-    with pytest.raises(SegtrainError, match=r"upload of a to s3://absent-bucket/k: NoSuchBucket.*aws s3 mb"):
+    with pytest.raises(
+        SegtrainError, match=r"upload of a to s3://absent-bucket/k: NoSuchBucket.*aws s3 mb"
+    ):
         upload(clients, tmp_path / "a", "s3://absent-bucket/k")
     with pytest.raises(ConfigError, match="s3://BUCKET/KEY"):
         upload(clients, tmp_path / "a", "https://absent-bucket/k")
@@ -144,7 +178,10 @@ def test_a_bucket_that_is_named_must_exist(clients: Clients, tmp_path: Path) -> 
 
 def test_a_job_is_sent_once_and_its_arn_comes_back(cloud: CloudEndpoint) -> None:
     clients = connect("us-east-1")
-    assert submit(clients, training_job("a")) == f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:training-job/a"
+    assert (
+        submit(clients, training_job("a"))
+        == f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:training-job/a"
+    )
     with pytest.raises(SegtrainError, match=r"CreateTrainingJob of a: ResourceInUse.*--attach"):
         submit(clients, training_job("a"))
 
@@ -153,7 +190,10 @@ def test_a_lost_answer_does_not_make_a_sent_job_an_error(cloud: CloudEndpoint) -
     cloud.lose("CreateTrainingJob")
     clients = connect("us-east-1")
     assert submit(clients, training_job("a")).endswith("/a")
-    assert [operation for operation, _ in cloud.calls] == [*["CreateTrainingJob"] * 2, "DescribeTrainingJob"]
+    assert [operation for operation, _ in cloud.calls] == [
+        *["CreateTrainingJob"] * 2,
+        "DescribeTrainingJob",
+    ]
     # The same name for another job is not taken for it.
     cloud.lose("CreateTrainingJob")
     cloud.jobs["b"] = cloud.jobs["a"]
@@ -182,17 +222,33 @@ REFUSALS = [
         "Service Quotas",
     ),
     ("ValidationException", "Could not assume role arn:aws:iam::1:role/x", "trust policy"),
-    ("ValidationException", "Training instance type ml.p3.16xlarge is not supported in us-east-1", "another --type"),
+    (
+        "ValidationException",
+        "Training instance type ml.p3.16xlarge is not supported in us-east-1",
+        "another --type",
+    ),
     ("ValidationException", "No S3 objects found under S3 URL", "aws s3 ls"),
     ("ValidationException", "something else", "--dry-run"),
-    ("AccessDeniedException", "User: x is not authorized to perform: sagemaker:CreateTrainingJob", "administrator"),
+    (
+        "AccessDeniedException",
+        "User: x is not authorized to perform: sagemaker:CreateTrainingJob",
+        "administrator",
+    ),
     (
         "AccessDeniedException",
         "User: x is not authorized to perform: iam:PassRole on resource: y",
         "needs iam:PassRole",
     ),
-    ("ExpiredTokenException", "The security token included in the request is expired", "aws sso login"),
-    ("UnrecognizedClientException", "The security token included in the request is invalid.", "AWS_ACCESS_KEY_ID"),
+    (
+        "ExpiredTokenException",
+        "The security token included in the request is expired",
+        "aws sso login",
+    ),
+    (
+        "UnrecognizedClientException",
+        "The security token included in the request is invalid.",
+        "AWS_ACCESS_KEY_ID",
+    ),
 ]
 
 
@@ -202,12 +258,16 @@ def test_a_refusal_is_told_in_awss_words_with_its_cure(cloud: CloudEndpoint) -> 
         cloud.refuse("CreateTrainingJob", code, message)
         with pytest.raises(SegtrainError) as caught:
             submit(clients, training_job())
-        assert str(caught.value).startswith(f"CreateTrainingJob of job-1: {code}: {message.rstrip('.')}: ")
+        assert str(caught.value).startswith(
+            f"CreateTrainingJob of job-1: {code}: {message.rstrip('.')}: "
+        )
         assert cure in str(caught.value)
     assert not cloud.jobs
 
 
-def test_no_network_and_a_request_that_boto3_refuses(cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_and_a_request_that_boto3_refuses(
+    cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=r"Unknown parameter.*Nonsense.*--dry-run"):
         submit(connect("us-east-1"), training_job(Nonsense=1))
     point(monkeypatch)
@@ -218,8 +278,14 @@ def test_no_network_and_a_request_that_boto3_refuses(cloud: CloudEndpoint, monke
 
 FAILURES = [
     ("CapacityError: Unable to provision requested ML compute capacity.", "--retries"),
-    ('AlgorithmError: ExecuteUserScriptError:\nExitCode 1\nErrorMessage "CUDA out of memory"', "train.batch_size"),
-    ("AlgorithmError: DataLoader worker is killed by signal: Bus error. out of shared memory", "data.workers"),
+    (
+        'AlgorithmError: ExecuteUserScriptError:\nExitCode 1\nErrorMessage "CUDA out of memory"',
+        "train.batch_size",
+    ),
+    (
+        "AlgorithmError: DataLoader worker is killed by signal: Bus error. out of shared memory",
+        "data.workers",
+    ),
     ("ClientError: Artifact upload failed: No space left on device", "--volume-gb"),
     ("AlgorithmError: no kernel image is available for execution on the device", "--image"),
     ("ClientError: Data download failed: No S3 objects found under S3 URL s3://b/p", "aws s3 ls"),

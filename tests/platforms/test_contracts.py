@@ -65,7 +65,10 @@ FSX = SageMakerJob(
 JOBS: dict[str, tuple[SageMakerJob, str]] = {  # contract: the same settings as a job, and the image
     "estimator_v2_smddp_fsx": (FSX, OLD),
     "training_job_v3_profiler": (replace(FSX, strategy="ddp", volume_gb=100), OLD),
-    "v2_ddp_s3": (replace(P4D, data=(CITY, Channel("val", "s3://seg-data/city-val/"))), OF_ITS_TABLE),
+    "v2_ddp_s3": (
+        replace(P4D, data=(CITY, Channel("val", "s3://seg-data/city-val/"))),
+        OF_ITS_TABLE,
+    ),
     "v2_ddp_fsx": (
         replace(
             P4D,
@@ -89,7 +92,9 @@ JOBS: dict[str, tuple[SageMakerJob, str]] = {  # contract: the same settings as 
         WITH_SMDDP,
     ),
     "v2_single_no_profiler": (
-        replace(P4D, strategy="single", instances=1, type="ml.g5.xlarge", volume_gb=225, profile_ms=0),
+        replace(
+            P4D, strategy="single", instances=1, type="ml.g5.xlarge", volume_gb=225, profile_ms=0
+        ),
         NEWEST,
     ),
     "v2_ddp_fastfile_warm_pool": (
@@ -122,7 +127,9 @@ JOBS: dict[str, tuple[SageMakerJob, str]] = {  # contract: the same settings as 
 
 @dataclass(frozen=True)
 class Difference:
-    """What the SDK sends at a place, what we send, and why. ``only``: the contracts where it is; empty: all."""
+    """What the SDK sends at a place, what we send, and why. ``only``: the contracts where it is;
+    empty: all.
+    """
 
     path: str
     theirs: Any
@@ -142,22 +149,52 @@ BARE = "v3 sends texts bare; with JSON a text that looks like a number stays a t
 TOOLKIT = "v3 starts torchrun by scripts of its own (sm_drivers); here AWS's toolkit in the image does it, which knows groups and smddp"
 V3_JOB = "segtrain-20261121035938"
 DIFFERENCES = (
-    Difference("AlgorithmSpecification.ContainerEntrypoint", ABSENT, list(CONTAINER_ENTRYPOINT), STARTS, without=(V3,)),
+    Difference(
+        "AlgorithmSpecification.ContainerEntrypoint",
+        ABSENT,
+        list(CONTAINER_ENTRYPOINT),
+        STARTS,
+        without=(V3,),
+    ),
     Difference("AlgorithmSpecification.ContainerArguments", ABSENT, LINES, STARTS, without=(V3,)),
     Difference(
-        "HyperParameters.parallel.strategy", ABSENT, '"smddp"', STRATEGY, (V2, "v2_smddp_s3_spot", "v2_hetero_smddp")
+        "HyperParameters.parallel.strategy",
+        ABSENT,
+        '"smddp"',
+        STRATEGY,
+        (V2, "v2_smddp_s3_spot", "v2_hetero_smddp"),
     ),
-    Difference("HyperParameters.parallel.strategy", ABSENT, '"single"', STRATEGY, ("v2_single_no_profiler",)),
+    Difference(
+        "HyperParameters.parallel.strategy",
+        ABSENT,
+        '"single"',
+        STRATEGY,
+        ("v2_single_no_profiler",),
+    ),
     Difference(
         "HyperParameters.parallel.strategy",
         ABSENT,
         '"ddp"',
         STRATEGY,
-        (V3, "v2_ddp_s3", "v2_ddp_fsx", "v2_ddp_fastfile_warm_pool", "v2_hetero_ddp", "v2_no_data", "v2_protected"),
+        (
+            V3,
+            "v2_ddp_s3",
+            "v2_ddp_fsx",
+            "v2_ddp_fastfile_warm_pool",
+            "v2_hetero_ddp",
+            "v2_no_data",
+            "v2_protected",
+        ),
     ),
-    Difference("CheckpointConfig.S3Uri", "s3://seg-out/ckpt", "s3://seg-out/ckpt/", PREFIX, (V2, V3)),
     Difference(
-        "CheckpointConfig.S3Uri", "s3://seg-out/ckpt/run-1", "s3://seg-out/ckpt/run-1/", PREFIX, ("v2_smddp_s3_spot",)
+        "CheckpointConfig.S3Uri", "s3://seg-out/ckpt", "s3://seg-out/ckpt/", PREFIX, (V2, V3)
+    ),
+    Difference(
+        "CheckpointConfig.S3Uri",
+        "s3://seg-out/ckpt/run-1",
+        "s3://seg-out/ckpt/run-1/",
+        PREFIX,
+        ("v2_smddp_s3_spot",),
     ),
     Difference(
         "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries",
@@ -173,8 +210,20 @@ DIFFERENCES = (
         "The SDK drops the groups of torch_distributed: each group would train a model of its own",
         ("v2_hetero_ddp",),
     ),
-    Difference("HyperParameters.sagemaker_instance_type", ABSENT, '"ml.p4d.24xlarge"', HETERO, ("v2_hetero_ddp",)),
-    Difference("HyperParameters.sagemaker_instance_type", "null", '"ml.p4d.24xlarge"', HETERO, ("v2_hetero_smddp",)),
+    Difference(
+        "HyperParameters.sagemaker_instance_type",
+        ABSENT,
+        '"ml.p4d.24xlarge"',
+        HETERO,
+        ("v2_hetero_ddp",),
+    ),
+    Difference(
+        "HyperParameters.sagemaker_instance_type",
+        "null",
+        '"ml.p4d.24xlarge"',
+        HETERO,
+        ("v2_hetero_smddp",),
+    ),
     Difference(
         "DebugHookConfig",
         {"S3OutputPath": "s3://seg-out/jobs", "CollectionConfigurations": []},
@@ -191,10 +240,19 @@ DIFFERENCES = (
     ),
     # The third version of the SDK.
     Difference("HyperParameters.arch", "Unet", '"Unet"', BARE, (V3,)),
-    Difference("AlgorithmSpecification.ContainerEntrypoint", ["/bin/bash"], list(CONTAINER_ENTRYPOINT), TOOLKIT, (V3,)),
+    Difference(
+        "AlgorithmSpecification.ContainerEntrypoint",
+        ["/bin/bash"],
+        list(CONTAINER_ENTRYPOINT),
+        TOOLKIT,
+        (V3,),
+    ),
     Difference(
         "AlgorithmSpecification.ContainerArguments",
-        ["-c", "chmod +x /opt/ml/input/data/sm_drivers/sm_train.sh && /opt/ml/input/data/sm_drivers/sm_train.sh"],
+        [
+            "-c",
+            "chmod +x /opt/ml/input/data/sm_drivers/sm_train.sh && /opt/ml/input/data/sm_drivers/sm_train.sh",
+        ],
         LINES,
         TOOLKIT,
         (V3,),
@@ -232,7 +290,13 @@ DIFFERENCES = (
         }.items()
     ),
     Difference("OutputDataConfig.CompressionType", "GZIP", ABSENT, "The platform's default", (V3,)),
-    Difference("ProfilerConfig.DisableProfiler", ABSENT, False, "v3 drops false; v2 says it, and so do we", (V3,)),
+    Difference(
+        "ProfilerConfig.DisableProfiler",
+        ABSENT,
+        False,
+        "v3 drops false; v2 says it, and so do we",
+        (V3,),
+    ),
 )
 
 
@@ -240,8 +304,14 @@ def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[tuple[str, A
     """The highest places where two requests differ."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key in {**theirs, **ours}:
-            yield from differences(theirs.get(key, ABSENT), ours.get(key, ABSENT), f"{path}.{key}" if path else key)
-    elif isinstance(theirs, list) and isinstance(ours, list) and all(isinstance(item, dict) for item in theirs + ours):
+            yield from differences(
+                theirs.get(key, ABSENT), ours.get(key, ABSENT), f"{path}.{key}" if path else key
+            )
+    elif (
+        isinstance(theirs, list)
+        and isinstance(ours, list)
+        and all(isinstance(item, dict) for item in theirs + ours)
+    ):
         for index in range(max(len(theirs), len(ours))):
             pair = [side[index] if index < len(side) else ABSENT for side in (theirs, ours)]
             yield from differences(*pair, f"{path}[{index}]")
@@ -252,13 +322,18 @@ def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[tuple[str, A
 def ours_for(contract: str, theirs: dict[str, Any]) -> dict[str, Any]:
     job, image = JOBS[contract]
     name = theirs["TrainingJobName"]
-    return create_training_job(job, image=image, name=name, code=f"s3://seg-out/{name}/source/sourcedir.tar.gz")
+    return create_training_job(
+        job, image=image, name=name, code=f"s3://seg-out/{name}/source/sourcedir.tar.gz"
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_our_request_is_the_sdks_but_for_the_listed_differences(path: Path) -> None:
     theirs = json.loads(path.read_text(encoding="utf-8"))
-    found = {place: (their, our) for place, their, our in differences(theirs, ours_for(path.stem, theirs))}
+    found = {
+        place: (their, our)
+        for place, their, our in differences(theirs, ours_for(path.stem, theirs))
+    }
     listed = {
         item.path: (item.theirs, item.ours)
         for item in DIFFERENCES

@@ -37,7 +37,8 @@ def codes(findings: Sequence[Finding]) -> set[str]:
 
 
 def pasted(job: Any, text: str) -> Any:
-    """The job with the flags and settings of a cure behind those of its command; None if they cannot be tried.
+    """The job with the flags and settings of a cure behind those of its command; None if they
+    cannot be tried.
 
     Raises ConfigError for a value that the flag does not take.
     """
@@ -61,7 +62,11 @@ def pasted(job: Any, text: str) -> Any:
             changed[known[word].name] = read([given] if read is values.pairs else given, word)
         else:
             return None
-    return replace(job, **changed, settings={**job.settings, **settings}) if changed or settings else None
+    return (
+        replace(job, **changed, settings={**job.settings, **settings})
+        if changed or settings
+        else None
+    )
 
 
 def paste_back(job: Any, check: Check) -> int:
@@ -80,14 +85,22 @@ def paste_back(job: Any, check: Check) -> int:
 
 def test_cures_of_vertex_can_be_pasted() -> None:
     jobs = [
-        load_job(VertexJob, None, {**vertex_mistakes.PLAIN, **flags}, [*vertex_mistakes.SETTINGS, *settings])
+        load_job(
+            VertexJob,
+            None,
+            {**vertex_mistakes.PLAIN, **flags},
+            [*vertex_mistakes.SETTINGS, *settings],
+        )
         for flags, settings, _ in vertex_mistakes.MISTAKES.values()
     ]
     assert sum(paste_back(job, lambda job: gcp.prepare(job)[2]) for job in jobs) > 10
 
 
 def test_cures_of_sagemaker_can_be_pasted() -> None:
-    jobs = [sagemaker_mistakes.the_job(flags, settings) for flags, settings, _ in sagemaker_mistakes.TYPED.values()]
+    jobs = [
+        sagemaker_mistakes.the_job(flags, settings)
+        for flags, settings, _ in sagemaker_mistakes.TYPED.values()
+    ]
     assert sum(paste_back(job, lambda job: aws.prepare(job)[2]) for job in jobs) > 10
 
 
@@ -95,7 +108,9 @@ def test_cures_of_slurm_can_be_pasted() -> None:
     count = 0
     here = SubmitHost(Path("/workspace"), {}, {})
     for name, flags, settings, _ in slurm_mistakes.MISTAKES.values():
-        job = load_job(SlurmJob, None, {**slurm_mistakes.PLAIN, **flags}, [slurm_mistakes.BATCH, *settings])
+        job = load_job(
+            SlurmJob, None, {**slurm_mistakes.PLAIN, **flags}, [slurm_mistakes.BATCH, *settings]
+        )
 
         def check(job: Any, name: str = name) -> list[Finding]:
             return [*offline(job, ROOT), *rules(job, slurm_mistakes.cluster(name), here)]
@@ -109,7 +124,10 @@ def test_cures_of_slurm_can_be_pasted() -> None:
     ("gpus", "named"),
     [
         (Accelerator("NVIDIA_L4", 4), ["g2-standard-48"]),
-        (Accelerator("NVIDIA_TESLA_V100", 8), [name for name in MACHINES if name.startswith("n1-")]),
+        (
+            Accelerator("NVIDIA_TESLA_V100", 8),
+            [name for name in MACHINES if name.startswith("n1-")],
+        ),
         (Accelerator("NVIDIA_H100_80GB", 3), [f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)]),
     ],
 )

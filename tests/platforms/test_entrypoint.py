@@ -1,4 +1,6 @@
-"""Tests of entrypoint.sh as process 1: it forwards stops, returns the exit code, and keeps the cause of a failure."""
+"""Tests of entrypoint.sh as process 1: it forwards stops, returns the exit code, and keeps the
+cause of a failure.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ PATIENCE_S = 240  # of a wait in these tests; what they wait for comes within a 
 
 @pytest.fixture
 def contained(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """entrypoint.sh as process 1 of a PID namespace, with a ``train`` of ours; as a file, and as the request sends it."""
-    if subprocess.run(["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False).returncode:
+    """entrypoint.sh as process 1 of a PID namespace, with a ``train`` of ours; as a file, and as
+    the request sends it.
+    """
+    if subprocess.run(
+        ["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("this kernel or user may make no PID namespace (unshare -pf)")
 
     processes: list[subprocess.Popen[str]] = []
@@ -31,14 +37,28 @@ def contained(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         program.write_text(f"#!/bin/bash\n{train}\n")
         program.chmod(0o755)
         lines = [
-            line for line in ENTRYPOINT.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")
+            line
+            for line in ENTRYPOINT.read_text().splitlines()
+            if line.strip() and not line.lstrip().startswith("#")
         ]
         arguments = ["bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint", *lines]
         started = subprocess.Popen(
-            ["unshare", "-pf", "--kill-child", "--mount-proc", *([str(ENTRYPOINT)] if way == "file" else arguments)],
-            env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SAGEMAKER_BASE_DIR": str(tmp_path)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            [
+                "unshare",
+                "-pf",
+                "--kill-child",
+                "--mount-proc",
+                *([str(ENTRYPOINT)] if way == "file" else arguments),
+            ],
+            env={
+                **os.environ,
+                "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+                "SAGEMAKER_BASE_DIR": str(tmp_path),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         processes.append(started)
         return started
 
@@ -69,7 +89,9 @@ while True: time.sleep(0.05)'"""
 
 
 @pytest.mark.parametrize("way", ["file", "arguments"])
-def test_sigterm_reaches_the_ranks_and_their_code_comes_back(contained: Any, tmp_path: Path, way: str) -> None:
+def test_sigterm_reaches_the_ranks_and_their_code_comes_back(
+    contained: Any, tmp_path: Path, way: str
+) -> None:
     started = contained(RANK, way)
     assert started.stdout.readline() == "ready\n"
     lines = []
@@ -85,7 +107,9 @@ def test_sigterm_reaches_the_ranks_and_their_code_comes_back(contained: Any, tmp
 
 
 def test_a_stop_before_there_is_a_rank_leaves_a_flag(contained: Any) -> None:
-    started = contained('echo ready; while [ ! -e "$SEGTRAIN_RANKS/stop" ]; do sleep 0.05; done; echo flag')
+    started = contained(
+        'echo ready; while [ ! -e "$SEGTRAIN_RANKS/stop" ]; do sleep 0.05; done; echo flag'
+    )
     assert started.stdout.readline() == "ready\n"
     os.kill(first_process(started), signal.SIGTERM)
     output, _ = started.communicate(timeout=PATIENCE_S)
@@ -94,7 +118,9 @@ def test_a_stop_before_there_is_a_rank_leaves_a_flag(contained: Any) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_cause_outlives_a_toolkit_that_overwrites_or_ends_with_0(contained: Any, tmp_path: Path, code: int) -> None:
+def test_the_cause_outlives_a_toolkit_that_overwrites_or_ends_with_0(
+    contained: Any, tmp_path: Path, code: int
+) -> None:
     started = contained(
         'mkdir -p $SAGEMAKER_BASE_DIR/output; echo -n "rank 1: cause" > $SEGTRAIN_RANKS/failure; '
         f"echo ExecuteUserScriptError > $SAGEMAKER_BASE_DIR/output/failure; exit {code}"
@@ -121,9 +147,18 @@ def test_the_cause_fits_on_a_full_disk_and_the_job_has_failed(tmp_path: Path) ->
     base.mkdir()
     mount = f"mount -t tmpfs -o size=8m tmpfs {base} || exit 99; {ENTRYPOINT}; code=$?; cat {base}/output/failure; exit $code"
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-        env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "SAGEMAKER_BASE_DIR": str(base)},
-    )  # fmt: skip
+        ["unshare", "-m", "sh", "-c", mount],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        env={
+            **os.environ,
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "SAGEMAKER_BASE_DIR": str(base),
+        },
+    )
     if done.returncode == 99 or "unshare failed" in done.stderr:
         pytest.skip("this kernel or user may mount nothing (unshare -m)")
     assert "No space left on device" in done.stderr

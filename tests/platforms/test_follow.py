@@ -1,4 +1,6 @@
-"""Tests that following a job shows its events and cost, does not disturb it, stops it gently, and fetches its files."""
+"""Tests that following a job shows its events and cost, does not disturb it, stops it gently, and
+fetches its files.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,19 @@ class Screen:
         submit(self.clients, training_job(self.name, **changes))
         return self
 
-    def follow(self, sleep: Callable[[float], None] | None = None, price: float | None = PRICE) -> int:
+    def follow(
+        self, sleep: Callable[[float], None] | None = None, price: float | None = PRICE
+    ) -> int:
         return follow(
-            self.clients, self.name, say=self.said.append, folder=self.folder, price=price, poll_s=20,
-            now=self.cloud.now, sleep=sleep or self.cloud.tick,
-        )  # fmt: skip
+            self.clients,
+            self.name,
+            say=self.said.append,
+            folder=self.folder,
+            price=price,
+            poll_s=20,
+            now=self.cloud.now,
+            sleep=sleep or self.cloud.tick,
+        )
 
     def line(self, word: str) -> str:
         """The only line with the word."""
@@ -74,36 +84,67 @@ class Screen:
 
 
 @pytest.fixture
-def screen(cloud: CloudEndpoint, clients: Clients, tmp_path: Path, request: pytest.FixtureRequest) -> Screen:
-    return Screen(cloud, clients, tmp_path / "run", request.node.name.replace("_", "-")[:50].rstrip("-"))
+def screen(
+    cloud: CloudEndpoint, clients: Clients, tmp_path: Path, request: pytest.FixtureRequest
+) -> Screen:
+    return Screen(
+        cloud, clients, tmp_path / "run", request.node.name.replace("_", "-")[:50].rstrip("-")
+    )
 
 
 def test_a_whole_life_is_told_in_order(screen: Screen) -> None:
-    lines = [("algo-2", "hello from two"), ("algo-1", "hello from one"), ("algo-1", STEP), ("algo-1", SCORE)]
-    screen.start(play("Starting", "Downloading", Act("Training", 600, lines=lines), "Uploading", "Completed"), hosts=2)
+    lines = [
+        ("algo-2", "hello from two"),
+        ("algo-1", "hello from one"),
+        ("algo-1", STEP),
+        ("algo-1", SCORE),
+    ]
+    screen.start(
+        play(
+            "Starting", "Downloading", Act("Training", 600, lines=lines), "Uploading", "Completed"
+        ),
+        hosts=2,
+    )
     assert screen.follow() == 0
     places = [
         screen.text.index(word)
         for word in ("Starting: Prep", "Downloading: ", "Training: ", "Uploading: ", "Completed: ")
     ]
     assert places == sorted(places)
-    for line in ("algo-1 | hello from one", "algo-2 | hello from two", f"algo-1 | {STEP}", f"algo-1 | {SCORE}"):
+    for line in (
+        "algo-1 | hello from one",
+        "algo-2 | hello from two",
+        f"algo-1 | {STEP}",
+        f"algo-1 | {SCORE}",
+    ):
         assert screen.said.count(line) == 1
-    # After the evaluation (450 s into the training, 510 of the download on): two machines at 0.1 cent a second.
+    # After the evaluation (450 s into the training, 510 of the download on): two machines at 0.1
+    # cent a second.
     status = next(line for line in screen.said if line.startswith("-- ") and "mIoU" in line)
     assert status.startswith(
         "-- Training 7m 40s  step 120/1000  loss 0.4321  61.2 img/s  mIoU 54.10% (step 120)  ETA 2h 05m"
     )
     assert status.endswith("  $1.04 so far")
     # 60 + 600 + 60 seconds of two machines.
-    assert screen.line("Completed: ") == "Completed: 12m 00s on the machines, 720 billable seconds on each, about $1.44"
-    kept = {path.name.rsplit("-", 1)[0]: path.read_text() for path in (screen.folder / "logs").iterdir()}
+    assert (
+        screen.line("Completed: ")
+        == "Completed: 12m 00s on the machines, 720 billable seconds on each, about $1.44"
+    )
+    kept = {
+        path.name.rsplit("-", 1)[0]: path.read_text() for path in (screen.folder / "logs").iterdir()
+    }
     assert kept == {"algo-1": f"hello from one\n{STEP}\n{SCORE}\n", "algo-2": "hello from two\n"}
     assert json.loads((screen.folder / "job.json").read_text())["TrainingJobStatus"] == "Completed"
 
 
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(screen: Screen) -> None:
-    screen.start(play("Starting", Act("Training", 600, lines=[("algo-1", "one"), ("algo-1", "two")]), "Completed"))
+    screen.start(
+        play(
+            "Starting",
+            Act("Training", 600, lines=[("algo-1", "one"), ("algo-1", "two")]),
+            "Completed",
+        )
+    )
     naps = iter(range(6))
 
     def sleep(seconds: float) -> None:
@@ -112,9 +153,13 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(screen: Screen)
         screen.cloud.tick(seconds)
 
     assert screen.follow(sleep) == 130
-    assert f"python launch/sagemaker.py --attach {screen.name} --region us-east-1" in screen.line("Come back")
+    assert f"python launch/sagemaker.py --attach {screen.name} --region us-east-1" in screen.line(
+        "Come back"
+    )
     assert f"--stop {screen.name}" in screen.line("stop it gently")
-    assert "StopTrainingJob" not in [operation for operation, asked in screen.cloud.calls if screen.name in str(asked)]
+    assert "StopTrainingJob" not in [
+        operation for operation, asked in screen.cloud.calls if screen.name in str(asked)
+    ]
     # Coming back shows the log from its beginning, once.
     again = Screen(screen.cloud, screen.clients, screen.folder, screen.name)
     assert again.follow() == 0
@@ -125,7 +170,9 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(screen: Screen)
 
 def test_coming_back_late_shows_the_end_of_a_long_log_and_keeps_all_of_it(screen: Screen) -> None:
     lines = [("algo-1", f"line {number}") for number in range(500)]
-    screen.start(play(Act("Training", 60, lines=lines), Act("Training", 60, lines=lines[:100]), "Completed"))
+    screen.start(
+        play(Act("Training", 60, lines=lines), Act("Training", 60, lines=lines[:100]), "Completed")
+    )
     screen.cloud.tick(60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(screen.cloud, "page", 7)  # a long log comes in many answers
@@ -133,17 +180,26 @@ def test_coming_back_late_shows_the_end_of_a_long_log_and_keeps_all_of_it(screen
     (kept,) = (screen.folder / "logs").iterdir()
     assert kept.read_text().splitlines() == [line for _, line in [*lines, *lines[:100]]]
     assert f"461 earlier lines are in {kept}" in screen.line("earlier")
-    assert sum(line.startswith("line ") for line in screen.said) == 40 + 99  # later ones are all shown
+    # later ones are all shown
+    assert sum(line.startswith("line ") for line in screen.said) == 40 + 99
 
 
 def test_a_spot_interruption_is_told_and_so_is_what_spot_saved(screen: Screen) -> None:
     life = play(
-        "Starting", Act("Training", 100, lines=[("algo-1", "before")]), Act("Interrupted", 1800), "Downloading",
-        Act("Training", 140, lines=[("algo-1", "after")]), "Completed",
-    )  # fmt: skip
+        "Starting",
+        Act("Training", 100, lines=[("algo-1", "before")]),
+        Act("Interrupted", 1800),
+        "Downloading",
+        Act("Training", 140, lines=[("algo-1", "after")]),
+        "Completed",
+    )
     screen.start(life, **SPOT)
     assert screen.follow() == 0
-    assert screen.text.index("before") < screen.text.index("took the spot machines back") < screen.text.index("after")
+    assert (
+        screen.text.index("before")
+        < screen.text.index("took the spot machines back")
+        < screen.text.index("after")
+    )
     waits = [line for line in screen.said if "no free machines yet" in line]
     assert all("-- Interrupted" in line and "at most $0.10 so far" in line for line in waits)
     assert waits
@@ -154,7 +210,10 @@ def test_a_spot_interruption_is_told_and_so_is_what_spot_saved(screen: Screen) -
 
 
 def test_a_gentle_stop_is_followed_to_its_end(screen: Screen) -> None:
-    screen.start(play("Starting", Act("Training", 9999), "Completed"), CheckpointConfig=SPOT["CheckpointConfig"])
+    screen.start(
+        play("Starting", Act("Training", 9999), "Completed"),
+        CheckpointConfig=SPOT["CheckpointConfig"],
+    )
     screen.cloud.tick(100)
     words: list[str] = []
     assert stop(screen.clients, screen.name, words.append) == 0
@@ -177,7 +236,9 @@ def test_a_stop_without_checkpoints_and_the_end_of_the_time_are_told(screen: Scr
         assert screen.follow() == 1
         assert flag in screen.line("reason ")
         assert "--checkpoints s3://BUCKET/PREFIX/" in screen.line("state ")
-    with pytest.raises(SegtrainError, match=r"StopTrainingJob of nobody: ValidationException.*--region"):
+    with pytest.raises(
+        SegtrainError, match=r"StopTrainingJob of nobody: ValidationException.*--region"
+    ):
         stop(screen.clients, "nobody", words.append)
 
 
@@ -204,7 +265,9 @@ def test_credentials_that_expire_end_the_following_not_the_job(screen: Screen) -
         screen.cloud.refuse("DescribeTrainingJob", "ExpiredTokenException", "expired")
         screen.cloud.tick(seconds)
 
-    with pytest.raises(SegtrainError, match=rf"aws sso login.*the job goes on.*--attach {screen.name}"):
+    with pytest.raises(
+        SegtrainError, match=rf"aws sso login.*the job goes on.*--attach {screen.name}"
+    ):
         screen.follow(sleep)
     with pytest.raises(SegtrainError, match=r"nobody: ValidationException.*--region") as caught:
         follow(screen.clients, "nobody", say=screen.said.append, folder=screen.folder)
@@ -231,15 +294,28 @@ def test_model_report_and_profile_come_home(screen: Screen) -> None:
         Key=f"{place}/output/model.tar.gz",
         Body=archive(model_safetensors=b"weights", sub__labels_json=b"{}"),
     )
-    put(Bucket=BUCKET, Key=f"{place}/output/output.tar.gz", Body=archive(data__report_html=b"<html>"))
-    traces = [f"system/incremental/2027011508/{minute}.algo-1.json" for minute in (1800000060, 1800000120)]
+    put(
+        Bucket=BUCKET,
+        Key=f"{place}/output/output.tar.gz",
+        Body=archive(data__report_html=b"<html>"),
+    )
+    traces = [
+        f"system/incremental/2027011508/{minute}.algo-1.json" for minute in (1800000060, 1800000120)
+    ]
     for trace in traces:
         put(Bucket=BUCKET, Key=f"{place}/profiler-output/{trace}", Body=b"{}\n")
     put(Bucket=BUCKET, Key=f"{place}-2/profiler-output/not-mine.json", Body=b"{}\n")
     assert screen.follow() == 0
-    files = {str(path.relative_to(screen.folder)) for path in screen.folder.rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(screen.folder)) for path in screen.folder.rglob("*") if path.is_file()
+    }
     assert files - {path for path in files if path.startswith("logs/")} == {
-        *("job.json", "model/model.safetensors", "model/sub/labels.json", "output/data/report.html"),
+        *(
+            "job.json",
+            "model/model.safetensors",
+            "model/sub/labels.json",
+            "output/data/report.html",
+        ),
         *(f"profile/{trace}" for trace in traces),
     }
     assert (screen.folder / "model/model.safetensors").read_bytes() == b"weights"

@@ -38,18 +38,26 @@ SETTINGS = ("model.arch=pico", "data.crop=[64,96]", "train.batch_size=64", "trai
 def run(tmp_path: Path) -> Path:
     """5000 steps of 64 images on a ml.g5.xlarge, 640 images in an epoch."""
     folder = of_one_rank(tmp_path / "run")
-    (folder / "config.yaml").write_text(load_config(None, list(SETTINGS)).to_yaml(), encoding="utf-8")
+    (folder / "config.yaml").write_text(
+        load_config(None, list(SETTINGS)).to_yaml(), encoding="utf-8"
+    )
     step = {"event": "step", "ts": 3.0, "step": 5000, "epoch": 500.0, "loss": 1.0}
     with (folder / "journal.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(step) + "\n")
     return folder
 
 
-def said(run: Path | str, *settings: str, name: str = TYPE, hosts: int = 1, **more: Any) -> list[Finding]:
+def said(
+    run: Path | str, *settings: str, name: str = TYPE, hosts: int = 1, **more: Any
+) -> list[Finding]:
     config = load_config(None, [*SETTINGS, *settings])
     gpus = machines()[name].gpus if name in machines() else 1
     ranks = more.pop("ranks", hosts * max(1, gpus))
-    return list(plan_findings(partial(on_type, Job(like=str(run)), config, name, hosts, ranks, **more), config))
+    return list(
+        plan_findings(
+            partial(on_type, Job(like=str(run)), config, name, hosts, ranks, **more), config
+        )
+    )
 
 
 def test_the_block_has_minutes_dollars_and_what_bounds_the_job(run: Path) -> None:
@@ -72,14 +80,20 @@ def test_length_and_batch_are_those_of_the_job(run: Path) -> None:
     once = minutes()
     start = once - minutes("train.duration=2500st")
     assert start == pytest.approx(
-        5000 * 64 / 2 / plan(terms_of(run), (1,), [machines()[TYPE]]).offers[0].rate[1] / 60, rel=0.1
+        5000 * 64 / 2 / plan(terms_of(run), (1,), [machines()[TYPE]]).offers[0].rate[1] / 60,
+        rel=0.1,
     )
-    assert minutes("train.duration=500ep") == pytest.approx(once, rel=0.02)  # 10 steps in an epoch of the run
+    # 10 steps in an epoch of the run
+    assert minutes("train.duration=500ep") == pytest.approx(once, rel=0.02)
     assert minutes("train.batch_size=128") == pytest.approx(once + 2 * start, rel=0.1)
 
 
 def test_only_a_limit_that_is_broken_in_all_cases_is_an_error(run: Path) -> None:
-    for deadline, words in (("10h", "kept in 90 %"), ("51m", "likely to be kept"), ("50m", "too short")):
+    for deadline, words in (
+        ("10h", "kept in 90 %"),
+        ("51m", "likely to be kept"),
+        ("50m", "too short"),
+    ):
         (found,) = said(run, f"train.deadline={deadline}")
         assert found.level == "note"
         assert words in found.message, found
@@ -108,7 +122,9 @@ def test_what_is_not_known_is_said_in_one_line_and_stops_nothing(run: Path, tmp_
 def test_nodes_of_a_cluster_take_node_hours(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run does not say the type of its host; the prediction is for nodes with its GPU and cores."""
+    """The run does not say the type of its host; the prediction is for nodes with its GPU and
+    cores.
+    """
     config = str(run / "config.yaml")
     settings = ["--config", config, "--output", str(tmp_path / "out"), "--like", str(run)]
     words = [*settings, "--nodes", "2", "--gpus", "1", "--dry-run", "--partition", "gpu"]
@@ -118,7 +134,13 @@ def test_nodes_of_a_cluster_take_node_hours(
     assert "node-hours to the end, without the time in the queue" in shown
     assert "$" not in shown
     assert "train.deadline=20m would stop the training" in shown
-    keys = {"config": config, "like": str(run), "seeds": "1,2", "gpus": "1", "output": str(tmp_path / "out")}
+    keys = {
+        "config": config,
+        "like": str(run),
+        "seeds": "1,2",
+        "gpus": "1",
+        "output": str(tmp_path / "out"),
+    }
     job = load_job(SlurmJob, keys, {}, ["train.price=3"])
     monkeypatch.setattr(slurm, "look", lambda *_, **__: [])
     monkeypatch.setattr("launch.platforms.slurm.tools.submit", lambda *_: "7")
@@ -144,11 +166,17 @@ def test_nodes_of_a_cluster_take_node_hours(
         (RayJob(workers=2), 0, "tells nothing"),
     ],
 )
-def test_ray_fills_a_node_before_the_next_one(run: Path, job: RayJob, gpus: int, expected: Any) -> None:
+def test_ray_fills_a_node_before_the_next_one(
+    run: Path, job: RayJob, gpus: int, expected: Any
+) -> None:
     spans = run / "spans/rank-00000.jsonl"
-    spans.write_text(spans.read_text().replace('"device"', '"gpu": "NVIDIA A100-SXM4-40GB", "device"'))
+    spans.write_text(
+        spans.read_text().replace('"device"', '"gpu": "NVIDIA A100-SXM4-40GB", "device"')
+    )
     resources = {"CPU": 16.0, "GPU": 4.0, "accelerator_type:A100": 1.0}
-    nodes = [{"Alive": alive, "Labels": {}, "Resources": resources} for alive in (True, True, False)]
+    nodes = [
+        {"Alive": alive, "Labels": {}, "Resources": resources} for alive in (True, True, False)
+    ]
     config = load_config(None, [*SETTINGS, f"train.batch_size={64 * job.most}"])
     call = partial(predicted, replace(job, like=str(run)), config, nodes, gpus)
     if isinstance(expected, tuple):
@@ -162,7 +190,12 @@ def test_ray_fills_a_node_before_the_next_one(run: Path, job: RayJob, gpus: int,
 def test_a_prediction_travels_with_the_code_into_the_run_folder(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {"config": str(run / "config.yaml"), "like": str(run), "type": TYPE, "output": "s3://out"}
+    keys = {
+        "config": str(run / "config.yaml"),
+        "like": str(run),
+        "type": TYPE,
+        "output": "s3://out",
+    }
     build(ROOT, aws.load_job(None, keys), tmp_path / "code.tar.gz")
     with tarfile.open(tmp_path / "code.tar.gz") as tar:
         tar.extract("segtrain/plan.json", tmp_path, filter="data")

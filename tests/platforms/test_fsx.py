@@ -1,4 +1,6 @@
-"""Tests that a file system is created once per prefix, awaited, filled, and found again, and never paid for unasked."""
+"""Tests that a file system is created once per prefix, awaited, filled, and found again, and never
+paid for unasked.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +50,31 @@ def made(cloud: CloudEndpoint) -> list[str]:
     return [operation for operation, _ in cloud.calls if operation.startswith("Create")]
 
 
-def test_it_is_created_waited_for_and_told_as_flags(cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_created_waited_for_and_told_as_flags(
+    cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fsx.main([*WORDS, "--yes"]) == 0
     printed = capsys.readouterr()
     assert made(cloud) == ["CreateFileSystem", "CreateDataRepositoryAssociation"]
     (ready,) = [line for line in printed.out.splitlines() if line.startswith("ready")]
-    assert f"--fsx {NAME}:/abcd1234/data --subnets {SUBNET} --security-groups {GROUP} --region us-east-1" in ready
+    assert (
+        f"--fsx {NAME}:/abcd1234/data --subnets {SUBNET} --security-groups {GROUP} --region us-east-1"
+        in ready
+    )
     assert "$174.00 per month" in printed.err
-    for what in (f"file system {NAME}", "association with s3://my-data/camvid/", "names of s3://my-data/camvid/"):
+    for what in (
+        f"file system {NAME}",
+        "association with s3://my-data/camvid/",
+        "names of s3://my-data/camvid/",
+    ):
         assert f"{what}: " in printed.out
-    assert cloud.associations[0]["S3"]["AutoImportPolicy"]["Events"] == ["NEW", "CHANGED", "DELETED"]
-    assert cloud.tasks[0]["Lifecycle"] == "SUCCEEDED"  # the names are there before it is called ready
+    assert cloud.associations[0]["S3"]["AutoImportPolicy"]["Events"] == [
+        "NEW",
+        "CHANGED",
+        "DELETED",
+    ]
+    # the names are there before it is called ready
+    assert cloud.tasks[0]["Lifecycle"] == "SUCCEEDED"
     # What is told is what a job takes.
     place = re.search(r"--fsx (\S+)", ready)
     assert place is not None
@@ -66,7 +82,9 @@ def test_it_is_created_waited_for_and_told_as_flags(cloud: CloudEndpoint, capsys
     assert (channel.file_system, channel.path) == (NAME, "/abcd1234/data")
 
 
-def test_the_same_command_finds_it_again(cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_finds_it_again(
+    cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fsx.main([*WORDS, "--yes"]) == 0
     cloud.calls.clear()
     assert (
@@ -79,7 +97,9 @@ def test_the_same_command_finds_it_again(cloud: CloudEndpoint, capsys: pytest.Ca
 
 
 def test_what_was_interrupted_goes_on(cloud: CloudEndpoint, clients: Clients) -> None:
-    """The file system was created and the command ended before its association: its tag finds it."""
+    """The file system was created and the command ended before its association: its tag finds
+    it.
+    """
     lustre.create(clients, WANTED)
     cloud.calls.clear()
     assert fsx.main(WORDS) == 0
@@ -112,8 +132,12 @@ def test_nothing_is_created_unasked(
 
 def test_a_failure_is_told_in_the_words_of_aws(cloud: CloudEndpoint, clients: Clients) -> None:
     cloud.fail["dra-"] = "The bucket my-data is not accessible"
-    with pytest.raises(SegtrainError, match=r"association with s3://my-data/camvid/ is FAILED: The bucket my-data"):
-        lustre.complete(clients, WANTED, lustre.create(clients, WANTED), lambda text: None, cloud.tick)
+    with pytest.raises(
+        SegtrainError, match=r"association with s3://my-data/camvid/ is FAILED: The bucket my-data"
+    ):
+        lustre.complete(
+            clients, WANTED, lustre.create(clients, WANTED), lambda text: None, cloud.tick
+        )
 
 
 def test_one_that_never_comes_is_given_up(cloud: CloudEndpoint, clients: Clients) -> None:

@@ -1,4 +1,7 @@
-"""Tests of helpers without Ray: they make what local workers make, over real sockets, whatever happens to them."""
+"""Tests of helpers without Ray: they make what local workers make, over real sockets, whatever
+happens to them.
+"""
+# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -49,12 +52,14 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def slow(data: Data) -> Sleepy:  # noqa: F811
+def slow(data: Data) -> Sleepy:
     """Samples that take a while, so that helpers get some."""
     return Sleepy(open_dataset(data, "train"), -1)
 
 
-def load(data: Data, source: Any, pool: HelpedPool | None = None, pause: float = 0.0, **settings: Any) -> list[bytes]:  # noqa: F811
+def load(
+    data: Data, source: Any, pool: HelpedPool | None = None, pause: float = 0.0, **settings: Any
+) -> list[bytes]:
     options = {"seed": 3, "batch_size": 12, "last_step": STEPS, "prefetch": 3, **settings}
     steps = []
     with TrainLoader(source, data, pool=pool, **options) as loader:
@@ -65,13 +70,18 @@ def load(data: Data, source: Any, pool: HelpedPool | None = None, pause: float =
 
 
 def pool_of(
-    engine: Hosts, said: list[str] | None = None, notes: list[dict[str, Any]] | None = None, **settings: Any
+    engine: Hosts,
+    said: list[str] | None = None,
+    notes: list[dict[str, Any]] | None = None,
+    **settings: Any,
 ) -> HelpedPool:
     def note(**fields: Any) -> None:
         if notes is not None:
             notes.append(fields)
 
-    return HelpedPool(1, "thread", engine, say=(said if said is not None else []).append, note=note, **settings)
+    return HelpedPool(
+        1, "thread", engine, say=(said if said is not None else []).append, note=note, **settings
+    )
 
 
 def until_helped(pool: HelpedPool, hosts: int, same: Callable[[], bool]) -> bool:
@@ -79,7 +89,7 @@ def until_helped(pool: HelpedPool, hosts: int, same: Callable[[], bool]) -> bool
     return soon(lambda: same() and len(pool.helped) == hosts)
 
 
-def test_helpers_give_the_same_batches(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_helpers_give_the_same_batches(data: Data, slow: Sleepy) -> None:
     plain = load(data, slow)
     for cores in ({"a": 1}, {"a": 2, "b": 1}):
         with pool_of(Hosts(cores)) as pool:
@@ -90,19 +100,28 @@ def test_helpers_give_the_same_batches(data: Data, slow: Sleepy) -> None:  # noq
             assert made.local == loads - sum(pool.helped.values()) > 0
             assert made.to_dict()["helpers"] == dict(pool.helped)
     share = {"rank": 1, "world": 2}
-    for settings in ({"colors": True, **share}, {"first_step": 3}, {"first_step": 3, "colors": True, "accumulate": 3}):
+    for settings in (
+        {"colors": True, **share},
+        {"first_step": 3},
+        {"first_step": 3, "colors": True, "accumulate": 3},
+    ):
         with pool_of(Hosts({"a": 2})) as pool:
             assert load(data, slow, pool, **settings) == load(data, slow, **settings)
 
 
-def test_worker_processes_and_helpers_share_the_work(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_worker_processes_and_helpers_share_the_work(data: Data, slow: Sleepy) -> None:
     with HelpedPool(2, "process", Hosts({"a": 2}), say=print) as pool:
         plain = load(data, slow)
         # Worker processes need seconds to start: until then, helpers may make all samples.
-        assert soon(lambda: load(data, slow, pool) == plain and min(sum(pool.helped.values()), pool.made().local) > 0)
+        assert soon(
+            lambda: (
+                load(data, slow, pool) == plain
+                and min(sum(pool.helped.values()), pool.made().local) > 0
+            )
+        )
 
 
-def test_crops_of_changing_size(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_crops_of_changing_size(data: Data, slow: Sleepy) -> None:
     sizes = [(24, 32), (16, 16), (80, 80), (8, 8)]
     changing = {"crop_and_scale": lambda step: (sizes[step % 4], (0.5, 2.0))}
     with pool_of(Hosts({"a": 2})) as pool:
@@ -110,7 +129,7 @@ def test_crops_of_changing_size(data: Data, slow: Sleepy) -> None:  # noqa: F811
         assert soon(lambda: load(data, slow, pool, **changing) == plain and pool.helped["a"] > 20)
 
 
-def test_evaluation_is_made_here_alone(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_evaluation_is_made_here_alone(data: Data, slow: Sleepy) -> None:
     with pool_of(Hosts({"a": 2})) as pool:
         assert soon(lambda: load(data, slow, pool) and pool.helped["a"] > 0)
         before, helped = pool.tally.samples, pool.helped["a"]
@@ -120,7 +139,9 @@ def test_evaluation_is_made_here_alone(data: Data, slow: Sleepy) -> None:  # noq
         assert pool.made().local == before  # only samples of training count
 
 
-def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(
+    data: Data, slow: Sleepy
+) -> None:
     plain, rng, said = load(data, slow, last_step=40), random.Random(0), list[str]()
     engine = Hosts({"a": 2}, InProcess)
     ended = threading.Event()
@@ -144,7 +165,10 @@ def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(data: Data, s
 
 
 def test_what_a_silent_helper_has_is_made_here_too_before_it_is_given_up() -> None:
-    pool, of = pool_of(Hosts({}), limit_s=2.0), remote_helper.RemoteHelper(HelperSlot("node", "a", 0))
+    pool, of = (
+        pool_of(Hosts({}), limit_s=2.0),
+        remote_helper.RemoteHelper(HelperSlot("node", "a", 0)),
+    )
     of.turns.extend([60.0] * 15)  # it is slow, so its samples are not late by their age
     of.link = Heard(100.0)
     sample: Any = object()
@@ -166,7 +190,9 @@ class _Late:
     def __init__(self) -> None:
         self.sent = 0
 
-    def __call__(self, helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
+    def __call__(
+        self, helper: Helper, address: tuple[str, int], key: bytes, limit_s: float
+    ) -> None:
         with socket.create_connection(address) as connection:
             assert wire.greet(connection, key, b"helper", b"rank", 2.0)
             connection.settimeout(None)
@@ -179,19 +205,28 @@ class _Late:
                     self.sent += 1
 
 
-def test_a_late_answer_is_dropped(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """It is alive, so it is not given up, but its samples are made here as well. The batches' memory is used again."""
+def test_a_late_answer_is_dropped(
+    data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is alive, so it is not given up, but its samples are made here as well. The batches'
+    memory is used again.
+    """
     from segtrain.platforms.ray.helpers import pool as module
 
     monkeypatch.setattr(module, "TWICE_S", 0.1)
     monkeypatch.setattr(module, "TWICE", 0)
     late, plain = _Late(), load(data, slow, last_step=30)
     with pool_of(Hosts({"a": 1}, lambda: InThread(late)), limit_s=300.0) as pool:
-        assert soon(lambda: load(data, slow, pool, last_step=30) == plain and late.sent > 2 + pool.helped["a"] + 2)
+        assert soon(
+            lambda: (
+                load(data, slow, pool, last_step=30) == plain
+                and late.sent > 2 + pool.helped["a"] + 2
+            )
+        )
         assert pool.again == 0
 
 
-def test_helpers_join_late_and_leave(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_helpers_join_late_and_leave(data: Data, slow: Sleepy) -> None:
     said: list[str] = []
     engine = Hosts({})
     plain = load(data, slow)
@@ -209,9 +244,11 @@ def test_helpers_join_late_and_leave(data: Data, slow: Sleepy) -> None:  # noqa:
         assert soon(lambda: not [t for t in threading.enumerate() if t.name == "segtrain-helper-1"])
 
 
-def test_another_version_is_refused(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_another_version_is_refused(data: Data, slow: Sleepy) -> None:
     notes: list[dict[str, Any]] = []
-    with pool_of(Hosts({"a": 2}, lambda: InThread(found={"a new package": "0.0"})), notes=notes) as pool:
+    with pool_of(
+        Hosts({"a": 2}, lambda: InThread(found={"a new package": "0.0"})), notes=notes
+    ) as pool:
         assert load(data, slow, pool) == load(data, slow)
         assert soon(lambda: sum(one["cores"] for one in notes if one["what"] == "refused") == 2)
         assert not pool.helped
@@ -232,7 +269,7 @@ def _brighter(helper: Helper, address: tuple[str, int], key: bytes, limit_s: flo
     serve(helper, address, key, limit_s)
 
 
-def test_other_pixels_are_refused(data: Data, slow: Sleepy) -> None:  # noqa: F811
+def test_other_pixels_are_refused(data: Data, slow: Sleepy) -> None:
     notes: list[dict[str, Any]] = []
     with pool_of(Hosts({"a": 1}, lambda: InThread(_brighter)), notes=notes) as pool:
         assert load(data, slow, pool) == load(data, slow)
@@ -252,13 +289,16 @@ class Mislaid(InThread):
 
 
 def test_a_host_without_the_file_of_the_transforms_is_refused(
-    data: Data,  # noqa: F811
+    data: Data,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own_transforms.py").write_text("def same(image, mask, rng):\n    return image, mask\n")
-    mine, notes = data.model_copy(update={"transforms": "own_transforms.py:same"}), list[dict[str, Any]]()
+    mine, notes = (
+        data.model_copy(update={"transforms": "own_transforms.py:same"}),
+        list[dict[str, Any]](),
+    )
     source = Sleepy(open_dataset(mine, "train"), -1)
     plain = load(mine, source)
     with pool_of(Hosts({"a": 1}, Mislaid), notes=notes) as pool:
@@ -277,15 +317,21 @@ class Elsewhere(Sleepy):
             raise FileNotFoundError(f"no image {index}")
 
 
-def test_what_a_helper_cannot_make_is_made_here(data: Data) -> None:  # noqa: F811
+def test_what_a_helper_cannot_make_is_made_here(data: Data) -> None:
     source, notes = Elsewhere(open_dataset(data, "train"), -1), list[dict[str, Any]]()
     with pool_of(Hosts({"a": 1}), notes=notes) as pool:
         plain = load(data, source)
-        assert soon(lambda: load(data, source, pool) == plain and "refused" in [one["what"] for one in notes])
+        assert soon(
+            lambda: (
+                load(data, source, pool) == plain and "refused" in [one["what"] for one in notes]
+            )
+        )
 
 
 class Stale(Sleepy):
-    """A helper's copy of the data whose mask of sample 4 is another one, of the same size in bytes."""
+    """A helper's copy of the data whose mask of sample 4 is another one, of the same size in
+    bytes.
+    """
 
     def record(self, index: int) -> Any:
         record = super().record(index)
@@ -294,18 +340,25 @@ class Stale(Sleepy):
         mask = cv2.imdecode(np.frombuffer(record.mask, np.uint8), cv2.IMREAD_UNCHANGED)
         other = next(
             content
-            for content in (cv2.imencode(".png", np.roll(mask, k))[1].tobytes() for k in range(1, mask.size))
+            for content in (
+                cv2.imencode(".png", np.roll(mask, k))[1].tobytes() for k in range(1, mask.size)
+            )
             if len(content) == len(record.mask)
         )
         return replace(record, mask=other)
 
 
-def test_an_older_copy_of_one_mask_is_refused(data: Data) -> None:  # noqa: F811
+def test_an_older_copy_of_one_mask_is_refused(data: Data) -> None:
     source, notes = Stale(open_dataset(data, "train"), -1), list[dict[str, Any]]()
     plain = load(data, source)
     with pool_of(Hosts({"a": 1}), notes=notes) as pool:
-        assert soon(lambda: load(data, source, pool) == plain and "refused" in [one["what"] for one in notes])
-    (refused,) = (one for one in notes if one["what"] == "refused")  # that no core helps any more may be told after it
+        assert soon(
+            lambda: (
+                load(data, source, pool) == plain and "refused" in [one["what"] for one in notes]
+            )
+        )
+    # that no core helps any more may be told after it
+    (refused,) = (one for one in notes if one["what"] == "refused")
     assert source.entries[4].mask in refused["reason"]
 
 
@@ -323,7 +376,9 @@ def _serve_wrong_key(helper: Helper, address: tuple[str, int], key: bytes, limit
     serve(helper, address, b"x" * 32, limit_s)
 
 
-def test_a_wrong_key_opens_nothing(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_wrong_key_opens_nothing(
+    data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_helper, "CONNECT_S", 0.2)
     notes: list[dict[str, Any]] = []
     with pool_of(Hosts({"a": 1}, lambda: InThread(_serve_wrong_key)), notes=notes) as pool:
@@ -346,7 +401,9 @@ def test_a_stranger_does_not_keep_a_helper_out(monkeypatch: pytest.MonkeyPatch) 
 
         monkeypatch.setattr(wire, "greet", without_a_limit)
         with socket.create_connection(address) as helper:
-            thread = threading.Thread(target=wire.greet, args=(helper, key, b"helper", b"rank", 5.0))
+            thread = threading.Thread(
+                target=wire.greet, args=(helper, key, b"helper", b"rank", 5.0)
+            )
             thread.start()
             found = remote_helper.accept(listener, key, 300.0, 5.0)
             thread.join()
@@ -357,10 +414,15 @@ def test_a_stranger_does_not_keep_a_helper_out(monkeypatch: pytest.MonkeyPatch) 
             stranger.close()
 
 
-@pytest.mark.parametrize("sent", [
-    wire.frame(b"[1]"), b"\xff\xff\xff\xff" + b"x" * 100, wire.frame(wire.Reply("", 768, Cost()).to_bytes()) + b"short",
-])  # fmt: skip
-def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: bytes) -> None:  # noqa: F811
+@pytest.mark.parametrize(
+    "sent",
+    [
+        wire.frame(b"[1]"),
+        b"\xff\xff\xff\xff" + b"x" * 100,
+        wire.frame(wire.Reply("", 768, Cost()).to_bytes()) + b"short",
+    ],
+)
+def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: bytes) -> None:
     def damage(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
         with socket.create_connection(address) as connection:
             assert wire.greet(connection, key, b"helper", b"rank", 2.0)
@@ -374,12 +436,18 @@ def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: byte
     notes: list[dict[str, Any]] = []
     plain = load(data, slow)
     with pool_of(Hosts({"a": 1}, lambda: InThread(damage)), notes=notes, limit_s=0.5) as pool:
-        assert soon(lambda: load(data, slow, pool) == plain and any(one.get("samples") for one in notes))
+        assert soon(
+            lambda: load(data, slow, pool) == plain and any(one.get("samples") for one in notes)
+        )
 
 
 def test_masks_travel_exactly() -> None:
     rng = np.random.default_rng(0)
-    masks = [np.zeros((100, 80), np.uint8), rng.integers(0, 256, (100, 80), np.uint8), np.ones((8, 8), np.uint8)]
+    masks = [
+        np.zeros((100, 80), np.uint8),
+        rng.integers(0, 256, (100, 80), np.uint8),
+        np.ones((8, 8), np.uint8),
+    ]
     for mask in masks:
         there, here = socket.socketpair()
         with there, here:
@@ -391,9 +459,15 @@ def test_masks_travel_exactly() -> None:
             assert np.array_equal(out, mask)
 
 
-@pytest.mark.parametrize("packed", [
-    zlib.compress(bytes(8001)), zlib.compress(bytes(8000)) + b"x", zlib.compress(bytes(8000))[:-4], b"z" * 40,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "packed",
+    [
+        zlib.compress(bytes(8001)),
+        zlib.compress(bytes(8000)) + b"x",
+        zlib.compress(bytes(8000))[:-4],
+        b"z" * 40,
+    ],
+)
 def test_a_packed_mask_ends_with_its_pixels(packed: bytes) -> None:
     there, here = socket.socketpair()
     with there, here:
@@ -402,7 +476,7 @@ def test_a_packed_mask_ends_with_its_pixels(packed: bytes) -> None:
             wire.read_mask(wire.SocketLink(here, 2.0), len(packed), np.empty((100, 80), np.uint8))
 
 
-def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> None:  # noqa: F811
+def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> None:
     source = open_dataset(data, "train")
     listed = save(source.entries, tmp_path)  # type: ignore[arg-type]
     name, packed = wire.packed(SampleMaker(replace(source, entries=listed), data, 3))
@@ -431,7 +505,9 @@ def look(balance: Balance, make_ms: float, receive_ms: float, size: int = 100) -
     return balance.changed()
 
 
-def test_helpers_that_do_not_pay_are_given_up_after_three_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_that_do_not_pay_are_given_up_after_three_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(balance, "WORTH", 0.5)
     weighed = Balance()
     looks = [(4, 2.1), (4, 2.1), (4, 1.9), (4, 2.1), (4, 2.1), (4, 2.1)]
@@ -444,13 +520,17 @@ def test_helpers_that_do_not_pay_are_given_up_after_three_looks(monkeypatch: pyt
     assert (weighed.receive_ms, weighed.make_ms) == pytest.approx((2.1, 7))
 
 
-def test_helpers_are_given_up_and_asked_again(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_helpers_are_given_up_and_asked_again(
+    data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said, notes, plain = list[str](), list[dict[str, Any]](), load(data, slow)
     with pool_of(Hosts({"a": 2}), said, notes) as pool:
         assert soon(lambda: load(data, slow, pool) == plain and pool.helped["a"] > 0)
         monkeypatch.setattr(balance, "WORTH", 0.0)
         assert soon(lambda: load(data, slow, pool) == plain and pool.balance.given_up)
-        assert soon(lambda: not [t for t in threading.enumerate() if t.name.startswith("segtrain-helper-")])
+        assert soon(
+            lambda: not [t for t in threading.enumerate() if t.name.startswith("segtrain-helper-")]
+        )
         before = pool.helped["a"]
         assert load(data, slow, pool) == plain
         assert pool.helped["a"] == before
@@ -461,7 +541,9 @@ def test_helpers_are_given_up_and_asked_again(data: Data, slow: Sleepy, monkeypa
     told = [one for one in notes if one["what"] in ("given_up", "asked_again")]
     assert [one["what"] for one in told] == ["given_up", "asked_again"]
     assert all(one["receive_ms"] > 0 and one["make_ms"] > 0 for one in told)
-    assert [line for line in said if " ms of CPU time here" in line] == [f"helpers   {one['text']}" for one in told]
+    assert [line for line in said if " ms of CPU time here" in line] == [
+        f"helpers   {one['text']}" for one in told
+    ]
     assert costs["receive_ms"] > 0
     assert costs["make_ms"] > 0
 

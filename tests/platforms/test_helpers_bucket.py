@@ -1,4 +1,6 @@
-"""Tests of helpers whose data set is in a bucket: they read it themselves, and only what the rank would read."""
+"""Tests of helpers whose data set is in a bucket: they read it themselves, and only what the rank
+would read.
+"""
 
 # ruff: noqa: F811
 from __future__ import annotations
@@ -46,9 +48,13 @@ def helped(source: Any, pool: HelpedPool, same: Callable[[], bool]) -> bool:
     return soon(lambda: same() and sum(pool.helped.values()) > 8)
 
 
-@pytest.mark.parametrize(("place", "layout"), [
-    ("s3://bkt", "folders"), ("gs://bkt", "shards"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "layout"),
+    [
+        ("s3://bkt", "folders"),
+        ("gs://bkt", "shards"),
+    ],
+)
 def test_helpers_read_a_bucket_and_give_the_same_batches(
     data_sets: Path,
     server: BucketServer,
@@ -68,7 +74,9 @@ def _travelled(source: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_a_helper_expects_the_objects_that_the_rank_has_listed(own: Path, server: BucketServer, layout: str) -> None:
+def test_a_helper_expects_the_objects_that_the_rank_has_listed(
+    own: Path, server: BucketServer, layout: str
+) -> None:
     source = opened("s3://bkt", layout)
     (wanted, *_) = source.ranges(0)
     there = _travelled(source)
@@ -90,7 +98,9 @@ def test_the_index_of_foreign_tars_travels(
     assert there.ranges(1) == source.ranges(1)
 
 
-def test_secrets_stay_and_the_address_travels(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_stay_and_the_address_travels(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-rank")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-rank")
     _, content = wire.packed(SampleMaker(opened("s3://bkt", "folders"), data_of("x", "folders"), 3))
@@ -121,7 +131,11 @@ def test_a_helper_that_cannot_read_the_bucket_is_said_and_left_out(
     from segtrain.data.bucket import travel
 
     monkeypatch.setattr(travel, "rebuild", _without_access)
-    data, source, notes = data_of("x", "folders"), slow("s3://bkt", "folders"), list[dict[str, Any]]()
+    data, source, notes = (
+        data_of("x", "folders"),
+        slow("s3://bkt", "folders"),
+        list[dict[str, Any]](),
+    )
     with pool_of(Hosts({"a": 1}), notes=notes) as pool:
         assert load(data, source, pool) == load(data, opened(data_sets / "bkt", "folders"))
         assert soon(lambda: any(one["what"] == "refused" for one in notes))
@@ -148,7 +162,9 @@ def test_the_bytes_of_an_order_are_fetched_side_by_side(server: BucketServer) ->
         return fetch(wanted, stop)
 
     store.fetch = together
-    order = helper.begin(wire.order(name, [Task(index, 0, (24, 32), (1.0, 1.0)) for index in range(11)], False))
+    order = helper.begin(
+        wire.order(name, [Task(index, 0, (24, 32), (1.0, 1.0)) for index in range(11)], False)
+    )
     assert sum(1 for buffers in helper.answers(order) if len(buffers) == 3) == 11
     assert len(waiting) == 22
     helper.close()

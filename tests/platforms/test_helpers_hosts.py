@@ -1,4 +1,5 @@
-"""Tests of whole runs with helpers on a real Ray, whose hosts have networks of their own (make test-ray).
+"""Tests of whole runs with helpers on a real Ray, whose hosts have networks of their own (make
+test-ray).
 
 Each run ends with the batches and the weights of a run without helpers, to the bit.
 """
@@ -26,14 +27,31 @@ from segtrain.observe.journal import read_journal
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed"
+    ),
 ]
 SETTINGS = [
-    "data.scenes=24", "data.scene_size=[48, 64]", "data.crop=[32, 32]", "data.transforms=mine.py:slow", "data.workers=1",
-    "data.worker_kind=thread", "train.batch_size=8", "train.duration=100st", "train.progressive=[]", "optim.name=sgd",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "train.device=cpu", "eval.every=100st",
-    "checkpoint.every=100st", "log.digest=true", "log.every=1", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0",
-]  # fmt: skip
+    "data.scenes=24",
+    "data.scene_size=[48, 64]",
+    "data.crop=[32, 32]",
+    "data.transforms=mine.py:slow",
+    "data.workers=1",
+    "data.worker_kind=thread",
+    "train.batch_size=8",
+    "train.duration=100st",
+    "train.progressive=[]",
+    "optim.name=sgd",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "train.device=cpu",
+    "eval.every=100st",
+    "checkpoint.every=100st",
+    "log.digest=true",
+    "log.every=1",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "log.profile_ms=0",
+]
 HELPED, HELPS = "data.helpers=ray", "segtrain/role=help"
 
 
@@ -44,7 +62,9 @@ def hosts() -> Iterator[RayHosts]:
 
 
 class Run:
-    """A run that trains on n1 with one rank. ``quick``: whether its samples take no longer than needed."""
+    """A run that trains on n1 with one rank. ``quick``: whether its samples take no longer than
+    needed.
+    """
 
     def __init__(self, hosts: RayHosts, folder: Path, quick: bool = False) -> None:
         self._hosts, self._folder, self.out = hosts, folder, folder / "run"
@@ -57,7 +77,9 @@ class Run:
         given = ("parallel.procs=1", f"out={self.out}", *words)
         command = [sys.executable, "-m", "segtrain", "train", *SETTINGS, *given]
         more = {"SEGTRAIN_CACHE": str(self._folder / "cache"), "GLOO_SOCKET_IFNAME": "lo"}
-        self._process = self._hosts.run(HEAD, *command, cwd=self._folder, log=self._folder / "log", **more)
+        self._process = self._hosts.run(
+            HEAD, *command, cwd=self._folder, log=self._folder / "log", **more
+        )
         return self
 
     @property
@@ -96,7 +118,11 @@ class Run:
         return +found
 
     def digests(self) -> dict[int, int]:
-        return {event["step"]: event["digest"] for event in read_journal(self.out) if event["event"] == "step"}
+        return {
+            event["step"]: event["digest"]
+            for event in read_journal(self.out)
+            if event["event"] == "step"
+        }
 
     def step(self) -> int:
         return max(self.digests(), default=0) if (self.out / "journal.jsonl").exists() else 0
@@ -133,7 +159,9 @@ def test_a_host_that_joins_late(hosts: RayHosts, alone: Run, tmp_path: Path) -> 
     assert_same(run, alone)
 
 
-@pytest.mark.parametrize("first", [(HELPED,), ()], ids=["with helpers first", "without helpers first"])
+@pytest.mark.parametrize(
+    "first", [(HELPED,), ()], ids=["with helpers first", "without helpers first"]
+)
 def test_a_run_that_resumes_with_or_without_helpers(
     hosts: RayHosts, alone: Run, tmp_path: Path, first: tuple[str, ...]
 ) -> None:
@@ -151,7 +179,9 @@ def test_a_run_that_resumes_with_or_without_helpers(
 
 
 def test_helpers_that_are_lost_ten_times(hosts: RayHosts, alone: Run, tmp_path: Path) -> None:
-    """Of all kinds: a helper is killed or hangs, its host is lost, or the network fails for a while."""
+    """Of all kinds: a helper is killed or hangs, its host is lost, or the network fails for a
+    while.
+    """
     seed = random.randrange(1 << 32)
     print("seed", seed)  # for a test that fails
     draw = random.Random(seed)

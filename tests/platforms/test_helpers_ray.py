@@ -37,11 +37,16 @@ class Nodes:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="st", dir="/tmp")  # Ray's sockets need short names
-        # Not an ephemeral port: whoever tries to connect to one that nobody listens on may connect to itself.
+        # Not an ephemeral port: whoever tries to connect to one that nobody listens on may connect
+        # to itself.
         self._port = random.randrange(20_000, 32_000)
         self.nodes: list[subprocess.Popen[bytes]] = []
         self.start(
-            "--head", f"--port={self._port}", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self._folder}"
+            "--head",
+            f"--port={self._port}",
+            "--num-cpus=0",
+            "--include-dashboard=false",
+            f"--temp-dir={self._folder}",
         )
 
     @property
@@ -52,7 +57,11 @@ class Nodes:
             "AUTH_MODE": "token",
             "AUTH_TOKEN": "ab" * 32,
         }
-        return {**os.environ, "PYTHONPATH": str(ROOT), **{f"RAY_{key}": value for key, value in ray.items()}}
+        return {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            **{f"RAY_{key}": value for key, value in ray.items()},
+        }
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [
@@ -62,9 +71,13 @@ class Nodes:
             "--object-store-memory=100000000",
             *arguments,
         ]
-        environment = {key: value for key, value in self.environment.items() if key != "RAY_ADDRESS"}
+        environment = {
+            key: value for key, value in self.environment.items() if key != "RAY_ADDRESS"
+        }
         with open(f"{self._folder}/node-{len(self.nodes)}.log", "wb") as log:
-            node = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            node = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         self.nodes.append(node)
         return node
 
@@ -76,14 +89,21 @@ class Nodes:
                 return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
         assert soon(up, 60)
-        return self.start(f"--address=127.0.0.1:{self._port}", f"--num-cpus={cores}", "--labels=segtrain/role=help")
+        return self.start(
+            f"--address=127.0.0.1:{self._port}",
+            f"--num-cpus={cores}",
+            "--labels=segtrain/role=help",
+        )
 
     def helpers(self) -> Iterator[psutil.Process]:
         """The processes of helpers that run."""
         for node in self.nodes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 for one in psutil.Process(node.pid).children(recursive=True):
-                    if one.name().startswith("ray::RayHelper") and one.status() != psutil.STATUS_STOPPED:
+                    if (
+                        one.name().startswith("ray::RayHelper")
+                        and one.status() != psutil.STATUS_STOPPED
+                    ):
                         yield one
 
     def close(self) -> None:
@@ -113,9 +133,12 @@ def nodes() -> Iterator[Nodes]:
 
 def case(nodes: Nodes, **environment: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/kit/ray_case.py")], env={**nodes.environment, **environment},
-        stdout=subprocess.PIPE, timeout=500, check=True,
-    )  # fmt: skip
+        [sys.executable, str(ROOT / "tests/kit/ray_case.py")],
+        env={**nodes.environment, **environment},
+        stdout=subprocess.PIPE,
+        timeout=500,
+        check=True,
+    )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -139,26 +162,57 @@ def test_each_mistake_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_cluster_at_the_address(tmp_path: Path, segtrain: Callable[..., Any]) -> None:
-    done = segtrain("train", "data.helpers=ray", "data.scenes=8", f"out={tmp_path / 'run'}", RAY_ADDRESS="127.0.0.1:9")
+    done = segtrain(
+        "train",
+        "data.helpers=ray",
+        "data.scenes=8",
+        f"out={tmp_path / 'run'}",
+        RAY_ADDRESS="127.0.0.1:9",
+    )
     assert done.returncode == 2
     assert "RAY_ADDRESS=127.0.0.1:9" in done.stderr + done.stdout
     assert not (tmp_path / "run").exists()
 
 
 TRAIN = [
-    "data.scenes=24", "data.scene_size=[48, 64]", "data.crop=[32, 32]", "data.workers=1",
-    "train.batch_size=8", "model.arch=pico", "train.device=cpu", "log.digest=true", "log.every=1", "log.tensorboard=false",
-]  # fmt: skip
+    "data.scenes=24",
+    "data.scene_size=[48, 64]",
+    "data.crop=[32, 32]",
+    "data.workers=1",
+    "train.batch_size=8",
+    "model.arch=pico",
+    "train.device=cpu",
+    "log.digest=true",
+    "log.every=1",
+    "log.tensorboard=false",
+]
 
 
 @pytest.mark.ray
-def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes: Nodes, tmp_path: Path) -> None:
+def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(
+    nodes: Nodes, tmp_path: Path
+) -> None:
     def train(out: str, *more: str) -> subprocess.CompletedProcess[str]:
-        torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2", "-m", "segtrain", "train"]
+        torchrun = [
+            str(Path(sys.executable).parent / "torchrun"),
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "segtrain",
+            "train",
+        ]
         return subprocess.run(
-            [*torchrun, *TRAIN, *more, f"out={tmp_path / out}"], cwd=tmp_path, text=True, capture_output=True,
-            env={**nodes.environment, "SEGTRAIN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}, timeout=300,
-        )  # fmt: skip
+            [*torchrun, *TRAIN, *more, f"out={tmp_path / out}"],
+            cwd=tmp_path,
+            text=True,
+            capture_output=True,
+            env={
+                **nodes.environment,
+                "SEGTRAIN_CACHE": str(tmp_path / "cache"),
+                "OMP_NUM_THREADS": "1",
+            },
+            timeout=300,
+        )
 
     def samples(out: str) -> int:
         """The sum of the checksums of all samples: each step has that of its own."""
@@ -177,12 +231,30 @@ def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes: Node
 def test_the_seats_of_all_ranks_are_all_seats() -> None:
     def node(name: str, cores: int, role: str = "help", alive: bool = True) -> dict[str, Any]:
         labels = {cluster.ROLE: role}
-        return {"NodeID": name, "NodeManagerHostname": f"host-{name}", "NodeManagerAddress": "", "Alive": alive,
-                "Labels": labels, "Resources": {"CPU": float(cores)} if cores else {}}  # fmt: skip
+        return {
+            "NodeID": name,
+            "NodeManagerHostname": f"host-{name}",
+            "NodeManagerAddress": "",
+            "Alive": alive,
+            "Labels": labels,
+            "Resources": {"CPU": float(cores)} if cores else {},
+        }
 
-    nodes = [node("b", 3), node("a", 2), node("c", 4, "gpu"), node("d", 4, alive=False), node("e", 0)]
+    nodes = [
+        node("b", 3),
+        node("a", 2),
+        node("c", 4, "gpu"),
+        node("d", 4, alive=False),
+        node("e", 0),
+    ]
     every = slots_of(nodes, "auto", 0, 1)
-    assert [(slot.node, slot.number) for slot in every] == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("b", 2)]
+    assert [(slot.node, slot.number) for slot in every] == [
+        ("a", 0),
+        ("b", 0),
+        ("a", 1),
+        ("b", 1),
+        ("b", 2),
+    ]
     assert slots_of(nodes, 3, 0, 1) == every[:3]
     for world in (2, 3, 7):
         shares = [slots_of(nodes, "auto", rank, world) for rank in range(world)]

@@ -1,4 +1,6 @@
-"""Tests of helping hosts with a stand-in for Ray: they join, and end with the training, however either of them ends."""
+"""Tests of helping hosts with a stand-in for Ray: they join, and end with the training, however
+either of them ends.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from segtrain.platforms.ray.register import JOIN_S, HelpPlan
 
 PLAN = HelpPlan("127.0.0.1", ("127.0.0.1",), ("127.0.0.2",), "secret", join_s=300.0)
 HELPER = replace(PLAN, current="127.0.0.2")
-# It notes its arguments, and runs until SIGTERM. The file `broken-help` makes it fail on helping hosts.
+# It notes its arguments, and runs until SIGTERM. The file `broken-help` makes it fail on helping
+# hosts.
 STANDIN = """
 import os, pathlib, signal, sys, time
 room = pathlib.Path(os.environ["STANDIN"])
@@ -57,7 +60,9 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("STANDIN", str(folder))
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.9:6379")  # of a Ray that is there already
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(scripts.parents[1]), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(scripts.parents[1]), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.syspath_prepend(str(scripts.parents[1]))
     monkeypatch.setattr(ray_node, "START_S", 60.0)
     return folder
@@ -117,7 +122,13 @@ def test_a_helping_host_joins_with_its_cores_and_ends_with_the_training(room: Pa
     with training(port=port) as (_, said):
         until(lambda: any("127.0.0.2 has joined" in line for line in said))
         head, help_ = arguments(room, "train"), arguments(room, "help")
-        assert {"--head", "--num-cpus=0", "--labels=segtrain/role=train", "secret", "no other Ray"} <= head
+        assert {
+            "--head",
+            "--num-cpus=0",
+            "--labels=segtrain/role=train",
+            "secret",
+            "no other Ray",
+        } <= head
         assert {"--address=127.0.0.1:6379", "--labels=segtrain/role=help", "secret"} <= help_
         assert "--num-cpus=0" not in help_
         assert host.is_alive()
@@ -136,7 +147,8 @@ def test_a_training_that_fails_ends_them_with_success_too(room: Path) -> None:
 
     with pytest.raises(RuntimeError, match="boom"):
         fail()
-    assert host.end() == 0  # the cause is the other host's, and the job shows the first host that fails
+    # the cause is the other host's, and the job shows the first host that fails
+    assert host.end() == 0
     assert not notes(room, "help")
 
 
@@ -173,7 +185,8 @@ def test_a_head_that_never_comes_has_a_time_limit(room: Path) -> None:
     port = free_port()
     with refused("head-not-reached", host="127.0.0.1", port=port):
         help_out(replace(HELPER, join_s=0.3, required=True), [], print, port)
-    assert help_out(replace(HELPER, join_s=0.3), [], print, port) == 0  # the training goes on without this host
+    # the training goes on without this host
+    assert help_out(replace(HELPER, join_s=0.3), [], print, port) == 0
     assert help_out(HELPER, [signal.SIGTERM], print, port) == 0
 
 
@@ -181,7 +194,10 @@ def test_a_helper_that_never_joins_is_named_or_ends_the_training_as_set(room: Pa
     late = replace(PLAN, join_s=0.5)
     with training(late) as (_, said):
         until(lambda: any("127.0.0.2 did not join" in line for line in said))
-    with refused("helpers-not-joined", missing=["127.0.0.2"]), training(replace(late, required=True)):
+    with (
+        refused("helpers-not-joined", missing=["127.0.0.2"]),
+        training(replace(late, required=True)),
+    ):
         pytest.fail("the training has begun")
     assert not notes(room, "train")
 
@@ -224,12 +240,19 @@ def test_a_host_whose_ray_does_not_start_is_named(room: Path) -> None:
     (room / "broken-help").touch()
     with training() as (port, said):
         host = Host(HELPER, port)
-        until(lambda: any("127.0.0.2 does not help" in line and "versions differ" in line for line in said))
+        until(
+            lambda: any(
+                "127.0.0.2 does not help" in line and "versions differ" in line for line in said
+            )
+        )
         assert len(notes(room, "help")) == MOST_STARTS
     assert host.end() == 0
     port = free_port()
     host = Host(HELPER, port)
-    with refused("helpers-not-joined", missing=["127.0.0.2"]), training(replace(PLAN, required=True), port):
+    with (
+        refused("helpers-not-joined", missing=["127.0.0.2"]),
+        training(replace(PLAN, required=True), port),
+    ):
         pytest.fail("the training has begun")
     assert host.end() == 0
 
@@ -248,7 +271,9 @@ def test_a_further_training_host_runs_ray_beside_the_head(room: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ray_node, "PORT", port)
             with helped(further, [], print):
-                assert {f"--address=127.0.0.1:{port}", "--num-cpus=0", "secret"} <= arguments(room, "train")
+                assert {f"--address=127.0.0.1:{port}", "--num-cpus=0", "secret"} <= arguments(
+                    room, "train"
+                )
             assert not notes(room, "train")
             with helped(further, [signal.SIGTERM], print):
                 assert not notes(room, "train")
@@ -269,21 +294,34 @@ def container(base: Path, current: str, **parameters: Any) -> Path:
     (folder / "resourceconfig.json").write_text(
         json.dumps(
             {
-                "current_host": current, "current_instance_type": "ml.c5.4xlarge",
-                "current_group_name": next(name for name, hosts in groups.items() if current in hosts),
-                "hosts": sorted(host for hosts in groups.values() for host in hosts), "network_interface_name": "lo",
+                "current_host": current,
+                "current_instance_type": "ml.c5.4xlarge",
+                "current_group_name": next(
+                    name for name, hosts in groups.items() if current in hosts
+                ),
+                "hosts": sorted(host for hosts in groups.values() for host in hosts),
+                "network_interface_name": "lo",
                 "instance_groups": [
-                    {"instance_group_name": name, "instance_type": "t", "hosts": hosts} for name, hosts in groups.items()
+                    {"instance_group_name": name, "instance_type": "t", "hosts": hosts}
+                    for name, hosts in groups.items()
                 ],
             }
         )
-    )  # fmt: skip
-    found = {"sagemaker_distribution_instance_groups": ["gpu"], "helpers.groups": ["cpu"], **parameters}
-    (folder / "hyperparameters.json").write_text(json.dumps({key: json.dumps(value) for key, value in found.items()}))
+    )
+    found = {
+        "sagemaker_distribution_instance_groups": ["gpu"],
+        "helpers.groups": ["cpu"],
+        **parameters,
+    }
+    (folder / "hyperparameters.json").write_text(
+        json.dumps({key: json.dumps(value) for key, value in found.items()})
+    )
     return base
 
 
-def test_the_files_of_sagemaker_say_who_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_sagemaker_say_who_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from segtrain.platforms.sagemaker import helping as sagemaker_helping
     from segtrain.platforms.sagemaker.hosts import read_hosts
 
@@ -292,9 +330,13 @@ def test_the_files_of_sagemaker_say_who_helps(tmp_path: Path, monkeypatch: pytes
     assert (hosts.training, hosts.helping, hosts.trains) == (("127.0.0.1",), ("127.0.0.2",), False)
     with refused("helpers-key-missing"):
         sagemaker_helping.plan(base, hosts, {})
-    monkeypatch.setattr(sagemaker_helping.segtrain, "__file__", str(tmp_path / "segtrain/__init__.py"))
+    monkeypatch.setattr(
+        sagemaker_helping.segtrain, "__file__", str(tmp_path / "segtrain/__init__.py")
+    )
     (tmp_path / sagemaker_helping.KEY).write_bytes(b"k" * 32)
-    first, second = (sagemaker_helping.plan(base, hosts, {"TRAINING_JOB_NAME": name}) for name in ("a", "b"))
+    first, second = (
+        sagemaker_helping.plan(base, hosts, {"TRAINING_JOB_NAME": name}) for name in ("a", "b")
+    )
     assert first is not None
     assert second is not None
     assert (first.head, first.join_s, first.required) == ("127.0.0.1", 90.0, True)
@@ -304,10 +346,15 @@ def test_the_files_of_sagemaker_say_who_helps(tmp_path: Path, monkeypatch: pytes
     assert usual is not None
     assert (usual.join_s, usual.required) == (JOIN_S, False)
     monkeypatch.setattr(sagemaker_helping.os, "environ", environ := {"LOCAL_RANK": "1"})
-    with sagemaker_helping.around(first, 1, []):  # only the first rank of a host runs Ray, but all must find it
-        assert (environ["RAY_ADDRESS"], environ["RAY_AUTH_TOKEN"]) == ("127.0.0.1:6379", first.token)
+    # only the first rank of a host runs Ray, but all must find it
+    with sagemaker_helping.around(first, 1, []):
+        assert (environ["RAY_ADDRESS"], environ["RAY_AUTH_TOKEN"]) == (
+            "127.0.0.1:6379",
+            first.token,
+        )
         assert environ["RAY_AUTH_MODE"] == "token"
-        # Ray ends each process that is attached to a lost head, but helping hosts must not end the training.
+        # Ray ends each process that is attached to a lost head, but helping hosts must not end the
+        # training.
         assert int(environ["RAY_gcs_rpc_server_reconnect_timeout_s"]) > 86400
     idle = replace(hosts, helping=())
     assert sagemaker_helping.plan(base, idle, {}) is None
@@ -319,10 +366,14 @@ def test_a_failing_helper_is_named_in_the_failure_file(
     from segtrain.platforms.sagemaker import entry as sagemaker
     from segtrain.platforms.sagemaker import helping as sagemaker_helping
 
-    monkeypatch.setattr(sagemaker_helping.segtrain, "__file__", str(tmp_path / "segtrain/__init__.py"))
+    monkeypatch.setattr(
+        sagemaker_helping.segtrain, "__file__", str(tmp_path / "segtrain/__init__.py")
+    )
     (tmp_path / sagemaker_helping.KEY).write_bytes(b"k" * 32)
     base = container(tmp_path, "127.0.0.2", **{"helpers.join_s": 0.3, "helpers.required": True})
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(base))
     assert sagemaker.main() == EXIT_ERROR
     text = (base / "output/failure").read_text()
-    assert text.startswith("helping host 127.0.0.2 (ml.c5.4xlarge): 127.0.0.1 has not opened port 7788")
+    assert text.startswith(
+        "helping host 127.0.0.2 (ml.c5.4xlarge): 127.0.0.1 has not opened port 7788"
+    )

@@ -1,4 +1,6 @@
-"""Tests of SageMaker jobs with helping groups: what is asked of AWS, what travels, and what is found wrong before."""
+"""Tests of SageMaker jobs with helping groups: what is asked of AWS, what travels, and what is
+found wrong before.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,12 @@ def test_groups_are_marked_on_the_command_line_and_in_a_file() -> None:
     assert job.groups == (GPU, CPU)
     assert (job.helping_groups, job.training_groups, job.training_hosts) == ((CPU,), (GPU,), 1)
     assert (job.helpers_join, job.helpers_required) == (90, True)
-    described = {"groups": {"gpu": "ml.g5.xlarge", "cpu": {"type": "ml.c5.4xlarge", "instances": 2, "help": True}}}
+    described = {
+        "groups": {
+            "gpu": "ml.g5.xlarge",
+            "cpu": {"type": "ml.c5.4xlarge", "instances": 2, "help": True},
+        }
+    }
     assert load_job(described, {}).training_groups == (replace(GPU, train=False),)
     with pytest.raises(ConfigError, match="serve"):
         load_job(None, {"groups": ["cpu=ml.c5.4xlarge:serve"]})
@@ -58,11 +65,15 @@ def test_only_hyperparameters_of_segtrain_differ_from_a_job_that_leaves_the_grou
     assert violations(asked) == []
     plain = request(replace(HELPED, groups=(GPU, replace(CPU, help=False))))
     own = {
-        key: asked["HyperParameters"].pop(key) for key in list(asked["HyperParameters"]) if key.startswith("helpers.")
+        key: asked["HyperParameters"].pop(key)
+        for key in list(asked["HyperParameters"])
+        if key.startswith("helpers.")
     }
     assert {key: json.loads(value) for key, value in own.items()} == {
-        "helpers.groups": ["cpu"], "helpers.join_s": 90, "helpers.required": False,
-    }  # fmt: skip
+        "helpers.groups": ["cpu"],
+        "helpers.join_s": 90,
+        "helpers.required": False,
+    }
     assert asked == plain
     assert plain["HyperParameters"]["sagemaker_distribution_instance_groups"] == '["gpu"]'
 
@@ -99,7 +110,10 @@ def test_a_bundle_brings_ray_and_a_key_of_its_own(tmp_path: Path) -> None:
         ),
         ({"groups": (GPU, CPU, Group("spare", "ml.c5.4xlarge", 0))}, ["helpers-need"]),
         ({"groups": (CPU,)}, ["group-marks", "helpers-need"]),
-        ({"data": (Channel("train", "s3://b/c/", groups=("gpu",)),)}, ["helpers-need", "helpers-without-data"]),
+        (
+            {"data": (Channel("train", "s3://b/c/", groups=("gpu",)),)},
+            ["helpers-need", "helpers-without-data"],
+        ),
         ({"data": (Channel("train", "s3://b/c/", groups=("gpu", "cpu")),)}, ["helpers-need"]),
         ({"data": (Channel("train", "s3://b/c/"),)}, ["helpers-need"]),
     ],
@@ -120,12 +134,18 @@ def need_of(terms: Terms) -> Need:
 
 
 def like(run: Path, **changes: Any) -> Finding:
-    (found,) = (one for one in helpers(replace(HELPED, like=str(run), **changes), ROOT) if one.code == "helpers-need")
+    (found,) = (
+        one
+        for one in helpers(replace(HELPED, like=str(run), **changes), ROOT)
+        if one.code == "helpers-need"
+    )
     return found
 
 
 def test_the_need_of_helping_hosts_follows_from_a_past_run(tmp_path: Path) -> None:
-    """On 4 cores, 3 workers need 64 * 105 / 3 ms for the 64 images of a step, and the device needs 600 ms."""
+    """On 4 cores, 3 workers need 64 * 105 / 3 ms for the 64 images of a step, and the device needs
+    600 ms.
+    """
     heavy = a_run(tmp_path / "heavy", machine="ml.g5.xlarge")
     found = like(heavy)
     assert found.level == "note"
@@ -133,8 +153,12 @@ def test_the_need_of_helping_hosts_follows_from_a_past_run(tmp_path: Path) -> No
         "the devices take 106.7 images/s, and the training hosts alone reach 28.6, with helping hosts 106.7"
         in found.message
     )
-    alone, helped = (5000 * step / 3600 * price for step, price in ((64 * 0.105 / 3, 1.41), (0.6, 1.41 + 1.632)))
-    assert f"costs ${helped:,.2f} in 0.8 h, and ${alone:,.2f} in 3.1 h without them" in found.message
+    alone, helped = (
+        5000 * step / 3600 * price for step, price in ((64 * 0.105 / 3, 1.41), (0.6, 1.41 + 1.632))
+    )
+    assert (
+        f"costs ${helped:,.2f} in 0.8 h, and ${alone:,.2f} in 3.1 h without them" in found.message
+    )
     many = like(heavy, groups=(GPU, replace(CPU, instances=20)))
     assert many.level == "warning"
     assert "cost more than they save" in many.message
@@ -143,13 +167,19 @@ def test_the_need_of_helping_hosts_follows_from_a_past_run(tmp_path: Path) -> No
 def test_helping_hosts_without_need_are_said(tmp_path: Path) -> None:
     few = like(a_run(tmp_path / "few", machine="ml.g5.xlarge", wait=0.0, images=4))
     assert few.level == "warning"
-    assert "are not needed: the devices take 6.7 images/s, and the training hosts alone reach 6.7" in few.message
+    assert (
+        "are not needed: the devices take 6.7 images/s, and the training hosts alone reach 6.7"
+        in few.message
+    )
     assert need_of(replace(TERMS, cpu=0.004, receive=0.0021)).pays is False
     assert need_of(replace(TERMS, cpu=0.004, receive=0.0019)).pays is True
     cheap = a_run(tmp_path / "cheap", machine="ml.g5.xlarge", augment=0.0, wait=2.0, images=640)
     (cheap / "config.yaml").write_text("data: {crop: [512, 1024]}\n")
     assert like(cheap).level == "warning"
-    assert "would not pay: receiving a sample takes 2.9 ms of CPU time there, and making it 5 ms" in like(cheap).message
+    assert (
+        "would not pay: receiving a sample takes 2.9 ms of CPU time there, and making it 5 ms"
+        in like(cheap).message
+    )
 
 
 def test_every_host_that_reads_counts_where_files_are_divided() -> None:

@@ -1,4 +1,6 @@
-"""Tests of a rehearsed SageMaker job whose second group helps: AWS's toolkit, hosts as namespaces, and a real Ray."""
+"""Tests of a rehearsed SageMaker job whose second group helps: AWS's toolkit, hosts as namespaces,
+and a real Ray.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,19 @@ if network.namespaces()[0] is None:
 
 NAME = "segtrain-2026-11-21-03-56-05-089"
 SETTINGS = [
-    "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=4", "train.progressive=[]",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "log.every=1", "optim.name=sgd",
-    "data.helpers=ray", "data.cache=off", "data.transforms=mine.py:slow", "data.workers=1", "data.worker_kind=thread",
-]  # fmt: skip
+    "data.scene_size=[40,48]",
+    "data.crop=[32,32]",
+    "train.batch_size=4",
+    "train.progressive=[]",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "log.every=1",
+    "optim.name=sgd",
+    "data.helpers=ray",
+    "data.cache=off",
+    "data.transforms=mine.py:slow",
+    "data.workers=1",
+    "data.worker_kind=thread",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +56,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Played:
-    """A rehearsal in ``folder``, the working folder. ``then``: called once, at the first line of the training host that
-    contains ``at``. Until that line, samples take a second.
+    """A rehearsal in ``folder``, the working folder. ``then``: called once, at the first line of
+    the training host that contains ``at``. Until that line, samples take a second.
     """
 
     def __init__(
@@ -63,14 +74,18 @@ class Played:
         flags = {"groups": groups, "output": "s3://out", "helpers_join": "120s", **flags}
         job = load_job(None, flags, [*SETTINGS, "train.duration=60st", "eval.every=60st"])
         build(ROOT, job, folder / "code.tar.gz")
-        request = create_training_job(job, image="image", name=NAME, code=f"s3://out/{NAME}/source/sourcedir.tar.gz")
+        request = create_training_job(
+            job, image="image", name=NAME, code=f"s3://out/{NAME}/source/sourcedir.tar.gz"
+        )
 
         def say(line: str) -> None:
             if at in line and not (folder / "quick").exists():
                 then()
                 (folder / "quick").touch()
 
-        spec = RehearsalSpec(str(folder / "code.tar.gz"), str(folder / "stage"), plant=plant, grace_s=30)
+        spec = RehearsalSpec(
+            str(folder / "code.tar.gz"), str(folder / "stage"), plant=plant, grace_s=30
+        )
         self.report: Report = rehearse(job, request, spec, say)
         self._stage, self._trains = folder / "stage", f"algo-{helping + 1}"
         self.head = self.log(self._trains)
@@ -125,15 +140,21 @@ def kill(program: str, folder: Path) -> None:
     """Kill the process of this program on the training host of the rehearsal in this folder."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            environment, command = ((process / name).read_bytes() for name in ("environ", "cmdline"))
+            environment, command = (
+                (process / name).read_bytes() for name in ("environ", "cmdline")
+            )
             mine = f"{folder}/stage/hosts/algo-2.cache".encode() in environment
             words = command.split(b"\0")
-            if mine and any(Path(word.decode(errors="replace")).name == program for word in words[:4]):
+            if mine and any(
+                Path(word.decode(errors="replace")).name == program for word in words[:4]
+            ):
                 os.kill(int(process.name), signal.SIGKILL)
 
 
 @pytest.mark.ray
-def test_a_wrong_token_is_refused_by_ray_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_is_refused_by_ray_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number, name in enumerate(("head", "help")):
         monkeypatch.setenv("RAY_TMPDIR", f"/tmp/st-ray-{os.getpid()}-{number}")
         node = RayNode("127.0.0.1", "127.0.0.1" if number else "", "help", f"{name}" * 8)

@@ -1,4 +1,6 @@
-"""Tests of the choice of an image for each SageMaker type, and of what is said against a pair, with source and date."""
+"""Tests of the choice of an image for each SageMaker type, and of what is said against a pair, with
+source and date.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def tag(address: str) -> str:
     ],
 )
 def test_what_runs_on_what(image: str, name: str, runs: bool) -> None:
-    row = find(f"public.ecr.aws/deep-learning-containers/pytorch:{image}") or find(f"pytorch-training:{image}")
+    row = find(f"public.ecr.aws/deep-learning-containers/pytorch:{image}") or find(
+        f"pytorch-training:{image}"
+    )
     assert row is not None
     assert runs_on(row, INSTANCES[name]) is runs
 
@@ -56,7 +60,12 @@ CHOICES = [  # type, strategy, image, level and code of each finding
     ("ml.g5.12xlarge", "ddp", NEWEST, []),
     ("ml.p4d.24xlarge", "fsdp", NEWEST, []),
     ("ml.m5.xlarge", "ddp", NEWEST_CPU, []),
-    ("ml.p3.16xlarge", "ddp", "2.8.0-gpu-py312", ["warning retired-type", "warning image-unpatched"]),
+    (
+        "ml.p3.16xlarge",
+        "ddp",
+        "2.8.0-gpu-py312",
+        ["warning retired-type", "warning image-unpatched"],
+    ),
     (
         "ml.p3.16xlarge",
         "smddp",
@@ -123,7 +132,8 @@ def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows
     assert said("ml.g9.xlarge", True) == ["note type-not-in-table"]
     assert said("ml.g9.xlarge", False) == ["error unknown-type"]
     assert said("ml.g9.xlarge", False, unknown_ok=True) == ["warning unknown-type"]
-    assert said("ml.g9.xlarge", None) == ["warning unknown-type"]  # a Python without botocore cannot say more
+    # a Python without botocore cannot say more
+    assert said("ml.g9.xlarge", None) == ["warning unknown-type"]
     assert said("ml.g9.xlage", None) == ["error unknown-type"]  # no name of a type
     assert said("ml.trn1.2xlarge", True) == ["error unfit-type"]
     assert said("ml.trn1.2xlarge", True, image="mine") == ["warning unfit-type"]
@@ -142,8 +152,18 @@ WANTED = [  # image, type, strategy, codes
         "ddp",
         "error image-gpu",
     ),
-    (f"public.ecr.aws/deep-learning-containers/pytorch:{NEWEST}", "ml.c5.xlarge", "ddp", "warning image-gpu"),
-    (f"public.ecr.aws/deep-learning-containers/pytorch:{NEWEST}", "ml.p4d.24xlarge", "smddp", "error image-smddp"),
+    (
+        f"public.ecr.aws/deep-learning-containers/pytorch:{NEWEST}",
+        "ml.c5.xlarge",
+        "ddp",
+        "warning image-gpu",
+    ),
+    (
+        f"public.ecr.aws/deep-learning-containers/pytorch:{NEWEST}",
+        "ml.p4d.24xlarge",
+        "smddp",
+        "error image-smddp",
+    ),
     (
         "x.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:1.13.1-gpu-py39",
         "ml.p4d.24xlarge",
@@ -156,28 +176,41 @@ WANTED = [  # image, type, strategy, codes
         "smddp",
         "warning image-unpatched",
     ),
-    ("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1", "ml.g5.xlarge", "ddp", "note image-unknown"),
+    (
+        "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1",
+        "ml.g5.xlarge",
+        "ddp",
+        "note image-unknown",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("wanted", "name", "strategy", "code"), WANTED)
-def test_an_asked_for_image_is_kept_and_judged(wanted: str, name: str, strategy: str, code: str) -> None:
+def test_an_asked_for_image_is_kept_and_judged(
+    wanted: str, name: str, strategy: str, code: str
+) -> None:
     choice = choose(name, strategy, "eu-west-1", wanted, today=TODAY)
     assert choice.uri == wanted
     assert code in [f"{finding.level} {finding.code}" for finding in choice.findings]
 
 
 def test_an_asked_for_image_that_fits_is_not_spoken_against() -> None:
-    assert not choose("ml.g5.xlarge", "ddp", "eu-west-1", f"x/pytorch:{NEWEST}", today=TODAY).findings
+    assert not choose(
+        "ml.g5.xlarge", "ddp", "eu-west-1", f"x/pytorch:{NEWEST}", today=TODAY
+    ).findings
 
 
 def test_the_registry_is_that_of_the_region() -> None:
     image = IMAGES[0]
-    assert uri(image, "us-east-1") == f"763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:{NEWEST}"
+    assert (
+        uri(image, "us-east-1") == f"763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:{NEWEST}"
+    )
     assert uri(image, "eu-central-2").startswith("380420809688.dkr.ecr.eu-central-2.amazonaws.com/")
     assert uri(image, "cn-north-1").startswith("727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn/")
     assert all(re.fullmatch(r"\d{12}", account) for account in ACCOUNTS.values())
-    codes = [finding.code for finding in choose("ml.g5.xlarge", "ddp", "us-east-9", today=TODAY).findings]
+    codes = [
+        finding.code for finding in choose("ml.g5.xlarge", "ddp", "us-east-9", today=TODAY).findings
+    ]
     assert codes == ["image-region"]
     [finding] = choose("ml.g5.xlarge", "ddp", "us-east-9", today=TODAY).findings
     assert finding.level == "warning"  # a region that is newer than the table may well be right
@@ -194,9 +227,13 @@ def test_a_type_that_the_region_lacks() -> None:
 
 
 def test_the_page_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("make_images_page", ROOT / "docs/make_images_page.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_images_page", ROOT / "docs/make_images_page.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
-    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), "run python docs/make_images_page.py"
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), (
+        "run python docs/make_images_page.py"
+    )

@@ -1,4 +1,6 @@
-"""Tests that a job is read from a file and from flags, and that mistakes give the key, the value, and the fix."""
+"""Tests that a job is read from a file and from flags, and that mistakes give the key, the value,
+and the fix.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_every_key_of_a_file_arrives(tmp_path: Path) -> None:
         data=(
             Channel("train", "s3://b/p/", "FastFile", "ShardedByS3Key"),
             Channel("val", file_system="fs-0123456789abcdef0", path="/abcd/val"),
-            Channel("more", file_system="fs-0123456789", file_system_type="EFS", path="/x", access="rw"),
+            Channel(
+                "more", file_system="fs-0123456789", file_system_type="EFS", path="/x", access="rw"
+            ),
         ),
         data_gb=12.0,
         output="s3://b/out",
@@ -103,7 +107,14 @@ def test_flags_come_over_the_file_and_settings_over_both(tmp_path: Path) -> None
     path = written(tmp_path, FULL)
     job = load_job(
         path,
-        {"instances": 5, "spot": False, "max_run": "2d", "tags": ["team=x"], "environment": ["A=b=c"], "price": 1.0},
+        {
+            "instances": 5,
+            "spot": False,
+            "max_run": "2d",
+            "tags": ["team=x"],
+            "environment": ["A=b=c"],
+            "price": 1.0,
+        },
         ["train.batch_size=16", "--optim.lr=1e-3", "data.limit=0", "name=run"],
     )
     assert (job.instances, job.spot, job.max_run, job.price) == (5, False, 172800, 1.0)
@@ -111,11 +122,14 @@ def test_flags_come_over_the_file_and_settings_over_both(tmp_path: Path) -> None
     assert job.settings["train.batch_size"] == 16
     assert job.settings["optim.lr"] == 1e-3
     assert job.settings["model.options"] == {"stem": 24}
-    assert (job.settings["name"], job.name) == ("run", "city")  # a run of segtrain has a name of its own
+    # a run of segtrain has a name of its own
+    assert (job.settings["name"], job.name) == ("run", "city")
 
 
 def test_switching_between_file_system_and_s3_is_one_flag(tmp_path: Path) -> None:
-    on_s3 = written(tmp_path, "data: {train: {uri: s3://b/p/, mode: FastFile, groups: [gpu]}, val: s3://b/v/}")
+    on_s3 = written(
+        tmp_path, "data: {train: {uri: s3://b/p/, mode: FastFile, groups: [gpu]}, val: s3://b/v/}"
+    )
     train, val = load_job(on_s3, {"fsx": FSX}).data
     assert train == Channel("train", file_system="fs-0123456789abcdef0", path="/fsx/city")
     assert val == Channel("val", "s3://b/v/")
@@ -124,7 +138,9 @@ def test_switching_between_file_system_and_s3_is_one_flag(tmp_path: Path) -> Non
     )
     on_fsx = written(tmp_path, f"data: {{train: '{FSX}'}}")
     assert load_job(on_fsx, {}).data == (train,)
-    assert load_job(on_fsx, {"data": ["train=s3://b/p=1/"]}).data == (Channel("train", "s3://b/p=1/"),)
+    assert load_job(on_fsx, {"data": ["train=s3://b/p=1/"]}).data == (
+        Channel("train", "s3://b/p=1/"),
+    )
     assert load_job(on_fsx, {"data": ["val=s3://b/v/"], "mode": "FastFile"}).data == (
         train,
         Channel("val", "s3://b/v/", "FastFile"),
@@ -140,14 +156,25 @@ def test_groups() -> None:
     one = SageMakerJob(instances=4, type="ml.p5.48xlarge")
     assert (one.hosts, one.training_hosts, one.training_type) == (4, 4, "ml.p5.48xlarge")
     # Where no group is marked, all of them train.
-    assert SageMakerJob(groups=(Group("a", "ml.g5.xlarge", 2), Group("b", "ml.g5.xlarge", 1))).training_hosts == 3
+    assert (
+        SageMakerJob(
+            groups=(Group("a", "ml.g5.xlarge", 2), Group("b", "ml.g5.xlarge", 1))
+        ).training_hosts
+        == 3
+    )
 
 
 def test_groups_of_a_file_and_of_flags(tmp_path: Path) -> None:
-    path = written(tmp_path, "groups: {gpu: {type: ml.g5.xlarge, train: true}, cpu: ml.c5.xlarge*2}")
-    assert load_job(path, {}).groups == (Group("gpu", "ml.g5.xlarge", 1, True), Group("cpu", "ml.c5.xlarge", 2))
+    path = written(
+        tmp_path, "groups: {gpu: {type: ml.g5.xlarge, train: true}, cpu: ml.c5.xlarge*2}"
+    )
+    assert load_job(path, {}).groups == (
+        Group("gpu", "ml.g5.xlarge", 1, True),
+        Group("cpu", "ml.c5.xlarge", 2),
+    )
     both = written(tmp_path, "instances: 2\ntype: ml.g5.xlarge")
-    assert load_job(both, {"groups": ["a=ml.g5.xlarge:train"]}).hosts == 1  # the flag replaces what the file says
+    # the flag replaces what the file says
+    assert load_job(both, {"groups": ["a=ml.g5.xlarge:train"]}).hosts == 1
 
 
 WRONG: list[tuple[str, dict[str, Any], list[str], str]] = [  # file, flags, settings, code
@@ -182,7 +209,9 @@ WRONG: list[tuple[str, dict[str, Any], list[str], str]] = [  # file, flags, sett
 ]
 
 
-@pytest.mark.parametrize(("text", "flags", "overrides", "code"), WRONG, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("text", "flags", "overrides", "code"), WRONG, ids=lambda value: str(value)[:40]
+)
 def test_what_is_wrong_has_its_code(
     tmp_path: Path, text: str, flags: dict[str, Any], overrides: list[str], code: str
 ) -> None:
@@ -198,15 +227,23 @@ def test_settings_are_read_as_segtrain_train_reads_them(monkeypatch: pytest.Monk
         "data.crop=[32, 48]",
         "data.root=2012",
     ]
-    read = {"data.index": "{split}.csv", "data.images": "{split}/Urban", "optim.lr": 1e-3, "data.crop": [32, 48]}
+    read = {
+        "data.index": "{split}.csv",
+        "data.images": "{split}/Urban",
+        "optim.lr": 1e-3,
+        "data.crop": [32, 48],
+    }
     assert load_job(None, {}, words).settings == {**read, "data.root": "2012"}
-    monkeypatch.setitem(sys.modules, "segtrain.config", None)  # no pydantic: what kind a setting is of is not known
+    # no pydantic: what kind a setting is of is not known
+    monkeypatch.setitem(sys.modules, "segtrain.config", None)
     assert load_job(None, {}, words[2:4]).settings == {"optim.lr": 1e-3, "data.crop": [32, 48]}
     with pytest.raises(ConfigError, match=r"quote it: 'data.index=\"{split}.csv\"'"):
         load_job(None, {}, words[:1])
 
 
-def test_without_pydantic_a_job_is_read_as_plain_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pydantic_a_job_is_read_as_plain_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "segtrain.config.yaml_text", None)
     assert load_job(written(tmp_path, "instances: 2"), {}).instances == 2
     with refused("yaml-too-deep"):
@@ -226,14 +263,19 @@ def test_the_shipped_jobs_load_with_their_training_configs() -> None:
     assert len(jobs) >= 4
     for path in jobs:
         job = load_job(path, {})
-        settings = [f"{key}={value}" for key, value in {**job.settings, "parallel.strategy": job.strategy}.items()]
+        settings = [
+            f"{key}={value}"
+            for key, value in {**job.settings, "parallel.strategy": job.strategy}.items()
+        ]
         config = load_config(config_file(job), [*settings, "data.root=there"])
         assert config.train.device == "cuda", path
         assert job.checkpoints.endswith("/"), path
         assert job.data[0].name == "train", path
 
 
-def test_the_name_of_the_config_in_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_the_config_in_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("")
     monkeypatch.chdir(tmp_path)  # the command is run from anywhere
@@ -258,7 +300,11 @@ def test_metrics_are_found_in_what_training_prints() -> None:
     announce_scores(
         output, State(step=210), 7.0, MagicMock(), result, True
     )  # the line after an evaluation, as it is printed
-    log = step_line(50, 420, 1.67, 14, 1.2345, 6e-3, 123.4, 0.03, 100) + "\n[1,0]<stdout>:" + stream.getvalue()
+    log = (
+        step_line(50, 420, 1.67, 14, 1.2345, 6e-3, 123.4, 0.03, 100)
+        + "\n[1,0]<stdout>:"
+        + stream.getvalue()
+    )
     found = {metric.name: re.findall(metric.regex, log) for metric in DEFAULT_METRICS}
     assert found == {
         "train:loss": ["1.2345"],

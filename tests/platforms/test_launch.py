@@ -1,4 +1,6 @@
-"""Tests of the launch command: it works from any folder, without AWS, and its errors name what to set."""
+"""Tests of the launch command: it works from any folder, without AWS, and its errors name what to
+set.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,29 @@ ASKED = ("--instances", "5", "--type", "ml.p3.16xlarge")
 
 
 def command(
-    *arguments: object, cwd: Path = ROOT, script: object = SCRIPT, options: tuple[str, ...] = (), **more: str
+    *arguments: object,
+    cwd: Path = ROOT,
+    script: object = SCRIPT,
+    options: tuple[str, ...] = (),
+    **more: str,
 ) -> subprocess.CompletedProcess[str]:
     """The script as a user's process without credentials, whatever this machine has."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "SAGEMAKER_"))}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("AWS_", "SAGEMAKER_"))
+    }
     environment |= {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull, **more}
     environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     return subprocess.run(
         [sys.executable, *options, str(script), *map(str, arguments)],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def test_the_command_of_the_readme_beside_the_script() -> None:
@@ -74,8 +89,12 @@ def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
         "import sagemaker\nassert sagemaker.HERE == 'the SDK', sagemaker"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -97,9 +116,15 @@ def test_a_mistake_is_named_before_anything_is_sent(
 
 @pytest.mark.parametrize(
     ("typed", "here"),
-    [("--instance-count", "--instances"), ("--instance_type=ml.g5.xlarge", "--type"), ("--role-arn", "--role")],
+    [
+        ("--instance-count", "--instances"),
+        ("--instance_type=ml.g5.xlarge", "--type"),
+        ("--role-arn", "--role"),
+    ],
 )
-def test_a_flag_of_the_sdk_gets_a_hint(typed: str, here: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_of_the_sdk_gets_a_hint(
+    typed: str, here: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         build_parser("launch").parse_intermixed_args(["--dry-run", typed, "5"])
     assert f"is {here} here" in capsys.readouterr().err
@@ -109,15 +134,23 @@ def test_a_flag_of_the_sdk_gets_a_hint(typed: str, here: str, capsys: pytest.Cap
     ("flags", "words"),
     [
         (("--dry-run", "--rehearse"), "--dry-run and --rehearse exclude each other"),
-        (("--stop", "a", "--update", "b", "--profile-ms", "0"), "--stop and --update exclude each other"),
+        (
+            ("--stop", "a", "--update", "b", "--profile-ms", "0"),
+            "--stop and --update exclude each other",
+        ),
         (("--plant", "fail:1", "--yes"), "--plant without --rehearse: add --rehearse"),
         (("--dry-run", "--hosts", "2", "--procs", "2"), "--hosts, --procs without --rehearse"),
     ],
 )
 def test_two_things_at_once_are_refused(
-    flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("launch.platforms.sagemaker.cloud.connect", lambda *_: pytest.fail("AWS was asked"))
+    monkeypatch.setattr(
+        "launch.platforms.sagemaker.cloud.connect", lambda *_: pytest.fail("AWS was asked")
+    )
     assert sagemaker.main(list(flags)) == EXIT_ERROR
     assert words in capsys.readouterr().err
 
@@ -145,7 +178,9 @@ def test_what_costs_nothing_to_find_is_said_before_credentials_are_asked_for() -
     done = command(*ASKED)
     assert done.returncode == EXIT_ERROR
     said = " ".join(done.stderr.split())
-    retired, cost, asked = (said.index(word) for word in ("is retired", "$3,378.24", "no AWS credentials were found"))
+    retired, cost, asked = (
+        said.index(word) for word in ("is retired", "$3,378.24", "no AWS credentials were found")
+    )
     assert retired < cost < asked
     assert said.count("is retired") == 1
     assert said.count("error:") == 1

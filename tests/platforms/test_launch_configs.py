@@ -16,17 +16,32 @@ from launch.platforms.ray.job import load
 pytest.importorskip("yaml")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").glob("*.yaml"))
 PLACES = {
-    "sagemaker": (sagemaker.main, ("--instances", "1", "--type", "ml.p4d.24xlarge", "--region", "us-east-1"),
-                  "s3://my-data/set/", "/opt/ml/input/data/train"),
-    "vertex": (vertex.main, ("--machine", "a2-highgpu-8g", "--region", "us-central1"), "gs://my-data/set", "gs://my-data/set"),
+    "sagemaker": (
+        sagemaker.main,
+        ("--instances", "1", "--type", "ml.p4d.24xlarge", "--region", "us-east-1"),
+        "s3://my-data/set/",
+        "/opt/ml/input/data/train",
+    ),
+    "vertex": (
+        vertex.main,
+        ("--machine", "a2-highgpu-8g", "--region", "us-central1"),
+        "gs://my-data/set",
+        "gs://my-data/set",
+    ),
     "slurm": (slurm.main, ("--partition", "gpu", "--gpus", "8"), "/shared/set", "/shared/set"),
-}  # fmt: skip
+}
 
 
 def refusals(text: str) -> list[str]:
-    """The errors in what a dry run says, without those of the account, the bucket, and the cluster."""
+    """The errors in what a dry run says, without those of the account, the bucket, and the
+    cluster.
+    """
     allowed = ("slurm", "sbatch", "sinfo", "partition")
-    return [line for line in text.splitlines() if line.startswith("error") and not any(w in line for w in allowed)]
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith("error") and not any(w in line for w in allowed)
+    ]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -47,9 +62,21 @@ def test_data_of_the_command_line_win_over_the_config(
 
 
 @pytest.mark.parametrize("platform", PLACES)
-def test_data_of_the_command_line_win_over_a_setting(platform: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_of_the_command_line_win_over_a_setting(
+    platform: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     main, machines, data, _ = PLACES[platform]
-    main([*machines, "--config", "configs/camvid_cpu.yaml", "--data", data, "data.root=/home/me", "--dry-run"])
+    main(
+        [
+            *machines,
+            "--config",
+            "configs/camvid_cpu.yaml",
+            "--data",
+            data,
+            "data.root=/home/me",
+            "--dry-run",
+        ]
+    )
     said = capsys.readouterr()
     assert "/home/me" not in said.out
     assert "data.root='/home/me'" in said.err
@@ -57,8 +84,12 @@ def test_data_of_the_command_line_win_over_a_setting(platform: str, capsys: pyte
 
 def test_a_folder_inside_the_channel_stays(capsys: pytest.CaptureFixture[str]) -> None:
     main, machines, data, place = PLACES["sagemaker"]
-    main([*machines, "--config", CONFIGS[0], "--data", data, f"data.root={place}/city", "--dry-run"])
-    assert json.loads(capsys.readouterr().out)["HyperParameters"]["data.root"] == json.dumps(f"{place}/city")
+    main(
+        [*machines, "--config", CONFIGS[0], "--data", data, f"data.root={place}/city", "--dry-run"]
+    )
+    assert json.loads(capsys.readouterr().out)["HyperParameters"]["data.root"] == json.dumps(
+        f"{place}/city"
+    )
 
 
 @pytest.mark.parametrize("config", CONFIGS)

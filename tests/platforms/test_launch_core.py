@@ -54,7 +54,9 @@ def test_the_core_knows_no_platform(path: Path) -> None:
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
-            assert name.split(".")[:2] not in [["launch", part] for part in ("platforms", *arguments.PLATFORMS)], name
+            assert name.split(".")[:2] not in [
+                ["launch", part] for part in ("platforms", *arguments.PLATFORMS)
+            ], name
 
 
 def test_a_platform_is_one_file_and_one_row(

@@ -1,4 +1,6 @@
-"""Names that others chose: no line of a script, no control of the terminal, and no traceback comes from them."""
+"""Names that others chose: no line of a script, no control of the terminal, and no traceback comes
+from them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def test_a_name_that_is_too_long_is_a_file_that_is_not_there(
 @pytest.mark.parametrize("name", ["a\ntouch x", "a\x1b]0;t\x07"])
 @pytest.mark.parametrize("where", ["folder", "--output", "--config", "--account", "--sbatch"])
 def test_no_name_becomes_a_line_of_the_script(
-    where: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    where: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name if where == "folder" else tmp_path)

@@ -1,4 +1,6 @@
-"""Tests that `segtrain launch` works from an installed wheel as `python launch/sagemaker.py` does in a checkout."""
+"""Tests that `segtrain launch` works from an installed wheel as `python launch/sagemaker.py` does
+in a checkout.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from segtrain import cli
 ROOT = Path(__file__).parents[2]
 PARTS = ("segtrain", "launch", "configs", "docker")
 FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md")
-ASKED = ("--instances", "2", "--type", "ml.g5.12xlarge", "--output", "s3://bucket/jobs", "train.duration=80ep")
+ASKED = (
+    "--instances",
+    "2",
+    "--type",
+    "ml.g5.12xlarge",
+    "--output",
+    "s3://bucket/jobs",
+    "train.duration=80ep",
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +44,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / file, work / "source")
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", str(work)],
-        cwd=work / "source", env={**os.environ, "SEGTRAIN_NATIVE": "0"}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=work / "source",
+        env={**os.environ, "SEGTRAIN_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     (wheel,) = work.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -43,14 +56,27 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work / "site"
 
 
-def run_installed(installed: Path, code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A bare Python (-S: no site-packages, -I: no PYTHONPATH and no working directory) that sees the wheel alone."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "SAGEMAKER_"))}
+def run_installed(
+    installed: Path, code: str, *arguments: str, cwd: Path
+) -> subprocess.CompletedProcess[str]:
+    """A bare Python (-S: no site-packages, -I: no PYTHONPATH and no working directory) that sees
+    the wheel alone.
+    """
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("AWS_", "SAGEMAKER_"))
+    }
     start = f"import sys; sys.path.insert(0, {str(installed)!r})\n"
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", start + code, *arguments],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def plain(request: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +86,10 @@ def plain(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_wheel_sends_the_request_of_the_checkout(
-    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    installed: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     code = "from segtrain.cli import main; sys.exit(main())"
     done = run_installed(installed, code, "launch", "sagemaker", *ASKED, "--dry-run", cwd=tmp_path)
@@ -85,15 +114,19 @@ def test_a_wheel_sends_the_code_of_the_checkout(installed: Path, tmp_path: Path)
         "from launch.platforms.sagemaker.job import COMMAND, SageMakerJob\n"
         "from launch.core.job import ROOT\n"
         "said = {name: hashlib.sha256(what if isinstance(what, bytes) else what.read_bytes()).hexdigest()\n"
-        "        for name, what in contents(ROOT, SageMakerJob()) if '.so' not in name}\n"  # this wheel is built without the library
+        # this wheel is built without the library
+        "        for name, what in contents(ROOT, SageMakerJob()) if '.so' not in name}\n"
         "print(json.dumps([COMMAND, said]))"
     )
     done = run_installed(installed, code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    here = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    here = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     (command, theirs), (_, ours) = json.loads(done.stdout), json.loads(here.stdout)
     assert theirs == ours
-    assert command == "segtrain launch sagemaker"  # what a message says to type is there to be typed
+    # what a message says to type is there to be typed
+    assert command == "segtrain launch sagemaker"
 
 
 def test_another_package_of_that_name_is_not_taken(installed: Path, tmp_path: Path) -> None:
@@ -101,8 +134,14 @@ def test_another_package_of_that_name_is_not_taken(installed: Path, tmp_path: Pa
     ros.mkdir(parents=True)
     (ros / "__init__.py").write_text("OF = 'ROS'\n")
     first = f"sys.path.insert(0, {str(ros.parent)!r})\n"
-    done = run_installed(installed, first + "from segtrain.launch import sagemaker; print(sagemaker.__file__)", cwd=tmp_path)  # fmt: skip
-    assert done.stdout.strip() == str(installed / "segtrain/_checkout/launch/sagemaker.py"), done.stderr
+    done = run_installed(
+        installed,
+        first + "from segtrain.launch import sagemaker; print(sagemaker.__file__)",
+        cwd=tmp_path,
+    )
+    assert done.stdout.strip() == str(installed / "segtrain/_checkout/launch/sagemaker.py"), (
+        done.stderr
+    )
     done = run_installed(installed, first + "import launch\nimport segtrain.launch", cwd=tmp_path)
     assert "another package named 'launch'" in done.stderr
     assert str(ros) in done.stderr

@@ -1,4 +1,6 @@
-"""Tests of FSx's data repository tasks: the request, the wait, and the report, against botocore's model of FSx."""
+"""Tests of FSx's data repository tasks: the request, the wait, and the report, against botocore's
+model of FSx.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from launch import lustre
 from launch.platforms.sagemaker.cloud import Clients
 from segtrain.errors import EXIT_ERROR, SegtrainError
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")
+boto3 = pytest.importorskip(
+    "boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'"
+)
 from botocore.stub import Stubber  # noqa: E402
 
 SYSTEM, NAME, REPORT = "fs-0123456789abcdef0", "task-0123456789abcdef0", "s3://bkt/runs/reports/"
@@ -33,17 +37,27 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def task(lifecycle: str, **more: Any) -> dict[str, Any]:
-    known = {"TaskId": NAME, "Type": "EXPORT_TO_REPOSITORY", "CreationTime": 0, "FileSystemId": SYSTEM}
+    known = {
+        "TaskId": NAME,
+        "Type": "EXPORT_TO_REPOSITORY",
+        "CreationTime": 0,
+        "FileSystemId": SYSTEM,
+    }
     return {**known, "Lifecycle": lifecycle, **more}
 
 
 def test_an_export_is_awaited(cloud: Any, capsys: pytest.CaptureFixture[str]) -> None:
     fsx, _ = cloud
     sent = {
-        "Type": "EXPORT_TO_REPOSITORY", "FileSystemId": SYSTEM, "Paths": ["runs", "data/a"], "Report": {"Enabled": False},
-    }  # fmt: skip
+        "Type": "EXPORT_TO_REPOSITORY",
+        "FileSystemId": SYSTEM,
+        "Paths": ["runs", "data/a"],
+        "Report": {"Enabled": False},
+    }
     fsx.add_response("create_data_repository_task", {"DataRepositoryTask": task("PENDING")}, sent)
-    fsx.add_client_error("describe_data_repository_tasks", "ThrottlingException", http_status_code=400)
+    fsx.add_client_error(
+        "describe_data_repository_tasks", "ThrottlingException", http_status_code=400
+    )
     done = task("SUCCEEDED", Status={"TotalCount": 3, "SucceededCount": 3, "FailedCount": 0})
     for answer in (task("EXECUTING"), done):
         answers = {"DataRepositoryTasks": [answer]}
@@ -62,7 +76,9 @@ def test_files_that_failed_are_an_error_and_listed(
     content = b'run/a.pt,failed,S3AccessDenied\n"run/b,c.pt",failed,FileSizeTooLarge\n'
     place = {"Bucket": "bkt", "Key": f"runs/reports/{NAME}/failures.csv"}
     s3.add_response("get_object", {"Body": io.BytesIO(content)}, place)
-    assert lustre.main(["release", SYSTEM, "runs", "--report", REPORT, "--days", "30"]) == EXIT_ERROR
+    assert (
+        lustre.main(["release", SYSTEM, "runs", "--report", REPORT, "--days", "30"]) == EXIT_ERROR
+    )
     printed = capsys.readouterr().err
     assert "run/b,c.pt: failed FileSizeTooLarge" in printed
 
@@ -70,7 +86,9 @@ def test_files_that_failed_are_an_error_and_listed(
 def test_a_release_says_how_old_and_where_the_report_goes() -> None:
     request = lustre.task_request("release", SYSTEM, ["/"], REPORT, 30)
     assert request["Paths"] == ["/"]
-    assert request["ReleaseConfiguration"] == {"DurationSinceLastAccess": {"Unit": "DAYS", "Value": 30}}
+    assert request["ReleaseConfiguration"] == {
+        "DurationSinceLastAccess": {"Unit": "DAYS", "Value": 30}
+    }
     assert request["Report"]["Path"] == "s3://bkt/runs/reports"
     with refused("release-days", found=1):
         lustre.task_request("export", SYSTEM, ["runs"], None, 1)
@@ -82,6 +100,8 @@ def test_a_refusal_and_a_cancelled_task_are_errors(cloud: Any) -> None:
     fsx, _ = cloud
     fsx.add_client_error("create_data_repository_task", "BadRequest", "not linked")
     with pytest.raises(SegtrainError):
-        lustre.run(lustre.connect(""), lustre.task_request("export", SYSTEM, ["runs"], None, 0), print)
+        lustre.run(
+            lustre.connect(""), lustre.task_request("export", SYSTEM, ["runs"], None, 0), print
+        )
     fsx.add_response("create_data_repository_task", {"DataRepositoryTask": task("CANCELED")})
     assert lustre.main(["export", SYSTEM, "runs"]) == EXIT_ERROR

@@ -1,4 +1,6 @@
-"""Tests of the native decoder on its way into a container: carried by the bundle, loaded there, or compiled where it runs."""
+"""Tests of the native decoder on its way into a container: carried by the bundle, loaded there, or
+compiled where it runs.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,21 @@ def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None
     assert needed >= {"libsegtrain_data", "libjpeg"}
     pytest.importorskip("numpy")
     code = "from segtrain.data.pixels import native; print(native.available(), native.LIBRARY); print(open('/proc/self/maps').read())"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SEGTRAIN_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("SEGTRAIN_")
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "code", capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "code",
+        capture_output=True,
+        text=True,
+        check=True,
         env={**environment, "PYTHONPATH": ""},
-    )  # fmt: skip
+    )
     folder = tmp_path / "code" / travel.FOLDER
     assert done.stdout.startswith(f"True {folder / travel.NAME}\n")
-    assert str(next(folder.glob("carried/libjpeg.so*"))) in done.stdout  # the very one that came along
+    # the very one that came along
+    assert str(next(folder.glob("carried/libjpeg.so*"))) in done.stdout
 
 
 def test_the_check_of_a_wheel_runs() -> None:
@@ -65,17 +74,24 @@ def test_the_check_of_a_wheel_runs() -> None:
     command = next(line for line in text.splitlines() if line.startswith("test-command"))
     program, *arguments = shlex.split(command.partition('"')[2].rstrip('"'))
     assert program == "python"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SEGTRAIN_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("SEGTRAIN_")
+    }
     subprocess.run([sys.executable, *arguments], env=environment, check=True)
 
 
-def test_what_is_no_library_for_the_machines_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_library_for_the_machines_stays_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SEGTRAIN_NATIVE_LIBRARY", raising=False)
     library = tmp_path / travel.FOLDER / travel.NAME
     library.parent.mkdir(parents=True)
     assert travel.carried(tmp_path) == ({}, "libsegtrain_data.so was not built on this machine")
     library.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(60))  # as macOS begins its libraries
-    assert travel.carried(tmp_path) == ({}, "libsegtrain_data.so is not a library for Linux on x86-64")
+    assert travel.carried(tmp_path) == (
+        {},
+        "libsegtrain_data.so is not a library for Linux on x86-64",
+    )
     arm = bytearray(b"\x7fELF\x02\x01\x01" + bytes(60))
     arm[18:20] = (183).to_bytes(2, "little")
     library.write_bytes(arm)
@@ -85,7 +101,9 @@ def test_what_is_no_library_for_the_machines_stays_here(tmp_path: Path, monkeypa
     assert "cannot be loaded on this machine" in travel.carried(tmp_path)[1]
 
 
-def test_a_library_that_the_image_cannot_load_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_the_image_cannot_load_is_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "new.so").write_bytes(b"\0GLIBC_2.2.5\0GLIBC_2.38\0GLIBC_2.14\0")
     assert travel.glibc({"x": tmp_path / "new.so"}) == 38
     assert IMAGE.image is not None
@@ -112,19 +130,32 @@ def test_a_library_finds_what_came_with_it(away: Path) -> None:
     from segtrain.data.pixels import native
 
     (away / "part.c").write_text("int companion(void) { return 7; }")
-    (away / "whole.c").write_text("int companion(void); int st_layout(void) { return companion(); }")
+    (away / "whole.c").write_text(
+        "int companion(void); int st_layout(void) { return companion(); }"
+    )
     build = [compiler, "-shared", "-fPIC"]
     (away / "carried").mkdir()
     part, whole = away / "carried/libcompanion.so.7.1", away / "libwhole.so"
-    subprocess.run([*build, away / "part.c", "-o", part, "-Wl,-soname,libcompanion.so.7"], check=True)
+    subprocess.run(
+        [*build, away / "part.c", "-o", part, "-Wl,-soname,libcompanion.so.7"], check=True
+    )
     subprocess.run([*build, away / "whole.c", "-o", whole, part], check=True)
-    assert "of another version of segtrain" in native._load(str(whole))[1]  # it was loaded, and asked
+    # it was loaded, and asked
+    assert "of another version of segtrain" in native._load(str(whole))[1]
     (away / "second").mkdir()
     shutil.copy(whole, away / "second/libwhole.so")
     told = subprocess.run(
-        [sys.executable, "-c", "import sys; from segtrain.data.pixels import native; print(native._load(sys.argv[1])[1])",
-         away / "second/libwhole.so"], capture_output=True, text=True, cwd=ROOT, check=True,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys; from segtrain.data.pixels import native; print(native._load(sys.argv[1])[1])",
+            away / "second/libwhole.so",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    ).stdout
     assert "cannot be loaded" in told
     assert "libcompanion.so.7" in told
 
@@ -143,7 +174,9 @@ exit 0
 
 @pytest.fixture
 def compiler(away: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that hands out the library of this machine (or an empty file), and counts; MISSING: a header it does not have."""
+    """A compiler that hands out the library of this machine (or an empty file), and counts;
+    MISSING: a header it does not have.
+    """
     (away / "bin").mkdir()
     (away / "bin/c++").write_text(FAKE)
     (away / "bin/c++").chmod(0o755)
@@ -164,14 +197,17 @@ def test_where_headers_are_it_is_compiled_once_a_host(compiler: Path) -> None:
     text = prepare(compiler / "made")
     assert "compiled here, because no library came with the code" in text
     assert native.available()
-    assert os.environ["SEGTRAIN_NATIVE_LIBRARY"] == str(compiler / "made" / travel.NAME)  # for the helper processes
+    # for the helper processes
+    assert os.environ["SEGTRAIN_NATIVE_LIBRARY"] == str(compiler / "made" / travel.NAME)
     assert prepare(compiler / "made").startswith("decoder: native")
     native.LIBRARY = compiler / "gone.so"
     assert "compiled here" in prepare(compiler / "made")  # the second rank of the host
     assert (compiler / "count").read_text() == "compiled\n"
 
 
-@pytest.mark.parametrize(("missing", "words"), [("jpeglib", "no headers of libjpeg-turbo"), ("lib", "no headers")])
+@pytest.mark.parametrize(
+    ("missing", "words"), [("jpeglib", "no headers of libjpeg-turbo"), ("lib", "no headers")]
+)
 def test_what_cannot_be_compiled_is_said_with_effect_and_cure(
     compiler: Path, monkeypatch: pytest.MonkeyPatch, missing: str, words: str
 ) -> None:
@@ -179,7 +215,12 @@ def test_what_cannot_be_compiled_is_said_with_effect_and_cure(
 
     monkeypatch.setenv("MISSING", missing)
     text = prepare(compiler / "made")
-    for word in (words, "no library came with the code", "several times the CPU", "docker/sagemaker/Dockerfile"):
+    for word in (
+        words,
+        "no library came with the code",
+        "several times the CPU",
+        "docker/sagemaker/Dockerfile",
+    ):
         assert word in text
     assert "apt-get" not in text  # nobody can type anything there
     assert not (compiler / "count").exists()
@@ -202,7 +243,8 @@ def test_the_bundles_library_is_taken_where_the_images_is_of_another_version(awa
     from segtrain.data.pixels import native
     from segtrain.platforms.decoder import prepare
 
-    native.LIBRARY = BUILT[next(name for name in BUILT if "libjpeg" in name)]  # some library that is not segtrain's
+    # some library that is not segtrain's
+    native.LIBRARY = BUILT[next(name for name in BUILT if "libjpeg" in name)]
     (away / "code").mkdir()
     shutil.copy(BUILT[f"{travel.FOLDER}/{travel.NAME}"], away / "code" / travel.NAME)
     text = prepare(away / "made")

@@ -1,4 +1,6 @@
-"""Tests that `launch.sagemaker.request` and `estimator` give the request that the command would send."""
+"""Tests that `launch.sagemaker.request` and `estimator` give the request that the command would
+send.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/segtrain:1"
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 PLAIN = {
     "config": "configs/camvid_cpu_long.yaml",
-    "settings": {"train": {"batch_size": 32, "duration": "80ep", "device": "cuda"}, "parallel.procs": "auto"},
+    "settings": {
+        "train": {"batch_size": 32, "duration": "80ep", "device": "cuda"},
+        "parallel.procs": "auto",
+    },
     "output": "s3://example-results/jobs",
     "role": ROLE,
     "region": "us-east-1",
@@ -34,24 +39,49 @@ PLAIN = {
 }
 JOBS: dict[str, dict[str, Any]] = {
     "spot": {
-        **PLAIN, "instances": 2, "type": "ml.g5.12xlarge", "spot": True, "max_run": "6h", "max_wait": "24h", "retries": 3,
-        "checkpoints": "s3://example-results/checkpoints/camvid/", "tags": {"team": "seg"}, "environment": {"NCCL_DEBUG": "INFO"},
+        **PLAIN,
+        "instances": 2,
+        "type": "ml.g5.12xlarge",
+        "spot": True,
+        "max_run": "6h",
+        "max_wait": "24h",
+        "retries": 3,
+        "checkpoints": "s3://example-results/checkpoints/camvid/",
+        "tags": {"team": "seg"},
+        "environment": {"NCCL_DEBUG": "INFO"},
         "data": {"train": {"uri": "s3://example-data/camvid/", "mode": "FastFile"}},
     },
     "smddp and fsx": {
-        **PLAIN, "instances": 2, "type": "ml.p4d.24xlarge", "strategy": "smddp",
+        **PLAIN,
+        "instances": 2,
+        "type": "ml.p4d.24xlarge",
+        "strategy": "smddp",
         "data": {"train": "fsx://fs-0123456789abcdef0/mountname/camvid"},
-        "subnets": ["subnet-0abc1234"], "security_groups": ["sg-0abc1234"],
+        "subnets": ["subnet-0abc1234"],
+        "security_groups": ["sg-0abc1234"],
     },
     "groups": {
-        **PLAIN, "groups": {"gpu": {"type": "ml.g5.12xlarge", "instances": 2, "train": True}, "cpu": "ml.c5.4xlarge"},
+        **PLAIN,
+        "groups": {
+            "gpu": {"type": "ml.g5.12xlarge", "instances": 2, "train": True},
+            "cpu": "ml.c5.4xlarge",
+        },
         "data": {"train": {"uri": "s3://example-data/camvid/", "groups": ["gpu"]}},
     },
     "isolated": {
-        **PLAIN, "type": "ml.p3dn.24xlarge", "image": OWN, "network_isolation": True, "output_kms": KEY,
-        "instances": 2, "encrypt_traffic": True, "remote_debug": True, "profile_ms": 0, "warm_pool": "10m", "volume_gb": 225,
+        **PLAIN,
+        "type": "ml.p3dn.24xlarge",
+        "image": OWN,
+        "network_isolation": True,
+        "output_kms": KEY,
+        "instances": 2,
+        "encrypt_traffic": True,
+        "remote_debug": True,
+        "profile_ms": 0,
+        "warm_pool": "10m",
+        "volume_gb": 225,
     },
-}  # fmt: skip
+}
 # Of SDK 2.257.7: EstimatorBase, Framework and PyTorch together.
 ARGUMENTS = set(
     re.findall(
@@ -105,7 +135,9 @@ def test_a_request_from_a_file_its_keys_and_a_job_is_one(tmp_path: Path) -> None
     file.write_text(yaml.safe_dump(JOBS["spot"]))
     found = [
         json.dumps(asked, sort_keys=True).replace(asked["TrainingJobName"], "NAME")
-        for asked in (sagemaker.request(one) for one in (file, str(file), JOBS["spot"], load_job(file, {})))
+        for asked in (
+            sagemaker.request(one) for one in (file, str(file), JOBS["spot"], load_job(file, {}))
+        )
     ]
     assert len(set(found)) == 1
     asked = json.loads(found[0])
@@ -115,26 +147,32 @@ def test_a_request_from_a_file_its_keys_and_a_job_is_one(tmp_path: Path) -> None
     assert json.loads(changed["HyperParameters"]["optim.lr"]) == 1e-3
 
 
-def test_what_would_fail_is_raised_and_what_is_doubtful_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_would_fail_is_raised_and_what_is_doubtful_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(ConfigError, match=r"spot=true without max_wait"):
         sagemaker.request({**PLAIN, "spot": True, "type": "ml.p3.16xlarge"})
     assert "retired" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match=r"the job: unknown key 'instance': did you mean 'instances'"):
+    with pytest.raises(
+        ConfigError, match=r"the job: unknown key 'instance': did you mean 'instances'"
+    ):
         sagemaker.request({"instance": 3})
 
 
 def test_the_tuning_job_of_the_page_fits_the_model_of_the_service() -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
-    page = (ROOT / "docs/sagemaker-notebook.md").read_text().partition("## Hyperparameter tuning")[2]
+    page = (
+        (ROOT / "docs/sagemaker-notebook.md").read_text().partition("## Hyperparameter tuning")[2]
+    )
     found: dict[str, Any] = {}
     exec(page.partition("```python\n")[2].partition("```")[0], found)
     request = found["request"]
     assert violations(request, operation="CreateHyperParameterTuningJob") == []
     definition, tuning = request["TrainingJobDefinition"], request["HyperParameterTuningJobConfig"]
     assert json.loads(definition["StaticHyperParameters"]["config"]) == "configs/camvid_cpu.yaml"
-    assert not {one["Name"] for one in tuning["ParameterRanges"]["ContinuousParameterRanges"]} & set(
-        definition["StaticHyperParameters"]
-    )
+    assert not {
+        one["Name"] for one in tuning["ParameterRanges"]["ContinuousParameterRanges"]
+    } & set(definition["StaticHyperParameters"])
     metrics = {one["Name"] for one in definition["AlgorithmSpecification"]["MetricDefinitions"]}
     assert tuning["HyperParameterTuningJobObjective"]["MetricName"] in metrics
 
@@ -157,11 +195,21 @@ def test_an_estimator_has_the_arguments_of_the_sdk(name: str, fake_sdk: Any) -> 
 def test_each_setting_is_its_argument(fake_sdk: Any) -> None:
     spot = sagemaker.estimator(JOBS["spot"]).named
     expected = {
-        "role": ROLE, "instance_type": "ml.g5.12xlarge", "instance_count": 2, "use_spot_instances": True, "max_run": 21600,
-        "max_wait": 86400, "max_retry_attempts": 3, "checkpoint_s3_uri": "s3://example-results/checkpoints/camvid/",
-        "checkpoint_local_path": "/opt/ml/checkpoints", "output_path": "s3://example-results/jobs", "volume_size": 100,
-        "environment": {"NCCL_DEBUG": "INFO"}, "tags": [{"Key": "team", "Value": "seg"}], "debugger_hook_config": False,
-    }  # fmt: skip
+        "role": ROLE,
+        "instance_type": "ml.g5.12xlarge",
+        "instance_count": 2,
+        "use_spot_instances": True,
+        "max_run": 21600,
+        "max_wait": 86400,
+        "max_retry_attempts": 3,
+        "checkpoint_s3_uri": "s3://example-results/checkpoints/camvid/",
+        "checkpoint_local_path": "/opt/ml/checkpoints",
+        "output_path": "s3://example-results/jobs",
+        "volume_size": 100,
+        "environment": {"NCCL_DEBUG": "INFO"},
+        "tags": [{"Key": "team", "Value": "seg"}],
+        "debugger_hook_config": False,
+    }
     assert {key: spot[key] for key in expected} == expected
     assert spot["profiler_config"].named == {"system_monitor_interval_millis": 500}
     assert spot["hyperparameters"]["train.batch_size"] == 32
@@ -202,7 +250,11 @@ def test_a_notebook_gives_role_and_region(fake_sdk: Any, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("key", ["fallbacks", "max_pending", "request"])
 def test_what_an_estimator_cannot_say_is_refused(key: str, fake_sdk: Any) -> None:
-    value = {"fallbacks": ["ml.g5.24xlarge"], "max_pending": "1h", "request": {"InfraCheckConfig": {"EnableInfraCheck": True}}}[key]  # fmt: skip
+    value = {
+        "fallbacks": ["ml.g5.24xlarge"],
+        "max_pending": "1h",
+        "request": {"InfraCheckConfig": {"EnableInfraCheck": True}},
+    }[key]
     with pytest.raises(ConfigError, match=f"{key}=.*launch.sagemaker.request"):
         sagemaker.estimator({**PLAIN, key: value})
 
@@ -255,22 +307,31 @@ print(json.dumps(sent))
 
 
 def test_the_real_sdk_sends_our_request() -> None:
-    """SEGTRAIN_SDK_PYTHON: a Python with the extra `sagemaker-sdk`, which does not go together with newer packages."""
+    """SEGTRAIN_SDK_PYTHON: a Python with the extra `sagemaker-sdk`, which does not go together with
+    newer packages.
+    """
     python = os.environ.get("SEGTRAIN_SDK_PYTHON")
     if not python:
         pytest.skip("SEGTRAIN_SDK_PYTHON names no Python with the extra 'sagemaker-sdk'")
     done = subprocess.run(
         [python, "-c", REAL, json.dumps(JOBS)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     for name, (sent, step) in json.loads(done.stdout.splitlines()[-1]).items():
         ours = sagemaker.request(JOBS[name])
         code = "s3://code/sourcedir.tar.gz"
-        text = json.dumps(ours).replace(code_place(load_job(JOBS[name], {}), ours["TrainingJobName"]), code)
+        text = json.dumps(ours).replace(
+            code_place(load_job(JOBS[name], {}), ours["TrainingJobName"]), code
+        )
         expected = json.loads(text.replace(ours["TrainingJobName"], "NAME"))
         assert sent == expected, name
-        for request in (expected, step):  # a step has no name of its own, and its upload has another place
+        # a step has no name of its own, and its upload has another place
+        for request in (expected, step):
             request.pop("TrainingJobName", None)
             for key in ("sagemaker_submit_directory", "sagemaker_job_name"):
                 request["HyperParameters"].pop(key, None)

@@ -57,4 +57,6 @@ def test_a_drive_letter_is_an_absolute_path(name: str) -> None:
 def test_the_pixel_accuracy_is_found_when_a_class_is_absent() -> None:
     [metric] = [one for one in DEFAULT_METRICS if one.name == "val:pixel_accuracy_percent"]
     for few in ("", " (9 of 11 classes)"):
-        assert re.findall(metric.regex, f"step 40  mIoU 54.10%{few}  pixel accuracy 90.00%  3s") == ["90.00"]
+        assert re.findall(
+            metric.regex, f"step 40  mIoU 54.10%{few}  pixel accuracy 90.00%  3s"
+        ) == ["90.00"]

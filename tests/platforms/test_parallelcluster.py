@@ -1,7 +1,9 @@
-"""Tests of the ParallelCluster recipes: planted mistakes are named, sound ones pass, and ParallelCluster agrees.
+"""Tests of the ParallelCluster recipes: planted mistakes are named, sound ones pass, and
+ParallelCluster agrees.
 
-ParallelCluster's own schema and dry run need packages that do not fit beside those of segtrain. `make test-clusters`
-installs them into .venv-clusters; elsewhere these tests are skipped. No test reaches AWS.
+ParallelCluster's own schema and dry run need packages that do not fit beside those of segtrain.
+`make test-clusters` installs them into .venv-clusters; elsewhere these tests are skipped. No test
+reaches AWS.
 """
 
 from __future__ import annotations
@@ -103,9 +105,12 @@ HEAD_ROLE = {"InstanceRole": "arn:aws:iam::123456789012:role/head"}
 # A change that makes no finding.
 FINE: list[Callable[[Recipe], Any]] = [
     lambda r: (r["HeadNode"]["Ssh"].pop("KeyName"), r["HeadNode"].update(Iam=HEAD_ROLE)),
-    lambda r: (r["HeadNode"]["Ssh"].pop("KeyName"), r["HeadNode"].update(Iam={}, CustomActions={}),
-               r.update(DirectoryService={"DomainName": "corp"})),
-]  # fmt: skip
+    lambda r: (
+        r["HeadNode"]["Ssh"].pop("KeyName"),
+        r["HeadNode"].update(Iam={}, CustomActions={}),
+        r.update(DirectoryService={"DomainName": "corp"}),
+    ),
+]
 
 
 @pytest.mark.parametrize("number", range(len(FINE)))
@@ -164,7 +169,7 @@ PLANTS: list[tuple[str, str, Callable[[Recipe], Any]]] = [
     ("script-place", "error", lambda r: action(r).update(Script="/workspace/head.sh")),
     ("script-rights", "error", lambda r: action(r).update(Script="s3://my-bucket/other/head.sh")),
     ("budget-tag", "note", lambda r: r.pop("Tags")),
-]
+]  # fmt: skip
 
 
 def action(recipe: Recipe) -> Recipe:
@@ -179,7 +184,9 @@ def planted(change: Callable[[Recipe], Any]) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("code", "level", "change"), PLANTS, ids=[f"{number}-{plant[0]}" for number, plant in enumerate(PLANTS)]
+    ("code", "level", "change"),
+    PLANTS,
+    ids=[f"{number}-{plant[0]}" for number, plant in enumerate(PLANTS)],
 )
 def test_a_planted_mistake_is_named(code: str, level: str, change: Callable[[Recipe], Any]) -> None:
     found = {one.code: one for one in cluster.check(planted(change))}
@@ -204,8 +211,12 @@ def test_a_file_that_is_no_recipe_is_said(text: str, code: str, tmp_path: Path) 
         read(file)
 
 
-@pytest.mark.parametrize("name", ["HeadNode", "Scheduling", "LoginNodes", "SharedStorage", "Image", "Tags", "Imds"])
-@pytest.mark.parametrize("value", [None, [], {}, "text", [None], 3, {"Pools": 3}, {"SlurmQueues": [{"Name": 1}]}])
+@pytest.mark.parametrize(
+    "name", ["HeadNode", "Scheduling", "LoginNodes", "SharedStorage", "Image", "Tags", "Imds"]
+)
+@pytest.mark.parametrize(
+    "value", [None, [], {}, "text", [None], 3, {"Pools": 3}, {"SlurmQueues": [{"Name": 1}]}]
+)
 def test_no_shape_of_a_section_breaks_the_check(name: str, value: Any) -> None:
     recipe = planted(lambda recipe: recipe.update({name: value}))
     assert cluster.check(recipe) is not None
@@ -229,7 +240,10 @@ def test_what_the_schema_says_is_passed_on(tmp_path: Path) -> None:
     python.write_text(f"#!/bin/sh\necho noise\necho '{answer}'\n")
     python.chmod(0o755)
     first, second = schema.ask(python, [tmp_path, tmp_path], "us-east-1")
-    assert [(one.code, one.level) for one in first] == [("schema", "error"), ("schema-version", "note")]
+    assert [(one.code, one.level) for one in first] == [
+        ("schema", "error"),
+        ("schema-version", "note"),
+    ]
     assert first[0].message == "HeadNode/Ssh/KeyNam: Unknown field."
     assert [one.code for one in second] == ["schema-version"]
 
@@ -239,14 +253,22 @@ def test_what_the_schema_says_is_passed_on(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    found = os.environ.get(schema.VARIABLE) or (str(PROGRAM) if PROGRAM.exists() else shutil.which("pcluster"))
+    found = os.environ.get(schema.VARIABLE) or (
+        str(PROGRAM) if PROGRAM.exists() else shutil.which("pcluster")
+    )
     if not found:
-        pytest.skip("aws-parallelcluster is not installed: make test-clusters installs it into .venv-clusters")
+        pytest.skip(
+            "aws-parallelcluster is not installed: make test-clusters installs it into .venv-clusters"
+        )
     return Path(found)
 
 
-def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(program: Path, tmp_path: Path) -> None:
-    """One start of its Python: the recipes pass, and so do four mistakes that only our rules find."""
+def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(
+    program: Path, tmp_path: Path
+) -> None:
+    """One start of its Python: the recipes pass, and so do four mistakes that only our rules
+    find.
+    """
     plants: dict[str, Callable[[Recipe], Any]] = {
         "login-key": lambda r: r["LoginNodes"]["Pools"][0]["Ssh"].update(KeyName="my-key"),
         "alinux2": lambda r: r["Image"].update(Os="alinux2"),
@@ -262,9 +284,15 @@ def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(program: Path, t
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(yaml.safe_dump(planted(change)))
     answers = schema.ask(program.absolute().parent / "python", files, "us-east-1")
-    refused_by_it = {file.stem for file, found in zip(files, answers) if any(one.code == "schema" for one in found)}
+    refused_by_it = {
+        file.stem
+        for file, found in zip(files, answers)
+        if any(one.code == "schema" for one in found)
+    }
     assert refused_by_it == {"login-key", "alinux2", "unknown"}
     ours = {
-        name for name, change in plants.items() if any(one.level == "error" for one in cluster.check(planted(change)))
+        name
+        for name, change in plants.items()
+        if any(one.level == "error" for one in cluster.check(planted(change)))
     }
     assert ours == {"p3", "import", "mode"}

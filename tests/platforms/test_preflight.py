@@ -1,4 +1,6 @@
-"""Tests that each mistake in a job's description gets its own finding, with the value in it, and a sound job none."""
+"""Tests that each mistake in a job's description gets its own finding, with the value in it, and a
+sound job none.
+"""
 
 from __future__ import annotations
 
@@ -77,27 +79,38 @@ def test_a_mistake_in_a_file_is_found(mistake: str) -> None:
     if kind.endswith("service-model"):
         pytest.importorskip("botocore")
     found = loud(look(replace(the_job({}), **fields), **members))
-    found = [f for f in found if f.code != "group-idle"]  # of every job in which a group does not train
+    # of every job in which a group does not train
+    found = [f for f in found if f.code != "group-idle"]
     assert {f"{f.level} {f.code}" for f in found} == set(kind.split(", ")), found
 
 
 def test_secrets_are_known_by_their_form() -> None:
-    secrets = ["hf_" + "aB3" * 12, "ghp_" + "x1" * 18, "github_pat_" + "x1" * 20, "xoxb-1234567890-abc"]
+    secrets = [
+        "hf_" + "aB3" * 12,
+        "ghp_" + "x1" * 18,
+        "github_pat_" + "x1" * 20,
+        "xoxb-1234567890-abc",
+    ]
     for value in (*secrets, "AKIA" + "A1" * 8, "https://me:pass@host/simple"):
         assert looks_secret("PLACE", value), value
     for value in ("https://host/simple", "hf_home", ""):
         assert not looks_secret("PLACE", value), value
     assert looks_secret("WANDB_API_KEY", "abc")
     assert not looks_secret("AWS_ACCESS_KEY_ID", "abc")
-    [finding] = [f for f in look(the_job({"environment": [f"HUB={secrets[0]}"]})) if f.code == "secret"]
+    [finding] = [
+        f for f in look(the_job({"environment": [f"HUB={secrets[0]}"]})) if f.code == "secret"
+    ]
     assert secrets[0] not in finding.message
 
 
 def test_a_private_registry_that_the_vpc_reaches_is_no_mistake() -> None:
     job = the_job({**VPC, "image": "registry.example.com/mine:1"})
     assert "image-registry" in {f.code for f in loud(look(job))}
-    algorithm = {"TrainingImage": job.image, "TrainingInputMode": "File",
-                 "TrainingImageConfig": {"TrainingRepositoryAccessMode": "Vpc"}}  # fmt: skip
+    algorithm = {
+        "TrainingImage": job.image,
+        "TrainingInputMode": "File",
+        "TrainingImageConfig": {"TrainingRepositoryAccessMode": "Vpc"},
+    }
     assert not loud(look(job, AlgorithmSpecification=algorithm))
 
 
@@ -139,7 +152,9 @@ def test_a_sound_job_is_let_through(name: str) -> None:
     assert not [f for f in found if f.level == "error"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml")), ids=lambda path: path.stem
+)
 def test_the_jobs_of_this_repository_lack_nothing_but_their_names(path: Path) -> None:
     found = loud(look(load_job(path, {})))
     need = {"helpers-need"} if "hetero" in path.stem else set()
@@ -153,12 +168,32 @@ THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
     ("files", "code", "value"),
     [
         ({"train.py": b"import os\nprint('x'\n"}, "code-syntax", "train.py, line 2"),
-        ({"train.py": b"", "requirements.txt": b"torch==2.5.1\n"}, "requirement-torch", "torch==2.5.1"),
-        ({"train.py": b"", "requirements.txt": b"smdistributed-dataparallel\n"}, "requirement-smddp", "smdistributed"),
+        (
+            {"train.py": b"", "requirements.txt": b"torch==2.5.1\n"},
+            "requirement-torch",
+            "torch==2.5.1",
+        ),
+        (
+            {"train.py": b"", "requirements.txt": b"smdistributed-dataparallel\n"},
+            "requirement-smddp",
+            "smdistributed",
+        ),
         ({"train.py": b"", "requirements.txt": b"-e ../mine\n"}, "requirement-path", "-e ../mine"),
-        ({"train.py": b"", "requirements.txt": b"--constraint mine.txt\n"}, "requirement-path", "--constraint"),
-        ({"train.py": b"", "requirements.txt": b"mine @ file:///home/me\n"}, "requirement-path", "file:///home/me"),
-        ({"train.py": b"", "requirements.txt": b"git+https://example.com/x\n"}, "requirement-git", "git+https"),
+        (
+            {"train.py": b"", "requirements.txt": b"--constraint mine.txt\n"},
+            "requirement-path",
+            "--constraint",
+        ),
+        (
+            {"train.py": b"", "requirements.txt": b"mine @ file:///home/me\n"},
+            "requirement-path",
+            "file:///home/me",
+        ),
+        (
+            {"train.py": b"", "requirements.txt": b"git+https://example.com/x\n"},
+            "requirement-git",
+            "git+https",
+        ),
         (
             {"train.py": b"", "requirements.txt": b"--index-url https://me:pass@host/simple\n"},
             "requirement-secret",
@@ -166,7 +201,9 @@ THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
         ),
     ],
 )
-def test_code_that_would_fail_there_is_found_here(files: dict[str, bytes], code: str, value: str) -> None:
+def test_code_that_would_fail_there_is_found_here(
+    files: dict[str, bytes], code: str, value: str
+) -> None:
     found = list(bundle_checks(SageMakerJob(), files, THE_IMAGE))
     assert [finding.code for finding in found] == [code]
     assert value in found[0].message
@@ -174,28 +211,62 @@ def test_code_that_would_fail_there_is_found_here(files: dict[str, bytes], code:
 
 def test_requirements_that_the_image_meets_are_no_mistake() -> None:
     text = b"# mine\ntorch>=2.0\nTorch\nscipy>=1.10 ; python_version > '3.8'\nalbumentations[extra]==2.0.8\n\n"
-    assert not list(bundle_checks(SageMakerJob(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE))
+    assert not list(
+        bundle_checks(SageMakerJob(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE)
+    )
     unknown = ImageChoice(None, "mine:1", "asked for")
-    assert [f.level for f in bundle_checks(SageMakerJob(), {"requirements.txt": b"torch==2.5.1"}, unknown)] == [
-        "warning"
-    ]
+    assert [
+        f.level
+        for f in bundle_checks(SageMakerJob(), {"requirements.txt": b"torch==2.5.1"}, unknown)
+    ] == ["warning"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "fits"),
-    [("==2.8.0", True), ("==2.8", True), ("==2.8.*", True), (">=2.0,<3", True), ("~=2.7", True), ("!=2.8.0", False),
-     ("~=2.7.0", False), ("<2.8", False), (">2.8", False), ("==2.8.0+cu121", False), (">=2.8.1", False)],
-)  # fmt: skip
+    [
+        ("==2.8.0", True),
+        ("==2.8", True),
+        ("==2.8.*", True),
+        (">=2.0,<3", True),
+        ("~=2.7", True),
+        ("!=2.8.0", False),
+        ("~=2.7.0", False),
+        ("<2.8", False),
+        (">2.8", False),
+        ("==2.8.0+cu121", False),
+        (">=2.8.1", False),
+    ],
+)
 def test_version_ranges(wanted: str, fits: bool) -> None:
     assert admits(wanted, "2.8.0") is fits
 
 
 def test_what_a_shell_would_make_of_a_value() -> None:
     """Held against a real shell: what passes arrives as it is, or without its quotes."""
-    for text in ("a b", "['road', 'sky']", '{"a": 1}', "x=1,y=2", "[[0.6, 0.67]]", 'it "is" so', "#5", "a\\ b"):
+    for text in (
+        "a b",
+        "['road', 'sky']",
+        '{"a": 1}',
+        "x=1,y=2",
+        "[[0.6, 0.67]]",
+        'it "is" so',
+        "#5",
+        "a\\ b",
+    ):
         assert not shell_reads(text)
         assert subprocess.run(["sh", "-c", f"echo -- {text}"], capture_output=True).returncode == 0
-    for text in ("driver's", "a;b", "$HOME", "a|b", "f(x)", 'say "x', "a>b", "`id`", '"$HOME"', "a\\"):
+    for text in (
+        "driver's",
+        "a;b",
+        "$HOME",
+        "a|b",
+        "f(x)",
+        'say "x',
+        "a>b",
+        "`id`",
+        '"$HOME"',
+        "a\\",
+    ):
         assert shell_reads(text)
 
 
@@ -205,16 +276,19 @@ def test_the_most_that_it_can_cost() -> None:
     dollars, words = cost_ceiling(
         replace(job, groups=(Group("a", "ml.p4d.24xlarge", 2), Group("b", "ml.c5.xlarge", 3)))
     )
-    # --price is that of the machines that train; the others keep the table's: 3 x $0.204 for two hours.
+    # --price is that of the machines that train; the others keep the table's: 3 x $0.204 for two
+    # hours.
     assert dollars == 2 * 2 * 10 + round(3 * 2 * 0.204, 2)
     dollars, words = cost_ceiling(
         replace(job, groups=(Group("a", "ml.p4d.24xlarge", 2, True), Group("b", "ml.c5n.xlarge")))
     )
     assert dollars is None
     words = cost_ceiling(SageMakerJob(type="ml.p3.16xlarge", max_run=3600))[1]
-    assert "2021-11-29" in words  # the last price of p3 that anyone quoted, not that of the table's date
+    # the last price of p3 that anyone quoted, not that of the table's date
+    assert "2021-11-29" in words
     assert cost_ceiling(replace(job, warm_pool=1800))[0] == 125
-    assert cost_ceiling(replace(job, warm_pool=1800, max_run=0))[0] == 25  # a mistake that is said elsewhere
+    # a mistake that is said elsewhere
+    assert cost_ceiling(replace(job, warm_pool=1800, max_run=0))[0] == 25
     assert "spot" in cost_ceiling(replace(job, spot=True))[1]
     assert cost_ceiling(replace(job, price=None, type="ml.unknown.xlarge"))[0] is None
     assert "eu-west-1" in cost_ceiling(replace(job, price=None, region="eu-west-1"))[1]
@@ -225,7 +299,13 @@ def test_what_is_good_to_know_is_a_note() -> None:
     job = the_job({"data_gb": None, **VPC}, ("model.arch=unet", "model.encoder_weights=imagenet"))
     notes = {finding.code for finding in look(job) if finding.level == "note"}
     notes.discard("native-decoder")  # where none is built here
-    assert notes == {"data-size-unknown", "plan-without-run", "profiler-closed", "vpc-internet", "weights-download"}
+    assert notes == {
+        "data-size-unknown",
+        "plan-without-run",
+        "profiler-closed",
+        "vpc-internet",
+        "weights-download",
+    }
     choice = choose(job.training_type, job.strategy, job.region, today=TODAY)
     later = offline(job, {}, root=ROOT, choice=choice, now=date(2028, 1, 1))
     assert "prices-old" in {finding.code for finding in later}
@@ -234,15 +314,26 @@ def test_what_is_good_to_know_is_a_note() -> None:
 @pytest.mark.parametrize(
     ("model", "given", "found"),
     [
-        (("model.arch=fpn", "model.encoder_weights=imagenet"), {"network_isolation": True}, {"error"}),
+        (
+            ("model.arch=fpn", "model.encoder_weights=imagenet"),
+            {"network_isolation": True},
+            {"error"},
+        ),
         (
             ("model.arch=fpn", "model.encoder=tu-pvt_v2_b0", "model.encoder_weights=imagenet"),
-            {"network_isolation": True, "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"},
+            {
+                "network_isolation": True,
+                "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1",
+            },
             {"warning"},
         ),
         (("model.arch=fpn", "model.encoder_weights=imagenet"), VPC, {"note"}),
         (("model.arch=fpn", "model.encoder_weights=imagenet"), {}, set()),
-        (("model.arch=fpn", "model.encoder_weights=/opt/ml/input/data/w/a.pth"), {"network_isolation": True}, set()),
+        (
+            ("model.arch=fpn", "model.encoder_weights=/opt/ml/input/data/w/a.pth"),
+            {"network_isolation": True},
+            set(),
+        ),
         ((), {"network_isolation": True}, set()),
     ],
 )
@@ -250,7 +341,11 @@ def test_weights_that_must_be_fetched_without_a_network_are_found(
     model: tuple[str, ...], given: dict[str, Any], found: set[str]
 ) -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
-    levels = [finding.level for finding in look(the_job(given, model)) if finding.code == "weights-download"]
+    levels = [
+        finding.level
+        for finding in look(the_job(given, model))
+        if finding.code == "weights-download"
+    ]
     assert levels == list(found)
 
 
@@ -263,12 +358,22 @@ def test_what_cannot_be_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     found = look(the_job({"profile_ms": 300}))
     service_model._model.cache_clear()
     assert [f.code for f in loud(found)] == ["profiler-interval"]
-    assert {f.code for f in found if f.level == "note"} >= {"config-unchecked", "service-model-unchecked"}
+    assert {f.code for f in found if f.level == "note"} >= {
+        "config-unchecked",
+        "service-model-unchecked",
+    }
 
 
 def test_a_repository_elsewhere(tmp_path: Path) -> None:
-    """The code that is looked at is the code that would travel: a script broken there is found there."""
-    for name in ("segtrain/__init__.py", "docker/sagemaker/train.py", "configs/scenes.yaml", "pyproject.toml"):
+    """The code that is looked at is the code that would travel: a script broken there is found
+    there.
+    """
+    for name in (
+        "segtrain/__init__.py",
+        "docker/sagemaker/train.py",
+        "configs/scenes.yaml",
+        "pyproject.toml",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     job = the_job({"config": "configs/scenes.yaml", "data": None}, ("train.batch_size=8",))

@@ -1,4 +1,6 @@
-"""Tests of the look at the account: it finds what a job lacks there, is quiet about a sound one, and never fails for a refusal."""
+"""Tests of the look at the account: it finds what a job lacks there, is quiet about a sound one,
+and never fails for a refusal.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ ROLE = "arn:aws:iam::123456789012:role/Trainer"
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
 TRUST: dict[str, Any] = {
     "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "sagemaker.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
 }
 USAGE = "ml.g5.12xlarge for training job usage"
 
@@ -57,7 +65,9 @@ class Account:
     def with_vpc(self, subnet: str = "subnet", group: str = "group") -> None:
         if not self.ids:
             build_network(self)
-        self.job = replace(self.job, subnets=(self.ids[subnet],), security_groups=(self.ids[group],))
+        self.job = replace(
+            self.job, subnets=(self.ids[subnet],), security_groups=(self.ids[group],)
+        )
 
 
 @pytest.fixture
@@ -77,15 +87,23 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
             "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
             "layers": [],
         }
-        clients.ecr.put_image(repositoryName="mine", imageManifest=json.dumps(manifest), imageTag="1")
+        clients.ecr.put_image(
+            repositoryName="mine", imageManifest=json.dumps(manifest), imageTag="1"
+        )
         cloud.quotas = [
             {"QuotaName": USAGE, "Value": 4.0},
             {"QuotaName": "Longest run time for a training job", "Value": 432000.0},
         ]
         job = SageMakerJob(
-            type="ml.g5.12xlarge", instances=2, role=ROLE, region="us-east-1", image=IMAGE, output="s3://example-results/jobs",
-            checkpoints="s3://example-results/checkpoints/", data=(Channel("train", "s3://example-data/camvid/"),),
-        )  # fmt: skip
+            type="ml.g5.12xlarge",
+            instances=2,
+            role=ROLE,
+            region="us-east-1",
+            image=IMAGE,
+            output="s3://example-results/jobs",
+            checkpoints="s3://example-results/checkpoints/",
+            data=(Channel("train", "s3://example-data/camvid/"),),
+        )
         yield Account(clients, cloud, job)
 
 
@@ -99,15 +117,23 @@ def build_network(account: Account, vpc: str = "") -> None:
         ("small", "a", f"{net}.1.0/28"),
         ("other", "b", f"{net}.2.0/24"),
     ):
-        made = ec2.create_subnet(VpcId=ids["vpc"], CidrBlock=cidr, AvailabilityZone=f"us-east-1{zone}")
+        made = ec2.create_subnet(
+            VpcId=ids["vpc"], CidrBlock=cidr, AvailabilityZone=f"us-east-1{zone}"
+        )
         ids[name] = made["Subnet"]["SubnetId"]
     for name in ("group", "closed"):
-        ids[name] = ec2.create_security_group(GroupName=name, Description=name, VpcId=ids["vpc"])["GroupId"]
+        ids[name] = ec2.create_security_group(GroupName=name, Description=name, VpcId=ids["vpc"])[
+            "GroupId"
+        ]
     itself = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": ids["group"]}]}
     ec2.authorize_security_group_ingress(GroupId=ids["group"], IpPermissions=[itself])
-    [table] = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [ids["vpc"]]}])["RouteTables"]
+    [table] = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [ids["vpc"]]}])[
+        "RouteTables"
+    ]
     address = ec2.allocate_address(Domain="vpc")["AllocationId"]
-    nat = ec2.create_nat_gateway(SubnetId=ids["subnet"], AllocationId=address)["NatGateway"]["NatGatewayId"]
+    nat = ec2.create_nat_gateway(SubnetId=ids["subnet"], AllocationId=address)["NatGateway"][
+        "NatGatewayId"
+    ]
     ids["table"] = table["RouteTableId"]
     ec2.create_route(RouteTableId=ids["table"], DestinationCidrBlock="0.0.0.0/0", NatGatewayId=nat)
     made = ec2.create_vpc_endpoint(
@@ -117,14 +143,20 @@ def build_network(account: Account, vpc: str = "") -> None:
         VpcEndpointType="Gateway",
     )
     ids["endpoint"] = made["VpcEndpoint"]["VpcEndpointId"]
-    card = ec2.create_network_interface(SubnetId=ids["subnet"], Groups=[ids["group"]])["NetworkInterface"]
+    card = ec2.create_network_interface(SubnetId=ids["subnet"], Groups=[ids["group"]])[
+        "NetworkInterface"
+    ]
     account.cloud.file_systems = [
         {
-            "FileSystemId": "fs-0123456789abcdef0", "FileSystemType": "LUSTRE", "Lifecycle": "AVAILABLE", "VpcId": ids["vpc"],
-            "SubnetIds": [ids["subnet"]], "NetworkInterfaceIds": [card["NetworkInterfaceId"]],
+            "FileSystemId": "fs-0123456789abcdef0",
+            "FileSystemType": "LUSTRE",
+            "Lifecycle": "AVAILABLE",
+            "VpcId": ids["vpc"],
+            "SubnetIds": [ids["subnet"]],
+            "NetworkInterfaceIds": [card["NetworkInterfaceId"]],
             "LustreConfiguration": {"MountName": "fsx"},
         }
-    ]  # fmt: skip
+    ]
 
 
 def loud(findings: list[Finding]) -> list[str]:
@@ -139,7 +171,9 @@ def test_a_sound_job_is_let_through(account: Account) -> None:
 
 
 def no_nat(account: Account) -> None:
-    account.clients.ec2.delete_route(RouteTableId=account.ids["table"], DestinationCidrBlock="0.0.0.0/0")
+    account.clients.ec2.delete_route(
+        RouteTableId=account.ids["table"], DestinationCidrBlock="0.0.0.0/0"
+    )
 
 
 def no_way(account: Account) -> None:
@@ -161,7 +195,9 @@ def far_bucket(account: Account) -> None:
 def other_vpc(account: Account) -> None:
     ec2 = account.clients.ec2
     vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
-    account.ids["foreign"] = ec2.create_security_group(GroupName="x", Description="x", VpcId=vpc)["GroupId"]
+    account.ids["foreign"] = ec2.create_security_group(GroupName="x", Description="x", VpcId=vpc)[
+        "GroupId"
+    ]
     account.with_vpc(group="foreign")
 
 
@@ -180,7 +216,9 @@ def few_addresses(account: Account) -> None:
 
 def closed_ports(account: Account) -> None:
     ec2 = account.clients.ec2
-    card = ec2.create_network_interface(SubnetId=account.ids["subnet"], Groups=[account.ids["closed"]])
+    card = ec2.create_network_interface(
+        SubnetId=account.ids["subnet"], Groups=[account.ids["closed"]]
+    )
     account.fsx(NetworkInterfaceIds=[card["NetworkInterface"]["NetworkInterfaceId"]])
 
 
@@ -196,13 +234,17 @@ def quota(value: float) -> Callable[[Account], None]:
 
 
 def frozen(account: Account) -> None:
-    account.clients.s3.put_object(Bucket="example-data", Key="camvid/train/1.png", Body=b"x", StorageClass="GLACIER")
+    account.clients.s3.put_object(
+        Bucket="example-data", Key="camvid/train/1.png", Body=b"x", StorageClass="GLACIER"
+    )
 
 
 def another_job(account: Account) -> None:
     """A job of somebody else, which runs, writes to a folder of these checkpoints."""
     checkpoints = {"S3Uri": "s3://example-results/checkpoints/", "LocalPath": "/opt/ml/checkpoints"}
-    account.clients.sagemaker.create_training_job(**training_job("theirs", CheckpointConfig=checkpoints))
+    account.clients.sagemaker.create_training_job(
+        **training_job("theirs", CheckpointConfig=checkpoints)
+    )
 
 
 def one_level_up(account: Account) -> None:
@@ -214,7 +256,9 @@ def one_level_up(account: Account) -> None:
 
 
 def dedicated(account: Account) -> None:
-    vpc = account.clients.ec2.create_vpc(CidrBlock="10.2.0.0/16", InstanceTenancy="dedicated")["Vpc"]["VpcId"]
+    vpc = account.clients.ec2.create_vpc(CidrBlock="10.2.0.0/16", InstanceTenancy="dedicated")[
+        "Vpc"
+    ]["VpcId"]
     other = Account(account.clients, account.cloud, account.job)
     build_network(other, vpc)
     account.ids = other.ids
@@ -231,14 +275,23 @@ def nothing_out(account: Account) -> None:
 
 def no_https_out(account: Account) -> None:
     nothing_out(account)
-    rule = {"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
-    account.clients.ec2.authorize_security_group_egress(GroupId=account.ids["group"], IpPermissions=[rule])
+    rule = {
+        "IpProtocol": "tcp",
+        "FromPort": 80,
+        "ToPort": 80,
+        "IpRanges": [{"CidrIp": "0.0.0.0/0"}],
+    }
+    account.clients.ec2.authorize_security_group_egress(
+        GroupId=account.ids["group"], IpPermissions=[rule]
+    )
 
 
 def tcp_alone(account: Account) -> None:
     ec2, group = account.clients.ec2, account.ids["group"]
     itself = [{"GroupId": group}]
-    ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": itself}])
+    ec2.revoke_security_group_ingress(
+        GroupId=group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": itself}]
+    )
     tcp = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, "UserIdGroupPairs": itself}
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[tcp])
     account.cloud.quotas[0]["QuotaName"] = "ml.p4d.24xlarge for training job usage"
@@ -246,36 +299,79 @@ def tcp_alone(account: Account) -> None:
 
 
 def shut_endpoint(account: Account) -> None:
-    other = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::example-results/*"}
+    other = {
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": "arn:aws:s3:::example-results/*",
+    }
     policy = json.dumps({"Version": "2012-10-17", "Statement": [other]})
-    account.clients.ec2.modify_vpc_endpoint(VpcEndpointId=account.ids["endpoint"], PolicyDocument=policy)
+    account.clients.ec2.modify_vpc_endpoint(
+        VpcEndpointId=account.ids["endpoint"], PolicyDocument=policy
+    )
 
 
 PLAIN: dict[str, tuple[Callable[[Account], None], str, str]] = {
     "a placeholder": (job(output="s3://MY-BUCKET/x"), "error placeholder", "MY-BUCKET"),
     "no such role": (job(role=ROLE + "s"), "error role-missing", "Trainers"),
-    "a role of another account": (job(role=ROLE.replace("123456789012", "210987654321")), "error role-account", "2109"),
+    "a role of another account": (
+        job(role=ROLE.replace("123456789012", "210987654321")),
+        "error role-account",
+        "2109",
+    ),
     "a role for EC2": (no_trust, "error role-trust", "Trainer"),
     "a quota of one": (quota(1.0), "error quota", "2 x ml.g5.12xlarge"),
     "longer than the account allows": (job(max_run=864000), "error max-run-quota", "10 days"),
     "a retired type": (job(type="ml.p3.16xlarge"), "warning type-not-offered", "ml.p3.16xlarge"),
     "no such image": (job(image=IMAGE.replace(":1", ":2")), "error image-missing", "mine:2"),
-    "no such repository": (job(image=IMAGE.replace("mine", "yours")), "error image-missing", "yours"),
-    "an empty prefix": (job(data=(Channel("train", "s3://example-data/camvi/"),)), "error prefix-empty", "camvi/"),
+    "no such repository": (
+        job(image=IMAGE.replace("mine", "yours")),
+        "error image-missing",
+        "yours",
+    ),
+    "an empty prefix": (
+        job(data=(Channel("train", "s3://example-data/camvi/"),)),
+        "error prefix-empty",
+        "camvi/",
+    ),
     "data in the archive": (frozen, "error data-frozen", "1 of 2 objects are in GLACIER"),
     "a folder above the data": (one_level_up, "warning data-layout", "there is CamVid/"),
     "checkpoints of a job that runs": (another_job, "error checkpoints-in-use", "the job theirs"),
-    "no such bucket of data": (job(data=(Channel("train", "s3://example-date/camvid/"),)), "error bucket-missing", "example-date"),
-    "no such bucket of results": (job(output="s3://example-result/x"), "error bucket-missing", "example-result"),
+    "no such bucket of data": (
+        job(data=(Channel("train", "s3://example-date/camvid/"),)),
+        "error bucket-missing",
+        "example-date",
+    ),
+    "no such bucket of results": (
+        job(output="s3://example-result/x"),
+        "error bucket-missing",
+        "example-result",
+    ),
     "a bucket of another region": (far_bucket, "error bucket-region", "eu-west-1"),
-}  # fmt: skip
+}
 IN_A_VPC: dict[str, tuple[Callable[[Account], None], str, str]] = {
-    "no such subnet": (job(subnets=("subnet-0abc1234",)), "error subnet-missing", "subnet-0abc1234"),
-    "no such group": (job(security_groups=("sg-0abc1234",)), "error security-group-missing", "sg-0abc1234"),
+    "no such subnet": (
+        job(subnets=("subnet-0abc1234",)),
+        "error subnet-missing",
+        "subnet-0abc1234",
+    ),
+    "no such group": (
+        job(security_groups=("sg-0abc1234",)),
+        "error security-group-missing",
+        "sg-0abc1234",
+    ),
     "a group of another VPC": (other_vpc, "error vpc-several", "vpc-"),
     "a zone without the type": (far_zone, "error type-zone", "us-east-1e"),
-    "few addresses": (few_addresses, "error addresses", "has 11 free addresses; 3 machines take 15"),
-    "hosts that cannot talk": (lambda account: account.with_vpc(group="closed"), "error security-group-self", "sg-"),
+    "few addresses": (
+        few_addresses,
+        "error addresses",
+        "has 11 free addresses; 3 machines take 15",
+    ),
+    "hosts that cannot talk": (
+        lambda account: account.with_vpc(group="closed"),
+        "error security-group-self",
+        "sg-",
+    ),
     "a VPC of dedicated tenancy": (dedicated, "error vpc-tenancy", "dedicated"),
     "nothing let out": (nothing_out, "error security-group-egress", "lets nothing out"),
     "no HTTPS let out": (no_https_out, "error security-group-egress", "TCP 443"),
@@ -285,14 +381,34 @@ IN_A_VPC: dict[str, tuple[Callable[[Account], None], str, str]] = {
     "no way to S3": (no_way, "error vpc-s3", "subnet-"),
 }
 ON_FSX: dict[str, tuple[Callable[[Account], None], str, str]] = {
-    "no such file system": (lambda account: account.cloud.file_systems.clear(), "error fsx-missing", "fs-0123"),
-    "another kind": (lambda account: account.fsx(FileSystemType="ONTAP"), "error fsx-kind", "ONTAP"),
-    "being made": (lambda account: account.fsx(Lifecycle="CREATING"), "error fsx-lifecycle", "CREATING"),
-    "another mount name": (lambda account: account.with_fsx("/x7wzhbev/camvid"), "error fsx-mount-name", "'fsx'"),
-    "another VPC": (lambda account: account.fsx(VpcId="vpc-0abc1234"), "error fsx-vpc", "vpc-0abc1234"),
+    "no such file system": (
+        lambda account: account.cloud.file_systems.clear(),
+        "error fsx-missing",
+        "fs-0123",
+    ),
+    "another kind": (
+        lambda account: account.fsx(FileSystemType="ONTAP"),
+        "error fsx-kind",
+        "ONTAP",
+    ),
+    "being made": (
+        lambda account: account.fsx(Lifecycle="CREATING"),
+        "error fsx-lifecycle",
+        "CREATING",
+    ),
+    "another mount name": (
+        lambda account: account.with_fsx("/x7wzhbev/camvid"),
+        "error fsx-mount-name",
+        "'fsx'",
+    ),
+    "another VPC": (
+        lambda account: account.fsx(VpcId="vpc-0abc1234"),
+        "error fsx-vpc",
+        "vpc-0abc1234",
+    ),
     "another zone": (lambda account: account.with_vpc("other"), "error fsx-zone", "us-east-1b"),
     "closed ports": (closed_ports, "error fsx-ports", "988-988 and 1018-1023"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", [*PLAIN, *IN_A_VPC, *ON_FSX])
@@ -312,7 +428,8 @@ def test_what_the_account_lacks_is_found(account: Account, mistake: str) -> None
 
 
 def test_data_larger_than_the_disk(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.platforms.sagemaker.preflight.channels.SPARE_GB", 3800)  # of the 3800 GB of this type
+    # of the 3800 GB of this type
+    monkeypatch.setattr("launch.platforms.sagemaker.preflight.channels.SPARE_GB", 3800)
     assert loud(account.look()) == ["error volume-small"]
     fast = (Channel("train", "s3://example-data/camvid/", mode="FastFile"),)
     assert loud(account.look(data=fast)) == []  # is not copied
@@ -323,7 +440,9 @@ def test_the_accounts_own_bucket_need_not_be_there_yet(account: Account) -> None
 
 
 def test_spot_has_a_quota_of_its_own(account: Account) -> None:
-    account.cloud.quotas.append({"QuotaName": "ml.g5.12xlarge for spot training job usage", "Value": 0.0})
+    account.cloud.quotas.append(
+        {"QuotaName": "ml.g5.12xlarge for spot training job usage", "Value": 0.0}
+    )
     assert loud(account.look(spot=True, max_wait=172800)) == ["error quota"]
 
 
@@ -365,13 +484,33 @@ TAKEN: dict[str, tuple[str, str, str, str]] = {
     "reading the data": (ROLE, "s3:GetObject", "warning role-rights", "s3:GetObject"),
     "writing results": (ROLE, "s3:PutObject", "warning role-rights", "s3:PutObject"),
     "the log": (ROLE, "logs:*", "warning role-logs", "logs:PutLogEvents"),
-    "metrics": (ROLE, "cloudwatch:PutMetricData", "warning role-metrics", "cloudwatch:PutMetricData"),
-    "a sign-in at the registry": (ROLE, "ecr:GetAuthorizationToken", "warning role-image", "ecr:GetAuthorizationToken"),
+    "metrics": (
+        ROLE,
+        "cloudwatch:PutMetricData",
+        "warning role-metrics",
+        "cloudwatch:PutMetricData",
+    ),
+    "a sign-in at the registry": (
+        ROLE,
+        "ecr:GetAuthorizationToken",
+        "warning role-image",
+        "ecr:GetAuthorizationToken",
+    ),
     "the image": (ROLE, "ecr:BatchGetImage", "warning role-image", "ecr:BatchGetImage"),
-    "network interfaces": (ROLE, "ec2:*NetworkInterface*", "error role-network", "ec2:CreateNetworkInterfacePermission"),
+    "network interfaces": (
+        ROLE,
+        "ec2:*NetworkInterface*",
+        "error role-network",
+        "ec2:CreateNetworkInterfacePermission",
+    ),
     "handing the role over": (USER, "iam:PassRole", "error caller-pass-role", "iam:PassRole"),
-    "making a job": (USER, "sagemaker:CreateTrainingJob", "error caller-create", "sagemaker:CreateTrainingJob"),
-}  # fmt: skip
+    "making a job": (
+        USER,
+        "sagemaker:CreateTrainingJob",
+        "error caller-create",
+        "sagemaker:CreateTrainingJob",
+    ),
+}
 
 
 @pytest.mark.parametrize("right", TAKEN)
@@ -389,7 +528,9 @@ def test_a_right_that_is_missing_is_found(account: Account, right: str) -> None:
 
 
 def test_the_role_is_handed_to_sagemaker(account: Account) -> None:
-    """Policies often allow iam:PassRole to SageMaker alone: the simulator has to be told whom it is for."""
+    """Policies often allow iam:PassRole to SageMaker alone: the simulator has to be told whom it is
+    for.
+    """
     policies = simulated(account)
     account.look()
     [asked] = [request for request in policies.asked if request["ActionNames"] == ["iam:PassRole"]]
@@ -409,19 +550,27 @@ def test_an_explicit_denial_is_certain_and_a_condition_is_not(account: Account) 
 
 def test_an_assumed_role_is_asked_about_as_the_role_it_is(account: Account) -> None:
     policies = simulated(account)
-    account.clients.iam.create_role(RoleName="Engineer", Path="/team/", AssumeRolePolicyDocument=json.dumps(TRUST))
+    account.clients.iam.create_role(
+        RoleName="Engineer", Path="/team/", AssumeRolePolicyDocument=json.dumps(TRUST)
+    )
     account.clients.__dict__["identity"] = {
         "Account": "123456789012",
         "Arn": "arn:aws:sts::123456789012:assumed-role/Engineer/session",
     }
     account.look()
-    assert "arn:aws:iam::123456789012:role/team/Engineer" in {request["PolicySourceArn"] for request in policies.asked}
+    assert "arn:aws:iam::123456789012:role/team/Engineer" in {
+        request["PolicySourceArn"] for request in policies.asked
+    }
 
 
 def test_a_bucket_with_a_key_of_its_own_needs_that_key(account: Account) -> None:
     key = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
-    rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}}
-    account.clients.s3.put_bucket_encryption(Bucket="example-data", ServerSideEncryptionConfiguration={"Rules": [rule]})
+    rule = {
+        "ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
+    }
+    account.clients.s3.put_bucket_encryption(
+        Bucket="example-data", ServerSideEncryptionConfiguration={"Rules": [rule]}
+    )
     policies = simulated(account)
     assert loud(account.look()) == []
     policies.allowed[ROLE] = [one for one in policies.allowed[ROLE] if not one[0].startswith("kms")]
@@ -436,19 +585,29 @@ def test_a_caller_who_may_ask_nothing_gets_notes(account: Account) -> None:
     account.with_fsx()
     account.cloud.refuse("ListServiceQuotas", "AccessDeniedException", "you may not", times=9)
     account.cloud.refuse("DescribeFileSystems", "AccessDeniedException", "you may not", times=9)
-    nowhere = replace(account.clients, endpoint_url="http://127.0.0.1:9")  # everything else is refused by the network
+    # everything else is refused by the network
+    nowhere = replace(account.clients, endpoint_url="http://127.0.0.1:9")
     from botocore.config import Config
 
     for name in ("s3", "ec2", "iam", "sts", "ecr", "fsx", "quotas", "sagemaker"):
         service = {"quotas": "service-quotas"}.get(name, name)
         url = account.cloud.url if name in ("fsx", "quotas") else "http://127.0.0.1:9"
-        made = nowhere.session.client(service, endpoint_url=url, config=Config(retries={"total_max_attempts": 1}))
+        made = nowhere.session.client(
+            service, endpoint_url=url, config=Config(retries={"total_max_attempts": 1})
+        )
         nowhere.__dict__[name] = made
     account.clients = nowhere
     found = account.look()
     assert {finding.level for finding in found} == {"note"}
     said = " ".join(finding.message for finding in found)
-    for word in ("Trainer", "quotas", "example-results", "fs-0123456789abcdef0", "mine:1", account.ids["subnet"]):
+    for word in (
+        "Trainer",
+        "quotas",
+        "example-results",
+        "fs-0123456789abcdef0",
+        "mine:1",
+        account.ids["subnet"],
+    ):
         assert word in said
 
 
@@ -470,7 +629,12 @@ def test_https_to_the_group_of_an_endpoint_is_a_way_out(account: Account) -> Non
     nothing_out(account)
     ec2, ids = account.clients.ec2, account.ids
     for name, wrong in (("group", ["error security-group-egress"]), ("closed", [])):
-        rule = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "UserIdGroupPairs": [{"GroupId": ids[name]}]}
+        rule = {
+            "IpProtocol": "tcp",
+            "FromPort": 443,
+            "ToPort": 443,
+            "UserIdGroupPairs": [{"GroupId": ids[name]}],
+        }
         ec2.authorize_security_group_egress(GroupId=ids["group"], IpPermissions=[rule])
         assert loud(account.look()) == wrong
 
@@ -483,12 +647,21 @@ def test_the_policy_of_an_endpoint() -> None:
     allow = {"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}
     assert permits("", get, item)
     assert permits(policy(allow), get, item)
-    assert permits(policy({**allow, "Action": ["s3:Get*"], "Resource": ["arn:aws:s3:::data/*"]}), get, item)
+    assert permits(
+        policy({**allow, "Action": ["s3:Get*"], "Resource": ["arn:aws:s3:::data/*"]}), get, item
+    )
     assert not permits(policy({**allow, "Action": "s3:Put*"}), get, item)
     assert not permits(policy({**allow, "Resource": "arn:aws:s3:::other/*"}), get, item)
-    assert not permits(policy(allow, {**allow, "Effect": "Deny", "Action": "s3:GetObject"}), get, item)
+    assert not permits(
+        policy(allow, {**allow, "Effect": "Deny", "Action": "s3:GetObject"}), get, item
+    )
     assert permits(policy(allow, {**allow, "Effect": "Deny", "Condition": {"Bool": {}}}), get, item)
-    not_others = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "NotResource": "arn:aws:s3:::data/*"}
+    not_others = {
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "s3:*",
+        "NotResource": "arn:aws:s3:::data/*",
+    }
     assert not permits(policy(not_others), get, item)
 
 
@@ -499,14 +672,25 @@ def test_trust_and_ports() -> None:
     assert _trusts({"AssumeRolePolicyDocument": TRUST})
     assert not _trusts({"AssumeRolePolicyDocument": denied})
     assert not trusts({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:*"}]})
-    lustre = [{"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "UserIdGroupPairs": [{"GroupId": "sg-1"}]}]
+    lustre = [
+        {
+            "IpProtocol": "tcp",
+            "FromPort": 988,
+            "ToPort": 988,
+            "UserIdGroupPairs": [{"GroupId": "sg-1"}],
+        }
+    ]
     assert admitted(lustre, {"sg-1"}, 988, 988)
     assert not admitted(lustre, {"sg-2"}, 988, 988)
     assert not admitted(lustre, {"sg-1"}, 1018, 1023)
-    assert admitted([{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/16"}]}], {"sg-2"}, 1018, 1023)
+    assert admitted(
+        [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/16"}]}], {"sg-2"}, 1018, 1023
+    )
 
 
-def test_a_key_for_disks_and_results_needs_the_rights_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_for_disks_and_results_needs_the_rights_of_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     key = "1234abcd-12ab-34cd-56ef-1234567890ab"
     arn = f"arn:aws:kms:us-east-1:123456789012:key/{key}"
     request = {
@@ -515,5 +699,9 @@ def test_a_key_for_disks_and_results_needs_the_rights_of_both(monkeypatch: pytes
     }
     monkeypatch.setattr(rights, "_default_key", lambda bucket, ask: "")
     of = SageMakerJob(role="arn:aws:iam::123456789012:role/Trainer", region="us-east-1")
-    rights_of_the_key = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext", "kms:GenerateDataKey")
+    rights_of_the_key = (
+        "kms:CreateGrant",
+        "kms:GenerateDataKeyWithoutPlaintext",
+        "kms:GenerateDataKey",
+    )
     assert rights._keys(of, request, None) == {arn: rights_of_the_key}  # type: ignore[arg-type]

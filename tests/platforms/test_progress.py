@@ -1,4 +1,6 @@
-"""Tests that the training's log lines are understood, and that costs are computed as AWS bills them."""
+"""Tests that the training's log lines are understood, and that costs are computed as AWS bills
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,24 @@ def test_steps_and_scores_are_read_from_the_lines_of_the_training() -> None:
     seen = progress.Progress().read(STEP).read(SCORE)
     assert (seen.step, seen.total, seen.loss, seen.images_per_s) == (120, 1000, "0.4321", 61.2)
     assert (seen.miou, seen.scored, seen.left) == (54.1, 120, "2h 05m")
-    assert seen.words() == ["step 120/1000", "loss 0.4321", "61.2 img/s", "mIoU 54.10% (step 120)", "ETA 2h 05m"]
-    under_mpi = "[1,mpirank:0,algo-1]<stdout>:" + step_line(7, 9, 0.1, 1, math.nan, 1e-3, 1234.5, 1, math.nan)
+    assert seen.words() == [
+        "step 120/1000",
+        "loss 0.4321",
+        "61.2 img/s",
+        "mIoU 54.10% (step 120)",
+        "ETA 2h 05m",
+    ]
+    under_mpi = "[1,mpirank:0,algo-1]<stdout>:" + step_line(
+        7, 9, 0.1, 1, math.nan, 1e-3, 1234.5, 1, math.nan
+    )
     after = seen.read(under_mpi)
-    assert (after.step, after.total, after.loss, after.images_per_s, after.left) == (7, 9, "nan", 1234.5, "?")
+    assert (after.step, after.total, after.loss, after.images_per_s, after.left) == (
+        7,
+        9,
+        "nan",
+        1234.5,
+        "?",
+    )
     for other in (
         "",
         "best mIoU 25.99% at step 20   21 s of training",
@@ -33,14 +49,19 @@ def test_steps_and_scores_are_read_from_the_lines_of_the_training() -> None:
 
 
 def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed() -> None:
-    groups = [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 2}, {"InstanceType": "ml.unknown", "InstanceCount": 1}]
+    groups = [
+        {"InstanceType": "ml.g5.xlarge", "InstanceCount": 2},
+        {"InstanceType": "ml.unknown", "InstanceCount": 1},
+    ]
     job: dict[str, Any] = {"ResourceConfig": {"InstanceGroups": groups}}
     assert progress.price_per_s(job) is None
     assert progress.price_per_s(job, 1.2) == pytest.approx(3 * 1.2 / 3600)
     assert progress.money(job, None, 0.0) == ""
     # --price is that of the group that trains; the other one keeps the table's.
-    groups = [{"InstanceGroupName": name, "InstanceType": kind, "InstanceCount": 2} for name, kind in
-              (("gpu", "ml.unknown"), ("cpu", "ml.c5.xlarge"))]  # fmt: skip
+    groups = [
+        {"InstanceGroupName": name, "InstanceType": kind, "InstanceCount": 2}
+        for name, kind in (("gpu", "ml.unknown"), ("cpu", "ml.c5.xlarge"))
+    ]
     job = {
         "ResourceConfig": {"InstanceGroups": groups},
         "HyperParameters": {"sagemaker_distribution_instance_groups": '["gpu"]'},
@@ -50,11 +71,19 @@ def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed(
 
 def test_the_machines_are_paid_from_the_download_to_the_end_of_the_upload_and_no_wait_is() -> None:
     begun = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    lives = [("Starting", 9000), ("Downloading", 10), ("Training", 20), ("Interrupted", 9000), ("Starting", 9000)]
+    lives = [
+        ("Starting", 9000),
+        ("Downloading", 10),
+        ("Training", 20),
+        ("Interrupted", 9000),
+        ("Starting", 9000),
+    ]
     lives += [("Downloading", 40), ("Training", 80), ("Stopping", 160), ("Uploading", 0)]
     changes, at = [], begun
     for status, seconds in lives:
-        changes.append({"Status": status, "StartTime": at, "EndTime": at + timedelta(seconds=seconds)})
+        changes.append(
+            {"Status": status, "StartTime": at, "EndTime": at + timedelta(seconds=seconds)}
+        )
         at += timedelta(seconds=seconds)
     del changes[-1]["EndTime"]  # it uploads still
     job: dict[str, Any] = {"SecondaryStatusTransitions": changes}

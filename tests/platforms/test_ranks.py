@@ -1,4 +1,6 @@
-"""Tests that a process finds its rank in a job of Slurm, SageMaker, Vertex AI, and Ray, under each launcher."""
+"""Tests that a process finds its rank in a job of Slurm, SageMaker, Vertex AI, and Ray, under each
+launcher.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,17 @@ from segtrain.platforms.slurm.hosts import SLURM, expand_hosts
 
 discover = partial(cluster.discover, RANK_SOURCES)
 MPI = Source("mpi", ranks_in_order=False)
-OMPI = {f"OMPI_COMM_WORLD_{key}": value for key, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), ["9", "16", "1", "8"])}  # fmt: skip
-TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
+OMPI = {
+    f"OMPI_COMM_WORLD_{key}": value
+    for key, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), ["9", "16", "1", "8"])
+}
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "h",
+}
 
 
 def test_nothing_is_one_process() -> None:
@@ -51,7 +62,9 @@ def test_srun_with_pmi_is_slurm_and_a_launcher_inside_a_step_is_not() -> None:
 
 
 @pytest.mark.parametrize("launcher", [{}, TORCHRUN])
-def test_slurm_says_why_gpus_are_not_known_whatever_started_the_ranks(launcher: dict[str, str]) -> None:
+def test_slurm_says_why_gpus_are_not_known_whatever_started_the_ranks(
+    launcher: dict[str, str],
+) -> None:
     task = {**STEP, "MASTER_ADDR": "h", **launcher}
     assert "--gres" in discover(task).gpu_caveat
     assert "gpu-bind" in discover({**task, "SLURM_STEP_GPUS": "0"}).gpu_caveat
@@ -61,7 +74,13 @@ def test_slurm_says_why_gpus_are_not_known_whatever_started_the_ranks(launcher: 
 
 def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own() -> None:
     ports = {
-        slurm_hosts.port({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step), "SLURM_RESTART_COUNT": str(restart)})
+        slurm_hosts.port(
+            {
+                "SLURM_JOB_ID": str(job),
+                "SLURM_STEP_ID": str(step),
+                "SLURM_RESTART_COUNT": str(restart),
+            }
+        )
         for job in range(100, 120)
         for step in range(4)
         for restart in range(7)
@@ -74,7 +93,10 @@ def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("shown", "expected"),
-    [("NodeName=n1 Arch=x86_64 NodeAddr=10.9.8.7 NodeHostName=h Version=22", "10.9.8.7"), ("Node n1 not found", "n1")],
+    [
+        ("NodeName=n1 Arch=x86_64 NodeAddr=10.9.8.7 NodeHostName=h Version=22", "10.9.8.7"),
+        ("Node n1 not found", "n1"),
+    ],
 )
 def test_slurm_knows_the_address_of_a_name_that_does_not_resolve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, expected: str
@@ -93,7 +115,12 @@ def test_slurm_knows_the_address_of_a_name_that_does_not_resolve(
 
 
 def test_ranks_of_one_host_need_no_name() -> None:
-    environ = {**STEP, "SLURM_STEP_NODELIST": "n1.invalid", "SLURM_STEP_TASKS_PER_NODE": "5", "SLURM_NODEID": "0"}
+    environ = {
+        **STEP,
+        "SLURM_STEP_NODELIST": "n1.invalid",
+        "SLURM_STEP_TASKS_PER_NODE": "5",
+        "SLURM_NODEID": "0",
+    }
     assert discover({**environ, "SLURM_LOCALID": "4"}).master_addr == "127.0.0.1"
 
 
@@ -102,10 +129,19 @@ def test_a_batch_script_without_srun_is_one_process() -> None:
     assert discover({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"}) == Cluster()
 
 
-def test_salloc_without_srun_does_not_train_on_the_login_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_salloc_without_srun_does_not_train_on_the_login_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def lone(host: str, **more: str) -> tuple[str, str]:
         monkeypatch.setattr("socket.gethostname", lambda: host)
-        place = discover({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", **more})
+        place = discover(
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_JOB_NODELIST": "n[1-2]",
+                "SLURM_JOB_NUM_NODES": "2",
+                **more,
+            }
+        )
         assert place.alone
         return place.lone_caveat, place.lone_refusal.code if place.lone_refusal else ""
 
@@ -119,7 +155,9 @@ def test_salloc_without_srun_does_not_train_on_the_login_node(monkeypatch: pytes
 
 @pytest.fixture
 def sagemaker(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
-    """The environment of a host of SageMaker whose resourceconfig.json is the parameter of the test."""
+    """The environment of a host of SageMaker whose resourceconfig.json is the parameter of the
+    test.
+    """
     path = tmp_path / "input/config/resourceconfig.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(request.param))
@@ -127,21 +165,33 @@ def sagemaker(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 GROUP = {"instance_group_name": "gpus", "hosts": ["algo-3", "algo-2"]}
-TWO = {"current_host": "algo-2", "hosts": ["algo-2", "algo-3"], "instance_groups": [GROUP], "network_interface_name": "eth0", "current_instance_type": "ml.p4"}  # fmt: skip
+TWO = {
+    "current_host": "algo-2",
+    "hosts": ["algo-2", "algo-3"],
+    "instance_groups": [GROUP],
+    "network_interface_name": "eth0",
+    "current_instance_type": "ml.p4",
+}
 FACTS = {"machine": "ml.p4", "interface": "eth0"}
 
 
 @pytest.mark.parametrize("sagemaker", [TWO], indirect=True)
-def test_sagemaker_sorts_its_hosts_and_knows_the_machine_under_each_launcher(sagemaker: dict[str, str]) -> None:
+def test_sagemaker_sorts_its_hosts_and_knows_the_machine_under_each_launcher(
+    sagemaker: dict[str, str],
+) -> None:
     assert discover(sagemaker) == Cluster(0, 2, 0, 1, "algo-2", 29500, Source("sagemaker"), **FACTS)
     # AWS's toolkit gives rank 0 to the first host that is listed.
     assert discover({**sagemaker, **OMPI}) == Cluster(9, 16, 1, 8, "algo-3", 29500, MPI, **FACTS)
-    assert discover({**sagemaker, **TORCHRUN}) == Cluster(1, 2, 1, 2, "h", 29500, Source("torchrun"), **FACTS)
+    assert discover({**sagemaker, **TORCHRUN}) == Cluster(
+        1, 2, 1, 2, "h", 29500, Source("torchrun"), **FACTS
+    )
     with refused("master-addr-missing"):
         discover(OMPI)
 
 
-@pytest.mark.parametrize("sagemaker", [{**TWO, "hosts": ["algo-2"], "instance_groups": []}], indirect=True)
+@pytest.mark.parametrize(
+    "sagemaker", [{**TWO, "hosts": ["algo-2"], "instance_groups": []}], indirect=True
+)
 def test_one_host_of_sagemaker_needs_no_interface(sagemaker: dict[str, str]) -> None:
     assert discover(sagemaker).interface == ""
 
@@ -153,4 +203,12 @@ def test_a_broken_resource_config_is_named(sagemaker: dict[str, str]) -> None:
 
 
 def test_host_lists() -> None:
-    assert expand_hosts("n[01-03,7],m2,k[9-10]-x") == ["n01", "n02", "n03", "n7", "m2", "k9-x", "k10-x"]
+    assert expand_hosts("n[01-03,7],m2,k[9-10]-x") == [
+        "n01",
+        "n02",
+        "n03",
+        "n7",
+        "m2",
+        "k9-x",
+        "k10-x",
+    ]

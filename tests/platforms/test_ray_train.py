@@ -1,4 +1,6 @@
-"""Tests of trainings on Ray: what is found wrong before the start, and a real cluster that loses and gains nodes."""
+"""Tests of trainings on Ray: what is found wrong before the start, and a real cluster that loses
+and gains nodes.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,36 @@ def asked(*words: str) -> RayJob:
     return load(vars(build_parser("ray").parse_intermixed_args(list(words))))
 
 
-def test_a_job_is_read_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_read_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    job = asked("configs/camvid.yaml", "train.seed=3", "--elastic", "1:4", "--label", "zone=a", "--grace", "2m")
-    assert (job.config, job.least, job.most, job.elastic, job.grace) == ("configs/camvid.yaml", 1, 4, (1, 4), 120)
+    job = asked(
+        "configs/camvid.yaml",
+        "train.seed=3",
+        "--elastic",
+        "1:4",
+        "--label",
+        "zone=a",
+        "--grace",
+        "2m",
+    )
+    assert (job.config, job.least, job.most, job.elastic, job.grace) == (
+        "configs/camvid.yaml",
+        1,
+        4,
+        (1, 4),
+        120,
+    )
     assert job.labels == {"zone": "a"}
     words = arguments(job, "configs/camvid.yaml", {"data.root": "/data"})
     assert words[0] == "configs/camvid.yaml"
-    assert {"train.seed=3", 'data.root="/data"', f'out="{tmp_path}/runs/segtrain"', 'parallel.strategy="ddp"'} <= set(
-        words
-    )
+    assert {
+        "train.seed=3",
+        'data.root="/data"',
+        f'out="{tmp_path}/runs/segtrain"',
+        'parallel.strategy="ddp"',
+    } <= set(words)
     assert asked("--workers", "2").least == 2
 
 
@@ -56,7 +78,9 @@ def test_a_job_that_cannot_be_is_refused(words: tuple[str, ...], code: str) -> N
         asked(*words)
 
 
-def node(labels: dict[str, str] | None = None, alive: bool = True, **resources: float) -> dict[str, Any]:
+def node(
+    labels: dict[str, str] | None = None, alive: bool = True, **resources: float
+) -> dict[str, Any]:
     return {"Alive": alive, "Labels": labels or {}, "Resources": resources}
 
 
@@ -73,14 +97,25 @@ def node(labels: dict[str, str] | None = None, alive: bool = True, **resources: 
         (RayJob(workers=2, autoscaling=True), 0, [node(CPU=1.0)], ["note ray-room"]),
         (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0)], ["error ray-labels"]),
         (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)], []),
-        (RayJob(workers=2, labels={"zone": "a"}), 0, [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)], ["error ray-room"]),
+        (
+            RayJob(workers=2, labels={"zone": "a"}),
+            0,
+            [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)],
+            ["error ray-room"],
+        ),
     ],
 )
-def test_room_and_labels_are_checked(job: RayJob, gpus: int, nodes: list[Any], expected: list[str]) -> None:
-    assert [f"{finding.level} {finding.code}" for finding in checks.room(job, nodes, gpus)] == expected
+def test_room_and_labels_are_checked(
+    job: RayJob, gpus: int, nodes: list[Any], expected: list[str]
+) -> None:
+    assert [
+        f"{finding.level} {finding.code}" for finding in checks.room(job, nodes, gpus)
+    ] == expected
 
 
-def seen(host: str, sees: bool = True, python: str = "3.11", torch: str | None = "2.8.0") -> dict[str, Any]:
+def seen(
+    host: str, sees: bool = True, python: str = "3.11", torch: str | None = "2.8.0"
+) -> dict[str, Any]:
     return {"host": host, "sees": sees, "python": python, "packages": {"torch": torch}}
 
 
@@ -107,10 +142,21 @@ def test_a_batch_that_is_too_small_for_the_most_ranks_is_found() -> None:
 
 def test_a_rank_takes_its_place_from_ray() -> None:
     places = {"world_rank": 2, "world_size": 4, "local_rank": 0, "local_world_size": 2}
-    context = SimpleNamespace(**{f"get_{name}": lambda value=value: value for name, value in places.items()})
+    context = SimpleNamespace(
+        **{f"get_{name}": lambda value=value: value for name, value in places.items()}
+    )
     cluster = discover(RANK_SOURCES, ray_hosts.environment(context, "10.0.0.7", 1234))
-    assert (cluster.rank, cluster.world_size, cluster.local_rank, cluster.local_world_size) == (2, 4, 0, 2)
-    assert (cluster.master_addr, cluster.master_port, cluster.source) == ("10.0.0.7", 1234, ray_hosts.RAY)
+    assert (cluster.rank, cluster.world_size, cluster.local_rank, cluster.local_world_size) == (
+        2,
+        4,
+        0,
+        2,
+    )
+    assert (cluster.master_addr, cluster.master_port, cluster.source) == (
+        "10.0.0.7",
+        1234,
+        ray_hosts.RAY,
+    )
 
 
 def test_a_node_says_what_it_has(tmp_path: Path) -> None:

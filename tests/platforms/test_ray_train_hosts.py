@@ -1,4 +1,6 @@
-"""Tests of trainings by Ray Train on hosts with networks of their own, which are killed, come back, and are drained."""
+"""Tests of trainings by Ray Train on hosts with networks of their own, which are killed, come back,
+and are drained.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,35 @@ from segtrain.observe.journal import read_journal
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed"
+    ),
 ]
 STEPS = 60
 # Batch statistics of all ranks, so that another number of ranks trains the same.
 SETTINGS = [
-    "data.scenes=24", "data.scene_size=[40, 48]", "data.crop=[32, 32]", "data.workers=1", "data.worker_kind=thread",
-    "data.transforms=mine.py:slow", "parallel.threads=1", "train.batch_size=4", "train.progressive=[]", "train.device=cpu", f"train.duration={STEPS}st",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "optim.name=sgd", "parallel.sync_bn=true",
-    f"eval.every={STEPS}st", "checkpoint.every=5st", "log.every=1", "log.digest=true", "log.profile_ms=0", "log.pictures=0",
+    "data.scenes=24",
+    "data.scene_size=[40, 48]",
+    "data.crop=[32, 32]",
+    "data.workers=1",
+    "data.worker_kind=thread",
+    "data.transforms=mine.py:slow",
+    "parallel.threads=1",
+    "train.batch_size=4",
+    "train.progressive=[]",
+    "train.device=cpu",
+    f"train.duration={STEPS}st",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "optim.name=sgd",
+    "parallel.sync_bn=true",
+    f"eval.every={STEPS}st",
+    "checkpoint.every=5st",
+    "log.every=1",
+    "log.digest=true",
+    "log.profile_ms=0",
+    "log.pictures=0",
     "log.tensorboard=false",
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +67,24 @@ class Training:
     def __init__(self, hosts: RayHosts, folder: Path, *words: str) -> None:
         self._hosts, self._folder, self.out = hosts, folder, folder / "run"
         (folder / "mine.py").write_text(TRANSFORM.format(quick=str(folder / "quick"), least=0))
-        command = [sys.executable, str(ROOT / "launch/ray.py"), str(ROOT / "configs/scenes.yaml"), *SETTINGS, *words]
+        command = [
+            sys.executable,
+            str(ROOT / "launch/ray.py"),
+            str(ROOT / "configs/scenes.yaml"),
+            *SETTINGS,
+            *words,
+        ]
         more = {"SEGTRAIN_CACHE": str(folder / "cache")}
         self._process = hosts.run(
-            HEAD, *command, "--output", str(folder), "--name", "run", cwd=folder, log=folder / "log", **more
+            HEAD,
+            *command,
+            "--output",
+            str(folder),
+            "--name",
+            "run",
+            cwd=folder,
+            log=folder / "log",
+            **more,
         )
 
     @property
@@ -59,7 +93,9 @@ class Training:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         there = (self.out / "journal.jsonl").exists()
-        return [event for event in read_journal(self.out) if event["event"] == kind] if there else []
+        return (
+            [event for event in read_journal(self.out) if event["event"] == kind] if there else []
+        )
 
     def digests(self) -> dict[int, int]:
         return {event["step"]: event["digest"] for event in self.events("step")}
@@ -99,13 +135,26 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     (folder / "mine.py").write_text(TRANSFORM.format(quick=str(folder / "quick"), least=0))
     (folder / "quick").touch()
-    words = [str(ROOT / "configs/scenes.yaml"), *SETTINGS, "parallel.strategy=ddp", "parallel.procs=2", "out=run"]
-    subprocess.run([sys.executable, "-m", "segtrain", "train", *words], cwd=folder, env=RayHosts.plain(), check=True)
+    words = [
+        str(ROOT / "configs/scenes.yaml"),
+        *SETTINGS,
+        "parallel.strategy=ddp",
+        "parallel.procs=2",
+        "out=run",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "segtrain", "train", *words],
+        cwd=folder,
+        env=RayHosts.plain(),
+        check=True,
+    )
     return folder / "run"
 
 
 def digests(run: Path) -> dict[int, int]:
-    return {event["step"]: event["digest"] for event in read_journal(run) if event["event"] == "step"}
+    return {
+        event["step"]: event["digest"] for event in read_journal(run) if event["event"] == "step"
+    }
 
 
 def test_a_host_that_is_killed_and_comes_back(hosts: RayHosts, whole: Path, tmp_path: Path) -> None:
@@ -141,15 +190,26 @@ def test_two_hosts_then_one_then_two(hosts: RayHosts, whole: Path, tmp_path: Pat
         torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-4)
 
 
-def test_a_preemption_leads_to_a_checkpoint_before_its_deadline(hosts: RayHosts, tmp_path: Path) -> None:
+def test_a_preemption_leads_to_a_checkpoint_before_its_deadline(
+    hosts: RayHosts, tmp_path: Path
+) -> None:
     with hosts.having("n2", "n3"):
-        training = Training(hosts, tmp_path, "--elastic", "1:2", "--resize", "600", f"checkpoint.every={STEPS}st")
+        training = Training(
+            hosts, tmp_path, "--elastic", "1:2", "--resize", "600", f"checkpoint.every={STEPS}st"
+        )
         training.until(lambda: training.step() >= 3)
         began, seconds = time.time(), 30
         hosts.ray(
-            "drain-node", "--node-id", hosts.nodes()["n3"], "--reason", "DRAIN_NODE_REASON_PREEMPTION",
-            "--reason-message", "spot", "--deadline-remaining-seconds", str(seconds),
-        )  # fmt: skip
+            "drain-node",
+            "--node-id",
+            hosts.nodes()["n3"],
+            "--reason",
+            "DRAIN_NODE_REASON_PREEMPTION",
+            "--reason-message",
+            "spot",
+            "--deadline-remaining-seconds",
+            str(seconds),
+        )
         training.until(lambda: training.events("resume"))
         training.stop()
     (saved,), (resumed,) = training.events("checkpoint"), training.events("resume")

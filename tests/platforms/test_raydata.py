@@ -1,4 +1,6 @@
-"""Tests of samples made by Ray Data: what its actors make, where it goes, and what is refused. Without Ray."""
+"""Tests of samples made by Ray Data: what its actors make, where it goes, and what is refused.
+Without Ray.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SETTINGS = {"seed": 3, "batch_size": 8, "last_step": 3, "accumulate": 2}
 
 def making(colors: bool = False, ours: dict[str, str] | None = None) -> Making:
     _, content = wire.packed(SampleMaker(open_dataset(DATA, "train"), DATA, 3))
-    return Making(content, ours or identity(False), DATA.crop, DATA.scale, colors, (os.getcwd(), sys.path))
+    return Making(
+        content, ours or identity(False), DATA.crop, DATA.scale, colors, (os.getcwd(), sys.path)
+    )
 
 
 def shuffled(rank: int, colors: bool) -> Iterator[dict[str, np.ndarray]]:
@@ -40,7 +44,9 @@ def loader(monkeypatch: pytest.MonkeyPatch, rank: int, **more: Any) -> RayDataLo
     settings = {**SETTINGS, "rank": rank, "world": 2, "workers": 2, **more}
     colors = bool(settings.get("colors"))
     monkeypatch.setattr(raydata, "_batches_of", lambda split: shuffled(int(split), colors))
-    return RayDataLoader(open_dataset(DATA, "train"), DATA, on_rank_0=lambda work: {"splits": ["0", "1"]}, **settings)
+    return RayDataLoader(
+        open_dataset(DATA, "train"), DATA, on_rank_0=lambda work: {"splits": ["0", "1"]}, **settings
+    )
 
 
 def samples_of(steps: Any) -> dict[tuple[int, int], bytes]:
@@ -60,7 +66,9 @@ def samples_of(steps: Any) -> dict[tuple[int, int], bytes]:
 
 
 @pytest.mark.parametrize("colors", [False, True])
-def test_an_epoch_has_each_sample_once_with_its_pixels(monkeypatch: pytest.MonkeyPatch, colors: bool) -> None:
+def test_an_epoch_has_each_sample_once_with_its_pixels(
+    monkeypatch: pytest.MonkeyPatch, colors: bool
+) -> None:
     with TrainLoader(open_dataset(DATA, "train"), DATA, colors=colors, **SETTINGS) as plain:
         expected = samples_of(plain)
     assert len(expected) == 24
@@ -101,14 +109,20 @@ def test_another_version_there_is_refused() -> None:
 
 
 def test_settings_that_cannot_be_honored_are_refused() -> None:
-    for setting in ("train.deterministic=true", "train.progressive=[[0.5, 0.5]]", "data.worker_kind=process"):
+    for setting in (
+        "train.deterministic=true",
+        "train.progressive=[[0.5, 0.5]]",
+        "data.worker_kind=process",
+    ):
         with refused("conflicting-settings"):
             Config.load(None, "data.helpers=ray-data", setting)
     assert worker_kind(Data(helpers="ray-data", transforms=[{"Blur": {}}])) == "thread"
 
 
 def test_a_run_with_ray_data_is_another_run() -> None:
-    plain, ray, other = (Config.load(None, f"data.helpers={kind}") for kind in ("none", "ray", "ray-data"))
+    plain, ray, other = (
+        Config.load(None, f"data.helpers={kind}") for kind in ("none", "ray", "ray-data")
+    )
     assert plain.hash == ray.hash != other.hash
     assert plain.trained_settings() == ray.trained_settings() != other.trained_settings()
 

@@ -1,4 +1,6 @@
-"""Tests that a rehearsal plays the very request, shows what the cloud would, and leaves no process however it ends."""
+"""Tests that a rehearsal plays the very request, shows what the cloud would, and leaves no process
+however it ends.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def request_of(job: SageMakerJob) -> dict[str, Any]:
 
 
 def stage_of(
-    job: SageMakerJob, hosts: int | None = None, procs: int | None = None, isolated: bool = True, **more: Any
+    job: SageMakerJob,
+    hosts: int | None = None,
+    procs: int | None = None,
+    isolated: bool = True,
+    **more: Any,
 ) -> RehearsalCluster:
     return set_stage(request_of(job), hosts=hosts, procs=procs, isolated=isolated, settings=more)
 
@@ -66,7 +72,9 @@ def test_hosts_are_those_of_the_request_and_a_difference_is_said() -> None:
 
 def test_a_group_lists_its_hosts_unsorted_and_rank_0_is_on_the_first_of_them() -> None:
     stage = stage_of(SageMakerJob(instances=3))
-    config = hosts.described(stage.hosts[0], stage, request_of(SageMakerJob(instances=3)))["resourceconfig.json"]
+    config = hosts.described(stage.hosts[0], stage, request_of(SageMakerJob(instances=3)))[
+        "resourceconfig.json"
+    ]
     assert config["hosts"] == ["algo-1", "algo-2", "algo-3"]
     (group,) = config["instance_groups"]
     assert group["instance_group_name"] == config["current_group_name"] == ONE_GROUP
@@ -88,12 +96,17 @@ def test_of_groups_one_trains_and_its_hosts_are_not_the_first() -> None:
 
 def test_a_group_that_helps_has_several_hosts() -> None:
     for mark, count in ((":help", 3), ("", 1)):
-        stage = stage_of(load_job(None, {"groups": ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*5{mark}"]}))
+        stage = stage_of(
+            load_job(None, {"groups": ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*5{mark}"]})
+        )
         assert [host.group for host in stage.hosts] == [*["cpu"] * count, "gpu"]
 
 
 def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
-    assert dict(stage_of(SageMakerJob()).hyperparameters) == request_of(SageMakerJob())["HyperParameters"]
+    assert (
+        dict(stage_of(SageMakerJob()).hyperparameters)
+        == request_of(SageMakerJob())["HyperParameters"]
+    )
     stage = stage_of(SageMakerJob(strategy="smddp"), procs=2, **{"train.duration": "3st"})
     assert stage.hyperparameters["sagemaker_torch_distributed_enabled"] == "true"
     assert not [key for key in stage.hyperparameters if "dataparallel" in key]
@@ -112,18 +125,32 @@ def test_plants_are_read() -> None:
             read_fault(text)
     refuse_rank("fail:1", 2)
     refuse_rank("stop:20", 2)
-    with pytest.raises(ConfigError, match=r"--plant fail:2: there is no rank 2: the rehearsal has 2 ranks, 0 to 1"):
+    with pytest.raises(
+        ConfigError, match=r"--plant fail:2: there is no rank 2: the rehearsal has 2 ranks, 0 to 1"
+    ):
         refuse_rank("fail:2", 2)
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"), [(("--plant", "fail:3", "--hosts", "3"), "no rank 3"), (("--hosts", "0"), "--hosts 0: at least one")]
-)  # fmt: skip
+    ("flags", "words"),
+    [
+        (("--plant", "fail:3", "--hosts", "3"), "no rank 3"),
+        (("--hosts", "0"), "--hosts 0: at least one"),
+    ],
+)
 def test_a_stage_without_that_rank_or_without_hosts_is_refused(
     flags: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_the_extra()
-    asked = ["--job", str(JOB), "--rehearse", "--folder", str(tmp_path), "--sample", str(sample(tmp_path / "sample"))]
+    asked = [
+        "--job",
+        str(JOB),
+        "--rehearse",
+        "--folder",
+        str(tmp_path),
+        "--sample",
+        str(sample(tmp_path / "sample")),
+    ]
     assert sagemaker.main([*asked, *flags]) == EXIT_ERROR
     assert words in capsys.readouterr().err
 
@@ -132,25 +159,35 @@ def test_a_stage_without_that_rank_or_without_hosts_is_refused(
     ("settings", "until", "changes"),
     [
         ({"train.duration": "80ep"}, 0, {"train.duration": "12st"}),
-        ({"train.duration": "5000st"}, 20, {"train.duration": "24st"}),  # a fault is planted after step 20
+        # a fault is planted after step 20
+        ({"train.duration": "5000st"}, 20, {"train.duration": "24st"}),
         ({"train.duration": "10st"}, 0, {}),
         ({}, 0, {"train.duration": "12st"}),
     ],
 )
-def test_a_rehearsal_is_a_short_training(settings: dict[str, str], until: int, changes: dict[str, str]) -> None:
+def test_a_rehearsal_is_a_short_training(
+    settings: dict[str, str], until: int, changes: dict[str, str]
+) -> None:
     assert local_config.shorter(SageMakerJob(settings=settings), until) == changes
 
 
 def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
     config = local_config.load(
-        SageMakerJob(settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"})
+        SageMakerJob(
+            settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"}
+        )
     )
-    assert local_config.fitting(config, ranks=6) == {"parallel.backend": "gloo", "train.batch_size": 60}
+    assert local_config.fitting(config, ranks=6) == {
+        "parallel.backend": "gloo",
+        "train.batch_size": 60,
+    }
     assert local_config.fitting(config, ranks=4) == {"parallel.backend": "gloo"}
     assert local_config.fitting(config, ranks=64)["train.batch_size"] == 128
 
 
-@pytest.mark.parametrize("layout", ["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list"])
+@pytest.mark.parametrize(
+    "layout", ["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list"]
+)
 def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> None:
     """Read by segtrain itself: every mask holds classes of the data set and no unknown id."""
     settings = ["data.scene_size=[40,48]", f"data.layout={layout}"]
@@ -160,19 +197,31 @@ def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> No
         settings += [f"data.root={tmp_path}"]
     changes = drawn.draw(tmp_path, load_config(None, settings))
     if layout == "scenes":
-        settings[1:] = [f"data.root={tmp_path}", *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
+        settings[1:] = [
+            f"data.root={tmp_path}",
+            *(f"{key}={json.dumps(value)}" for key, value in changes.items()),
+        ]
     _read_drawn(load_config(None, settings))
 
 
 def test_drawn_data_are_divided_as_the_job_divides_its_own(tmp_path: Path) -> None:
-    settings = [f"data.root={tmp_path}", "data.layout=folders", "data.images=images", "data.masks=masks"]
+    settings = [
+        f"data.root={tmp_path}",
+        "data.layout=folders",
+        "data.images=images",
+        "data.masks=masks",
+    ]
     settings += [
         "data.classes=[road, car, sky]",
         "data.split_by={val: 10%, test: 5, group: 'scene_(.*)'}",
         "data.scene_size=[40,48]",
     ]
     changes = drawn.draw(tmp_path, load_config(None, settings))
-    _read_drawn(load_config(None, [*settings, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]))
+    _read_drawn(
+        load_config(
+            None, [*settings, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
+        )
+    )
 
 
 def _read_drawn(config: Any) -> None:
@@ -181,7 +230,11 @@ def _read_drawn(config: Any) -> None:
     for split, least in (("train", drawn.MOST), ("val", 2)):
         dataset = open_dataset(config.data, split)
         assert len(dataset) >= least
-        seen = {int(value) for index in range(len(dataset)) for value in set(dataset.read(index)[1].ravel().tolist())}
+        seen = {
+            int(value)
+            for index in range(len(dataset))
+            for value in set(dataset.read(index)[1].ravel().tolist())
+        }
         assert len(seen - {255}) >= 3
         assert max(seen - {255}) < dataset.labels.num_classes
 
@@ -212,7 +265,13 @@ def names(folder: Path) -> list[str]:
 def test_channels_are_downloaded_by_each_host_that_gets_them(
     store: BucketServer, distribution: str, tmp_path: Path
 ) -> None:
-    data = {"train": {"uri": f"s3://data/{distribution}/", "distribution": distribution, "groups": ["gpu"]}}
+    data = {
+        "train": {
+            "uri": f"s3://data/{distribution}/",
+            "distribution": distribution,
+            "groups": ["gpu"],
+        }
+    }
     job = replace(HETERO, data=read_channels(data, "data"))
     request, stage = request_of(job), stage_of(job)
     assert channels.upload(store, request, sample(tmp_path / "sample")) == 5
@@ -236,7 +295,9 @@ def test_a_sample_is_divided_where_it_has_a_folder_of_each_channel(tmp_path: Pat
     assert not channels.divided(tmp_path, request_of(load_job(None, {"data": ["train=s3://b/a/"]})))
 
 
-def test_weights_of_a_channel_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_of_a_channel_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     needs_the_extra()
     job = [
         "--job",
@@ -247,8 +308,14 @@ def test_weights_of_a_channel_are_asked_for(tmp_path: Path, capsys: pytest.Captu
         "--rehearse",
     ]
     assert sagemaker.main([*job, "--folder", str(tmp_path / "a")]) == EXIT_ERROR
-    assert "a rehearsal needs these weights: --sample DIR, with DIR/train and DIR/weights" in capsys.readouterr().err
-    assert sagemaker.main([*job, "--folder", str(tmp_path), "--sample", str(sample(tmp_path / "s"))]) == EXIT_ERROR
+    assert (
+        "a rehearsal needs these weights: --sample DIR, with DIR/train and DIR/weights"
+        in capsys.readouterr().err
+    )
+    assert (
+        sagemaker.main([*job, "--folder", str(tmp_path), "--sample", str(sample(tmp_path / "s"))])
+        == EXIT_ERROR
+    )
     assert "with DIR/train and DIR/weights" in capsys.readouterr().err
 
 
@@ -265,14 +332,15 @@ def test_checkpoints_go_up_and_come_back_to_every_host(store: BucketServer, tmp_
         assert (third / "step-1.pt").read_text() == "one"
         sync.up()
     assert sync.contested == []
-    # Without its slash a prefix brings the neighbor's files as well, which is why the request has one.
+    # Without its slash a prefix brings the neighbor's files as well, which is why the request has
+    # one.
     store.put(first / "step-1.pt", "s3://ckpt/run-10/step-1.pt")
     assert len(store.keys("s3://ckpt/run-1/")) == 2
     assert len(store.keys("s3://ckpt/run-1")) == 3
 
 
-# What follows starts AWS's toolkit. The program in the place of the training is a few lines, so that it takes seconds. At
-# the step HELD it waits for the planted end, however late that comes.
+# What follows starts AWS's toolkit. The program in the place of the training is a few lines, so
+# that it takes seconds. At the step HELD it waits for the planted end, however late that comes.
 PROGRAM = """
 import json, os, pathlib, signal, socket, sys, time
 base = pathlib.Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
@@ -306,7 +374,8 @@ sys.exit(CODE)
 
 def bundle(folder: Path, **values: Any) -> Path:
     text = "".join(
-        f"{key} = {value!r}\n" for key, value in {"MINDS": True, "CODE": 0, "FULL": False, "HELD": 0, **values}.items()
+        f"{key} = {value!r}\n"
+        for key, value in {"MINDS": True, "CODE": 0, "FULL": False, "HELD": 0, **values}.items()
     )
     path = folder / "bundle.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
@@ -318,7 +387,13 @@ def bundle(folder: Path, **values: Any) -> Path:
 
 
 def play(
-    tmp_path: Path, *, plant: str = "", namespaces: bool = True, hosts: int = 2, grace_s: float = 300, **program: Any
+    tmp_path: Path,
+    *,
+    plant: str = "",
+    namespaces: bool = True,
+    hosts: int = 2,
+    grace_s: float = 300,
+    **program: Any,
 ) -> Report:
     needs_the_extra()
     (tmp_path / "light").mkdir(exist_ok=True)
@@ -327,11 +402,22 @@ def play(
     job = load_job(
         None,
         {
-            "environment": [f"PYTHONPATH={tmp_path}/light"], "strategy": "single", "instances": 2, "data": ["s3://data/streets/"], "checkpoints": "s3://ckpt/run/",
-            "output": "s3://out/seg", "spot": plant.startswith("spot"), "max_wait": "48h", "type": "ml.g5.xlarge",
+            "environment": [f"PYTHONPATH={tmp_path}/light"],
+            "strategy": "single",
+            "instances": 2,
+            "data": ["s3://data/streets/"],
+            "checkpoints": "s3://ckpt/run/",
+            "output": "s3://out/seg",
+            "spot": plant.startswith("spot"),
+            "max_wait": "48h",
+            "type": "ml.g5.xlarge",
         },
-    )  # fmt: skip
-    files = {"bundle": bundle(tmp_path, **program), "folder": tmp_path / "stage", "sample": sample(tmp_path / "sample")}
+    )
+    files = {
+        "bundle": bundle(tmp_path, **program),
+        "folder": tmp_path / "stage",
+        "sample": sample(tmp_path / "sample"),
+    }
     paths = {key: str(path) for key, path in files.items()}
     spec = RehearsalSpec(**paths, hosts=hosts, plant=plant, namespaces=namespaces, grace_s=grace_s)
     return rehearse(job, request_of(job), spec)
@@ -383,9 +469,14 @@ def test_without_namespaces_a_failed_host_fails_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not NAMESPACES, reason="a small disk needs a mount of its own")
 def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
-    """AWS's toolkit ends with 0 when it cannot write the cause: then the job is Completed, and the report says what that is worth."""
+    """AWS's toolkit ends with 0 when it cannot write the cause: then the job is Completed, and the
+    report says what that is worth.
+    """
     report = play(tmp_path, plant="disk", hosts=1, FULL=True)
-    noticed = any("algo-1 ended with code 0 although it left a failure file" in remark for remark in report.remarks)
+    noticed = any(
+        "algo-1 ended with code 0 although it left a failure file" in remark
+        for remark in report.remarks
+    )
     assert noticed if report.status == "Completed" else report.status == "Failed"
     assert "about.json" not in report.model
     assert "No space left on device" in (tmp_path / "stage/logs/algo-1.log").read_text()
@@ -401,9 +492,15 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     from launch.platforms.sagemaker.bundle import build
 
     settings = [
-        "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=7", "train.duration=3st", "train.progressive=[]",
-        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "log.every=1", "optim.name=sgd",
-    ]  # fmt: skip
+        "data.scene_size=[40,48]",
+        "data.crop=[32,32]",
+        "train.batch_size=7",
+        "train.duration=3st",
+        "train.progressive=[]",
+        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+        "log.every=1",
+        "optim.name=sgd",
+    ]
     flags = {
         "instances": 2,
         "fsx": "fs-0123456789abcdef0:/fsx/streets",
@@ -412,7 +509,9 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     }
     job = load_job(None, {**flags, "type": "ml.p4d.24xlarge", "output": "s3://out"}, settings)
     build(ROOT, job, tmp_path / "code.tar.gz")
-    report = rehearse(job, request_of(job), RehearsalSpec(str(tmp_path / "code.tar.gz"), str(tmp_path / "stage")))
+    report = rehearse(
+        job, request_of(job), RehearsalSpec(str(tmp_path / "code.tar.gz"), str(tmp_path / "stage"))
+    )
     assert report.status == "Completed", report
     assert "train.batch_size=6 instead of 7" in report.remarks
     assert "weights.safetensors" in report.model
@@ -420,8 +519,8 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     assert "strategy smddp" in next((tmp_path / "stage/logs").glob("*2.log")).read_text()
 
 
-# A launcher in a process of its own. Its containers have an entry point that needs neither toolkit nor torch, and never
-# ends.
+# A launcher in a process of its own. Its containers have an entry point that needs neither toolkit
+# nor torch, and never ends.
 LAUNCHER = """
 import json, sys
 from launch.platforms.sagemaker.job import SageMakerJob
@@ -451,20 +550,30 @@ def of_the_test(word: str) -> set[int]:
         pytest.param((signal.SIGTERM,), True, id="it is ended"),
     ],
 )
-def test_a_launcher_that_goes_leaves_no_process(tmp_path: Path, signals: tuple[Any, ...], namespaces: bool) -> None:
+def test_a_launcher_that_goes_leaves_no_process(
+    tmp_path: Path, signals: tuple[Any, ...], namespaces: bool
+) -> None:
     needs_the_extra()
     if namespaces and not NAMESPACES:
         pytest.skip("the kernel gives no namespaces")
     word = f"SEGTRAIN_TEST={tmp_path.name}-{os.getpid()}"
     request = request_of(SageMakerJob(instances=2))
-    request["AlgorithmSpecification"] |= {"ContainerEntrypoint": ["bash", "-c", ENDLESS], "ContainerArguments": []}
+    request["AlgorithmSpecification"] |= {
+        "ContainerEntrypoint": ["bash", "-c", ENDLESS],
+        "ContainerArguments": [],
+    }
     request["Environment"] = dict([word.split("=")])
     bundle(tmp_path)
     launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, tmp_path, str(namespaces), json.dumps(request)], cwd=Path(__file__).parents[2],
-        env={**os.environ, **dict([word.split("=")]), "TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", LAUNCHER, tmp_path, str(namespaces), json.dumps(request)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **dict([word.split("=")]), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     assert launcher.stdout is not None
     try:
         heard = []
@@ -472,14 +581,16 @@ def test_a_launcher_that_goes_leaves_no_process(tmp_path: Path, signals: tuple[A
             heard.append(line)
             if sum("entrypoint: ready" in one for one in heard) == 2:
                 break
-        assert len(of_the_test(word)) > 4, "".join(heard)  # the launcher, the play, two hosts with their processes
+        # the launcher, the play, two hosts with their processes
+        assert len(of_the_test(word)) > 4, "".join(heard)
         (os.killpg if "group" in signals else os.kill)(launcher.pid, signals[0])
         rest = launcher.stdout.read()  # to its end: then nobody of them is left who could write
         code = launcher.wait()
     finally:
         launcher.kill()
         launcher.stdout.close()
-    while of_the_test(word):  # the last one is on its way out; where one stays, this test never ends
+    # the last one is on its way out; where one stays, this test never ends
+    while of_the_test(word):
         time.sleep(0.05)
     assert code == (-signals[0] if signals[0] == signal.SIGKILL else 128 + signals[0])
     assert f"{tmp_path}/stage holds" in rest

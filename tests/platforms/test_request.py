@@ -1,4 +1,6 @@
-"""Tests that each setting of a job becomes the right field of CreateTrainingJob, and that AWS's model accepts it."""
+"""Tests that each setting of a job becomes the right field of CreateTrainingJob, and that AWS's
+model accepts it.
+"""
 
 from __future__ import annotations
 
@@ -22,41 +24,63 @@ GROUPS = (Group("cpu", "ml.c5.4xlarge", 1), Group("gpu", "ml.g5.xlarge", 2, trai
 
 
 def request(job: SageMakerJob, **other: Any) -> dict[str, Any]:
-    return made.create_training_job(job, **{"image": "i:1", "name": "job-1", "code": "s3://b/c.tar.gz", **other})
+    return made.create_training_job(
+        job, **{"image": "i:1", "name": "job-1", "code": "s3://b/c.tar.gz", **other}
+    )
 
 
 def test_the_name_of_a_job_has_its_time() -> None:
-    assert made.training_job_name(SageMakerJob(name="my-run"), NOW) == "my-run-2026-11-21-03-56-05-089"
+    assert (
+        made.training_job_name(SageMakerJob(name="my-run"), NOW) == "my-run-2026-11-21-03-56-05-089"
+    )
 
 
 def test_the_written_down_command_gives_a_whole_request() -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     asked = request(load_job(None, {"instances": 5, "type": "ml.p3.16xlarge"}))
-    assert asked["ResourceConfig"] == {"VolumeSizeInGB": 100, "InstanceCount": 5, "InstanceType": "ml.p3.16xlarge"}
+    assert asked["ResourceConfig"] == {
+        "VolumeSizeInGB": 100,
+        "InstanceCount": 5,
+        "InstanceType": "ml.p3.16xlarge",
+    }
     assert asked["RoleArn"] == made.PLACEHOLDER_ROLE
-    assert asked["OutputDataConfig"] == {"S3OutputPath": "s3://sagemaker-us-east-1-000000000000/segtrain"}
+    assert asked["OutputDataConfig"] == {
+        "S3OutputPath": "s3://sagemaker-us-east-1-000000000000/segtrain"
+    }
     assert asked["ProfilerConfig"]["ProfilingIntervalInMilliseconds"] == 500
     assert asked["StoppingCondition"] == {"MaxRuntimeInSeconds": 86400}
-    for absent in ("InputDataConfig", "CheckpointConfig", "EnableManagedSpotTraining", "RetryStrategy", "VpcConfig"):
+    for absent in (
+        "InputDataConfig",
+        "CheckpointConfig",
+        "EnableManagedSpotTraining",
+        "RetryStrategy",
+        "VpcConfig",
+    ):
         assert absent not in asked
     assert violations(asked) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml")), ids=lambda path: path.stem
+)
 def test_the_shipped_jobs_are_accepted_by_the_service_model(path: Path) -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     assert violations(request(load_job(path, {}))) == []
 
 
 def test_a_job_of_groups_names_the_one_that_trains() -> None:
-    """Also where the SDK, which tests/platforms/test_contracts.py compares, drops it: for one process."""
+    """Also where the SDK, which tests/platforms/test_contracts.py compares, drops it: for one
+    process.
+    """
     asked = request(SageMakerJob(groups=GROUPS, strategy="single"))
     assert json.loads(asked["HyperParameters"]["sagemaker_distribution_instance_groups"]) == ["gpu"]
 
 
 def test_a_slash_at_the_end_of_the_output_is_left_out() -> None:
     """tests/platforms/test_contracts.py compares the other fields that may be set."""
-    assert request(SageMakerJob(output="s3://b/out/"))["OutputDataConfig"] == {"S3OutputPath": "s3://b/out"}
+    assert request(SageMakerJob(output="s3://b/out/"))["OutputDataConfig"] == {
+        "S3OutputPath": "s3://b/out"
+    }
 
 
 def test_the_entry_script_fits_the_arguments_of_a_container() -> None:
@@ -77,7 +101,10 @@ def test_the_arguments_run_as_the_script_does(tmp_path: Path) -> None:
 
 
 def test_an_image_may_keep_its_own_entry_point() -> None:
-    assert "ContainerEntrypoint" not in request(SageMakerJob(), entrypoint="")["AlgorithmSpecification"]
+    assert (
+        "ContainerEntrypoint"
+        not in request(SageMakerJob(), entrypoint="")["AlgorithmSpecification"]
+    )
 
 
 def test_a_checkout_without_the_entry_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,15 @@ def request(job: SageMakerJob) -> dict[str, Any]:
 
 
 def test_members_of_a_request_are_added_to_those_of_the_keys() -> None:
-    """tests/platforms/test_contracts.py compares the members of the other keys with those of the SDK."""
+    """tests/platforms/test_contracts.py compares the members of the other keys with those of the
+    SDK.
+    """
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     plain = request(SageMakerJob())
-    further = {"InfraCheckConfig": {"EnableInfraCheck": True}, "OutputDataConfig": {"CompressionType": "NONE"}}
+    further = {
+        "InfraCheckConfig": {"EnableInfraCheck": True},
+        "OutputDataConfig": {"CompressionType": "NONE"},
+    }
     asked = request(SageMakerJob(max_pending=7200, request=further))
     assert violations(asked) == []
     assert asked == {
@@ -64,7 +69,9 @@ def test_members_of_a_request_are_added_to_those_of_the_keys() -> None:
 
 
 def test_an_isolated_container_is_brought_its_code() -> None:
-    """As AWS's own SDK does it, with which tests/platforms/test_contracts.py compares the request: by a channel named code."""
+    """As AWS's own SDK does it, with which tests/platforms/test_contracts.py compares the request:
+    by a channel named code.
+    """
     job = SageMakerJob(network_isolation=True, data=(Channel("train", "s3://b/p/"),))
     asked = request(job)
     assert code_uri(asked) == CODE  # a rehearsal puts the bundle where the channel reads it
@@ -73,8 +80,13 @@ def test_an_isolated_container_is_brought_its_code() -> None:
     with pytest.raises(ConfigError, match=r"data\.code"):
         request(replace(job, data=(Channel("code", "s3://b/p/"),)))
     groups = (Group("gpu", "ml.g5.xlarge", 1, True), Group("cpu", "ml.c5.xlarge"))
-    asked = request(replace(job, groups=groups, data=(Channel("train", "s3://b/p/", groups=("gpu",)),)))
-    assert asked["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"] == ["gpu", "cpu"]
+    asked = request(
+        replace(job, groups=groups, data=(Channel("train", "s3://b/p/", groups=("gpu",)),))
+    )
+    assert asked["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"] == [
+        "gpu",
+        "cpu",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +106,11 @@ def test_an_isolated_container_is_brought_its_code() -> None:
             (Fallback("ml.p4de.24xlarge"), Fallback("ml.g5.48xlarge", 3)),
             {
                 "InstancePreferences": [
-                    {"InstanceType": "ml.p4d.24xlarge", "TrainingPlanArns": [PLAN], "InstanceCount": 2},
+                    {
+                        "InstanceType": "ml.p4d.24xlarge",
+                        "TrainingPlanArns": [PLAN],
+                        "InstanceCount": 2,
+                    },
                     {"InstanceType": "ml.p4de.24xlarge", "InstanceCount": 2},
                     {"InstanceType": "ml.g5.48xlarge", "InstanceCount": 3},
                 ],
@@ -106,7 +122,13 @@ def test_types_in_order(
     fallbacks: tuple[Fallback, ...], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("boto3", reason="the extra 'sagemaker' is not installed")
-    job = SageMakerJob(type="ml.p4d.24xlarge", instances=2, fallbacks=fallbacks, training_plan=PLAN, role="arn:aws:iam::123456789012:role/R")  # fmt: skip
+    job = SageMakerJob(
+        type="ml.p4d.24xlarge",
+        instances=2,
+        fallbacks=fallbacks,
+        training_plan=PLAN,
+        role="arn:aws:iam::123456789012:role/R",
+    )
     asked = request(job)
     assert asked["ResourceConfig"] == {"VolumeSizeInGB": 100, **expected}
     with CloudEndpoint() as cloud:
@@ -116,35 +138,56 @@ def test_types_in_order(
         assert cloud.calls[-1] == ("CreateTrainingJob", asked)
     assert len(hosts_of(asked)) == 2
     assert "sagemaker_torch_distributed_enabled" in asked["HyperParameters"]
-    assert "sagemaker_instance_type" not in asked["HyperParameters"]  # the toolkit asks the machine that was taken
-    assert machines(asked["ResourceConfig"]) == [("ml.p4d.24xlarge", 2)]  # the first, until one has been taken
-    taken = {**asked["ResourceConfig"], "SelectedInstanceType": "ml.g5.48xlarge", "SelectedInstanceCount": 3}
+    # the toolkit asks the machine that was taken
+    assert "sagemaker_instance_type" not in asked["HyperParameters"]
+    # the first, until one has been taken
+    assert machines(asked["ResourceConfig"]) == [("ml.p4d.24xlarge", 2)]
+    taken = {
+        **asked["ResourceConfig"],
+        "SelectedInstanceType": "ml.g5.48xlarge",
+        "SelectedInstanceCount": 3,
+    }
     assert machines(taken) == [("ml.g5.48xlarge", 3)]
 
 
 def test_the_most_that_a_job_of_several_types_can_cost() -> None:
     job = SageMakerJob(type="ml.g5.12xlarge", instances=2, max_run=3600)
     dear = replace(job, type="ml.p4d.24xlarge")
-    assert cost_ceiling(replace(job, fallbacks=(Fallback("ml.p4d.24xlarge"),))) == cost_ceiling(dear)
-    assert cost_ceiling(replace(dear, fallbacks=(Fallback("ml.g5.12xlarge"),))) == cost_ceiling(dear)
+    assert cost_ceiling(replace(job, fallbacks=(Fallback("ml.p4d.24xlarge"),))) == cost_ceiling(
+        dear
+    )
+    assert cost_ceiling(replace(dear, fallbacks=(Fallback("ml.g5.12xlarge"),))) == cost_ceiling(
+        dear
+    )
     assert cost_ceiling(replace(dear, fallbacks=(Fallback("ml.unheard.of"),)))[0] is None
 
 
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ({"InfraCheckConfg": {"EnableInfraCheck": True}}, ("request.InfraCheckConfg: unknown", "'InfraCheckConfig'")),
-        ({"InfraCheckConfig": {"EnableInfraCheck": "yes"}}, ("EnableInfraCheck='yes'", "true or false")),
+        (
+            {"InfraCheckConfg": {"EnableInfraCheck": True}},
+            ("request.InfraCheckConfg: unknown", "'InfraCheckConfig'"),
+        ),
+        (
+            {"InfraCheckConfig": {"EnableInfraCheck": "yes"}},
+            ("EnableInfraCheck='yes'", "true or false"),
+        ),
         ({"EnableManagedSpotTraining": True}, ("EnableManagedSpotTraining=True", "spot:")),
         ({"VpcConfig": {}}, ("VpcConfig={}", "subnets:")),
         (
             {"AlgorithmSpecification": {"EnableSageMakerMetricsTimeSeries": False}},
             ("EnableSageMakerMetricsTimeSeries=False", "the launcher sends True"),
         ),
-        ({"ResourceConfig": {"SelectedInstanceCount": 3}}, ("SelectedInstanceCount=3", "only the service sets it")),
+        (
+            {"ResourceConfig": {"SelectedInstanceCount": 3}},
+            ("SelectedInstanceCount=3", "only the service sets it"),
+        ),
     ],
 )
-def test_a_member_that_would_override_or_is_unknown_is_refused(extra: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_a_member_that_would_override_or_is_unknown_is_refused(
+    extra: dict[str, Any], words: tuple[str, ...]
+) -> None:
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     with pytest.raises(ConfigError) as refused:
         request(SageMakerJob(request=extra))
@@ -152,17 +195,35 @@ def test_a_member_that_would_override_or_is_unknown_is_refused(extra: dict[str, 
 
 
 def test_every_member_that_the_launcher_can_send_is_guarded() -> None:
-    """Whatever a job can put into the request is refused in `request:`: no member is forgotten in the table of keys."""
+    """Whatever a job can put into the request is refused in `request:`: no member is forgotten in
+    the table of keys.
+    """
     job = SageMakerJob(
-        data=(Channel("train", "s3://b/p/"),), checkpoints="s3://b/c/", spot=True, max_wait=9, retries=1, warm_pool=9,
-        subnets=("s",), security_groups=("g",), tags={"a": "b"}, environment={"A": "b"}, training_plan=PLAN, max_pending=1800,
-        volume_kms=KEY, output_kms=KEY, network_isolation=True, encrypt_traffic=True, remote_debug=True,
-    )  # fmt: skip
+        data=(Channel("train", "s3://b/p/"),),
+        checkpoints="s3://b/c/",
+        spot=True,
+        max_wait=9,
+        retries=1,
+        warm_pool=9,
+        subnets=("s",),
+        security_groups=("g",),
+        tags={"a": "b"},
+        environment={"A": "b"},
+        training_plan=PLAN,
+        max_pending=1800,
+        volume_kms=KEY,
+        output_kms=KEY,
+        network_isolation=True,
+        encrypt_traffic=True,
+        remote_debug=True,
+    )
 
     def paths(members: dict[str, Any], where: str = "") -> list[str]:
         found = []
         for key, value in members.items():
-            found += paths(value, f"{where}{key}.") if isinstance(value, dict) else [f"{where}{key}"]
+            found += (
+                paths(value, f"{where}{key}.") if isinstance(value, dict) else [f"{where}{key}"]
+            )
         return found
 
     for path in paths(request(job)):
@@ -214,8 +275,12 @@ def test_what_does_not_go_together_is_found(case: str) -> None:
 
 
 def test_a_job_without_any_of_it_is_told_nothing() -> None:
-    here = SageMakerJob(type="ml.c5.4xlarge", region="us-east-1", training_plan=PLAN, volume_kms=KEY, output_kms=KEY)
+    here = SageMakerJob(
+        type="ml.c5.4xlarge", region="us-east-1", training_plan=PLAN, volume_kms=KEY, output_kms=KEY
+    )
     assert not list(extras(here, choose(here.training_type, here.strategy, here.region)))
     for path in sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml")):
         job = load_job(path, {})
-        assert not list(extras(job, choose(job.training_type, job.strategy, "us-east-1", job.image)))
+        assert not list(
+            extras(job, choose(job.training_type, job.strategy, "us-east-1", job.image))
+        )

@@ -1,4 +1,6 @@
-"""Tests of the documentation site: the strict build, the pages added to it, and that it asks nothing of other hosts."""
+"""Tests of the documentation site: the strict build, the pages added to it, and that it asks
+nothing of other hosts.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,23 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("material") is None, reason="the extra 'docs' (mkdocs-material) is not installed"
+    importlib.util.find_spec("material") is None,
+    reason="the extra 'docs' (mkdocs-material) is not installed",
 )
 
 
 def build(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(folder / "mkdocs.yml"), "-d", str(site)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-f",
+        str(folder / "mkdocs.yml"),
+        "-d",
+        str(site),
+    ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
@@ -43,7 +56,9 @@ def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
 def test_links_out_of_the_pages_stay_on_the_site(site: Path) -> None:
     assert "repository/CHANGELOG.html" in (site / "index.html").read_text(encoding="utf-8")
     assert (site / "repository/bench/results/index.html").is_file()
-    config = (site / "repository/configs/cityscapes_deeplabv3plus.yaml.html").read_text(encoding="utf-8")
+    config = (site / "repository/configs/cityscapes_deeplabv3plus.yaml.html").read_text(
+        encoding="utf-8"
+    )
     assert "encoder_output_stride" in config
 
 
@@ -51,7 +66,9 @@ def test_a_reader_loads_nothing_from_another_host(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r'<(?:script|img|iframe|source)[^>]*\ssrc="(https?:[^"]*)"', text)
-        loaded += re.findall(r'<link[^>]*rel="(?:stylesheet|preconnect|icon)"[^>]*href="(https?:[^"]*)"', text)
+        loaded += re.findall(
+            r'<link[^>]*rel="(?:stylesheet|preconnect|icon)"[^>]*href="(https?:[^"]*)"', text
+        )
         assert not loaded, f"{page.name}: {loaded}"
 
 

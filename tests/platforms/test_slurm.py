@@ -1,6 +1,8 @@
-"""Tests of the trainer and its launcher on a real Slurm of two nodes on this machine, in less than a minute.
+"""Tests of the trainer and its launcher on a real Slurm of two nodes on this machine, in less than
+a minute.
 
-They are skipped, with the reason, where Slurm cannot be started. tests/platforms/test_slurm_scenarios.py has the long ones.
+They are skipped, with the reason, where Slurm cannot be started.
+tests/platforms/test_slurm_scenarios.py has the long ones.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_ranks_meet_by_the_address_that_slurm_has(cluster: Cluster, tmp_path: Path) -> None:
-    """The names n1 and n2 do not resolve. A job is stopped by the launcher with its state saved, and goes on."""
+    """The names n1 and n2 do not resolve. A job is stopped by the launcher with its state saved,
+    and goes on.
+    """
     run = Run(cluster, tmp_path, "stopped", settings={"train.duration": "2000st"}).submit().trains()
     said: list[str] = []
     assert following.stop(run.number, said.append) == 0
@@ -51,26 +55,56 @@ def test_a_name_that_does_not_resolve_is_refused_at_once(cluster: Cluster, tmp_p
     for name in ("bash", "env"):
         (programs / name).symlink_to(str(shutil.which(name)))
     done = subprocess.run(
-        [str(shutil.which("srun")), "-N2", "-n2", "--kill-on-bad-exit=0", "--wait=30", "--export=ALL", sys.executable,
-         "-m", "segtrain", "train", f"out={tmp_path / 'run'}", *(f"{k}={json.dumps(v)}" for k, v in TRAINING.items())],
-        env={**cluster.environment, "PATH": str(programs), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        timeout=600, check=False,
-    )  # fmt: skip
+        [
+            str(shutil.which("srun")),
+            "-N2",
+            "-n2",
+            "--kill-on-bad-exit=0",
+            "--wait=30",
+            "--export=ALL",
+            sys.executable,
+            "-m",
+            "segtrain",
+            "train",
+            f"out={tmp_path / 'run'}",
+            *(f"{k}={json.dumps(v)}" for k, v in TRAINING.items()),
+        ],
+        env={**cluster.environment, "PATH": str(programs), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 2, done.stderr
     assert "cannot resolve MASTER_ADDR=n1" in done.stderr
 
 
 def test_salloc_without_srun_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     done = subprocess.run(
-        ["salloc", "-N2", "-n2", sys.executable, "-m", "segtrain", "train", f"out={tmp_path / 'run'}"],
-        env={**cluster.environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        [
+            "salloc",
+            "-N2",
+            "-n2",
+            sys.executable,
+            "-m",
+            "segtrain",
+            "train",
+            f"out={tmp_path / 'run'}",
+        ],
+        env={**cluster.environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 2, done.stderr
     assert "start it with srun" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_job_with_a_wrong_setting_ends_at_once_and_is_not_queued_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_with_a_wrong_setting_ends_at_once_and_is_not_queued_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     run = Run(cluster, tmp_path, "wrong", settings={"optim.lr": -1}).submit().ends("FAILED")
     assert run.shown["ExitCode"] == "2:0"
     assert run.shown["Restarts"] == "0"
@@ -80,7 +114,9 @@ def test_a_job_with_a_wrong_setting_ends_at_once_and_is_not_queued_again(cluster
 def test_values_of_flags_reach_slurm_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
     """sbatch takes # for a comment, and takes quotes and backslashes away."""
     for text in ("a#b", "o'brien", 'say "x"', "a\\b", "a b#c"):
-        job = load_job(SlurmJob, {"output": str(tmp_path / "o'brien #1"), "sbatch": [f"--comment={text}"]}, {})
+        job = load_job(
+            SlurmJob, {"output": str(tmp_path / "o'brien #1"), "sbatch": [f"--comment={text}"]}, {}
+        )
         number = submit(write(job), ["--hold"])
         found = jobs(number)[0]
         cluster.run("scancel", number)
@@ -90,9 +126,22 @@ def test_values_of_flags_reach_slurm_as_they_are(cluster: Cluster, tmp_path: Pat
 
 def test_a_job_waits_for_another_one(cluster: Cluster, tmp_path: Path) -> None:
     first = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 600").strip()
-    words = ["--after", first, "--no-follow", "--no-probe", "--max-run", "10m", "--output", str(tmp_path)]
+    words = [
+        "--after",
+        first,
+        "--no-follow",
+        "--no-probe",
+        "--max-run",
+        "10m",
+        "--output",
+        str(tmp_path),
+    ]
     done = subprocess.run(
-        [sys.executable, "launch/slurm.py", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "launch/slurm.py", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     second = done.stdout.split()[2]

@@ -1,4 +1,6 @@
-"""Tests of following and stopping Slurm jobs: by recorded answers, and arrays on a real Slurm of two nodes."""
+"""Tests of following and stopping Slurm jobs: by recorded answers, and arrays on a real Slurm of
+two nodes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def array(cluster: Cluster, script: str, tasks: str = "0-2%1") -> str:
     """The number of an array whose tasks fill the cluster."""
-    words = ("--parsable", "-N2", "--exclusive", f"--array={tasks}", f"--output={cluster.folder}/%A_%a.log")
+    words = (
+        "--parsable",
+        "-N2",
+        "--exclusive",
+        f"--array={tasks}",
+        f"--output={cluster.folder}/%A_%a.log",
+    )
     return cluster.run("sbatch", *words, "--wrap", script).strip()
 
 
@@ -40,11 +48,16 @@ def test_an_array_that_waited_in_the_queue_is_done_when_its_tasks_are(cluster: C
     number = array(cluster, "printf 'task %s' $SLURM_ARRAY_TASK_ID")
     assert following.follow(number, said.append, poll_s=0.1) == 0
     assert [line for line in said if "pending" in line]
-    assert {f"task {task}" for task in range(3)} <= set(said)  # a last line without its end is shown too
+    # a last line without its end is shown too
+    assert {f"task {task}" for task in range(3)} <= set(said)
 
 
-def test_stopping_an_array_lets_its_running_task_save_and_takes_the_others_out(cluster: Cluster) -> None:
-    number = array(cluster, "trap 'exit 75' USR1; trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done")
+def test_stopping_an_array_lets_its_running_task_save_and_takes_the_others_out(
+    cluster: Cluster,
+) -> None:
+    number = array(
+        cluster, "trap 'exit 75' USR1; trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done"
+    )
     log = cluster.folder / f"{number}_0.log"
     until(lambda: log.exists() and log.read_text())
     said: list[str] = []
@@ -121,10 +134,14 @@ def test_a_job_that_slurm_forgot_is_not_called_failed(monkeypatch: pytest.Monkey
     assert "fail" not in said[-1]
 
 
-def test_a_job_that_leaves_its_state_before_it_is_told_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_leaves_its_state_before_it_is_told_is_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It starts between the look and scancel, which then refuses."""
     looks = ["PENDING", "RUNNING", "RUNNING", "COMPLETED"]
-    monkeypatch.setattr(following, "jobs", lambda number: [{"JobId": "5", "JobState": looks[0], "ExitCode": "75:0"}])
+    monkeypatch.setattr(
+        following, "jobs", lambda number: [{"JobId": "5", "JobState": looks[0], "ExitCode": "75:0"}]
+    )
     asked: list[str] = []
 
     def ask(*command: str) -> str:

@@ -1,6 +1,8 @@
-"""Tests that a Slurm job of two hosts is observed as one run: its profile, spans, page, and a slow host by its name.
+"""Tests that a Slurm job of two hosts is observed as one run: its profile, spans, page, and a slow
+host by its name.
 
-The two nodes of the private Slurm share this machine; each has a host name of its own (a UTS namespace).
+The two nodes of the private Slurm share this machine; each has a host name of its own (a UTS
+namespace).
 """
 
 from __future__ import annotations
@@ -35,10 +37,19 @@ if "train" in sys.argv or "train" in sys.orig_argv:
     step.low_res_loss = slow
 """
 SETTINGS = {
-    "data.layout": "scenes", "data.scenes": 8, "data.scene_size": [64, 64], "data.crop": [64, 64], "data.workers": 1,
-    "train.batch_size": 4, "train.duration": "40st", "train.device": "cpu", "parallel.threads": 1,
-    "eval.every": "9999st", "log.every": 5, "log.tensorboard": False,
-}  # fmt: skip
+    "data.layout": "scenes",
+    "data.scenes": 8,
+    "data.scene_size": [64, 64],
+    "data.crop": [64, 64],
+    "data.workers": 1,
+    "train.batch_size": 4,
+    "train.duration": "40st",
+    "train.device": "cpu",
+    "parallel.threads": 1,
+    "eval.every": "9999st",
+    "log.every": 5,
+    "log.tensorboard": False,
+}
 
 
 class NamedHosts(Cluster):
@@ -46,7 +57,14 @@ class NamedHosts(Cluster):
 
     def slurmd(self, node: str) -> None:
         program = shutil.which("slurmd", path=self.environment["PATH"])
-        self.start(node, "unshare", "--uts", "sh", "-c", f"hostname host-{node}; exec {program} -D -N {node}")
+        self.start(
+            node,
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            f"hostname host-{node}; exec {program} -D -N {node}",
+        )
 
 
 @pytest.fixture
@@ -65,7 +83,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 @pytest.mark.slurm
 def test_two_hosts_are_one_run_and_the_slow_one_is_named(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The loss of one host sleeps in each step, for much longer than the step takes elsewhere."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -73,22 +94,43 @@ def test_two_hosts_are_one_run_and_the_slow_one_is_named(
     plant.mkdir()
     (plant / "sitecustomize.py").write_text(SLOW)
     what = {
-        "name": "two", "output": str(tmp_path / "runs"), "settings": SETTINGS, "nodes": 2, "cpus": 1, "max_run": 600,
-        "config": "", "interface": "lo", "setup": [f"export PYTHONPATH={plant}:$PYTHONPATH"],
-    }  # fmt: skip
+        "name": "two",
+        "output": str(tmp_path / "runs"),
+        "settings": SETTINGS,
+        "nodes": 2,
+        "cpus": 1,
+        "max_run": 600,
+        "config": "",
+        "interface": "lo",
+        "setup": [f"export PYTHONPATH={plant}:$PYTHONPATH"],
+    }
     job = load_job(SlurmJob, what, {})
     number, run = submit(write(job)), job.runs()[0]
     end = time.monotonic() + PATIENCE_S
-    while (state := cluster.job(number)["JobState"]) in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"):
+    while (state := cluster.job(number)["JobState"]) in (
+        "PENDING",
+        "RUNNING",
+        "CONFIGURING",
+        "COMPLETING",
+    ):
         assert time.monotonic() < end, state
         time.sleep(0.5)
     assert state == "COMPLETED", (run / f"slurm/{number}.log").read_text()[-3000:]
 
-    sampled = {json.loads(path.read_text())["host"] for path in (run / "profile").glob("*.state.json")}
+    sampled = {
+        json.loads(path.read_text())["host"] for path in (run / "profile").glob("*.state.json")
+    }
     assert sampled == HOSTS
     spans = [path.read_text() for path in sorted((run / "spans").glob("rank-*.jsonl"))]
-    assert [[host for host in HOSTS if host in text] for text in spans] == [["host-n1"], ["host-n2"]]
-    starts = [line for line in (run / "journal.jsonl").read_text().splitlines() if '"event": "run_start"' in line]
+    assert [[host for host in HOSTS if host in text] for text in spans] == [
+        ["host-n1"],
+        ["host-n2"],
+    ]
+    starts = [
+        line
+        for line in (run / "journal.jsonl").read_text().splitlines()
+        if '"event": "run_start"' in line
+    ]
     assert len(starts) == 1  # one journal for both
 
     assert cli.main(["diagnose", str(run), "--json"]) == 0

@@ -1,4 +1,6 @@
-"""Tests of the Slurm launcher without Slurm: the job's description, its script, and what is refused."""
+"""Tests of the Slurm launcher without Slurm: the job's description, its script, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def job(tmp_path: Path, **keys: Any) -> SlurmJob:
 
 def options(script: str) -> dict[str, str]:
     """The flags of #SBATCH lines."""
-    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
+    lines = [
+        line.removeprefix("#SBATCH --")
+        for line in script.splitlines()
+        if line.startswith("#SBATCH")
+    ]
     return {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
 
 
@@ -34,15 +40,35 @@ def options(script: str) -> dict[str, str]:
     "keys",
     [
         {},
-        {"gpus": "h100:8", "nodes": 2, "bind": "task", "cpus": 6, "interface": "eth0", "efa": True, "spot": "5s"},
-        {"start": "node", "procs": 2, "cpus": 3, "setup": ["module load 'cuda'"], "environment": {"A": '"$HOME"'}},
+        {
+            "gpus": "h100:8",
+            "nodes": 2,
+            "bind": "task",
+            "cpus": 6,
+            "interface": "eth0",
+            "efa": True,
+            "spot": "5s",
+        },
+        {
+            "start": "node",
+            "procs": 2,
+            "cpus": 3,
+            "setup": ["module load 'cuda'"],
+            "environment": {"A": '"$HOME"'},
+        },
         {"array": ["train.seed=1 'name=a b'", "optim.lr=0.1"], "at_once": 1},
-        {"settings": {"train.steps": 3, "data.root": "/a b"}, "config": "", "sbatch": ["--comment=a b"]},
+        {
+            "settings": {"train.steps": 3, "data.root": "/a b"},
+            "config": "",
+            "sbatch": ["--comment=a b"],
+        },
     ],
 )
 def test_the_script_is_shell(tmp_path: Path, keys: dict[str, Any]) -> None:
     script = sbatch_script(job(tmp_path, **keys))
-    assert "@" not in script.replace("USR1@", "").replace("$@", "").replace("[@]", "").replace("$#@", "")
+    assert "@" not in script.replace("USR1@", "").replace("$@", "").replace("[@]", "").replace(
+        "$#@", ""
+    )
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
@@ -51,9 +77,15 @@ def test_tasks_and_cores_of_both_ways_to_start(tmp_path: Path) -> None:
     task, node = (sbatch_script(job(tmp_path, start=start, **keys)) for start in ("task", "node"))
     for script, per_node, cores in ((task, "4", "6"), (node, "1", "24")):
         found = options(script)
-        assert (found["nodes"], found["ntasks-per-node"], found["cpus-per-task"]) == ("2", per_node, cores)
+        assert (found["nodes"], found["ntasks-per-node"], found["cpus-per-task"]) == (
+            "2",
+            per_node,
+            cores,
+        )
         assert found["gres"] == "gpu:4"
-        assert f"--cpus-per-task={cores}" in next(line for line in script.splitlines() if line.startswith("  srun "))
+        assert f"--cpus-per-task={cores}" in next(
+            line for line in script.splitlines() if line.startswith("  srun ")
+        )
     assert "torch.distributed.run" in node
     assert "torch.distributed.run" not in task
 
@@ -102,10 +134,13 @@ def test_the_config_of_a_waiting_job_is_kept(tmp_path: Path) -> None:
     assert kept.read_text() == "train: {batch_size: 4}\n"
     assert str(kept) in text
     assert script.read_text() == text
-    assert write(job(tmp_path, config=str(kept), name="kept")).parent / "mine.yaml" != kept  # trains from its own copy
+    # trains from its own copy
+    assert write(job(tmp_path, config=str(kept), name="kept")).parent / "mine.yaml" != kept
 
 
-def test_a_script_that_cannot_be_written_leaves_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_cannot_be_written_leaves_no_half_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = job(tmp_path, name="full")
     script = write(found)
 
@@ -150,7 +185,12 @@ def test_a_dry_run_prints_the_script(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert slurm.main([*flags, "--dry-run"]) == 0
     said = capsys.readouterr()
     assert said.out == sbatch_script(
-        load_job(SlurmJob, None, {"output": str(tmp_path), "nodes": 2, "procs": 2}, ["train.batch_size=4"])
+        load_job(
+            SlurmJob,
+            None,
+            {"output": str(tmp_path), "nodes": 2, "procs": 2},
+            ["train.batch_size=4"],
+        )
     )
     assert not list(tmp_path.iterdir())
     assert slurm.main([*flags, "--dry-run", "train.batch_size=3"]) == 2
@@ -159,9 +199,17 @@ def test_a_dry_run_prints_the_script(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(
     ("said", "number"),
-    [("7\n", "7"), ("7;seg\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("\n", ""), ("5 jobs", "")],
+    [
+        ("7\n", "7"),
+        ("7;seg\n", "7"),
+        ("Welcome to the cluster\n12\n", "12"),
+        ("\n", ""),
+        ("5 jobs", ""),
+    ],
 )
-def test_the_number_of_a_submitted_job(monkeypatch: pytest.MonkeyPatch, said: str, number: str) -> None:
+def test_the_number_of_a_submitted_job(
+    monkeypatch: pytest.MonkeyPatch, said: str, number: str
+) -> None:
     """Without a number, ``scontrol show job`` would show all jobs of the cluster."""
     monkeypatch.setattr(tools, "ask", lambda *_: said)
     if number:
@@ -200,11 +248,17 @@ def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("array", ["train.seed='1"]), ("array", [""]), ("array", ["train.seed=1", " "]), ("array", ["seed 1"]),
-        ("output", 'a"b'), ("output", "a\nb"),
+        ("array", ["train.seed='1"]),
+        ("array", [""]),
+        ("array", ["train.seed=1", " "]),
+        ("array", ["seed 1"]),
+        ("output", 'a"b'),
+        ("output", "a\nb"),
     ],
-)  # fmt: skip
-def test_values_that_would_break_the_script_are_refused(tmp_path: Path, key: str, value: Any) -> None:
+)
+def test_values_that_would_break_the_script_are_refused(
+    tmp_path: Path, key: str, value: Any
+) -> None:
     with refused("value-invalid", key=f"the job: {key}"):
         job(tmp_path, **{key: value})
 
@@ -224,18 +278,30 @@ def test_the_name_of_a_run_folder_is_never_too_long(tmp_path: Path) -> None:
 def test_values_of_variables_reach_the_node(tmp_path: Path) -> None:
     texts = {"A": "$HOME", "B": "$(id)", "C": "1$2`id`", "D": '"'}
     script = sbatch_script(job(tmp_path, environment=texts))
-    lines = [line for line in script.splitlines() if line.startswith(tuple(f'export {key}="' for key in texts))]
+    lines = [
+        line
+        for line in script.splitlines()
+        if line.startswith(tuple(f'export {key}="' for key in texts))
+    ]
     said = subprocess.run(
-        ["bash", "-uc", "\n".join([*lines, 'echo "$A|$B|$C|$D"'])], env={"HOME": "/h"}, capture_output=True, text=True, check=True
-    )  # fmt: skip
+        ["bash", "-uc", "\n".join([*lines, 'echo "$A|$B|$C|$D"'])],
+        env={"HOME": "/h"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert said.stdout.strip() == '/h|$(id)|1$2`id`|"'
 
 
 def test_lines_of_the_site_may_use_variables_that_are_not_set(tmp_path: Path) -> None:
-    script = sbatch_script(job(tmp_path, setup=['[ -z "$PS1" ] && echo "no prompt"'], environment={"A": "$UNSET"}))
+    script = sbatch_script(
+        job(tmp_path, setup=['[ -z "$PS1" ] && echo "no prompt"'], environment={"A": "$UNSET"})
+    )
     head, _, rest = script.partition("\ntrain=(")
     assert rest
-    said = subprocess.run(["bash", "-c", head], env={"SLURM_JOB_ID": "1"}, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        ["bash", "-c", head], env={"SLURM_JOB_ID": "1"}, capture_output=True, text=True, check=True
+    )
     assert said.stdout == "no prompt\n"
 
 
@@ -244,8 +310,12 @@ def test_a_percent_sign_in_a_folder_is_no_pattern(tmp_path: Path) -> None:
     assert found["output"] == "/x/100%%jobs/a/slurm/%j.log"
 
 
-@pytest.mark.parametrize("words", [["--stop", ""], ["--attach", ""], ["--stop", "abc"], ["--attach=-1"]])
-def test_only_the_number_of_one_job_is_taken(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [["--stop", ""], ["--attach", ""], ["--stop", "abc"], ["--attach=-1"]]
+)
+def test_only_the_number_of_one_job_is_taken(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """``scontrol show job ""`` lists all jobs of the cluster."""
     assert slurm.main(words) == 2
     assert "must be the number of a job" in capsys.readouterr().err
@@ -257,7 +327,9 @@ def test_a_dry_run_says_how_to_submit_its_script(
     monkeypatch.setenv("PATH", f"{tmp_path / 'none'}:/usr/bin:/bin")
     slurm.main(["--dry-run", "--output", str(tmp_path / "my runs"), "--name", "a", "--after", "7"])
     said = capsys.readouterr()
-    command, _, submit = said.err.splitlines()[-1].removeprefix("to submit it by hand: ").rpartition(" && ")
+    command, _, submit = (
+        said.err.splitlines()[-1].removeprefix("to submit it by hand: ").rpartition(" && ")
+    )
     assert submit == "sbatch --dependency=afterok:7 --kill-on-invalid-dep=yes FILE"
     subprocess.run(["bash", "-c", command], check=True)
     log = Path(options(said.out)["output"])

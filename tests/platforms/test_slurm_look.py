@@ -1,6 +1,8 @@
-"""Tests of the checks of Slurm jobs on a real Slurm: what it says of itself, what its nodes see, and what it does.
+"""Tests of the checks of Slurm jobs on a real Slurm: what it says of itself, what its nodes see,
+and what it does.
 
-Skipped, with the reason, where Slurm cannot be started. The table of mistakes is that of the recorded answers.
+Skipped, with the reason, where Slurm cannot be started. The table of mistakes is that of the
+recorded answers.
 """
 
 from __future__ import annotations
@@ -66,12 +68,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         for number in range(4):
             os.mknod(folder / f"dev/nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        with slurm_cluster(folder, tuple(HARDWARE), FURTHER, GRES.format(at=folder), HARDWARE) as found:
+        with slurm_cluster(
+            folder, tuple(HARDWARE), FURTHER, GRES.format(at=folder), HARDWARE
+        ) as found:
             found.run("scontrol", "update", "nodename=n6", "state=drain", "reason=bad memory")
             found.run(
-                "scontrol", "create", "reservation", "reservationname=course", "starttime=now", "duration=600",
-                "nodes=n4", "users=daemon",
-            )  # fmt: skip
+                "scontrol",
+                "create",
+                "reservation",
+                "reservationname=course",
+                "starttime=now",
+                "duration=600",
+                "nodes=n4",
+                "users=daemon",
+            )
             yield found
     except (NoSlurm, PermissionError) as why:
         pytest.skip(str(why))
@@ -105,7 +115,13 @@ def test_every_mistake_is_named_by_what_slurm_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["two nodes with four GPUs", "CPUs of the other node", "either of two partitions", "an array of seeds"]
+    "name",
+    [
+        "two nodes with four GPUs",
+        "CPUs of the other node",
+        "either of two partitions",
+        "an array of seeds",
+    ],
 )
 def test_a_sound_job_has_no_finding(name: str, tmp_path: Path) -> None:
     """With the look from the nodes, and Slurm's own test."""
@@ -121,7 +137,9 @@ def probed(job: SlurmJob) -> list[Finding]:
     return of_cluster(job, read(ask), SubmitHost(limits={}), probe=True)
 
 
-def test_a_node_that_sees_nothing(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_sees_nothing(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Folders that only this host has, and a node without scontrol: another mount namespace."""
     apart = cluster.folder / "apart"
     for name in ("data", "here", "bin"):
@@ -137,15 +155,24 @@ def test_a_node_that_sees_nothing(cluster: Cluster, tmp_path: Path, monkeypatch:
         _wait_for_node(cluster, "n3", starts + 1)
         monkeypatch.chdir(apart / "here")
         job = described(
-            {"partition": "small", "nodes": 1, "gpus": "2"}, data=str(apart / "data"), config="configs/camvid_cpu.yaml",
-            output=str(apart / "runs"), python=str(apart / "bin/python"), interface="ib7", efa=True,
-        )  # fmt: skip
+            {"partition": "small", "nodes": 1, "gpus": "2"},
+            data=str(apart / "data"),
+            config="configs/camvid_cpu.yaml",
+            output=str(apart / "runs"),
+            python=str(apart / "bin/python"),
+            interface="ib7",
+            efa=True,
+        )
         found = probed(job)
         for code, text in (
-            ("error output-not-shared", "n3"), ("error folder-not-there", str(apart / "here")),
-            ("error data-not-visible", "n3"), ("error python-missing", str(apart / "bin/python")),
-            ("warning scontrol-missing", "n3"), ("error interface-missing", "ib7"), ("error efa-missing", "n3"),
-        ):  # fmt: skip
+            ("error output-not-shared", "n3"),
+            ("error folder-not-there", str(apart / "here")),
+            ("error data-not-visible", "n3"),
+            ("error python-missing", str(apart / "bin/python")),
+            ("warning scontrol-missing", "n3"),
+            ("error interface-missing", "ib7"),
+            ("error efa-missing", "n3"),
+        ):
             has(found, code, text)
         assert [path.name for path in apart.iterdir() if path.name.startswith(".")] == []
     finally:
@@ -173,10 +200,11 @@ def _wait_for_node(cluster: Cluster, node: str, starts: int) -> None:
 @pytest.mark.parametrize(
     ("ends", "kind", "expected", "text"),
     [
-        (3, "", "error after-never", "failed"), (0, "afternotok:", "error after-never", "completed"),
+        (3, "", "error after-never", "failed"),
+        (0, "afternotok:", "error after-never", "completed"),
         (None, "", "error after-unknown", "at once"),
     ],
-)  # fmt: skip
+)
 def test_after_a_job_that_cannot_be_waited_for(
     ends: int | None, kind: str, expected: str, text: str, tmp_path: Path
 ) -> None:
@@ -191,11 +219,23 @@ def test_after_a_job_that_cannot_be_waited_for(
 
 BARE = {**CPUS, "partition": "tight", "memory": "8G", "exclude": "n4"}
 OF_THE_NODE: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no such Python": ({"python": "/nowhere/bin/python"}, "error python-missing", "/nowhere/bin/python"),
+    "no such Python": (
+        {"python": "/nowhere/bin/python"},
+        "error python-missing",
+        "/nowhere/bin/python",
+    ),
     "Python without torch": ({"python": "/usr/bin/python3"}, "error python-import", "torch"),
     "setup that ends the shell": ({"setup": ["exit 0"]}, "error setup-ends", "n5"),
-    "setup with an open quote": ({"setup": ["echo 'unfinished"]}, "error setup-shell", "unfinished"),
-    "what only Slurm knows": ({"sbatch": ["--licenses=matlab:1"]}, "error sbatch-refuses", "license"),
+    "setup with an open quote": (
+        {"setup": ["echo 'unfinished"]},
+        "error setup-shell",
+        "unfinished",
+    ),
+    "what only Slurm knows": (
+        {"sbatch": ["--licenses=matlab:1"]},
+        "error sbatch-refuses",
+        "license",
+    ),
 }
 
 
@@ -203,7 +243,11 @@ OF_THE_NODE: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_mistake_that_a_node_or_slurm_tells(name: str, tmp_path: Path) -> None:
     flags_, expected, text = OF_THE_NODE[name]
     job = described({**BARE, **flags_}, output=str(tmp_path))
-    has([*look(job), *probed(job)] if "shell" in name or "quote" in name else probed(job), expected, text)
+    has(
+        [*look(job), *probed(job)] if "shell" in name or "quote" in name else probed(job),
+        expected,
+        text,
+    )
 
 
 def _wait_for(number: str, states: tuple[str, ...]) -> dict[str, str]:

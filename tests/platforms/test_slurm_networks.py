@@ -1,4 +1,5 @@
-"""Scenarios on a real Slurm whose nodes have networks of their own (make test-slurm): they vanish without a FIN or RST.
+"""Scenarios on a real Slurm whose nodes have networks of their own (make test-slurm): they vanish
+without a FIN or RST.
 
 Each ends with the checkpoint of an undisturbed run of two ranks, bit for bit.
 """

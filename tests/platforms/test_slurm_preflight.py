@@ -1,6 +1,8 @@
-"""Tests that each mistake in a Slurm job gets its own finding with a fix, and that a sound job gets none.
+"""Tests that each mistake in a Slurm job gets its own finding with a fix, and that a sound job gets
+none.
 
-The answers in tests/recorded/slurm are those of a real Slurm 22.05; tests/platforms/test_slurm_look.py asks a living one.
+The answers in tests/recorded/slurm are those of a real Slurm 22.05;
+tests/platforms/test_slurm_look.py asks a living one.
 """
 
 from __future__ import annotations
@@ -37,11 +39,24 @@ def test_a_mistake_has_its_finding(name: str) -> None:
 OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], str]] = {
     "time limit in a variable": ({"SBATCH_TIMELIMIT": "10"}, {}, {}, "error sbatch-variable"),
     "requeueing on in a variable": (
-        {"SBATCH_REQUEUE": "1"}, {}, {"requeue": False}, "error sbatch-variable"),
+        {"SBATCH_REQUEUE": "1"},
+        {},
+        {"requeue": False},
+        "error sbatch-variable",
+    ),
     "sbatch that waits, by a variable": ({"SBATCH_WAIT": "1"}, {}, {}, "error sbatch-variable"),
-    "another partition in a variable": ({"SBATCH_PARTITION": "cpu"}, {}, {}, "error sbatch-variable"),
+    "another partition in a variable": (
+        {"SBATCH_PARTITION": "cpu"},
+        {},
+        {},
+        "error sbatch-variable",
+    ),
     "partition that only a variable names": (
-        {"SBATCH_PARTITION": "closed"}, {}, {"partition": None, "max_run": "1h"}, "error partition-down"),
+        {"SBATCH_PARTITION": "closed"},
+        {},
+        {"partition": None, "max_run": "1h"},
+        "error partition-down",
+    ),
     "variables left behind": ({"SBATCH_EXPORT": "NONE"}, {}, {}, "warning export"),
     "from inside a job": ({"SLURM_JOB_ID": "12"}, {}, {}, "warning inside-a-job"),
     "CPU time of a login node": ({}, {"CPU": (3600, 3600)}, {}, "error limit-cpu"),
@@ -49,8 +64,13 @@ OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], str
     "open files of a login node": ({}, {"NOFILE": (1024, 1024)}, {}, "warning limit-files"),
     "processes of a login node": ({}, {"NPROC": (100, 100)}, {}, "warning limit-processes"),
     "size of a file": ({}, {"FSIZE": (2**30, 2**30)}, {}, "warning limit-file-size"),
-    "locked memory with EFA": ({}, {"MEMLOCK": (2**23, 2**23)}, {"efa": True}, "warning limit-locked"),
-}  # fmt: skip
+    "locked memory with EFA": (
+        {},
+        {"MEMLOCK": (2**23, 2**23)},
+        {"efa": True},
+        "warning limit-locked",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OF_THE_HOST)
@@ -89,10 +109,17 @@ def test_room_for_the_checkpoints(tmp_path: Path) -> None:
 
 # what nodes answer, as n1 has been asked, and the finding
 ANSWERS = {
-    "token": "yes", "folder": "yes", "data": "yes", "scontrol": "yes", "interface": "yes",
-    "efa": "efa_0", "gpus": "1", "python": "/usr/bin/python3", "import": "segtrain 1.0",
+    "token": "yes",
+    "folder": "yes",
+    "data": "yes",
+    "scontrol": "yes",
+    "interface": "yes",
+    "efa": "efa_0",
+    "gpus": "1",
+    "python": "/usr/bin/python3",
+    "import": "segtrain 1.0",
     "end": "yes",
-}  # fmt: skip
+}
 WRONG_ANSWERS = {
     "token": ("", "error output-not-shared", "n2"),
     "folder": ("", "error folder-not-there", "/workspace"),
@@ -108,7 +135,9 @@ WRONG_ANSWERS = {
 
 def test_another_version_on_a_node_has_its_finding() -> None:
     job = load_job(SlurmJob, None, PLAIN, [BATCH])
-    (found,) = answers(job, {"n1": ANSWERS, "n2": {**ANSWERS, "import": "segtrain 0.9"}}, Path("/workspace"), "1.0")
+    (found,) = answers(
+        job, {"n1": ANSWERS, "n2": {**ANSWERS, "import": "segtrain 0.9"}}, Path("/workspace"), "1.0"
+    )
     has([found], "warning python-version", "n2 has segtrain 0.9")
 
 
@@ -138,14 +167,44 @@ REFUSED = "allocation failure: Requested node configuration is not available"
 
 # what sbatch says, fields of the first node, flags, and level and fix or message of the finding
 OF_SBATCH: dict[str, tuple[str, dict[str, str], dict[str, Any], str, str]] = {
-    "what no node has": (REFUSED, {}, {}, "error", "2 nodes of at most 16 cores, 64000 MB, and gpu:h100:4"),
-    "a node that is away": (REFUSED, {"State": "IDLE+DRAIN", "Reason": "bad memory"}, {}, "warning", "n1 is drain+idle bad memory"),
+    "what no node has": (
+        REFUSED,
+        {},
+        {},
+        "error",
+        "2 nodes of at most 16 cores, 64000 MB, and gpu:h100:4",
+    ),
+    "a node that is away": (
+        REFUSED,
+        {"State": "IDLE+DRAIN", "Reason": "bad memory"},
+        {},
+        "warning",
+        "n1 is drain+idle bad memory",
+    ),
     "a reservation of others": (REFUSED, {}, {"partition": "cpu"}, "warning", "course holds n4"),
-    "one's own reservation": (REFUSED, {}, {"partition": "cpu", "reservation": "course"}, "error", "no GPU"),
-    "nodes that are busy": ("allocation failure: Requested nodes are busy", {}, {}, "warning", "busy"),
-    "no such partition": ("Invalid partition name specified", {}, {"partition": "gpus"}, "error", "gpu, urgent, small"),
+    "one's own reservation": (
+        REFUSED,
+        {},
+        {"partition": "cpu", "reservation": "course"},
+        "error",
+        "no GPU",
+    ),
+    "nodes that are busy": (
+        "allocation failure: Requested nodes are busy",
+        {},
+        {},
+        "warning",
+        "busy",
+    ),
+    "no such partition": (
+        "Invalid partition name specified",
+        {},
+        {"partition": "gpus"},
+        "error",
+        "gpu, urgent, small",
+    ),
     "no such feature": ("Invalid feature specification", {"State": "DOWN"}, {}, "error", "feature"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OF_SBATCH)
@@ -200,7 +259,9 @@ def test_the_limit_that_slurm_takes(
     }
     parts = tuple(replace(one, fields={**one.fields, "QoS": "long"}) for one in found.partitions)
     job = load_job(SlurmJob, None, {**PLAIN, "account": "vision", "qos": "short"}, [BATCH])
-    said = rules(job, replace(found, accounts=rows, qos=table, partitions=parts), SubmitHost(ROOT, {}, {}))
+    said = rules(
+        job, replace(found, accounts=rows, qos=table, partitions=parts), SubmitHost(ROOT, {}, {})
+    )
     messages = [finding.message for finding in said if finding.code == "time-over-limit"]
     assert len(messages) == bool(expected), messages
     assert not expected or f"{expected} allows 01:00:00" in messages[0]
@@ -215,7 +276,9 @@ def test_memory_that_comes_with_a_gpu() -> None:
     job = load_job(SlurmJob, None, {**PLAIN, "partition": "flat", "gpus": "h100:1"}, [BATCH])
     here = SubmitHost(Path("/workspace"), {}, {})
     assert "memory-whole-node" in {finding.code for finding in rules(job, found, here)}
-    assert "memory-whole-node" not in {finding.code for finding in rules(job, replace(found, partitions=parts), here)}
+    assert "memory-whole-node" not in {
+        finding.code for finding in rules(job, replace(found, partitions=parts), here)
+    }
 
 
 def test_what_slurm_refuses_to_say_is_a_note() -> None:
@@ -236,7 +299,14 @@ def test_what_slurm_refuses_to_say_is_a_note() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("2-00:00:00", 172800), ("01:00:00", 3600), ("30", 1800), ("10:30", 630), ("1-12", 129600), ("UNLIMITED", None)],
+    [
+        ("2-00:00:00", 172800),
+        ("01:00:00", 3600),
+        ("30", 1800),
+        ("10:30", 630),
+        ("1-12", 129600),
+        ("UNLIMITED", None),
+    ],
 )
 def test_times_of_slurm(text: str, expected: int | None) -> None:
     assert seconds(text) == expected
@@ -259,11 +329,16 @@ def test_gpus_of_a_node(text: str, expected: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("state", "away", "awake"),
     [
-        ("IDLE", False, True), ("MIXED", False, True), ("ALLOCATED", False, False), ("DOWN*", True, False),
-        ("IDLE+DRAIN", True, False), ("IDLE*", True, False), ("IDLE+CLOUD+POWERED_DOWN", False, False),
+        ("IDLE", False, True),
+        ("MIXED", False, True),
+        ("ALLOCATED", False, False),
+        ("DOWN*", True, False),
+        ("IDLE+DRAIN", True, False),
+        ("IDLE*", True, False),
+        ("IDLE+CLOUD+POWERED_DOWN", False, False),
         ("IDLE+CLOUD", False, True),
     ],
-)  # fmt: skip
+)
 def test_states_of_a_node(state: str, away: bool, awake: bool) -> None:
     node = cluster("plain").nodes[0]
     node = replace(node, fields={**node.fields, "State": state})
@@ -275,22 +350,44 @@ def test_two_jobs_share_a_run_folder_whatever_its_name(tmp_path: Path) -> None:
         script = f"{write(waiting)} optim.lr=0.1" if waiting.tasks else str(write(waiting))
         found = replace(
             cluster("plain"),
-            jobs=(("7", "RUNNING", "(null)", script), ("8", "PENDING", "afterany:7(unfulfilled)", script)),
+            jobs=(
+                ("7", "RUNNING", "(null)", script),
+                ("8", "PENDING", "afterany:7(unfulfilled)", script),
+            ),
         )
-        job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / output), **flags_}, [BATCH])
-        return [one.message for one in places.folders(job, found, probed=False) if one.code == "run-busy"]
+        job = load_job(
+            SlurmJob, None, {**PLAIN, "output": str(tmp_path / output), **flags_}, [BATCH]
+        )
+        return [
+            one.message
+            for one in places.folders(job, found, probed=False)
+            if one.code == "run-busy"
+        ]
 
     def other(**flags_: Any) -> SlurmJob:
-        return load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / "my runs"), **flags_}, [BATCH])
+        return load_job(
+            SlurmJob, None, {**PLAIN, "output": str(tmp_path / "my runs"), **flags_}, [BATCH]
+        )
 
     one, two = busy(other(name="a"), name="a")
     assert f"job 7 (running) has the run folder {tmp_path}/my runs/a too" in one
     assert "job 8 (pending)" in two
-    assert busy(other(name="a"), name="b") == busy(other(name="a"), name="a", after="afterany:8") == []
+    assert (
+        busy(other(name="a"), name="b") == busy(other(name="a"), name="a", after="afterany:8") == []
+    )
     assert busy(other(name="a"), name="a", after="afterany:7") == [two]
-    assert busy(other(name="a"), name="a", after="after:8") == [one, two]  # it has begun, and has not ended
+    # it has begun, and has not ended
+    assert busy(other(name="a"), name="a", after="after:8") == [one, two]
     (tmp_path / "link").symlink_to("my runs")
-    assert len(busy(other(name="a"), "link", name="a")) == len(busy(other(name="a"), "x/../my runs", name="a")) == 2
+    assert (
+        len(busy(other(name="a"), "link", name="a"))
+        == len(busy(other(name="a"), "x/../my runs", name="a"))
+        == 2
+    )
     tasks = other(name="a", array=["train.seed=1", "train.seed=2"])
-    assert len(busy(tasks, name="a", array=["train.seed=2", "train.seed=3"])) == len(busy(tasks, name="a-seed-1")) == 2
+    assert (
+        len(busy(tasks, name="a", array=["train.seed=2", "train.seed=3"]))
+        == len(busy(tasks, name="a-seed-1"))
+        == 2
+    )
     assert busy(tasks, name="a", array=["train.seed=3"]) == []

@@ -1,4 +1,5 @@
-"""Scenarios on a real Slurm of two nodes (make test-slurm): what is stopped, preempted, killed, or lost continues.
+"""Scenarios on a real Slurm of two nodes (make test-slurm): what is stopped, preempted, killed, or
+lost continues.
 
 Each ends with the checkpoint of an undisturbed run of two ranks, bit for bit.
 """
@@ -57,7 +58,9 @@ def test_the_time_limit_twice_in_a_row(cluster: Cluster, whole: Path, tmp_path: 
 def test_preemption_by_a_higher_partition(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
     run = Run(cluster, tmp_path, "preempted", partition="low").submit()
     with run.frozen():
-        cluster.run("sbatch", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
+        cluster.run(
+            "sbatch", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2"
+        )
     run.again().ends()
     assert "stopped by SIGTERM after step" in run.log()
     assert_same(run.folder, whole)
@@ -86,10 +89,13 @@ def test_scancel_and_a_later_submission(cluster: Cluster, whole: Path, tmp_path:
     assert_same(run.folder, whole)
 
 
-def test_slurmctld_restarted_while_a_rank_is_killed(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+def test_slurmctld_restarted_while_a_rank_is_killed(
+    cluster: Cluster, whole: Path, tmp_path: Path
+) -> None:
     run = Run(cluster, tmp_path, "headless").submit()
     with run.frozen(until=lambda: True) as rank:
-        time.sleep(8)  # slurmctld writes its state every few seconds, and forgets a job that is younger
+        # slurmctld writes its state every few seconds, and forgets a job that is younger
+        time.sleep(8)
         cluster.daemons["slurmctld"].kill()
         cluster.daemons["slurmctld"].wait()
         os.kill(rank, signal.SIGKILL)
@@ -100,7 +106,9 @@ def test_slurmctld_restarted_while_a_rank_is_killed(cluster: Cluster, whole: Pat
     assert_same(run.folder, whole)
 
 
-def test_an_array_of_three_of_which_one_fails(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+def test_an_array_of_three_of_which_one_fails(
+    cluster: Cluster, whole: Path, tmp_path: Path
+) -> None:
     tasks = ["name=first", "optim.lr=-1", "name=third"]
     run = Run(cluster, tmp_path, "array", array=tasks).submit()
     with run.frozen():
@@ -128,7 +136,9 @@ def test_one_torchrun_on_each_node(cluster: Cluster, whole: Path, tmp_path: Path
 
 def test_stops_without_a_new_checkpoint_come_to_an_end(cluster: Cluster, tmp_path: Path) -> None:
     """A rank that is killed in every start, before the first checkpoint."""
-    run = Run(cluster, tmp_path, "stuck", most_stops=2, settings={"checkpoint.every": "9999st"}).submit()
+    run = Run(
+        cluster, tmp_path, "stuck", most_stops=2, settings={"checkpoint.every": "9999st"}
+    ).submit()
     for start in (1, 2):
         run.until(partial(_begun, run, start))
         os.kill(run.rank(1), signal.SIGKILL)
@@ -145,12 +155,31 @@ def _begun(run: Run, start: int) -> bool:
 
 
 def test_interactive_trains_in_this_terminal_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
-    words = ["--interactive", "--nodes", "2", "--cpus", "1", "--max-run", "10m", "--output", str(tmp_path)]
+    words = [
+        "--interactive",
+        "--nodes",
+        "2",
+        "--cpus",
+        "1",
+        "--max-run",
+        "10m",
+        "--output",
+        str(tmp_path),
+    ]
     settings = {**TRAINING, "train.duration": "4000st"}
     shell = subprocess.Popen(
-        [sys.executable, "launch/slurm.py", *words, *(f"{key}={json.dumps(value)}" for key, value in settings.items())],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "launch/slurm.py",
+            *words,
+            *(f"{key}={json.dumps(value)}" for key, value in settings.items()),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     journal, end = tmp_path / "segtrain/journal.jsonl", time.monotonic() + PATIENCE_S
     while not (journal.exists() and '"step": 5' in journal.read_text()) and time.monotonic() < end:
         time.sleep(0.05)
@@ -195,7 +224,9 @@ print(place.rank, gpus[own_gpu(rows, place, "nccl")], *(warning.message for warn
 )
 def test_each_rank_finds_its_own_gpu(cluster: Cluster, flags: list[str], warning: str) -> None:
     """CUDA is simulated: it shows as many GPUs as CUDA_VISIBLE_DEVICES names, or the node's two."""
-    said = cluster.run("srun", "-N1", "-n2", *flags, sys.executable, "-c", GPU, PYTHONPATH=str(ROOT))
+    said = cluster.run(
+        "srun", "-N1", "-n2", *flags, sys.executable, "-c", GPU, PYTHONPATH=str(ROOT)
+    )
     rows = sorted(said.splitlines())
     assert [row.split()[:2] for row in rows] == [["0", "0"], ["1", "1"]]
     assert warning in rows[0]

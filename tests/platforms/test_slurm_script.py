@@ -26,16 +26,23 @@ class Node:
         """Run the script. Its job is ending, so that it does not queue itself again."""
         programs = self.folder / "programs"
         programs.mkdir(exist_ok=True)
-        for name, text in (("srun", f"exit {code}"), ("scontrol", 'echo "JobId=7 JobState=COMPLETING Requeue=1 "')):
+        for name, text in (
+            ("srun", f"exit {code}"),
+            ("scontrol", 'echo "JobId=7 JobState=COMPLETING Requeue=1 "'),
+        ):
             (programs / name).write_text(f"#!/bin/sh\n{text}\n")
             (programs / name).chmod(0o755)
         environment = {
-            "PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": str(number), "SLURM_JOB_NODELIST": "n1",
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": str(number),
+            "SLURM_JOB_NODELIST": "n1",
             "SLURM_RESTART_COUNT": str(restarts),
-        }  # fmt: skip
+        }
         # Not into pipes: a pause of the script that outlives it would keep them open.
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.run(["bash", "-c", self.script], env=environment, **quiet, check=False).returncode
+        return subprocess.run(
+            ["bash", "-c", self.script], env=environment, **quiet, check=False
+        ).returncode
 
 
 def test_stops_are_counted_within_one_job(tmp_path: Path) -> None:

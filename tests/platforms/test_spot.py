@@ -70,4 +70,5 @@ def test_without_a_metadata_service_the_training_goes_on(
 @pytest.mark.parametrize("text", ["often", "0", "inf"])
 def test_an_interval_that_is_none(text: str) -> None:
     with refused("bad-spot-interval", found=text):
-        spot.watch(Cluster(1, 2, 1, 2), {"SEGTRAIN_SPOT_S": text})  # or this rank would wait for local rank 0
+        # or this rank would wait for local rank 0
+        spot.watch(Cluster(1, 2, 1, 2), {"SEGTRAIN_SPOT_S": text})

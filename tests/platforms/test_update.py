@@ -1,4 +1,6 @@
-"""Tests that SageMaker's profiler can be switched on a running job, and that other changes are refused."""
+"""Tests that SageMaker's profiler can be switched on a running job, and that other changes are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from launch.platforms.sagemaker.job import SageMakerJob
 from segtrain.errors import EXIT_ERROR
 
 RUNS = play("Starting", Act("Training", 3600), "Completed")
-ON = {"S3OutputPath": "s3://results/segtrain", "DisableProfiler": False, "ProfilingIntervalInMilliseconds": 500}
+ON = {
+    "S3OutputPath": "s3://results/segtrain",
+    "DisableProfiler": False,
+    "ProfilingIntervalInMilliseconds": 500,
+}
 
 
 @pytest.fixture
@@ -134,7 +140,10 @@ def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
 
 @pytest.mark.parametrize("words", [["--stop", "job-1"], ["--update", "job-1", "--profile-ms", "0"]])
 def test_ctrl_c_during_a_call_for_a_sent_job(
-    words: list[str], cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    cloud: CloudEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupt(*_: Any) -> str:
         raise KeyboardInterrupt

@@ -35,7 +35,9 @@ FLAGS: dict[str, Any] = {**PLAIN, "service_account": ACCOUNT}
 
 
 class Google:
-    """Answers by path; ``jobs``: what was created; ``broken``: statuses of the next creations (0: none at all)."""
+    """Answers by path; ``jobs``: what was created; ``broken``: statuses of the next creations (0:
+    none at all).
+    """
 
     def __init__(self) -> None:
         self.jobs: list[dict[str, Any]] = []
@@ -58,7 +60,9 @@ class Google:
             "storage/v1/b/street-data": {"location": "US-CENTRAL1", "locationType": "region"},
             "storage/v1/b/street-code": {"location": "US-CENTRAL1", "locationType": "region"},
             "storage/v1/b/street-results": {"location": "US-CENTRAL1", "locationType": "region"},
-            "storage/v1/b/street-results/iam/testPermissions": {"permissions": ["storage.objects.create"]},
+            "storage/v1/b/street-results/iam/testPermissions": {
+                "permissions": ["storage.objects.create"]
+            },
             "storage/v1/b/street-data/iam": {"bindings": [bound]},
             "storage/v1/b/street-results/iam": {"bindings": [bound]},
             "storage/v1/b/street-data/o": {"items": [{"name": "camvid/train.txt"}]},
@@ -67,15 +71,21 @@ class Google:
                 "consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": "0"}, quota]}]
             },
             "v2/street-scenes/images/segtrain/manifests/1": {"config": {"digest": "sha256:c"}},
-            "v2/street-scenes/images/segtrain/blobs/sha256:c": {"config": {"Entrypoint": ["python"]}},
+            "v2/street-scenes/images/segtrain/blobs/sha256:c": {
+                "config": {"Entrypoint": ["python"]}
+            },
         }
 
-    def answer(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, Any]:
+    def answer(
+        self, method: str, path: str, query: dict[str, list[str]], body: bytes
+    ) -> tuple[int, Any]:
         self.seen.append(f"{method} {path}")
         if path == f"v1/{PARENT}/customJobs" and method == "POST":
             return self._create(json.loads(body))
         if path == f"v1/{PARENT}/customJobs":
-            return 200, {"customJobs": [job for job in self.jobs if self._matches(job, query["filter"][0])]}
+            return 200, {
+                "customJobs": [job for job in self.jobs if self._matches(job, query["filter"][0])]
+            }
         if path.startswith(f"v1/{PARENT}/customJobs/"):
             return self._job(path)
         if path == "v2/entries:list" and path not in self.answers:
@@ -87,7 +97,13 @@ class Google:
             self.answers[f"storage/v1/b/{json.loads(body)['name']}"] = json.loads(body)
             return 200, {}
         found = self.answers.get(path)
-        return (found, {"error": {"message": "no"}}) if isinstance(found, int) else (200, found) if found else (404, {})
+        return (
+            (found, {"error": {"message": "no"}})
+            if isinstance(found, int)
+            else (200, found)
+            if found
+            else (404, {})
+        )
 
     def _create(self, body: dict[str, Any]) -> tuple[int, Any]:
         job = {**body, "name": f"{PARENT}/customJobs/{len(self.jobs) + 1}"}
@@ -98,7 +114,11 @@ class Google:
 
     def _matches(self, job: dict[str, Any], wanted: str) -> bool:
         key, _, text = wanted.partition("=")
-        value = job["labels"].get(key.removeprefix("labels.")) if key.startswith("labels.") else job["displayName"]
+        value = (
+            job["labels"].get(key.removeprefix("labels."))
+            if key.startswith("labels.")
+            else job["displayName"]
+        )
         return f'"{value}"' == text
 
     def _job(self, path: str) -> tuple[int, Any]:
@@ -137,7 +157,9 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Google, Clients]]:
         def _all(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             parts = urlsplit(self.path)
-            status, content = fake.answer(self.command, unquote(parts.path.strip("/")), parse_qs(parts.query), body)
+            status, content = fake.answer(
+                self.command, unquote(parts.path.strip("/")), parse_qs(parts.query), body
+            )
             if not status:  # the answer is lost
                 self.close_connection = True
                 return
@@ -150,13 +172,22 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Google, Clients]]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    monkeypatch.setattr(google.auth, "default", lambda **_: (AnonymousCredentials(), "street-scenes"))
-    for name in ("GOOGLE_CLOUD_PROJECT", "CLOUD_ML_PROJECT_ID", "CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_REGION"):
+    monkeypatch.setattr(
+        google.auth, "default", lambda **_: (AnonymousCredentials(), "street-scenes")
+    )
+    for name in (
+        "GOOGLE_CLOUD_PROJECT",
+        "CLOUD_ML_PROJECT_ID",
+        "CLOUDSDK_CORE_PROJECT",
+        "GOOGLE_CLOUD_REGION",
+    ):
         monkeypatch.delenv(name, raising=False)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(cloud, "Clients", lambda region: Clients(region, endpoint, patience_s=0.0))
+        monkeypatch.setattr(
+            cloud, "Clients", lambda region: Clients(region, endpoint, patience_s=0.0)
+        )
         monkeypatch.setattr(cloud, "SETTLE_S", 0.0)
         yield fake, Clients("us-central1", endpoint, patience_s=0.0)
         server.shutdown()
@@ -168,7 +199,9 @@ def job(**flags: Any) -> VertexJob:
 
 def asked(one: VertexJob) -> dict[str, Any]:
     return custom_job(
-        one, image=one.image or "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest", name="job-1"
+        one,
+        image=one.image or "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest",
+        name="job-1",
     )
 
 
@@ -179,13 +212,15 @@ def look(clients: Clients, **flags: Any) -> list[Finding]:
 def test_a_sound_job_passes_the_reading_calls(google: Any) -> None:
     fake, clients = google
     assert look(clients, image=OWN, start="image") == []
-    assert not [call for call in fake.seen if call.startswith("POST") and not call.endswith(("Permissions", "Policy"))]
+    assert not [
+        call
+        for call in fake.seen
+        if call.startswith("POST") and not call.endswith(("Permissions", "Policy"))
+    ]
 
 
 BUCKET = "storage/v1/b/street-data"
-QUOTA = (
-    "v1beta1/projects/street-scenes/services/aiplatform.googleapis.com/consumerQuotaMetrics/aiplatform.googleapis.com/"
-)
+QUOTA = "v1beta1/projects/street-scenes/services/aiplatform.googleapis.com/consumerQuotaMetrics/aiplatform.googleapis.com/"
 # what is wrong: the answer of a path (None: absent), flags, level and code
 ONLINE: dict[str, tuple[str, Any, dict[str, Any], str]] = {
     "no right to create jobs": ("v1/projects/street-scenes:testIamPermissions", {"x": 1}, {}, "error caller-rights"),
@@ -250,7 +285,8 @@ def test_an_account_that_may_only_read_the_bucket_that_it_writes_to_is_found(goo
 
 
 @pytest.mark.parametrize(
-    ("owner", "expected"), [("123", []), ("666", ["error bucket-taken"]), (None, ["note not-asked"])]
+    ("owner", "expected"),
+    [("123", []), ("666", ["error bucket-taken"]), (None, ["note not-asked"])],
 )
 def test_the_default_bucket_of_another_project_is_refused(
     owner: str | None, expected: list[str], google: Any, capsys: pytest.CaptureFixture[str]
@@ -264,7 +300,9 @@ def test_the_default_bucket_of_another_project_is_refused(
     found = look(clients, output="")
     assert [f"{finding.level} {finding.code}" for finding in found] == expected, found
     if owner == "666":
-        flags = [f"--{key.replace('_', '-')}={value}" for key, value in FLAGS.items() if key != "output"]
+        flags = [
+            f"--{key.replace('_', '-')}={value}" for key, value in FLAGS.items() if key != "output"
+        ]
         assert vertex.main([*flags, "--yes", "train.batch_size=16"]) == 2
         assert "belongs to another project" in " ".join(capsys.readouterr().err.split())
         assert not fake.uploads
@@ -292,7 +330,9 @@ def test_the_default_bucket_may_appear_meanwhile(owner: str, tmp_path: Path, goo
             cloud.upload(job(), clients, tmp_path / "bundle", f"gs://{name}/bundle")
 
 
-def test_a_job_is_sent_with_its_code_and_followed(google: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_is_sent_with_its_code_and_followed(
+    google: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake, _ = google
     fake.lines = ["step 1", "step 2", "done"]
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in FLAGS.items()]
@@ -301,7 +341,8 @@ def test_a_job_is_sent_with_its_code_and_followed(google: Any, capsys: pytest.Ca
     assert code == 0, said.err
     (sent,) = fake.jobs
     environment = {
-        pair["name"]: pair["value"] for pair in sent["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["env"]
+        pair["name"]: pair["value"]
+        for pair in sent["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["env"]
     }
     assert fake.uploads[environment["SEGTRAIN_BUNDLE"]][:2] == b"\x1f\x8b"
     assert "--attach 1 --project street-scenes --region us-central1" in said.out
@@ -313,9 +354,15 @@ def test_the_default_bucket_is_made_by_the_first_upload(google: Any, tmp_path: A
     (tmp_path / "bundle.tar.gz").write_bytes(b"code")
     one = job(output="")
     cloud.upload(
-        one, clients, tmp_path / "bundle.tar.gz", "gs://street-scenes-vertex-staging-us-central1/segtrain/c.tar.gz"
+        one,
+        clients,
+        tmp_path / "bundle.tar.gz",
+        "gs://street-scenes-vertex-staging-us-central1/segtrain/c.tar.gz",
     )
-    assert fake.answers["storage/v1/b/street-scenes-vertex-staging-us-central1"]["location"] == "us-central1"
+    assert (
+        fake.answers["storage/v1/b/street-scenes-vertex-staging-us-central1"]["location"]
+        == "us-central1"
+    )
     assert list(fake.uploads.values()) == [b"code"]
 
 
@@ -323,17 +370,23 @@ def test_the_default_bucket_is_made_by_the_first_upload(google: Any, tmp_path: A
 def test_a_lost_answer_makes_no_second_job(status: int, google: Any) -> None:
     fake, clients = google
     fake.broken = [status]
-    assert cloud.submit(job(), clients, asked(job()), sleep=lambda _: None) == f"{PARENT}/customJobs/1"
+    assert (
+        cloud.submit(job(), clients, asked(job()), sleep=lambda _: None) == f"{PARENT}/customJobs/1"
+    )
     assert len(fake.jobs) == 1
 
 
 @pytest.mark.parametrize("listing", ["empty", "denied"])
-def test_a_job_whose_answers_are_all_lost_may_run(listing: str, google: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_answers_are_all_lost_may_run(
+    listing: str, google: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake, clients = google
     fake.broken, fake.kept_when_broken = [503] * cloud.TRIES, False
     if listing == "denied":
         answer = fake.answer
-        monkeypatch.setattr(fake, "answer", lambda *asked: (403, {}) if asked[0] == "GET" else answer(*asked))
+        monkeypatch.setattr(
+            fake, "answer", lambda *asked: (403, {}) if asked[0] == "GET" else answer(*asked)
+        )
     with refused("job-maybe-sent", name="job-1") as caught:
         cloud.submit(job(), clients, asked(job()), sleep=lambda _: None)
     assert "--stop job-1 --project street-scenes --region us-central1" in str(caught.value)
@@ -378,13 +431,22 @@ def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
 def test_a_job_is_followed_to_its_end(states: list[str], code: int, google: Any) -> None:
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
-    fake.states, fake.lines, fake.error = states, ["step 1", "step 2", "done"], "STOCKOUT in us-central1"
+    fake.states, fake.lines, fake.error = (
+        states,
+        ["step 1", "step 2", "done"],
+        "STOCKOUT in us-central1",
+    )
     said: list[str] = []
-    assert follow.follow("street-scenes", clients, "job-1", say=said.append, sleep=lambda _: None) == code
+    assert (
+        follow.follow("street-scenes", clients, "job-1", say=said.append, sleep=lambda _: None)
+        == code
+    )
     lines = [line for line in said if " | " in line]
     assert lines == ["workerpool0-0 | step 1", "workerpool0-0 | step 2", "workerpool0-0 | done"]
     if code:
-        assert any("--checkpoints gs://street-results/jobs/job-1/checkpoints" in line for line in said)
+        assert any(
+            "--checkpoints gs://street-results/jobs/job-1/checkpoints" in line for line in said
+        )
     assert any("no machines are free" in line for line in said) == (code == 1)
 
 
@@ -393,7 +455,9 @@ def test_a_job_whose_log_may_not_be_read_is_followed_by_its_states(google: Any) 
     cloud.submit(job(), clients, asked(job()))
     fake.answers["v2/entries:list"] = 403
     said: list[str] = []
-    assert follow.follow("street-scenes", clients, "job-1", say=said.append, sleep=lambda _: None) == 0
+    assert (
+        follow.follow("street-scenes", clients, "job-1", say=said.append, sleep=lambda _: None) == 0
+    )
     assert fake.seen.count("POST v2/entries:list") == 1
     (line,) = (line for line in said if "log" in line)
     assert "roles/logging.viewer" in line
@@ -408,7 +472,11 @@ def test_a_job_whose_log_may_not_be_read_is_followed_by_its_states(google: Any) 
             ["first", "other first", "other first next", "other first next"],
             "first other next",
         ),
-        ("2026-11-23T09:00:00Z", ["first other", "first next other", "first next other"], "first other next"),
+        (
+            "2026-11-23T09:00:00Z",
+            ["first other", "first next other", "first next other"],
+            "first other next",
+        ),
     ],
     ids=["arrives late", "has a fast clock"],
 )
@@ -436,7 +504,9 @@ def test_a_line_of_another_host_is_shown_once_and_hides_none(
     monkeypatch.setattr(fake, "_entries", entries)
     fake.states = ["JOB_STATE_RUNNING"] * (len(looks) - 1) + ["JOB_STATE_SUCCEEDED"]
     said: list[str] = []
-    assert follow.follow("street-scenes", clients, "job-1", say=said.append, sleep=lambda _: None) == 0
+    assert (
+        follow.follow("street-scenes", clients, "job-1", say=said.append, sleep=lambda _: None) == 0
+    )
     assert [line for line in said if line in lines] == shown.split()
 
 
@@ -450,12 +520,17 @@ def test_an_error_that_ends_the_following_tells_how_to_come_back(google: Any) ->
 
 
 def test_a_log_line_may_be_json() -> None:
-    payloads = {"epoch 1": {"message": "epoch 1"}, '{"message": {"loss": 1}}': {"message": {"loss": 1}}}
+    payloads = {
+        "epoch 1": {"message": "epoch 1"},
+        '{"message": {"loss": 1}}': {"message": {"loss": 1}},
+    }
     for line, payload in payloads.items():
         assert follow._text({"jsonPayload": payload}) == line
 
 
-def test_a_job_is_followed_by_its_resource_name(google: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_is_followed_by_its_resource_name(
+    google: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also if the environment names another project and region."""
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
@@ -494,7 +569,9 @@ def test_a_job_is_stopped_by_its_number(google: Any) -> None:
         (["--plant", "fail:1", "--yes"], "flags-of-a-rehearsal"),
     ],
 )
-def test_flags_that_contradict_each_other_send_nothing(arguments: list[str], code: str, google: Any) -> None:
+def test_flags_that_contradict_each_other_send_nothing(
+    arguments: list[str], code: str, google: Any
+) -> None:
     fake, _ = google
     known = vars(build_parser("vertex").parse_intermixed_args(arguments))
     with refused(code):

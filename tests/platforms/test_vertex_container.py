@@ -1,4 +1,6 @@
-"""Tests of the container of a Vertex AI job: CLUSTER_SPEC, settings, the bundle of code, and places of results."""
+"""Tests of the container of a Vertex AI job: CLUSTER_SPEC, settings, the bundle of code, and places
+of results.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def spec(pool: str = "workerpool0", index: Any = 0, cluster: Any = HOSTS, **more
 
 
 @pytest.mark.parametrize(
-    ("pool", "index", "rank"), [("workerpool0", 0, 0), ("workerpool1", 0, 1), ("workerpool1", "1", 2)]
+    ("pool", "index", "rank"),
+    [("workerpool0", 0, 0), ("workerpool1", 0, 1), ("workerpool1", "1", 2)],
 )
 def test_ranks_follow_the_worker_pools(pool: str, index: Any, rank: int) -> None:
     found = discover(RANK_SOURCES, {"CLUSTER_SPEC": spec(pool, index)})
@@ -48,7 +51,11 @@ def test_tf_config_says_the_same_on_vertex_alone() -> None:
 
 
 def test_one_replica_starts_its_ranks_by_itself() -> None:
-    for cluster in ({"workerpool0": ["a:2222"]}, {}, {"workerpool0": ["a:2222"], "workerpool2": ["reducer:2222"]}):
+    for cluster in (
+        {"workerpool0": ["a:2222"]},
+        {},
+        {"workerpool0": ["a:2222"], "workerpool2": ["reducer:2222"]},
+    ):
         assert discover(RANK_SOURCES, {"CLUSTER_SPEC": spec(cluster=cluster)}) == Cluster()
 
 
@@ -61,12 +68,19 @@ def test_other_pools_do_not_train(pool: str, number: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{", "[]", spec("workerpool1", 2), spec("workerpool1", -1), spec("workerpool7"), spec(index="x"),
-        spec(cluster={"workerpool1": ["a:1"]}), spec(cluster={"workerpool0": ["a:1", "b:1"]}),
-        spec(cluster={"workerpool0": ["a:1"], "workerpool1": ["a:1"]}), spec(cluster={"workerpool0": ["a:b"]}),
+        "{",
+        "[]",
+        spec("workerpool1", 2),
+        spec("workerpool1", -1),
+        spec("workerpool7"),
+        spec(index="x"),
+        spec(cluster={"workerpool1": ["a:1"]}),
+        spec(cluster={"workerpool0": ["a:1", "b:1"]}),
+        spec(cluster={"workerpool0": ["a:1"], "workerpool1": ["a:1"]}),
+        spec(cluster={"workerpool0": ["a:b"]}),
         spec(cluster={"workerpool0": [":2222"]}),
     ],
-)  # fmt: skip
+)
 def test_a_cluster_spec_that_contradicts_itself_is_named(text: str) -> None:
     with refused("bad-cluster-spec", variable="CLUSTER_SPEC", found=text):
         read_replicas({"CLUSTER_SPEC": text})
@@ -74,8 +88,14 @@ def test_a_cluster_spec_that_contradicts_itself_is_named(text: str) -> None:
 
 def test_a_run_folder_below_the_mount_is_in_the_bucket() -> None:
     environ = {"AIP_CHECKPOINT_DIR": "gs://bucket/job-1/checkpoints/"}
-    assert vertex_rank.settings(["configs/scenes.yaml"], environ).out == "gs://bucket/job-1/checkpoints"
-    assert vertex_rank.settings(["configs/scenes.yaml", "out=/gcs/bucket/run"], environ).out == "gs://bucket/run"
+    assert (
+        vertex_rank.settings(["configs/scenes.yaml"], environ).out
+        == "gs://bucket/job-1/checkpoints"
+    )
+    assert (
+        vertex_rank.settings(["configs/scenes.yaml", "out=/gcs/bucket/run"], environ).out
+        == "gs://bucket/run"
+    )
 
 
 def test_settings_come_as_arguments(tmp_path: Path) -> None:
@@ -88,19 +108,29 @@ def test_settings_come_as_arguments(tmp_path: Path) -> None:
         vertex_rank.settings(["configs/nothing.yaml"], environ)
 
 
-def test_rank_0_of_a_run_that_has_ended_leaves_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_of_a_run_that_has_ended_leaves_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept: list[tuple[int, int]] = []
     monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
     for rank, code in ((0, 0), (0, 75), (1, 0)):
-        monkeypatch.setattr("segtrain.installed.discover", lambda rank=rank: Cluster(rank, 2, rank, 2))
+        monkeypatch.setattr(
+            "segtrain.installed.discover", lambda rank=rank: Cluster(rank, 2, rank, 2)
+        )
         monkeypatch.setattr("segtrain.training.rank.train", lambda *_, code=code, **__: code)
-        monkeypatch.setattr(vertex_folders, "keep_model", lambda config, ended=(rank, code): kept.append(ended))
+        monkeypatch.setattr(
+            vertex_folders, "keep_model", lambda config, ended=(rank, code): kept.append(ended)
+        )
         assert vertex_rank._work([f"out={tmp_path}"], []) == code
     assert kept == [(0, 0)]
 
 
-def test_a_run_folder_on_a_mounted_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training into such a mount lost config.yaml and the journal, and failed to rename checkpoints."""
+def test_a_run_folder_on_a_mounted_bucket_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training into such a mount lost config.yaml and the journal, and failed to rename
+    checkpoints.
+    """
     monkeypatch.setattr("segtrain.runfolder.lock.bucket_mount", lambda folder: "gcsfuse")
     with refused("run-folder-on-bucket-mount", found="gcsfuse", run=str(tmp_path)):
         RunLock(tmp_path).acquire()
@@ -108,7 +138,9 @@ def test_a_run_folder_on_a_mounted_bucket_is_refused(tmp_path: Path, monkeypatch
 
 
 def test_mounts_of_buckets_are_known(tmp_path: Path) -> None:
-    lines = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /gcs rw shared:1 - fuse.gcsfuse bucket rw\n"
+    lines = (
+        "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /gcs rw shared:1 - fuse.gcsfuse bucket rw\n"
+    )
     lines += "3 1 0:51 / /gcs/disk rw - fuse.sshfs host rw\n"
     (tmp_path / "mountinfo").write_text(lines)
     for folder, expected in (("/gcs/bucket/run", "gcsfuse"), ("/gcs/disk/run", ""), ("/home", "")):
@@ -123,11 +155,15 @@ def test_an_export_is_complete_once_it_has_its_model_json(tmp_path: Path) -> Non
     assert [path.name for path in done] == ["config.yaml", "weights.safetensors", "model.json"]
 
 
-def test_files_for_a_bucket_get_their_keys_below_its_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_for_a_bucket_get_their_keys_below_its_prefix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put: list[tuple[str, str, str]] = []
 
     def client_of(base: str) -> SimpleNamespace:
-        return SimpleNamespace(put=lambda key, path, outage_s: put.append((base, key, path.read_text())))
+        return SimpleNamespace(
+            put=lambda key, path, outage_s: put.append((base, key, path.read_text()))
+        )
 
     monkeypatch.setattr("segtrain.bucket.client.client_of", client_of)
     (tmp_path / "run").mkdir()
@@ -144,7 +180,10 @@ def test_files_for_a_bucket_get_their_keys_below_its_prefix(tmp_path: Path, monk
 def test_event_files_that_cannot_be_copied_stop_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, environ = Config.load(None, f"out={tmp_path}"), {vertex_folders.EVENTS: str(tmp_path / "there")}
+    config, environ = (
+        Config.load(None, f"out={tmp_path}"),
+        {vertex_folders.EVENTS: str(tmp_path / "there")},
+    )
     real, errors = vertex_folders.send, [OSError("full"), KeyError("a mistake")]
 
     def failing(*arguments: Any) -> Any:

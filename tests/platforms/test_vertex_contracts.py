@@ -1,4 +1,6 @@
-"""Tests that the request of a Vertex AI job equals that of Google's own SDK for the same settings, field by field."""
+"""Tests that the request of a Vertex AI job equals that of Google's own SDK for the same settings,
+field by field.
+"""
 
 from __future__ import annotations
 
@@ -52,20 +54,31 @@ JOBS = {
         reserved_ip_ranges=("vertex-range",),
         service_account=ACCOUNT,
     ),
-    "psc": replace(ONE, psc_attachment="projects/my-project/regions/us-central1/networkAttachments/mine"),
+    "psc": replace(
+        ONE, psc_attachment="projects/my-project/regions/us-central1/networkAttachments/mine"
+    ),
     "tensorboard": replace(ONE, service_account=ACCOUNT, tensorboard=f"{PARENT}/tensorboards/42"),
-    "experiment": replace(ONE, service_account=ACCOUNT, experiment="streets", experiment_run="first"),
+    "experiment": replace(
+        ONE, service_account=ACCOUNT, experiment="streets", experiment_run="first"
+    ),
     "persistent": replace(ONE, persistent_resource="my-cluster"),
     "mounts": replace(
         ONE,
         nfs=(Nfs("10.0.0.2", "/data", "data"),),
-        lustre=(Lustre("lfs", "10.0.0.3", "projects/p/locations/us-central1-a/instances/i", "fast"),),
+        lustre=(
+            Lustre("lfs", "10.0.0.3", "projects/p/locations/us-central1-a/instances/i", "fast"),
+        ),
     ),
     "protected": replace(
-        ONE, kms="projects/p/locations/us-central1/keyRings/r/cryptoKeys/k", restart_all=True, web_access=True
+        ONE,
+        kms="projects/p/locations/us-central1/keyRings/r/cryptoKeys/k",
+        restart_all=True,
+        web_access=True,
     ),
     "reserved": replace(
-        ONE, reservation="projects/my-project/zones/us-central1-a/reservations/l4s", disable_retries=True
+        ONE,
+        reservation="projects/my-project/zones/us-central1-a/reservations/l4s",
+        disable_retries=True,
     ),
 }
 
@@ -86,7 +99,8 @@ def fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_request_equals_that_of_the_sdk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "start_text", lambda: "START")
-    text = path.read_text(encoding="utf-8").replace("configs/scenes.yaml", ONE.config)  # which would read no data
+    # which would read no data
+    text = path.read_text(encoding="utf-8").replace("configs/scenes.yaml", ONE.config)
     theirs = dict(fields(json.loads(text)))
     assert dict(fields(made.custom_job(JOBS[path.stem], image=IMAGE, name="job-1"))) == theirs
     assert len(theirs) > 15

@@ -1,7 +1,8 @@
-"""Tests that runs are tracked in Vertex AI Experiments as its SDK does it, and listed from there as from their folders.
+"""Tests that runs are tracked in Vertex AI Experiments as its SDK does it, and listed from there as
+from their folders.
 
-No cloud is reached: tests/kit/cloud/vertex.py plays Vertex AI on loopback. The SDK's own messages were recorded with
-tests/contracts/experiments/capture.py.
+No cloud is reached: tests/kit/cloud/vertex.py plays Vertex AI on loopback. The SDK's own messages
+were recorded with tests/contracts/experiments/capture.py.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ CONFIG = make_config({"name": "street", "optim": {"lr": 0.25}})
 
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VertexServer]:
-    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_", "CLOUD_ML_", "AIP_"))]:
+    for name in [
+        name
+        for name in os.environ
+        if name.startswith(("GOOGLE_", "CLOUDSDK_", "CLOUD_ML_", "AIP_"))
+    ]:
         monkeypatch.delenv(name)
     server = VertexServer()
     for name, value in server.environment(tmp_path).items():
@@ -56,17 +61,36 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VertexSer
     server.close()
 
 
-def written(folder: Path, name: str, status: str = "done", miou: float = 0.5, ts: float = 1000.0) -> Path:
+def written(
+    folder: Path, name: str, status: str = "done", miou: float = 0.5, ts: float = 1000.0
+) -> Path:
     """A run folder as a run of 20 steps leaves it."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(make_config({"name": name, "optim": {"lr": 0.25}}).to_yaml())
+    (folder / "config.yaml").write_text(
+        make_config({"name": name, "optim": {"lr": 0.25}}).to_yaml()
+    )
     (folder / "best.json").write_text(json.dumps({"miou": miou, "step": 10}))
     scores = {"miou": miou - 0.125, "iou": [0.25, 0.5], "pixels": [7, 0]}
     events: list[dict[str, Any]] = [
-        {"event": "run_start", "host": "h", "pid": 1, "hash": "1a2b3c4d", "total_steps": 20, "name": name, "warnings": ["few images"]},
-        {"event": "eval", "step": 20, "scores": scores, "protocol": {}, "seconds": 1.0, "cpu_s": 3.5},
+        {
+            "event": "run_start",
+            "host": "h",
+            "pid": 1,
+            "hash": "1a2b3c4d",
+            "total_steps": 20,
+            "name": name,
+            "warnings": ["few images"],
+        },
+        {
+            "event": "eval",
+            "step": 20,
+            "scores": scores,
+            "protocol": {},
+            "seconds": 1.0,
+            "cpu_s": 3.5,
+        },
         {"event": "run_end", "status": status, "step": 20, "seconds": 3.25, "cpu_s": 4.5},
-    ]  # fmt: skip
+    ]
     events = events[: 2 if status == "running" else 3]
     lines = [json.dumps({**event, "ts": ts + at}) for at, event in enumerate(events)]
     (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
@@ -74,7 +98,11 @@ def written(folder: Path, name: str, status: str = "done", miou: float = 0.5, ts
 
 
 def opened(
-    folder: Path, name: str = "street", experiment: str = NAME, say: Any = say_on_stderr, **facts: Any
+    folder: Path,
+    name: str = "street",
+    experiment: str = NAME,
+    say: Any = say_on_stderr,
+    **facts: Any,
 ) -> Trackers:
     log = Log(tensorboard=False, vertex=experiment)  # type: ignore[call-arg]
     facts = {"config": CONFIG.model_dump(mode="json"), "hash": "1a2b3c4d", **facts}
@@ -88,7 +116,9 @@ def track(folder: Path, name: str, status: str = "done", **facts: Any) -> None:
     trackers.close(status)
 
 
-def test_the_table_from_vertex_equals_the_one_from_the_folders(cloud: VertexServer, tmp_path: Path) -> None:
+def test_the_table_from_vertex_equals_the_one_from_the_folders(
+    cloud: VertexServer, tmp_path: Path
+) -> None:
     runs = tmp_path / "runs"
     for at, status in enumerate(("done", "stopped", "failed")):
         name = f"street {at}"
@@ -125,10 +155,14 @@ def test_a_real_run_in_a_bucket_is_listed_as_from_its_folder_and_continued_on_an
     bucket.close()
     assert found[0] == found[1]
     assert [(row["status"], row["out"]) for row in found[0]] == [("done", "gs://bkt/runs/one")]
-    (run,) = (name for name in cloud.resources if "/contexts/" in name and name.rsplit("/")[-1] != NAME)
+    (run,) = (
+        name for name in cloud.resources if "/contexts/" in name and name.rsplit("/")[-1] != NAME
+    )
     metadata = cloud.resources[run]["metadata"]
     assert metadata["_params"]["train.batch_size"] == 4
-    (board,) = (name for name in cloud.resources if name.rpartition("/")[0].endswith("/tensorboards"))
+    (board,) = (
+        name for name in cloud.resources if name.rpartition("/")[0].endswith("/tensorboards")
+    )
     series = cloud.series(board, NAME, run.rsplit("/")[-1].removeprefix(f"{NAME}-"))
     assert sorted(series["train/loss"]) == list(range(1, 13))
     assert series["val/miou"] == {12: pytest.approx(metadata["_metrics"]["last_miou"])}
@@ -137,11 +171,15 @@ def test_a_real_run_in_a_bucket_is_listed_as_from_its_folder_and_continued_on_an
     assert any(tag.startswith("val/iou/") for tag in series)
 
 
-def test_parameters_metrics_and_state_lie_where_the_sdk_looks(cloud: VertexServer, tmp_path: Path) -> None:
+def test_parameters_metrics_and_state_lie_where_the_sdk_looks(
+    cloud: VertexServer, tmp_path: Path
+) -> None:
     odd = {"long": "x" * 700, "nothing": None, "list": [1, 2], "high": math.inf, "low": -math.inf}
     config = {**CONFIG.model_dump(mode="json"), **odd}
     track(written(tmp_path / "a", "street"), "street", config=config)
-    (name,) = (name.rpartition("/")[2] for name in cloud.resources if f"/contexts/{NAME}-street" in name)
+    (name,) = (
+        name.rpartition("/")[2] for name in cloud.resources if f"/contexts/{NAME}-street" in name
+    )
     metadata = cloud.context(name)["metadata"]
     assert metadata["_state"] == "COMPLETE"
     params = metadata["_params"]
@@ -150,13 +188,16 @@ def test_parameters_metrics_and_state_lie_where_the_sdk_looks(cloud: VertexServe
     assert (params["high"], params["low"]) == ("Infinity", "-Infinity")
     assert {type(value) for value in params.values()} <= {str, int, float, bool}
     assert (
-        metadata["_metrics"].items() >= {"miou": 0.5, "best_step": 10, "val/iou/road": 0.75, "train/loss": 1.5}.items()
+        metadata["_metrics"].items()
+        >= {"miou": 0.5, "best_step": 10, "val/iou/road": 0.75, "train/loss": 1.5}.items()
     )
     assert "iou/absent" not in metadata["_metrics"]
 
 
 def test_very_many_settings_still_fit(cloud: VertexServer, tmp_path: Path) -> None:
-    config = {"data": {"label_map": {f"a rather long name of a class {k}": "x" * 400 for k in range(600)}}}
+    config = {
+        "data": {"label_map": {f"a rather long name of a class {k}": "x" * 400 for k in range(600)}}
+    }
     track(written(tmp_path / "a", "street"), "street", config=config)
     assert rows(f"vertex:{NAME}")[0]["status"] == "done"
 
@@ -176,7 +217,11 @@ def test_a_resumed_run_continues_its_run_and_replaces_the_steps_that_it_repeats(
     again.close("done")
     (row,) = rows(f"vertex:{NAME}")
     assert row["status"] == "done"
-    (run,) = (item for name, item in cloud.resources.items() if "/runs/" in name and "/timeSeries/" not in name)
+    (run,) = (
+        item
+        for name, item in cloud.resources.items()
+        if "/runs/" in name and "/timeSeries/" not in name
+    )
     board = run["name"].partition("/experiments/")[0]
     series = cloud.series(board, NAME, run["displayName"])
     assert series == {"train/loss": {1: 1.0, 2: 0.5, 3: 1.0}, "train/lr": {2: 0.25}}
@@ -193,7 +238,9 @@ def test_runs_of_the_same_name_are_different_runs(
     for folder in ("c", "d"):
         track(written(tmp_path / folder, "Straße von oben " * 20), "Straße von oben " * 20)
     assert len(rows(f"vertex:{NAME}")) == 3
-    monkeypatch.setenv("AIP_EXPERIMENT_RUN_NAME", f"{cloud.parent}/metadataStores/default/contexts/{NAME}-mine")
+    monkeypatch.setenv(
+        "AIP_EXPERIMENT_RUN_NAME", f"{cloud.parent}/metadataStores/default/contexts/{NAME}-mine"
+    )
     track(written(tmp_path / "e", "street"), "street")
     assert cloud.context(f"{NAME}-mine")["metadata"]["_state"] == "COMPLETE"
 
@@ -202,19 +249,31 @@ def test_the_tensorboard_is_the_jobs_the_experiments_or_the_regions(
     cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def used() -> list[str]:
-        return [name.split("/")[5] for name in cloud.resources if name.endswith(f"/experiments/{NAME}")]
+        return [
+            name.split("/")[5] for name in cloud.resources if name.endswith(f"/experiments/{NAME}")
+        ]
 
-    track(written(tmp_path / "none", "street"), "street", config={"log": {"vertex_tensorboard": "none"}})
+    track(
+        written(tmp_path / "none", "street"),
+        "street",
+        config={"log": {"vertex_tensorboard": "none"}},
+    )
     assert used() == []
     assert rows(f"vertex:{NAME}")[0]["miou"] == 0.5  # the table needs no time series
     for id in ("7", "8"):
         name = f"{cloud.parent}/tensorboards/{id}"
-        cloud.resources[name] = {"name": name, "displayName": id, "etag": "1", "isDefault": id == "8"}
+        cloud.resources[name] = {
+            "name": name,
+            "displayName": id,
+            "etag": "1",
+            "isDefault": id == "8",
+        }
     track(written(tmp_path / "region", "street"), "street")
     assert used() == ["8"]
     assert cloud.context(NAME)["metadata"]["backing_tensorboard_resource"].endswith("/8")
     monkeypatch.setenv(
-        "AIP_TENSORBOARD_RESOURCE_NAME", f"projects/{cloud.project}/locations/{cloud.region}/tensorboards/7"
+        "AIP_TENSORBOARD_RESOURCE_NAME",
+        f"projects/{cloud.project}/locations/{cloud.region}/tensorboards/7",
     )
     track(written(tmp_path / "job", "street"), "street")
     assert used() == ["8", "7"]
@@ -234,8 +293,12 @@ def test_a_run_that_went_silent_was_killed(cloud: VertexServer, tmp_path: Path) 
 
 def test_long_runs_are_written_in_parts(cloud: VertexServer) -> None:
     run = ExperimentRun(Experiment(NAME), "long", {})
-    run.write([(1000.0 + step, step, {"a": 1.0, "b": 2.0, "c": float(step)}) for step in range(4000)])
-    (board,) = (name for name in cloud.resources if name.rpartition("/")[0].endswith("/tensorboards"))
+    run.write(
+        [(1000.0 + step, step, {"a": 1.0, "b": 2.0, "c": float(step)}) for step in range(4000)]
+    )
+    (board,) = (
+        name for name in cloud.resources if name.rpartition("/")[0].endswith("/tensorboards")
+    )
     series = cloud.series(board, NAME, "long")
     assert {tag: len(points) for tag, points in series.items()} == {"a": 4000, "b": 4000, "c": 4000}
     assert series["c"][3999] == 3999.0
@@ -261,12 +324,18 @@ def test_a_run_that_was_killed_before_it_had_its_board_gets_it(
     assert [name.rpartition("/")[2] for name in artifacts] == [f"{NAME}-one-tb-run"]
 
 
-def test_time_series_of_another_process_are_continued(cloud: VertexServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_series_of_another_process_are_continued(
+    cloud: VertexServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     post = GoogleApi.post
 
     def once(self: GoogleApi, path: str, body: Any, **query: Any) -> Any:
         """Vertex AI makes all series of a request, or none if one is there."""
-        known = {item.get("displayName") for name, item in cloud.resources.items() if "/timeSeries/" in name}
+        known = {
+            item.get("displayName")
+            for name, item in cloud.resources.items()
+            if "/timeSeries/" in name
+        }
         wanted = {item["tensorboardTimeSeries"]["displayName"] for item in body.get("requests", ())}
         if known & wanted:
             raise AlreadyThere("there", code="google-refused")
@@ -276,7 +345,9 @@ def test_time_series_of_another_process_are_continued(cloud: VertexServer, monke
     first, second = (ExperimentRun(Experiment(NAME), "one", {}) for _ in range(2))
     second.write([(1000.0, 1, {"a": 1.0})])
     first.write([(1001.0, 2, {"a": 2.0, "b": 3.0})])
-    (board,) = (name for name in cloud.resources if name.rpartition("/")[0].endswith("/tensorboards"))
+    (board,) = (
+        name for name in cloud.resources if name.rpartition("/")[0].endswith("/tensorboards")
+    )
     assert cloud.series(board, NAME, "one") == {"a": {1: 1.0, 2: 2.0}, "b": {2: 3.0}}
 
 
@@ -287,7 +358,8 @@ def test_a_change_by_another_process_is_kept(cloud: VertexServer) -> None:
     context["etag"] = "9"
     run.save({"_metrics": {"miou": 0.5}})
     assert (
-        cloud.context(f"{NAME}-one")["metadata"].items() >= {"_custom_jobs": ["job"], "_metrics": {"miou": 0.5}}.items()
+        cloud.context(f"{NAME}-one")["metadata"].items()
+        >= {"_custom_jobs": ["job"], "_metrics": {"miou": 0.5}}.items()
     )
 
 
@@ -368,7 +440,9 @@ def test_what_keeps_an_experiment_from_being_reached_is_one_clear_error(
 ) -> None:
     monkeypatch.setattr("segtrain.platforms.vertex.runs._PATIENCE_S", 0.05)
     real = Experiment.__init__
-    monkeypatch.setattr(Experiment, "__init__", lambda self, text, patience_s=0.05: real(self, text, 0.05))
+    monkeypatch.setattr(
+        Experiment, "__init__", lambda self, text, patience_s=0.05: real(self, text, 0.05)
+    )
     for name, value in setting.items():
         setattr(cloud, name, value)
     with refused(code) as caught:
@@ -400,7 +474,9 @@ def test_credentials_region_and_project_that_are_missing_are_named(
     assert Experiment(NAME).parent == "projects/project-of-the-key/locations/us-central1"
     key = Path(os.environ["GOOGLE_APPLICATION_CREDENTIALS"])
     content = json.loads(key.read_text())
-    key.write_text(json.dumps({name: value for name, value in content.items() if name != "project_id"}))
+    key.write_text(
+        json.dumps({name: value for name, value in content.items() if name != "project_id"})
+    )
     with refused("no-google-project", value=NAME):
         rows(f"vertex:{NAME}")
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
@@ -443,12 +519,15 @@ def test_a_passing_fault_is_repeated_and_a_refusal_is_not(cloud: VertexServer) -
     with refused("google-refused", status=400):
         api.post(f"{cloud.parent}/metadataStores", {"wrong": 1}, metadataStoreId="default")
     with refused("body-not-json"):
-        api.post(f"{cloud.parent}/metadataStores", {"description": math.inf}, metadataStoreId="default")
+        api.post(
+            f"{cloud.parent}/metadataStores", {"description": math.inf}, metadataStoreId="default"
+        )
     assert len(cloud.asked) == 5
 
 
-# What differs by design: parameters go into the first request; one request makes several time series; a link that
-# the SDK makes from its endpoint, which is loopback here; enums as names; what the server alone sets.
+# What differs by design: parameters go into the first request; one request makes several time
+# series; a link that the SDK makes from its endpoint, which is loopback here; enums as names; what
+# the server alone sets.
 _SERVERS = ("etag", "createTime", "updateTime", "parentContexts")
 
 
@@ -466,7 +545,9 @@ def sent_by_us(cloud: VertexServer) -> list[dict[str, Any]]:
 
 
 def writes(requests: list[dict[str, Any]]) -> dict[str, Any]:
-    """What creates or changes resources: the last body by method and address, without what differs by design."""
+    """What creates or changes resources: the last body by method and address, without what differs
+    by design.
+    """
     found: dict[str, Any] = {}
     for request in requests:
         method, body = request["method"], request["body"]

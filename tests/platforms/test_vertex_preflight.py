@@ -1,4 +1,6 @@
-"""Tests that each mistake in a Vertex AI job gets its own finding with a fix, and that a sound job gets none."""
+"""Tests that each mistake in a Vertex AI job gets its own finding with a fix, and that a sound job
+gets none.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vertex_mistakes import ACCOUNT, L4, MISTAKES, NETWORK, NFS, PLAIN, ROOT, TENSORBOARD, look, loud
+from vertex_mistakes import (
+    ACCOUNT,
+    L4,
+    MISTAKES,
+    NETWORK,
+    NFS,
+    PLAIN,
+    ROOT,
+    TENSORBOARD,
+    look,
+    loud,
+)
 
 from launch.core.job import load_job
 from launch.platforms.vertex.images import choose
@@ -23,13 +36,18 @@ pytest.importorskip("yaml")
 def test_a_mistake_has_its_finding(name: str) -> None:
     flags, settings, expected = MISTAKES[name]
     level, code = expected.split()
-    found = [finding for finding in look(flags, settings) if (finding.level, finding.code) == (level, code)]
+    found = [
+        finding
+        for finding in look(flags, settings)
+        if (finding.level, finding.code) == (level, code)
+    ]
     assert found, [f"{finding.level} {finding.code}" for finding in loud(look(flags, settings))]
     assert all(finding.cure for finding in found), found
 
 
 @pytest.mark.parametrize(
-    ("name", "vcpus"), [("m1-megamem-96", 96), ("n2d-highcpu-224", 224), ("n1-highmem-8", 8), ("m1-megamem-9x", None)]
+    ("name", "vcpus"),
+    [("m1-megamem-96", 96), ("n2d-highcpu-224", 224), ("n1-highmem-8", 8), ("m1-megamem-9x", None)],
 )
 def test_a_machine_type_says_its_cores(name: str, vcpus: int | None) -> None:
     assert getattr(machine_of(name), "vcpus", None) == vcpus
@@ -39,7 +57,12 @@ def test_processes_of_the_config_are_counted(tmp_path: Path) -> None:
     config = tmp_path / "own.yaml"
     config.write_text("parallel: {procs: 2}\n")
     for batch, expected in ((4, ["gpus-idle"]), (3, ["gpus-idle", "batch-small"])):
-        job = load_job(VertexJob, None, {**PLAIN, "config": str(config), "data": None}, [f"train.batch_size={batch}"])
+        job = load_job(
+            VertexJob,
+            None,
+            {**PLAIN, "config": str(config), "data": None},
+            [f"train.batch_size={batch}"],
+        )
         found = loud(offline(job, root=ROOT, choice=choose(job, region(job), gpus(job))))
         assert [finding.code for finding in found] == expected
 
@@ -47,17 +70,20 @@ def test_processes_of_the_config_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("torch==2.8.0", "error requirement-torch"), ("torch>=2.0,<3", ""),
+        ("torch==2.8.0", "error requirement-torch"),
+        ("torch>=2.0,<3", ""),
         ("torchvision<0.20", "warning requirement-torch"),
     ],
-)  # fmt: skip
+)
 def test_requirements_that_do_not_travel(line: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text(f"{line}\n")
     found = loud(look({"requirements": str(tmp_path / "more.txt")}))
     assert [f"{finding.level} {finding.code}" for finding in found] == [code] * bool(code)
     own = "us-central1-docker.pkg.dev/street-scenes/images/segtrain:1"
     unknown = loud(look({"requirements": str(tmp_path / "more.txt"), "image": own}))
-    assert "error requirement-torch" not in [f"{finding.level} {finding.code}" for finding in unknown]
+    assert "error requirement-torch" not in [
+        f"{finding.level} {finding.code}" for finding in unknown
+    ]
 
 
 SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

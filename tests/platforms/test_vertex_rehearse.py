@@ -1,4 +1,6 @@
-"""Tests that a rehearsal of a Vertex AI job plays the very request, restarts its workers, and resumes exactly."""
+"""Tests that a rehearsal of a Vertex AI job plays the very request, restarts its workers, and
+resumes exactly.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ from segtrain.platforms.vertex.hosts import read_replicas
 NAMESPACES = network.namespaces()[0] is not None
 NAME = "segtrain-2026-11-23-03-56-05-089"
 KEYS: dict[str, Any] = {
-    "hosts": 2, "machine": "n1-standard-8", "project": "p", "region": "us-central1", "output": "gs://out/seg",
-}  # fmt: skip
+    "hosts": 2,
+    "machine": "n1-standard-8",
+    "project": "p",
+    "region": "us-central1",
+    "output": "gs://out/seg",
+}
 
 
 def job_of(*settings: str, **keys: Any) -> VertexJob:
@@ -52,7 +58,11 @@ def test_hosts_are_the_replicas_and_know_their_ranks() -> None:
     for rank, host in enumerate(cluster.hosts):
         found = read_replicas({"CLUSTER_SPEC": plan.cluster_spec(host, cluster, request)})
         assert found is not None
-        assert (found.number, found.pool, found.address) == (rank, min(rank, 1), (cluster.leader.name, 2222))
+        assert (found.number, found.pool, found.address) == (
+            rank,
+            min(rank, 1),
+            (cluster.leader.name, 2222),
+        )
     assert plan.set_stage(request, hosts=5, isolated=True).said == ()
     assert len(plan.set_stage(request_of(job_of(hosts=1)), hosts=2, isolated=False).hosts) == 2
     with refused("rehearsal-hosts", found=0):
@@ -74,14 +84,19 @@ def test_the_command_line_gives_the_number_of_hosts(
     keys = {**KEYS, "hosts": 5, "project": "street-scenes"}
     (tmp_path / "job.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
     words = ["--job", str(tmp_path / "job.yaml"), "--rehearse", "--folder", str(tmp_path / "play")]
-    assert vertex.main([*words, *([f"--hosts={hosts}"] if hosts else []), "train.batch_size=20"]) == 0
+    assert (
+        vertex.main([*words, *([f"--hosts={hosts}"] if hosts else []), "train.batch_size=20"]) == 0
+    )
     assert asked == [(5, hosts, True, {"train.duration": "12st"})]
 
 
 def test_the_ranks_of_a_rehearsal_are_counted(tmp_path: Path) -> None:
     for job, procs, expected in (
-        (job_of(), None, 1), (job_of(), 2, 2), (job_of("parallel.procs=8"), None, 1), (job_of(strategy="single"), None, 1),
-    ):  # fmt: skip
+        (job_of(), None, 1),
+        (job_of(), 2, 2),
+        (job_of("parallel.procs=8"), None, 1),
+        (job_of(strategy="single"), None, 1),
+    ):
         local = plan.local_ranks(job, procs)
         assert local == expected
         changes, _ = run._changes(job, "", 2, local, RehearsalSpec("", str(tmp_path)), [])
@@ -104,10 +119,15 @@ def test_the_data_are_where_the_containers_read_them() -> None:
 def test_weights_that_a_rehearsal_lacks_are_named(tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     weights = "gs://b/d/weights/street.pt"
-    keys: dict[str, Any] = {"data": "gs://b/d", "settings": {"data.layout": "folders", "model.init": weights}}
+    keys: dict[str, Any] = {
+        "data": "gs://b/d",
+        "settings": {"data.layout": "folders", "model.init": weights},
+    }
     with refused("rehearsal-weights", key="model.init", found=weights):
         play(tmp_path, **keys)
-    run._changes(job_of(**keys), "gs://b/d", 2, 1, RehearsalSpec("", str(tmp_path), sample=str(tmp_path)), [])
+    run._changes(
+        job_of(**keys), "gs://b/d", 2, 1, RehearsalSpec("", str(tmp_path), sample=str(tmp_path)), []
+    )
 
 
 def test_only_the_files_of_a_rehearsal_are_cleared(tmp_path: Path) -> None:
@@ -120,19 +140,35 @@ def test_only_the_files_of_a_rehearsal_are_cleared(tmp_path: Path) -> None:
         assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["mine", "sample"]
     assert len(said) == 2
     (folder / SPEC).unlink()
-    with refused("rehearsal-folder", found=str(folder / "sample")), stage(spec, (), "", said.append):
+    with (
+        refused("rehearsal-folder", found=str(folder / "sample")),
+        stage(spec, (), "", said.append),
+    ):
         pass
     assert (folder / "sample").is_dir()
 
 
 def test_settings_of_the_rehearsal_replace_those_of_the_job() -> None:
-    described = {"command": ["python3", "-c", "x"], "args": ["a.yaml", "train.batch_size=8", 'out="gs://b/c"']}
+    described = {
+        "command": ["python3", "-c", "x"],
+        "args": ["a.yaml", "train.batch_size=8", 'out="gs://b/c"'],
+    }
     words = plan.command(described, {"train.batch_size": 4, "log.every": 1})
-    assert words == ["python3", "-c", "x", "a.yaml", "train.batch_size=4", 'out="gs://b/c"', "log.every=1"]
+    assert words == [
+        "python3",
+        "-c",
+        "x",
+        "a.yaml",
+        "train.batch_size=4",
+        'out="gs://b/c"',
+        "log.every=1",
+    ]
     assert plan.command({"args": []}, {})[-1] == "segtrain.platforms.vertex"
 
 
-def test_the_storage_keeps_objects_and_their_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_storage_keeps_objects_and_their_generations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     (tmp_path / "gcs/data").mkdir(parents=True)
     with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
@@ -145,7 +181,10 @@ def test_the_storage_keeps_objects_and_their_generations(tmp_path: Path, monkeyp
         client.put("a/b/small file", b"small", 5)
         assert bytes(client.get("a/large", None, "", 5).content) == large.read_bytes()
         assert bytes(client.get("a/b/small file", (1, 3), "", 5).content) == b"ma"
-        assert [item["path"] for page in client.below("a/", 5) for item in page] == ["a/b/small file", "a/large"]
+        assert [item["path"] for page in client.below("a/", 5) for item in page] == [
+            "a/b/small file",
+            "a/large",
+        ]
         assert client.folder("a", 5)[1] == ["a/b"]
         etag = client.head("a/large", 5).etag
         client.put("a/large", b"other", 5)
@@ -163,7 +202,9 @@ def test_the_storage_keeps_objects_and_their_generations(tmp_path: Path, monkeyp
         assert (found.content, found.version["version"]) == (b"3", (second or {})["version"])
 
 
-@pytest.mark.parametrize(("asked", "content"), [("-3", b"efg"), ("-9", b"abcdefg"), ("2-3", b"cd"), ("5-", b"fg")])
+@pytest.mark.parametrize(
+    ("asked", "content"), [("-3", b"efg"), ("-9", b"abcdefg"), ("2-3", b"cd"), ("5-", b"fg")]
+)
 def test_the_storage_answers_ranges(asked: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / "gcs/data").mkdir(parents=True)
     (tmp_path / "gcs/data/letters").write_bytes(b"abcdefg")
@@ -182,15 +223,18 @@ def test_no_path_leads_out_of_the_folder_of_the_storage(tmp_path: Path) -> None:
     with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
         for method, status in (("GET", 404), ("DELETE", 404), ("PUT", 200)):
             connection = http.client.HTTPConnection(*store.server_address[:2])
-            connection.request(method, "/data/%2e%2e/..%2f../secret", b"theirs" if method == "PUT" else None)
+            connection.request(
+                method, "/data/%2e%2e/..%2f../secret", b"theirs" if method == "PUT" else None
+            )
             assert connection.getresponse().status == status
             connection.close()
     assert secret.read_text() == "mine"
     assert (tmp_path / "gcs/data/secret").read_text() == "theirs"
 
 
-# In the place of the training, a program of a few lines: its state is in the bucket. The containers of HELD wait for the
-# planted end at the step where it is due, however late it comes, if they have not been started again.
+# In the place of the training, a program of a few lines: its state is in the bucket. The containers
+# of HELD wait for the planted end at the step where it is due, however late it comes, if they have
+# not been started again.
 PROGRAM = """
 import json, os, signal, sys, time, urllib.request
 spec = json.loads(os.environ["CLUSTER_SPEC"])
@@ -223,7 +267,12 @@ sys.exit(75 if told else 3 if pool == FAILS else 0)
 
 
 def play(
-    tmp_path: Path, plant: str = "", fails: str = "", held: str = "", namespaces: bool = True, **keys: Any
+    tmp_path: Path,
+    plant: str = "",
+    fails: str = "",
+    held: str = "",
+    namespaces: bool = True,
+    **keys: Any,
 ) -> Report:
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     job = job_of(**keys)
@@ -235,7 +284,9 @@ def play(
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "bundle").write_bytes(b"")
     paths = str(tmp_path / "bundle"), str(tmp_path / "stage")
-    return rehearse(job, request, RehearsalSpec(*paths, plant=plant, namespaces=namespaces, grace_s=300))
+    return rehearse(
+        job, request, RehearsalSpec(*paths, plant=plant, namespaces=namespaces, grace_s=300)
+    )
 
 
 def states(report: Report) -> list[str]:
@@ -243,7 +294,9 @@ def states(report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_a_worker_that_dies_is_started_again_under_its_name(namespaces: bool, tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_started_again_under_its_name(
+    namespaces: bool, tmp_path: Path
+) -> None:
     if namespaces and not NAMESPACES:
         pytest.skip("the kernel gives no network namespaces")
     report = play(tmp_path, plant="kill:3", held="workerpool1", namespaces=namespaces)
@@ -265,7 +318,11 @@ def test_all_workers_start_again_where_the_job_says_so(tmp_path: Path) -> None:
 
 def test_a_worker_that_always_fails_ends_the_job(tmp_path: Path) -> None:
     report = play(tmp_path, fails="workerpool0")
-    assert (report.status, report.exit_code, report.hosts[0].codes[:2]) == ("JOB_STATE_FAILED", 1, (3, 3))
+    assert (report.status, report.exit_code, report.hosts[0].codes[:2]) == (
+        "JOB_STATE_FAILED",
+        1,
+        (3, 3),
+    )
     assert "non-zero status of 3" in report.failure_reason
 
 
@@ -287,22 +344,37 @@ def test_a_job_is_cancelled_and_one_whose_machines_go_is_started_again(tmp_path:
 
 
 SETTINGS = {
-    "data.scenes": 13, "data.scene_size": [40, 48], "data.crop": [32, 32], "data.workers": 1, "train.batch_size": 4,
-    "model.options": {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]}, "train.duration": "10st",
-    "train.progressive": [], "eval.every": "10st", "checkpoint.every": "2st", "log.every": 1, "log.pictures": 0,
-    "log.profile_ms": 0, "log.tensorboard": False, "parallel.threads": 1,
-}  # fmt: skip
+    "data.scenes": 13,
+    "data.scene_size": [40, 48],
+    "data.crop": [32, 32],
+    "data.workers": 1,
+    "train.batch_size": 4,
+    "model.options": {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]},
+    "train.duration": "10st",
+    "train.progressive": [],
+    "eval.every": "10st",
+    "checkpoint.every": "2st",
+    "log.every": 1,
+    "log.pictures": 0,
+    "log.profile_ms": 0,
+    "log.tensorboard": False,
+    "parallel.threads": 1,
+}
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_changes_nothing_in_the_weights(
     tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bundle is fetched from the bucket, two hosts train, one dies after step 3, and the run goes on from there."""
+    """The bundle is fetched from the bucket, two hosts train, one dies after step 3, and the run
+    goes on from there.
+    """
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     torch = pytest.importorskip("torch")
     words = [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items()]
-    alone = zygote.start_ranks(2, "train", str(ROOT / "configs/scenes.yaml"), *words, f"out={tmp_path}/alone")
+    alone = zygote.start_ranks(
+        2, "train", str(ROOT / "configs/scenes.yaml"), *words, f"out={tmp_path}/alone"
+    )
     like = a_run(tmp_path / "like", "g2-standard-8", ranks=2, augment=0.001, wait=0.1)
     (like / "config.yaml").write_text(load_config(ROOT / "configs/scenes.yaml", words).to_yaml())
     job = job_of(*words, checkpoints="gs://out/run", machine="g2-standard-8", like=str(like))

@@ -1,4 +1,6 @@
-"""Tests that each setting of a job becomes the right field of customJobs.create, and that containers start from it."""
+"""Tests that each setting of a job becomes the right field of customJobs.create, and that
+containers start from it.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,17 @@ def test_names_are_legal_labels(name: str, expected: str) -> None:
 def test_settings_become_arguments_that_the_training_reads() -> None:
     yaml = pytest.importorskip("yaml")
     job = VertexJob(
-        config="configs/camvid_cpu.yaml", data="gs://b/d", checkpoints="gs://b/run",
+        config="configs/camvid_cpu.yaml",
+        data="gs://b/d",
+        checkpoints="gs://b/run",
         settings={"data.train_split": "1", "train.compile": True},
-    )  # fmt: skip
+    )
     config, *settings = made.arguments(job)
     assert config == "configs/camvid_cpu.yaml"
-    assert {key: yaml.safe_load(text) for key, _, text in (setting.partition("=") for setting in settings)} == {
+    assert {
+        key: yaml.safe_load(text)
+        for key, _, text in (setting.partition("=") for setting in settings)
+    } == {
         "data.root": "gs://b/d",
         "out": "gs://b/run",
         "data.train_split": "1",
@@ -61,7 +68,9 @@ def test_settings_become_arguments_that_the_training_reads() -> None:
         "parallel.strategy": "ddp",
     }
     assert (
-        made.arguments(VertexJob(data="gs://b/d", settings={"data.root": "gs://b/own"})).count('data.root="gs://b/own"')
+        made.arguments(VertexJob(data="gs://b/d", settings={"data.root": "gs://b/own"})).count(
+            'data.root="gs://b/own"'
+        )
         == 1
     )
 
@@ -97,7 +106,9 @@ print(json.dumps({"argv": sys.argv[1:], "pid": os.getpid(), "cwd": os.getcwd(), 
 
 @pytest.fixture
 def storage() -> Iterator[tuple[str, dict[str, bytes], list[tuple[str, dict[str, str]]]]]:
-    """Cloud Storage, whose first answer with a bundle is cut, and the metadata server of a machine, on loopback."""
+    """Cloud Storage, whose first answer with a bundle is cut, and the metadata server of a machine,
+    on loopback.
+    """
     objects: dict[str, bytes] = {}
     seen: list[tuple[str, dict[str, str]]] = []
 
@@ -108,7 +119,9 @@ def storage() -> Iterator[tuple[str, dict[str, bytes], list[tuple[str, dict[str,
             self.send_response(200 if content else 404)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            first = self.path.endswith(".tar.gz") and [path for path, _ in seen].count(self.path) == 1
+            first = (
+                self.path.endswith(".tar.gz") and [path for path, _ in seen].count(self.path) == 1
+            )
             self.wfile.write(content[: 100 if first else None])
 
         def log_message(self, *_: Any) -> None: ...
@@ -132,9 +145,13 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
         (folder / name).write_text(text)
     with tarfile.open(tmp_path / "bundle.tar.gz", "w:gz") as tar:
         tar.add(folder, arcname=".")
-    objects["/computeMetadata/v1/instance/service-accounts/default/token"] = b'{"access_token": "secret"}'
+    objects["/computeMetadata/v1/instance/service-accounts/default/token"] = (
+        b'{"access_token": "secret"}'
+    )
     job = VertexJob(project="p", output="gs://a-bucket-of-nobody/out")
-    objects["/a-bucket-of-nobody/out/job-1/source/bundle.tar.gz"] = (tmp_path / "bundle.tar.gz").read_bytes()
+    objects["/a-bucket-of-nobody/out/job-1/source/bundle.tar.gz"] = (
+        tmp_path / "bundle.tar.gz"
+    ).read_bytes()
     (pool,) = request(job)["jobSpec"]["workerPoolSpecs"]
     container = pool["containerSpec"]
     environment = {pair["name"]: pair["value"] for pair in container["env"]}
@@ -159,7 +176,9 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
         "path": str(tmp_path / "code"),
     }
     assert seen[-1][1]["Authorization"] == "Bearer secret"
-    assert [path for path, _ in seen if "bundle" in path] == ["/a-bucket-of-nobody/out/job-1/source/bundle.tar.gz"] * 2
+    assert [path for path, _ in seen if "bundle" in path] == [
+        "/a-bucket-of-nobody/out/job-1/source/bundle.tar.gz"
+    ] * 2
 
 
 def test_the_bundle_has_the_package_and_what_reads_buckets() -> None:
@@ -176,13 +195,20 @@ def test_the_bundle_has_the_package_and_what_reads_buckets() -> None:
 def test_a_bare_python_looks_at_a_job() -> None:
     """Without any package: -S leaves site-packages out."""
     command = [sys.executable, "-S", "launch/vertex.py", "--machine", "g2-standard-48", "--dry-run"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={"PATH": os.environ["PATH"]}
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["acceleratorCount"] == 4
+    assert (
+        json.loads(done.stdout)["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["acceleratorCount"]
+        == 4
+    )
     assert "are not checked" in done.stderr
 
 
-def test_the_shipped_job_is_sound_but_for_its_placeholders(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_job_is_sound_but_for_its_placeholders(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     pytest.importorskip("yaml")
     from launch import vertex
     from launch.platforms.vertex.prepare import prepare, read
@@ -190,4 +216,7 @@ def test_the_shipped_job_is_sound_but_for_its_placeholders(capsys: pytest.Captur
     _, asked, findings = prepare(read(ROOT / "configs/jobs/vertex.yaml"))
     assert [finding.code for finding in findings if finding.level != "note"] == ["placeholder"]
     assert vertex.main(["--job", str(ROOT / "configs/jobs/vertex.yaml"), "--dry-run"]) == 0
-    assert json.loads(capsys.readouterr().out)["jobSpec"]["scheduling"] == asked["jobSpec"]["scheduling"]
+    assert (
+        json.loads(capsys.readouterr().out)["jobSpec"]["scheduling"]
+        == asked["jobSpec"]["scheduling"]
+    )

@@ -1,4 +1,6 @@
-"""Tests of the hosts of a Vertex AI job: how they meet, lose each other, are stopped, and end their ranks."""
+"""Tests of the hosts of a Vertex AI job: how they meet, lose each other, are stopped, and end their
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Hosts:
     """Members of one meeting, each with a thread that waits in ``meet``."""
 
     def __init__(self, port: int, count: int, said: list[str]) -> None:
-        self.members = [Member(("127.0.0.1", port), k, count, k + 1, said.append) for k in range(count)]
+        self.members = [
+            Member(("127.0.0.1", port), k, count, k + 1, said.append) for k in range(count)
+        ]
         self.rounds: dict[int, Any] = {}
 
     def meet(self, *numbers: int, **more: float) -> list[threading.Thread]:
@@ -108,7 +112,9 @@ def test_a_primary_host_that_starts_again_is_met_again() -> None:
 
 
 def test_hosts_that_are_stopped_do_not_count_as_lost(meeting: Any) -> None:
-    """Rank 0 may still upload the checkpoint, while the other hosts have nothing left to do and end."""
+    """Rank 0 may still upload the checkpoint, while the other hosts have nothing left to do and
+    end.
+    """
     hosts, _ = meeting
     hosts.all_meet()
     stopped = News("b was stopped", saving=True)
@@ -140,7 +146,12 @@ sys.exit(75)
     ],
 )
 def test_ranks_that_save_their_state_outlive_other_hosts(
-    news: News, told: list[int], sleeps: str, ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    news: News,
+    told: list[int],
+    sleeps: str,
+    ending: Ending,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rank_processes, "LOST_S", 0.0)
     received, calls = list[int](), iter([None, news])
@@ -193,7 +204,9 @@ sys.exit(76)
 """
 
 
-def test_a_rank_that_uploads_the_end_of_the_run_may_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_uploads_the_end_of_the_run_may_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rank_processes, "GRACE_S", 1.0)
     command = [sys.executable, "-c", UPLOAD, str(tmp_path / "done")]
     assert rank_processes.run(command, Cluster(0, 2, 0, 2), [], print) == Ending(1, cause=True)
@@ -203,7 +216,8 @@ def test_a_rank_that_uploads_the_end_of_the_run_may_finish(tmp_path: Path, monke
 def test_the_error_names_whom_it_waited_for(meeting: Any) -> None:
     hosts, said = meeting
     missing = list[list[str]]()
-    for patience_s in (1.5, 10.0, 60.0):  # on a busy machine, it takes some time until they know of each other
+    # on a busy machine, it takes some time until they know of each other
+    for patience_s in (1.5, 10.0, 60.0):
         for thread in hosts.meet(0, 1, patience_s=patience_s):
             thread.join(600)
         assert {error.code for error in hosts.rounds.values()} == {"hosts-not-met"}
@@ -233,7 +247,9 @@ def test_what_a_stranger_says_of_a_host_does_not_count(meeting: Any) -> None:
     with socket.create_connection(("127.0.0.1", hosts.members[0]._address[1])) as stranger:
         stranger.settimeout(600)
         for host in (1, 99):
-            stranger.sendall(f'{{"host": {host}, "done": true}}\n{{"host": {host}, "again": "x"}}\n'.encode())
+            stranger.sendall(
+                f'{{"host": {host}, "done": true}}\n{{"host": {host}, "again": "x"}}\n'.encode()
+            )
         stranger.sendall(b'{"host": 2, "here": 1, "hosts": 1}\n')
         assert b"refused" in stranger.recv(1000)  # all of it was read
     for host in (0, 2):
@@ -244,9 +260,13 @@ def test_what_a_stranger_says_of_a_host_does_not_count(meeting: Any) -> None:
 
 
 class Training:
-    """A host of three, whose member and ranks are played. ``endings``: of its rounds; the last one is repeated."""
+    """A host of three, whose member and ranks are played. ``endings``: of its rounds; the last one
+    is repeated.
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *endings: Ending, seconds: float = 60.0) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *endings: Ending, seconds: float = 60.0
+    ) -> None:
         self.endings, self.seconds = list(endings), seconds
         self.clock, self.rounds = 0.0, 0
         self.said: list[Any] = []
@@ -282,8 +302,12 @@ class Training:
 GONE = Ending(1, "w0-a-0 is gone")
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(60.0, vertex.MOST_ROUNDS), (2 * vertex.LONG_S, 10)])
-def test_only_rounds_that_end_soon_are_limited(monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "rounds"), [(60.0, vertex.MOST_ROUNDS), (2 * vertex.LONG_S, 10)]
+)
+def test_only_rounds_that_end_soon_are_limited(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int
+) -> None:
     training = Training(monkeypatch, *[GONE] * 9, Ending(0), seconds=seconds)
     with contextlib.nullcontext() if rounds == 10 else refused("hosts-lost-often", found=rounds):
         assert training.code() == 0
@@ -311,7 +335,9 @@ def test_a_host_that_lost_another_meets_it_again(monkeypatch: pytest.MonkeyPatch
     assert training.said == [("has lost another host", {}), "done"]
 
 
-def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started: list[Cluster] = []
 
     def run(command: list[str], first: Cluster, *others: object) -> Ending:
@@ -322,7 +348,12 @@ def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch:
     monkeypatch.setattr(vertex.rank_processes, "run", run)
     assert vertex.main(["parallel.procs=2", "parallel.strategy=ddp", "train.device=cpu"]) == 3
     (first,) = started
-    assert (first.rank, first.world_size, first.local_world_size, first.source.name) == (0, 2, 2, "vertex")
+    assert (first.rank, first.world_size, first.local_world_size, first.source.name) == (
+        0,
+        2,
+        2,
+        "vertex",
+    )
 
 
 def test_a_port_that_is_taken_is_named() -> None:

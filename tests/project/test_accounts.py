@@ -1,4 +1,6 @@
-"""The four accounts: what the planner predicts of them keeps its bounds, and what is not determined stays a range."""
+"""The four accounts: what the planner predicts of them keeps its bounds, and what is not determined
+stays a range.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def accounts() -> ModuleType:
 def test_predictions_keep_their_bounds(accounts: ModuleType) -> None:
     rows = accounts.rows()
     kinds = [row.kind for row in rows]
-    assert (kinds.count("predicted"), kinds.count("arithmetic"), kinds.count("not determined")) == (5, 3, 5)
+    assert (kinds.count("predicted"), kinds.count("arithmetic"), kinds.count("not determined")) == (
+        5,
+        3,
+        5,
+    )
     for row in rows:
         assert row.passed, row
         if row.kind == "not determined":

@@ -16,13 +16,18 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "segtrain"
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-GUIDES = {"docs/architecture.md": PAGE, "CONTRIBUTING.md": (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")}
+GUIDES = {
+    "docs/architecture.md": PAGE,
+    "CONTRIBUTING.md": (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),
+}
 
 
 def allowed_imports() -> dict[str, set[str] | None]:
     """What each package may import, from the table of the page; None: everything."""
     allowed: dict[str, set[str] | None] = {}
-    for names, rule in re.findall(r"^\| (`segtrain/[^|]+) \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE):
+    for names, rule in re.findall(
+        r"^\| (`segtrain/[^|]+) \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE
+    ):
         above, named = list(allowed), set(re.findall(r"`(\w+)`", rule))
         if rule.startswith("the rows above"):
             packages = set(above) - named
@@ -66,7 +71,9 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path, at_once: bool = False) -> Iterator[str]:
-    """Dotted names that a file imports, members of a module included; ``at_once``: without those inside functions."""
+    """Dotted names that a file imports, members of a module included; ``at_once``: without those
+    inside functions.
+    """
     package = ["segtrain", *path.relative_to(PACKAGE).parts[:-1]]
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body if at_once else ast.walk(tree):
@@ -97,7 +104,9 @@ STAND_IN = "standin"  # of SMDDP: part of a rehearsed container, not of the laun
 
 @pytest.mark.parametrize("path", LAUNCH, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_laptop_can_launch(path: Path) -> None:
-    """No torch at all; at the top of a file only what every Python has, so that a bare one can look at a job."""
+    """No torch at all; at the top of a file only what every Python has, so that a bare one can look
+    at a job.
+    """
     if STAND_IN in path.parts:
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -108,19 +117,26 @@ def test_a_laptop_can_launch(path: Path) -> None:
         for name in names:
             assert name.split(".")[0] != "torch"
             if node in tree.body:
-                assert name.split(".")[0] in light, f"{name}: import it inside the function that needs it"
-                assert not name.startswith("segtrain") or name.startswith(("segtrain.errors", "segtrain.machines")), (
-                    name
+                assert name.split(".")[0] in light, (
+                    f"{name}: import it inside the function that needs it"
                 )
+                assert not name.startswith("segtrain") or name.startswith(
+                    ("segtrain.errors", "segtrain.machines")
+                ), name
 
 
 def test_no_file_imports_itself_by_a_detour() -> None:
     modules = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES if path.stem != "__init__"
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in FILES
+        if path.stem != "__init__"
     }
     graph = {}
     for module, path in modules.items():
-        names = {name if name in modules else name.rpartition(".")[0] for name in imports(path, at_once=True)}
+        names = {
+            name if name in modules else name.rpartition(".")[0]
+            for name in imports(path, at_once=True)
+        }
         graph[module] = (names & set(modules)) - {module}
     TopologicalSorter(graph).prepare()  # raises CycleError with the modules of the circle
 
@@ -167,7 +183,9 @@ def test_functions_classes_and_tables_are_where_a_guide_says(guide: str) -> None
     assert len(named) >= 6
     for name, file in named:
         code = (ROOT / file).read_text(encoding="utf-8")
-        assert re.search(rf"(?:def|class) {name}\b|^ *{name}\b.* = ", code, re.MULTILINE), f"{file}: {name}"
+        assert re.search(rf"(?:def|class) {name}\b|^ *{name}\b.* = ", code, re.MULTILINE), (
+            f"{file}: {name}"
+        )
 
 
 def test_the_light_rooms_import_no_torch() -> None:

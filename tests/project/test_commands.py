@@ -1,7 +1,8 @@
-"""Tests that every command in the docs and help texts works: its flags exist, its config loads, its plan fits its ranks.
+"""Tests that every command in the docs and help texts works: its flags exist, its config loads, its
+plan fits its ranks.
 
-tests/project/test_docs.py runs the commands of ```bash blocks. This file looks at all of them, those included that need GPUs, a
-cluster or an account, with the real configs of the repository.
+tests/project/test_docs.py runs the commands of ```bash blocks. This file looks at all of them,
+those included that need GPUs, a cluster or an account, with the real configs of the repository.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from segtrain.training.start.derived import make_plan
 
 ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "docker/README.md"]
 STARTERS = ("segtrain", "torchrun", "srun", "python")
-SAMPLES = 2975  # of a data set that a page speaks of and this repository lacks; Cityscapes has as many
+# of a data set that a page speaks of and this repository lacks; Cityscapes has as many
+SAMPLES = 2975
 
 
 def lines(text: str) -> list[str]:
@@ -36,7 +38,8 @@ def lines(text: str) -> list[str]:
 def commands(text: str) -> list[list[str]]:
     found = []
     for line in lines(text):
-        line = re.sub(r"^(?:try|next)\s+(?=segtrain |torchrun )", "", line)  # as the program itself proposes one
+        # as the program itself proposes one
+        line = re.sub(r"^(?:try|next)\s+(?=segtrain |torchrun )", "", line)
         line = re.sub(r"^sudo \S+/bin/(?=segtrain )", "", line)
         if line.split(" ")[0] in STARTERS and "..." not in line:
             found.append(shlex.split(line, comments=True))
@@ -51,7 +54,9 @@ def of_pages() -> list[tuple[str, list[str]]]:
                 found += [(page.name, words) for words in commands(text)]
         inline = re.findall(r"`(python bench/[^`]+)`", page.read_text(encoding="utf-8"))
         found += [(page.name, shlex.split(text)) for text in inline]
-    found += [("segtrain --help", words) for words in commands(re.sub(r"   +.*", "", arguments.EXAMPLES))]
+    found += [
+        ("segtrain --help", words) for words in commands(re.sub(r"   +.*", "", arguments.EXAMPLES))
+    ]
     return found
 
 
@@ -62,7 +67,9 @@ def ranks(words: list[str]) -> tuple[int, list[str]]:
     """How many processes a launcher's line starts, and what each one runs."""
     if words[0] == "segtrain":
         return 1, words[1:]
-    values = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
+    values = {
+        word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")
+    }
     if words[0] == "torchrun":
         assert words[words.index("-m") + 1] == "segtrain", words
         count = int(values.get("--nproc-per-node", 1)) * int(values.get("--nnodes", 1))
@@ -80,7 +87,9 @@ def parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the repository's configs and the YAML files that the pages tell a reader to write."""
+    """A folder with the repository's configs and the YAML files that the pages tell a reader to
+    write.
+    """
     root = tmp_path_factory.mktemp("shelf")
     (root / "configs").symlink_to(ROOT / "configs")
     (root / "docker").symlink_to(ROOT / "docker")
@@ -98,9 +107,13 @@ def write_configs(page: Path, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "words"), COMMANDS, ids=[f"{page}: {shlex.join(words)[:80]}" for page, words in COMMANDS]
+    ("page", "words"),
+    COMMANDS,
+    ids=[f"{page}: {shlex.join(words)[:80]}" for page, words in COMMANDS],
 )
-def test_a_command_can_be_typed(page: str, words: list[str], shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_can_be_typed(
+    page: str, words: list[str], shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(shelf)
     if words[0] == "python":
         python(words[1:])
@@ -116,22 +129,30 @@ def test_a_command_can_be_typed(page: str, words: list[str], shelf: Path, monkey
     if not hasattr(known, "config"):
         return
     file = known.config
-    if file is not None and not Path(file).exists():  # config.yaml of a run folder: the one that was trained before
+    # config.yaml of a run folder: the one that was trained before
+    if file is not None and not Path(file).exists():
         assert file.endswith("/config.yaml"), f"{page}: there is no {file}"
         file = None
     config = load_config(file, settings)
     images = config.data.scenes if config.data.layout == "scenes" else SAMPLES
-    make_plan(config, images, Cluster(world_size=world, local_world_size=min(world, 8)), has_gpu=world > 2)
+    make_plan(
+        config, images, Cluster(world_size=world, local_world_size=min(world, 8)), has_gpu=world > 2
+    )
 
 
 def python(words: list[str]) -> None:
-    """``python FILE --flag ...``: the file is there and knows its flags. ``-m`` and ``-c`` are not ours to judge."""
+    """``python FILE --flag ...``: the file is there and knows its flags. ``-m`` and ``-c`` are not
+    ours to judge.
+    """
     if words[0].startswith("-"):
         return
     script = ROOT / words[0]
     assert script.is_file(), f"there is no {words[0]}"
     platform = Path(words[0]).stem
-    if words[0].startswith("launch/") and (ROOT / "launch/platforms" / platform / "arguments.py").is_file():
+    if (
+        words[0].startswith("launch/")
+        and (ROOT / "launch/platforms" / platform / "arguments.py").is_file()
+    ):
         build_parser = import_module(f"launch.platforms.{platform}.arguments").build_parser
         known, rest = build_parser(f"python {words[0]}").parse_known_args(words[1:])
         assert all("=" in setting for setting in rest), rest
@@ -139,16 +160,24 @@ def python(words: list[str]) -> None:
         return
     parsers = {"launch/cluster.py": "cluster", "launch/lustre.py": "lustre"}
     if words[0] in parsers:
-        import_module(f"launch.{parsers[words[0]]}").build_parser(f"python {words[0]}").parse_args(words[1:])
+        import_module(f"launch.{parsers[words[0]]}").build_parser(f"python {words[0]}").parse_args(
+            words[1:]
+        )
         return
-    texts = {node.value for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.Constant)}
+    texts = {
+        node.value
+        for node in ast.walk(ast.parse(script.read_text()))
+        if isinstance(node, ast.Constant)
+    }
     for word in words[1:]:
         if word.startswith("--"):
             assert word.partition("=")[0] in texts, f"{words[0]} knows no {word}"
 
 
 def test_commands_are_found_in_every_kind_of_place() -> None:
-    assert {"segtrain --help", "README.md", "train.md", "slurm.md"} <= {page for page, _ in COMMANDS}
+    assert {"segtrain --help", "README.md", "train.md", "slurm.md"} <= {
+        page for page, _ in COMMANDS
+    }
     assert {words[0] for _, words in COMMANDS} == set(STARTERS)
 
 
@@ -163,6 +192,8 @@ def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
         return SimpleNamespace(urls=(), files=(), onnx=None)
 
     monkeypatch.setattr("segtrain.infer.export.export", export)
-    monkeypatch.setattr("segtrain.insight.runs.weights.with_weights", lambda run, which, services: tmp_path)
+    monkeypatch.setattr(
+        "segtrain.insight.runs.weights.with_weights", lambda run, which, services: tmp_path
+    )
     assert cli.main(["export", url]) == 0
     assert asked == ["a-export"]

@@ -1,4 +1,6 @@
-"""Tests that the core works without segtrain/platforms/ and launch/. `make test-core` runs all tests of the core so."""
+"""Tests that the core works without segtrain/platforms/ and launch/. `make test-core` runs all
+tests of the core so.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def test_the_core_alone_trains_and_reads_its_runs(tmp_path: Path) -> None:
     assert not (package / "platforms").exists()
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
     command = [sys.executable, core_life.__file__, str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     assert results["broken"] == ["segtrain.launch"]

@@ -1,8 +1,9 @@
-"""Real runs with a planted cause: the diagnosis must name it first, and must name none for healthy runs.
+"""Real runs with a planted cause: the diagnosis must name it first, and must name none for healthy
+runs.
 
-These runs are judged by real time on this machine, so they are not part of the default suite: `make test-planted` runs
-them. The default suite judges recordings of them (test_diagnose_recorded.py). `RECORD_PLANTS=tests/recorded make
-test-planted` writes the recordings again.
+These runs are judged by real time on this machine, so they are not part of the default suite: `make
+test-planted` runs them. The default suite judges recordings of them (test_diagnose_recorded.py).
+`RECORD_PLANTS=tests/recorded make test-planted` writes the recordings again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,19 @@ from conftest import ROOT, Zygote
 
 sys.path.insert(0, str(ROOT / "bench"))
 
-from plants import ALONE, HEALTHY, PLANTS, SHAPE, SLOW_NETWORK, UNSEEN, Plant, code, command, pictures, sync_lines
+from plants import (
+    ALONE,
+    HEALTHY,
+    PLANTS,
+    SHAPE,
+    SLOW_NETWORK,
+    UNSEEN,
+    Plant,
+    code,
+    command,
+    pictures,
+    sync_lines,
+)
 
 from segtrain.insight.diagnose import Diagnosis, diagnose
 from segtrain.insight.diagnose.words import page
@@ -51,7 +64,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(zygote: Zygote, data: Path, out: Path, name: str, plant: Plant, expected: int = 0) -> str:
     what = code(name, command(data, out, plant), plant.device)
     if plant.ranks > 1:
-        ranks = zygote.start_ranks(plant.ranks, code=what, cwd=data, PYTHONPATH=BENCH, **plant.environment)
+        ranks = zygote.start_ranks(
+            plant.ranks, code=what, cwd=data, PYTHONPATH=BENCH, **plant.environment
+        )
     else:
         ranks = [zygote.start(code=what, cwd=data, PYTHONPATH=BENCH, **plant.environment)]
     codes = [rank.wait() for rank in ranks]
@@ -59,7 +74,8 @@ def train(zygote: Zygote, data: Path, out: Path, name: str, plant: Plant, expect
     return ranks[0].output
 
 
-OF_THE_MACHINE = ("other-programs", "too-few-cores")  # causes that rest on what else this machine does
+# causes that rest on what else this machine does
+OF_THE_MACHINE = ("other-programs", "too-few-cores")
 
 
 def own_causes(found: Diagnosis) -> list[str]:
@@ -67,7 +83,9 @@ def own_causes(found: Diagnosis) -> list[str]:
 
 
 def record(run: Path, name: str, data: Path) -> None:
-    """Keep what the diagnosis reads of ``run``, less names of this machine, as RECORD_PLANTS/NAME.tar.gz if that is asked for."""
+    """Keep what the diagnosis reads of ``run``, less names of this machine, as
+    RECORD_PLANTS/NAME.tar.gz if that is asked for.
+    """
     if not (folder := os.environ.get("RECORD_PLANTS")):
         return
     with tarfile.open(ROOT / folder / f"{name.replace(' ', '-')}.tar.gz", "w:gz") as archive:
@@ -89,13 +107,19 @@ def syncing_works(folder: Path) -> float:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_the_planted_cause_comes_first(name: str, zygote: Zygote, data: Path, tmp_path: Path) -> None:
-    """Other programs may have the cores meanwhile, which is then a cause as well: what is compared are those of the run itself."""
+def test_the_planted_cause_comes_first(
+    name: str, zygote: Zygote, data: Path, tmp_path: Path
+) -> None:
+    """Other programs may have the cores meanwhile, which is then a cause as well: what is compared
+    are those of the run itself.
+    """
     plant, run = PLANTS[name], tmp_path / "run"
     if name in ("too-few-workers",) and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core has no room for another worker")
     if name == "a synced file" and (works := syncing_works(data)) > 0.5:
-        pytest.skip(f"this file system syncs a file without waiting: the thread computes {works:.0%} of the time")
+        pytest.skip(
+            f"this file system syncs a file without waiting: the thread computes {works:.0%} of the time"
+        )
     train(zygote, data, run, name, plant, expected=2 if plant.cause == "shm" else 0)
     found = diagnose(run)
     assert own_causes(found)[:1] == [plant.cause], page(run, found)
@@ -103,7 +127,9 @@ def test_the_planted_cause_comes_first(name: str, zygote: Zygote, data: Path, tm
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_none_is_named_for_a_healthy_run(name: str, zygote: Zygote, data: Path, tmp_path: Path) -> None:
+def test_none_is_named_for_a_healthy_run(
+    name: str, zygote: Zygote, data: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     train(zygote, data, run, "", HEALTHY[name])
     found = diagnose(run)
@@ -117,7 +143,9 @@ def test_none_is_named_for_a_healthy_run(name: str, zygote: Zygote, data: Path, 
 def test_what_holds_a_bucket_up_comes_first(
     name: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+    pytest.importorskip(
+        "obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'"
+    )
     root, run = tmp_path_factory.mktemp("bucket"), tmp_path / "run"
     pictures(root, 160)
     server, cause = BucketServer(root.parent), BUCKETS[name][0]
@@ -126,7 +154,9 @@ def test_what_holds_a_bucket_up_comes_first(
     plant = Plant(cause, settings=("data.workers=2", f"data.root=s3://{root.name}"), steps=100)
     what = code("", command(root, run, plant), plant.device)
     try:
-        process = zygote.start(code=what, cwd=root, PYTHONPATH=BENCH, **plant.environment, **server.environment())
+        process = zygote.start(
+            code=what, cwd=root, PYTHONPATH=BENCH, **plant.environment, **server.environment()
+        )
         assert process.wait() == 0, process.output[-3000:]
     finally:
         server.close()
@@ -136,7 +166,9 @@ def test_what_holds_a_bucket_up_comes_first(
 
 
 def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
-    """No test can make a host swap: the readings are planted into the profile of a run that starves as well."""
+    """No test can make a host swap: the readings are planted into the profile of a run that starves
+    as well.
+    """
     run = tmp_path / "run"
     train(zygote, data, run, "storage-latency", PLANTS["storage-latency"])
     windows = read_spans(run)[0].windows
@@ -148,12 +180,17 @@ def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
     assert own_causes(found)[:2] == ["memory", "storage-latency"], page(run, found)
 
 
-def test_a_run_that_starves_says_so_while_it_goes_on(zygote: Zygote, data: Path, tmp_path: Path) -> None:
+def test_a_run_that_starves_says_so_while_it_goes_on(
+    zygote: Zygote, data: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     plant, settings = PLANTS["storage-latency"], ("train.duration=24st", "log.every=1", UNSEEN)
     what = code("storage-latency", command(data, run, plant, settings), device=True)
-    shorter = "import segtrain.observe.spans\nsegtrain.observe.spans.WINDOW_S = 0.2\n"  # than a second
-    process = zygote.start(code=ALONE + shorter + what, cwd=data, PYTHONPATH=BENCH, **plant.environment)
+    # than a second
+    shorter = "import segtrain.observe.spans\nsegtrain.observe.spans.WINDOW_S = 0.2\n"
+    process = zygote.start(
+        code=ALONE + shorter + what, cwd=data, PYTHONPATH=BENCH, **plant.environment
+    )
     assert process.wait() == 0, process.output
     events = read_journal(run / "journal.jsonl")
     (slow,) = [event for event in events if event["event"] == "slow"]
@@ -168,15 +205,25 @@ def test_a_run_that_starves_says_so_while_it_goes_on(zygote: Zygote, data: Path,
 
 def test_a_shaped_network(data: Path, tmp_path: Path) -> None:
     """A loopback of 200 Mbit/s, in a network of its own."""
-    allowed = subprocess.run(["unshare", "-rn", "sh", "-c", SHAPE.format(rate="200mbit")], capture_output=True)
+    allowed = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", SHAPE.format(rate="200mbit")], capture_output=True
+    )
     if allowed.returncode:
-        pytest.skip(f"this machine shapes no loopback in a namespace: {allowed.stderr.decode()[:200]}")
+        pytest.skip(
+            f"this machine shapes no loopback in a namespace: {allowed.stderr.decode()[:200]}"
+        )
     words = [*command(data, tmp_path / "run", SLOW_NETWORK), "parallel.procs=2"]
-    started = f"{SHAPE.format(rate='200mbit')} && exec {sys.executable} -m segtrain {' '.join(words)}"
+    started = (
+        f"{SHAPE.format(rate='200mbit')} && exec {sys.executable} -m segtrain {' '.join(words)}"
+    )
     done = subprocess.run(
-        ["unshare", "-rn", "bash", "-c", started], cwd=data, capture_output=True, text=True, timeout=240,
+        ["unshare", "-rn", "bash", "-c", started],
+        cwd=data,
+        capture_output=True,
+        text=True,
+        timeout=240,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = diagnose(tmp_path / "run")
     assert own_causes(found)[:1] == ["slow-network"], page(tmp_path / "run", found)

@@ -1,9 +1,10 @@
 """Tests that the commands on the pages run and that the page of settings is current.
 
-Every ```bash block runs line by line, in a folder that holds what the pages mention: a trained run, photos, a small
-data set, a tiny CamVid, and the configs of the repository with settings so small that a run takes a second. ```python
-blocks run as well. A ```yaml block whose first line is a file name is written to that file. What needs GPUs or several
-hosts is a ```text block, and code of another library is a ```py block, which is only parsed.
+Every ```bash block runs line by line, in a folder that holds what the pages mention: a trained run,
+photos, a small data set, a tiny CamVid, and the configs of the repository with settings so small
+that a run takes a second. ```python blocks run as well. A ```yaml block whose first line is a file
+name is written to that file. What needs GPUs or several hosts is a ```text block, and code of
+another library is a ```py block, which is only parsed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ TINY = {
 }
 SLOW = "prove.md"
 ONNX = "export.md"  # an ONNX file takes many seconds: once is enough
-# Those of ray.md need the extra ray; those of gpu-bench.md take minutes (tests/project/test_gpu_bench.py rehearses them).
+# Those of ray.md need the extra ray; those of gpu-bench.md take minutes
+# (tests/project/test_gpu_bench.py rehearses them).
 WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "gpu-bench.md", "ray.md"}
 NEEDS = {"transforms.md": "albumentations"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -49,23 +51,30 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Words of each line; a comment and an empty line are none, and a backslash at its end continues a line."""
+    """Words of each line; a comment and an empty line are none, and a backslash at its end
+    continues a line.
+    """
     lines = text.replace("\\\n", " ").splitlines()
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
 
 def all_commands(page: Path) -> list[list[str]]:
-    return [words for language, text in blocks(page) if language == "bash" for words in commands(text)]
+    return [
+        words for language, text in blocks(page) if language == "bash" for words in commands(text)
+    ]
 
 
 def make_tiny(text: str) -> str:
-    """A config with TINY's values in the place of its own, for the keys of TINY that it may have."""
+    """A config with TINY's values in the place of its own, for the keys of TINY that it may
+    have.
+    """
     content = yaml.safe_load(text)
     for section, settings in TINY.items():
         content[section] = {**content.get(section, {}), **settings}
     if content["data"].get("layout", "scenes") != "scenes":
         content["data"] = {k: v for k, v in content["data"].items() if not k.startswith("scene")}
-    if content.get("optim", {}).get("warmup", "").endswith("st"):  # a share of the run shrinks with it, steps do not
+    # a share of the run shrinks with it, steps do not
+    if content.get("optim", {}).get("warmup", "").endswith("st"):
         content["optim"]["warmup"] = "1st"
     return yaml.safe_dump(content)
 
@@ -105,9 +114,16 @@ def workshop(prepared: Path, tmp_path: Path) -> Path:
 
 def run(zygote: Any, words: list[str], here: Path) -> None:
     """One command of a page; ranks are forked in the place of what torchrun would start."""
-    launchers = [["python", f"launch/{platform}.py"] for platform in ("sagemaker", "vertex", "slurm")]
-    if (words[:2] in launchers and words[-1] == "--dry-run") or words[:2] == ["python", "launch/cluster.py"]:
-        done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    launchers = [
+        ["python", f"launch/{platform}.py"] for platform in ("sagemaker", "vertex", "slurm")
+    ]
+    if (words[:2] in launchers and words[-1] == "--dry-run") or words[:2] == [
+        "python",
+        "launch/cluster.py",
+    ]:
+        done = subprocess.run(
+            [sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         return
     if words[0] == "segtrain":
@@ -115,7 +131,9 @@ def run(zygote: Any, words: list[str], here: Path) -> None:
     elif words[:2] == ["torchrun", "--nproc-per-node"] and words[3:5] == ["-m", "segtrain"]:
         processes = zygote.start_ranks(int(words[2]), *words[5:], cwd=here)
     else:
-        pytest.fail(f"a command that no test can run: {shlex.join(words)}; put it into a ```text block")
+        pytest.fail(
+            f"a command that no test can run: {shlex.join(words)}; put it into a ```text block"
+        )
     codes = [process.wait() for process in processes]
     assert codes == [0] * len(codes), f"{shlex.join(words)}\n{processes[0].output}"
 
@@ -133,11 +151,14 @@ def run_page(zygote: Any, page: Path, here: Path) -> int:
         elif language == "bash":
             for words in commands(text):
                 if words[:2] == ["segtrain", "prove"] and page.name != SLOW:
-                    assert words in all_commands(ROOT / "docs" / SLOW)  # it takes long: once is enough
+                    # it takes long: once is enough
+                    assert words in all_commands(ROOT / "docs" / SLOW)
                     continue
                 if words[:2] == ["segtrain", "export"] and "safetensors" not in words:
                     if page.name == ONNX:
-                        pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+                        pytest.importorskip(
+                            "onnxruntime", reason="the extra 'export' is not installed"
+                        )
                     else:
                         words = [*words, "--formats", "safetensors"]
                 run(zygote, words, here)
@@ -151,7 +172,9 @@ def run_page(zygote: Any, page: Path, here: Path) -> int:
         elif language == "py":
             ast.parse(text)
         else:
-            assert language == "text", f"{page.name}: ```{language}: use bash, python, py, yaml, or text"
+            assert language == "text", (
+                f"{page.name}: ```{language}: use bash, python, py, yaml, or text"
+            )
     return count
 
 
@@ -169,19 +192,25 @@ def test_torchrun_really(workshop: Path) -> None:
     words = next(words for words in all_commands(ROOT / "docs/train.md") if words[0] == "torchrun")
     torchrun = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(torchrun, cwd=workshop, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        torchrun, cwd=workshop, env=environment, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("step 2/2") == 1
     assert "2 x cpu" in done.stdout
 
 
 def test_the_page_of_settings_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("make_config_page", ROOT / "docs/make_config_page.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_config_page", ROOT / "docs/make_config_page.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
-    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), "run python docs/make_config_page.py"
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), (
+        "run python docs/make_config_page.py"
+    )
 
 
 def test_every_setting_is_described() -> None:
@@ -194,7 +223,11 @@ def test_every_setting_is_described() -> None:
 def test_the_picture_of_the_architecture_names_the_packages() -> None:
     picture = (ROOT / "docs/images/architecture.svg").read_text(encoding="utf-8")
     packages = picture.partition(">The packages")[2].partition(">Beside the package")[0]
-    named = {name for title in re.findall(r'class="t"[^>]*>([^<]*)<', packages) for name in title.split(", ")} - {"..."}
+    named = {
+        name
+        for title in re.findall(r'class="t"[^>]*>([^<]*)<', packages)
+        for name in title.split(", ")
+    } - {"..."}
     there = {path.stem for path in (ROOT / "segtrain").glob("*.py")}
     folders = {path.parent.name for path in (ROOT / "segtrain").glob("*/__init__.py")}
     assert folders - {"runs"} <= named <= there | folders, named ^ folders
@@ -202,8 +235,15 @@ def test_the_picture_of_the_architecture_names_the_packages() -> None:
 
 def test_configs_that_are_named_are_there() -> None:
     """Also in the docstrings of commands, which are their help texts."""
-    files = [*PAGES, *(path for folder in ("launch", "segtrain") for path in (ROOT / folder).rglob("*.py"))]
-    named = {(name, file) for file in files for name in re.findall(r"configs/[\w./-]+\.yaml", file.read_text("utf-8"))}
+    files = [
+        *PAGES,
+        *(path for folder in ("launch", "segtrain") for path in (ROOT / folder).rglob("*.py")),
+    ]
+    named = {
+        (name, file)
+        for file in files
+        for name in re.findall(r"configs/[\w./-]+\.yaml", file.read_text("utf-8"))
+    }
     assert named
     assert not sorted(str(file) for name, file in named if not (ROOT / name).is_file())
 

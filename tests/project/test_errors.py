@@ -15,7 +15,11 @@ def errors_in(path: Path) -> Iterator[ast.Call]:
     """The calls that make an error, whether it is raised at once or returned."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             if name in ERRORS:
                 yield node
 
@@ -28,4 +32,6 @@ def test_every_error_has_a_code() -> None:
             where = f"{path.relative_to(ROOT)}:{call.lineno}"
             assert code is not None, f"{where}: the error has no code="
             if isinstance(code, ast.Constant):
-                assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code.value), f"{where}: {code.value!r}"
+                assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code.value), (
+                    f"{where}: {code.value!r}"
+                )

@@ -1,4 +1,6 @@
-"""Tests of bench/gpu.py (`make gpu`): a rehearsal on the CPU, and what it says where it cannot run."""
+"""Tests of bench/gpu.py (`make gpu`): a rehearsal on the CPU, and what it says where it cannot
+run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def rehearse(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         str(out),
     ]
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
 
@@ -48,7 +53,9 @@ def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> No
         assert rows[-1]["what"] == "seconds"
         assert len(rows) > 1, name
         assert not [row for row in rows if row["ok"] is False], name
-    judged = {name: sum(row["ok"] is True for row in rows) for name, rows in found["stages"].items()}
+    judged = {
+        name: sum(row["ok"] is True for row in rows) for name, rows in found["stages"].items()
+    }
     assert judged["first"] == 4  # both of fsdp, the first step, and the advice
     assert judged["parity"] >= 10
     assert judged["resume"] == 2
@@ -86,27 +93,45 @@ def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
     assert gpu.main([*arguments[:-1], "speed,parts", "--out", str(tmp_path / "other")]) == 1
     assert json.loads((tmp_path / "other.json").read_text())["stages"]["parts"] == rows["parts"]
     rows["speed"] = [{"what": "y", "result": "2", "ok": None}]
-    # The next call adds to the results, and a stage that does not fit into its time takes nothing away.
+    # The next call adds to the results, and a stage that does not fit into its time takes nothing
+    # away.
     rows["parts"] = [{"what": "z", "result": "3", "ok": None}]
     assert gpu.main([*arguments[:-1], "parts"]) == 0
     assert gpu.main([*arguments[:-1], "speed", "--minutes", "0.1"]) == 0
     assert json.loads((tmp_path / "found.json").read_text())["stages"] == {
-        "check": rows["check"], "parity": rows["parity"], "speed": rows["speed"], "parts": rows["parts"],
-    }  # fmt: skip
+        "check": rows["check"],
+        "parity": rows["parity"],
+        "speed": rows["speed"],
+        "parts": rows["parts"],
+    }
 
 
-def test_a_stage_that_hangs_or_fails_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_hangs_or_fails_becomes_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = rig.Rig("cpu", True, tmp_path, 0.0)
     noted: list[list[str]] = []
     for name, code, limit, what in (
-        ("hangs", "import time\ndef run(rig):\n    rig.note('before', 1)\n    time.sleep(600)\n", 3.0, "time limit"),
-        ("fails", "def run(rig):\n    rig.note('before', 1)\n    raise ValueError('no luck')\n", 600.0, "error"),
+        (
+            "hangs",
+            "import time\ndef run(rig):\n    rig.note('before', 1)\n    time.sleep(600)\n",
+            3.0,
+            "time limit",
+        ),
+        (
+            "fails",
+            "def run(rig):\n    rig.note('before', 1)\n    raise ValueError('no luck')\n",
+            600.0,
+            "error",
+        ),
     ):
         (tmp_path / "gpu_stages").mkdir(exist_ok=True)
         (tmp_path / "gpu_stages" / f"{name}.py").write_text(code)
         monkeypatch.setattr(sys.modules["gpu_stages"], "__path__", [str(tmp_path / "gpu_stages")])
         stage = gpu.Stage(name, "planted", limit, True)
-        found = gpu._stage(stage, where, limit, lambda rows: noted.append([row["what"] for row in rows]))
+        found = gpu._stage(
+            stage, where, limit, lambda rows: noted.append([row["what"] for row in rows])
+        )
         assert [row["what"] for row in found][-2:] == [what, "seconds"]
         assert found[-2]["ok"] is False
     assert found[0]["what"] == "before"
@@ -138,18 +163,26 @@ def test_layers_are_counted_that_a_module_passes_to_torch_itself() -> None:
 
     block, image = Block().eval(), torch.zeros(1, 8, 6, 6)
     found = layers.shapes(block, image)
-    assert {(name, weight) for name, _, weight, _, _ in found} == {("conv2d", (8, 1, 3, 3)), ("conv2d", (4, 8, 1, 1))}
+    assert {(name, weight) for name, _, weight, _, _ in found} == {
+        ("conv2d", (8, 1, 3, 3)),
+        ("conv2d", (4, 8, 1, 1)),
+    }
     assert layers.rate(block, image, "fp32", 0, 1) > 0
     assert torch.nn.functional.conv2d is kept
 
 
 def test_the_gpu_is_idle_where_no_kernel_runs() -> None:
-    """Steps of 10 us: the network takes 6, and beside it another kernel 2; an update of two kernels takes 2; 2 are idle."""
+    """Steps of 10 us: the network takes 6, and beside it another kernel 2; an update of two kernels
+    takes 2; 2 are idle.
+    """
     kernels = []
     for step in range(feed.SKIP + 5):
         begin = 10.0 * step
         kernels += [(begin, begin + 6, "conv"), (begin + 3, begin + 5, "copy of a batch")]
-        kernels += [(begin + 6, begin + 7, "FusedAdamMathFunctor"), (begin + 7, begin + 8, "FusedAdamMathFunctor")]
+        kernels += [
+            (begin + 6, begin + 7, "FusedAdamMathFunctor"),
+            (begin + 7, begin + 8, "FusedAdamMathFunctor"),
+        ]
     assert feed.idle_share(kernels, feed.SKIP + 5) == pytest.approx(0.2)
     with pytest.raises(RuntimeError, match="30 kernels with adam"):
         feed.idle_share(kernels, feed.SKIP + 6)
@@ -166,7 +199,9 @@ def test_a_case_that_does_not_end_in_time_is_left_out_and_not_wrong(tmp_path: Pa
     assert (bad["what"], bad["ok"]) == ("bad", False)
 
 
-def test_a_run_after_a_comparison_of_large_tensors_does_not_wait_for_threads_that_a_fork_lacks(tmp_path: Path) -> None:
+def test_a_run_after_a_comparison_of_large_tensors_does_not_wait_for_threads_that_a_fork_lacks(
+    tmp_path: Path,
+) -> None:
     code = """
 import sys, time, numpy, torch
 from pathlib import Path
@@ -180,5 +215,7 @@ def train():
 runs.apart(rig.Rig("cpu", True, Path("."), time.monotonic() + 30, Path("rows")), train)
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": f"{ROOT / 'bench'}:{ROOT}"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

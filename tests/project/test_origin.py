@@ -1,4 +1,6 @@
-"""The normalization that weights expect, and their license: found, kept with the weights, and the same wherever they go."""
+"""The normalization that weights expect, and their license: found, kept with the weights, and the
+same wherever they go.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ DPN = (124 / 255, 117 / 255, 104 / 255)
         ("fpn", "dpn92", "imagenet+5k", DPN, "unknown"),
         ("fpn", "resnet50", "imagenet", IMAGENET_MEAN, "bsd-3-clause"),
         ("fpn", "resnet50", "ssl", IMAGENET_MEAN, "cc-by-nc-4.0"),
-        ("segformer", "mit_b0", "imagenet", IMAGENET_MEAN, "NVIDIA Source Code License (research only)"),
+        (
+            "segformer",
+            "mit_b0",
+            "imagenet",
+            IMAGENET_MEAN,
+            "NVIDIA Source Code License (research only)",
+        ),
         ("torchvision/fcn_resnet50", "xception", "imagenet", IMAGENET_MEAN, "bsd-3-clause"),
         ("fpn", "xception", None, IMAGENET_MEAN, ""),
     ],
@@ -53,13 +61,23 @@ def test_what_published_weights_expect_and_allow(
     assert found.mean == pytest.approx(mean)
     assert (mean == IMAGENET_MEAN) == (found == Origin(license=found.license))
     assert found.license == license
-    assert found.terms().startswith("warning: ") == (license not in ("", "mit", "apache-2.0", "bsd-3-clause"))
+    assert found.terms().startswith("warning: ") == (
+        license not in ("", "mit", "apache-2.0", "bsd-3-clause")
+    )
 
 
 SMALL = (
-    "data.scenes=8", "data.scene_size=[48,64]", "data.crop=[32,32]", "data.workers=0", "train.batch_size=2",
-    "train.duration=1st", "train.device=cpu", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0",
-)  # fmt: skip
+    "data.scenes=8",
+    "data.scene_size=[48,64]",
+    "data.crop=[32,32]",
+    "data.workers=0",
+    "train.batch_size=2",
+    "train.duration=1st",
+    "train.device=cpu",
+    "log.tensorboard=false",
+    "log.pictures=0",
+    "log.profile_ms=0",
+)
 ENCODER = "tu-test_resnet.r160_in1k"
 
 
@@ -69,12 +87,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     timm = pytest.importorskip("timm")
     folder = tmp_path_factory.mktemp("origin")
     torch.save(timm.create_model("test_resnet").state_dict(), folder / "w.pth")
-    settings = ["model.arch=fpn", f"model.encoder={ENCODER}", f"model.encoder_weights={folder / 'w.pth'}"]
+    settings = [
+        "model.arch=fpn",
+        f"model.encoder={ENCODER}",
+        f"model.encoder_weights={folder / 'w.pth'}",
+    ]
     segtrain.train(load_config(None, [*SMALL, *settings, f"out={folder / 'run'}"]))
     return folder / "run"
 
 
-def test_a_run_and_its_exports_keep_what_the_weights_expect(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_run_and_its_exports_keep_what_the_weights_expect(
+    run: Path, tmp_path: Path, capsys: Any
+) -> None:
     expected = Origin(HALF, HALF, "apache-2.0")
     saved = checkpoint.checkpoints(run)[-1]
     assert torch.load(saved, weights_only=True)["origin"] == vars(expected)
@@ -83,13 +107,21 @@ def test_a_run_and_its_exports_keep_what_the_weights_expect(run: Path, tmp_path:
     assert start["license"] == "apache-2.0"
     exporting.export(run, tmp_path / "out", ("safetensors",))
     facts = json.loads((tmp_path / "out/model.json").read_text())
-    assert (facts["input"]["mean"], facts["input"]["std"], facts["license"]) == ([0.5] * 3, [0.5] * 3, "apache-2.0")
+    assert (facts["input"]["mean"], facts["input"]["std"], facts["license"]) == (
+        [0.5] * 3,
+        [0.5] * 3,
+        "apache-2.0",
+    )
     for source in (run, saved, tmp_path / "out", tmp_path / "out/weights.safetensors"):
         assert read_source(str(source))[2] == expected
     image = np.random.default_rng(0).integers(0, 256, (32, 64, 3), np.uint8)
     network = load_run(run)[0]
     with torch.no_grad():
-        ids = network((torch.from_numpy(image)[None].permute(0, 3, 1, 2) / 255 - 0.5) / 0.5).argmax(1)[0].numpy()
+        ids = (
+            network((torch.from_numpy(image)[None].permute(0, 3, 1, 2) / 255 - 0.5) / 0.5)
+            .argmax(1)[0]
+            .numpy()
+        )
     for folder in (run, tmp_path / "out"):
         assert np.array_equal(load(folder, device="cpu").predict(image)[0], ids)
 
@@ -100,7 +132,9 @@ def test_an_edited_description_counts(run: Path, tmp_path: Path) -> None:
     facts = json.loads(file.read_text())
     facts["input"].update(mean=[0.1, 0.2, 0.3], std=[1, 1, 1])
     file.write_text(json.dumps(facts))
-    assert load(tmp_path, device="cpu").model.origin == Origin((0.1, 0.2, 0.3), (1, 1, 1), "apache-2.0")
+    assert load(tmp_path, device="cpu").model.origin == Origin(
+        (0.1, 0.2, 0.3), (1, 1, 1), "apache-2.0"
+    )
     for wrong in ([0.1, 0.2], [0.1, 0.2, "x"], [0, 0, 0], [1, 1, float("nan")], "1 1 1"):
         facts["input"]["std"] = wrong
         file.write_text(json.dumps(facts))
@@ -108,24 +142,38 @@ def test_an_edited_description_counts(run: Path, tmp_path: Path) -> None:
             load(tmp_path, device="cpu")
 
 
-def test_onnx_normalizes_as_the_network_expects(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_normalizes_as_the_network_expects(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
     exporting.export(run, tmp_path, ("safetensors", "onnx"), size=(32, 32))
     image = np.random.default_rng(1).integers(0, 256, (32, 32, 3), np.uint8)
-    found = runtime.InferenceSession(tmp_path / "model.onnx").run(["classes"], {"images": image[None]})[0][0]
+    found = runtime.InferenceSession(tmp_path / "model.onnx").run(
+        ["classes"], {"images": image[None]}
+    )[0][0]
     assert np.array_equal(found, load(run, device="cpu").predict(image)[0])
 
 
 def test_model_init_takes_the_normalization_over(run: Path, tmp_path: Path) -> None:
-    tuned = ["model.arch=fpn", f"model.encoder={ENCODER}", f"model.init={run}", f"out={tmp_path / 'tuned'}"]
+    tuned = [
+        "model.arch=fpn",
+        f"model.encoder={ENCODER}",
+        f"model.init={run}",
+        f"out={tmp_path / 'tuned'}",
+    ]
     segtrain.train(load_config(None, [*SMALL, *tuned]))
     assert load_run(tmp_path / "tuned")[0].origin == Origin(HALF, HALF, "apache-2.0")
     longer = [*tuned, "checkpoint.keep=9"]
-    segtrain.train(load_config(None, [*SMALL, *longer]))  # goes on without the run that it began with
+    # goes on without the run that it began with
+    segtrain.train(load_config(None, [*SMALL, *longer]))
     assert load_run(tmp_path / "tuned")[0].origin.mean == HALF
     with refused("normalization-differs", found=str(run)):
-        segtrain.train(load_config(None, [*SMALL, *tuned, "data.mean=[0.4,0.4,0.4]", f"out={tmp_path / 'other'}"]))
+        segtrain.train(
+            load_config(
+                None, [*SMALL, *tuned, "data.mean=[0.4,0.4,0.4]", f"out={tmp_path / 'other'}"]
+            )
+        )
     network = build_model(Model(arch="fpn", encoder=ENCODER), 3)
     torch.save(network.state_dict(), tmp_path / "w.pth")
     assert begin_with(network, str(tmp_path / "w.pth"), ["a", "b", "c"]).origin is None
@@ -182,7 +230,9 @@ def test_files_of_timm_fit_the_encoders_that_smp_makes_of_it(
 def test_few_equal_endings_change_no_names() -> None:
     own = {f"encoder.layer{n}.conv.weight": torch.ones(1) for n in range(8)}
     assert (
-        renamed({"head.conv.weight": torch.ones(1), **{f"x{n}": torch.ones(1) for n in range(9)}}, own)
+        renamed(
+            {"head.conv.weight": torch.ones(1), **{f"x{n}": torch.ones(1) for n in range(9)}}, own
+        )
         .keys()
         .isdisjoint(own)
     )
@@ -190,7 +240,8 @@ def test_few_equal_endings_change_no_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "encoder"), [("upernet", "tu-swin_tiny_patch4_window7_224"), ("dpt", "tu-vit_small_patch14_dinov2")]
+    ("arch", "encoder"),
+    [("upernet", "tu-swin_tiny_patch4_window7_224"), ("dpt", "tu-vit_small_patch14_dinov2")],
 )
 def test_encoders_of_one_image_size_are_refused_for_that(arch: str, encoder: str) -> None:
     pytest.importorskip("segmentation_models_pytorch")

@@ -17,14 +17,27 @@ STARTS = re.compile(
     r"\b(aws [a-z0-9]+ |gcloud |az storage |docker push |mkdir -p |scancel |"
     r"segtrain (runs|report|eval|plan|diagnose|predict|export|profile|data|train) )"
 )
-# Values that are quoted already, or that can hold nothing that a shell reads: numbers, and names from tables.
+# Values that are quoted already, or that can hold nothing that a shell reads: numbers, and names
+# from tables.
 SAFE = {
-    "region", "job.region", "clients.region", "found.system['FileSystemId']", "name", "key",
+    "region",
+    "job.region",
+    "clients.region",
+    "found.system['FileSystemId']",
+    "name",
+    "key",
     "'roles/storage.objectUser' if wanted is _WRITES else 'roles/storage.objectViewer'",
-    "pasted(self.data)", "pasted(with_settings(written, division))", "settings", "run", "score", "predict", "export",
-    "root", "split",  # prose behind "segtrain data pack"
+    "pasted(self.data)",
+    "pasted(with_settings(written, division))",
+    "settings",
+    "run",
+    "score",
+    "predict",
+    "export",
+    "root",
+    "split",  # prose behind "segtrain data pack"
     "command(void)",  # quotes each setting
-}  # fmt: skip
+}
 SOURCES = sorted([*(ROOT / "launch").rglob("*.py"), *(ROOT / "segtrain").rglob("*.py")])
 
 
@@ -53,4 +66,6 @@ def test_a_name_is_one_word_of_the_command(scheme: str, name: str) -> None:
     whole = print_command(Object("bucket", f"runs/{name}/journal.jsonl", 4, "e", 0.0, scheme))
     assert any(word.endswith(f"runs/{name}/journal.jsonl") for word in shlex.split(whole))
     copy = to_read_all_of(f"{scheme}://bucket/runs/{name}").removeprefix("To read all of it: ")
-    assert any(f"runs/{name}" in word for word in shlex.split(copy.rpartition(", then name FOLDER")[0]))
+    assert any(
+        f"runs/{name}" in word for word in shlex.split(copy.rpartition(", then name FOLDER")[0])
+    )

@@ -1,4 +1,6 @@
-"""bench/plan_exam.py: errors on open figures, what each input changes, and malformed files and entries."""
+"""bench/plan_exam.py: errors on open figures, what each input changes, and malformed files and
+entries.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,27 @@ from segtrain.insight.plan.device import DENSE
 
 EXAM = Path(__file__).parents[1] / "plan/exam_open.json"
 INPUTS: dict[str, Any] = {
-    "model": "resnet50", "params_M": 25.56, "flops_G_per_image_forward": 8.22, "activations_M_per_image": 11.11,
-    "image_size": 224, "batch_per_gpu": 256, "precision": "amp fp16", "gpu": "V100-SXM-16", "gpus_per_host": 1, "hosts": 1,
-    "interconnect": "-", "framework": "PyTorch, NVIDIA DeepLearningExamples", "year": 2021,
-}  # fmt: skip
+    "model": "resnet50",
+    "params_M": 25.56,
+    "flops_G_per_image_forward": 8.22,
+    "activations_M_per_image": 11.11,
+    "image_size": 224,
+    "batch_per_gpu": 256,
+    "precision": "amp fp16",
+    "gpu": "V100-SXM-16",
+    "gpus_per_host": 1,
+    "hosts": 1,
+    "interconnect": "-",
+    "framework": "PyTorch, NVIDIA DeepLearningExamples",
+    "year": 2021,
+}
 
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_plan_exam", Path(__file__).parents[2] / "bench/plan_exam.py")
+    spec = importlib.util.spec_from_file_location(
+        "bench_plan_exam", Path(__file__).parents[2] / "bench/plan_exam.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -47,12 +61,17 @@ def test_errors_on_open_figures_whose_source_the_fit_has_not_seen(bench: ModuleT
 
 
 def test_a_source_does_not_tell_its_own_prediction(bench: ModuleType) -> None:
-    """Figures of one source that are ten times as large change the predictions of other sources alone."""
+    """Figures of one source that are ten times as large change the predictions of other sources
+    alone.
+    """
     entries = bench.figures()
     scaled = [
-        {**entry, "answer": 10 * entry["answer"]} if bench.source(entry) == "H200" else entry for entry in entries
+        {**entry, "answer": 10 * entry["answer"]} if bench.source(entry) == "H200" else entry
+        for entry in entries
     ]
-    before, after = ({row.entry["id"]: row.error for row in bench.judged(rows)} for rows in (entries, scaled))
+    before, after = (
+        {row.entry["id"]: row.error for row in bench.judged(rows)} for rows in (entries, scaled)
+    )
     for name, error in before.items():
         if name.startswith("h200"):
             assert after[name] == pytest.approx((1 + error) / 10 - 1)
@@ -80,11 +99,16 @@ def test_the_command_answers_each_entry(
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
-        ({"gpu": "Voodoo 2"}, "gpu"), ({"hosts": -1}, "hosts"), ({"params_M": float("nan")}, "params_M"),
-        ({"given": {"rate_gpu0": 5}}, "gpu0"), ({"gpus_per_host": 0}, "workers_per_host"),
+        ({"gpu": "Voodoo 2"}, "gpu"),
+        ({"hosts": -1}, "hosts"),
+        ({"params_M": float("nan")}, "params_M"),
+        ({"given": {"rate_gpu0": 5}}, "gpu0"),
+        ({"gpus_per_host": 0}, "workers_per_host"),
     ],
-)  # fmt: skip
-def test_an_entry_that_cannot_be_predicted_names_the_field(changed: dict[str, Any], field: str) -> None:
+)
+def test_an_entry_that_cannot_be_predicted_names_the_field(
+    changed: dict[str, Any], field: str
+) -> None:
     found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": "img/s"})
     assert found["value"] is None
     assert field in found["reason"]

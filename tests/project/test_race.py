@@ -15,7 +15,8 @@ race = pytest.importorskip("rivals.race", reason="bench/ is not part of an insta
 if not Path("/proc/self/stat").exists():
     pytest.skip("reads /proc, which this system lacks", allow_module_level=True)
 
-# Steps end at made-up times, so that the result is known; a child process burns CPU and outlives its parent's steps.
+# Steps end at made-up times, so that the result is known; a child process burns CPU and outlives
+# its parent's steps.
 SIDE = """
 import json, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -59,7 +60,9 @@ def start(tmp_path: Path, code: str, *arguments: str) -> race.Result:
     ],
     ids=["rival", "journal"],
 )
-def test_speed_counts_the_steps_after_the_warm_up_and_nothing_of_a_side_stays_behind(tmp_path, line):
+def test_speed_counts_the_steps_after_the_warm_up_and_nothing_of_a_side_stays_behind(
+    tmp_path, line
+):
     times = [100.0, 140.0, 141.0, 143.0, 146.0]
     other = ['{"event": "eval", "ts": 120.0}']
     marks = "[" + ",".join([*(line(k + 1, t) for k, t in enumerate(times)), *other]) + "]"
@@ -74,9 +77,13 @@ def test_speed_counts_the_steps_after_the_warm_up_and_nothing_of_a_side_stays_be
     assert not alive(pid)
 
 
-def test_a_side_that_fails_is_named_with_its_cause_and_gets_no_thread_settings_of_the_shell(tmp_path, monkeypatch):
+def test_a_side_that_fails_is_named_with_its_cause_and_gets_no_thread_settings_of_the_shell(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    result = start(tmp_path, "import os; raise ValueError(os.environ.get('OMP_NUM_THREADS', 'unset'))")
+    result = start(
+        tmp_path, "import os; raise ValueError(os.environ.get('OMP_NUM_THREADS', 'unset'))"
+    )
     assert not result.ok
     assert "ended with code 1 after 0 steps" in result.error
     assert "ValueError: unset" in result.error

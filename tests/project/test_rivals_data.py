@@ -1,4 +1,6 @@
-"""Tests that the comparison of input pipelines counts all CPU time, and computes its ratios right."""
+"""Tests that the comparison of input pipelines counts all CPU time, and computes its ratios
+right.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path[:0] = [str(BENCH), str(BENCH / "data_rivals")]
-rivals_data = pytest.importorskip("rivals_data", reason="bench/ is not part of an installed package")
+rivals_data = pytest.importorskip(
+    "rivals_data", reason="bench/ is not part of an installed package"
+)
 from data_rivals import common, measure, pictures  # noqa: E402
 
-linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc, which this system lacks")
+linux = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc, which this system lacks"
+)
 
 # Burns CPU in a child that stays alive, then says so and waits.
 BUSY = """
@@ -68,14 +74,30 @@ def batches():
         yield np.full((2, 4, 4, 3), 255, np.uint8), np.full((2, 4, 4), 255, np.uint8)
 measure(arguments(), batches(), lambda batch: batch, extra=1)
 """
-    line = [sys.executable, "-c", code, "--data", str(tmp_path), "--crop", "4", "4", "--batch", "2", "--samples", "40"]
+    line = [
+        sys.executable,
+        "-c",
+        code,
+        "--data",
+        str(tmp_path),
+        "--crop",
+        "4",
+        "4",
+        "--batch",
+        "2",
+        "--samples",
+        "40",
+    ]
     output = subprocess.run(line, capture_output=True, text=True, check=True).stdout
     found = json.loads(output)
-    assert 10 <= found["cpu_ms"] < 20  # the queues are empty, so that waiting for quiet costs a little
+    # the queues are empty, so that waiting for quiet costs a little
+    assert 10 <= found["cpu_ms"] < 20
     assert 0 < found["rate"] <= 101
     assert found["gives"] == "uint8 2x4x4x3, uint8 2x4x4"
     assert found["void"] == 1
-    assert found["mean"] == pytest.approx(np.mean((1 - np.array(common.MEAN)) / common.STD), abs=1e-3)
+    assert found["mean"] == pytest.approx(
+        np.mean((1 - np.array(common.MEAN)) / common.STD), abs=1e-3
+    )
     assert found["extra"] == 1
 
 
@@ -87,9 +109,17 @@ def test_batches_that_were_ready_are_not_in_the_rate():
 
 def result(side: str, number: int, cost: float, workers: int = 1) -> dict:
     return {
-        "kind": "k", "side": side, "round": number, "asked": workers, "cpu_ms": cost, "rate": 1.0, "pss_mb": 5.0,
-        "others": 0.0, "quiet": True, "gives": "uint8 8",
-    }  # fmt: skip
+        "kind": "k",
+        "side": side,
+        "round": number,
+        "asked": workers,
+        "cpu_ms": cost,
+        "rate": 1.0,
+        "pss_mb": 5.0,
+        "others": 0.0,
+        "quiet": True,
+        "gives": "uint8 8",
+    }
 
 
 def test_ratios_are_formed_within_rounds_and_against_the_same_crops():
@@ -131,7 +161,10 @@ def frames(tmp_path):
     for index in range(3):
         coarse = draw.integers(0, 255, (9, 12, 3), np.uint8)
         cv2.imwrite(str(tmp_path / f"frames/train/{index}.jpg"), cv2.resize(coarse, (48, 36)))
-        cv2.imwrite(str(tmp_path / f"frames/trainannot/{index}.png"), draw.integers(0, 12, (36, 48), np.uint8))
+        cv2.imwrite(
+            str(tmp_path / f"frames/trainannot/{index}.png"),
+            draw.integers(0, 12, (36, 48), np.uint8),
+        )
     return tmp_path / "frames"
 
 

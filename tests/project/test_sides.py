@@ -1,4 +1,6 @@
-"""Tests of what is said about classes of two sides: pairs that are missing or wrong, and flips in predictions."""
+"""Tests of what is said about classes of two sides: pairs that are missing or wrong, and flips in
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_the_check_names_a_wrong_pair_and_not_the_number_of_classes(tmp_path: Pa
     for kind, channels in (("images", (3,)), ("masks", ())):
         (tmp_path / kind / "train").mkdir(parents=True)
         pixels = np.arange(3, dtype=np.uint8).reshape(1, 3, *(1 for _ in channels))
-        Image.fromarray(np.broadcast_to(pixels, (4, 3, *channels)).copy()).save(tmp_path / kind / "train" / "a.png")
+        Image.fromarray(np.broadcast_to(pixels, (4, 3, *channels)).copy()).save(
+            tmp_path / kind / "train" / "a.png"
+        )
     settings = ["data.layout=folders", "data.flip_pairs=[[left arm, rihgt arm]]"]
     with refused("classes-missing", ids=[0, 1, 2]):
         check_folder(str(tmp_path), ["train"], settings)

@@ -1,4 +1,6 @@
-"""Object store of a rehearsal: a server of S3 and of Cloud Storage's XML API, where each bucket is a local folder."""
+"""Object store of a rehearsal: a server of S3 and of Cloud Storage's XML API, where each bucket is
+a local folder.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SECRET = "rehearsal"  # any access key and secret are accepted
 
 
 class Answer(NamedTuple):
-    """An answer to a request. ``headers`` may name another Content-Length than that of ``content``."""
+    """An answer to a request. ``headers`` may name another Content-Length than that of
+    ``content``.
+    """
 
     status: int
     content: bytes = b""
@@ -63,7 +67,9 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, body: bytes) -> Answer:
         """Obey a request, and return the answer."""
         parts = urlsplit(self.path)
-        query = {key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        query = {
+            key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()
+        }
         # No path may lead out of the folder: every user of this machine can send requests.
         names = [name for name in unquote(parts.path).split("/") if name not in ("", ".", "..")]
         path = self.server.folder.joinpath(*names)
@@ -126,7 +132,10 @@ class Handler(BaseHTTPRequestHandler):
             name = f"upload-{next(self.server.numbers)}"
             uploads[name] = {}
             xml = f"<Bucket>b</Bucket><Key>{escape(path.name)}</Key><UploadId>{name}</UploadId>"
-            return Answer(200, f"<InitiateMultipartUploadResult>{xml}</InitiateMultipartUploadResult>".encode())
+            return Answer(
+                200,
+                f"<InitiateMultipartUploadResult>{xml}</InitiateMultipartUploadResult>".encode(),
+            )
         if name not in uploads:
             return refusal(404, "NoSuchUpload")
         if self.command == "PUT":
@@ -138,8 +147,8 @@ class Handler(BaseHTTPRequestHandler):
         stored = self._store(path, b"".join(content for _, content in sorted(parts.items())))
         if stored.status == 200:
             etag = escape(str(stored.headers["ETag"]))
-            xml = f"<CompleteMultipartUploadResult><ETag>{etag}</ETag></CompleteMultipartUploadResult>"
-            stored = stored._replace(content=xml.encode())
+            tag = "CompleteMultipartUploadResult"
+            stored = stored._replace(content=f"<{tag}><ETag>{etag}</ETag></{tag}>".encode())
         return stored
 
     def _store(self, path: Path, content: bytes) -> Answer:
@@ -154,7 +163,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _may_write(self, path: Path) -> bool:
         """Whether the object is the version that the request wants to replace."""
-        etag, generation = self.headers.get("If-Match"), self.headers.get("x-goog-if-generation-match")
+        etag, generation = (
+            self.headers.get("If-Match"),
+            self.headers.get("x-goog-if-generation-match"),
+        )
         if self.headers.get("If-None-Match") == "*":
             generation = "0"
         if generation is not None:
@@ -164,7 +176,10 @@ class Handler(BaseHTTPRequestHandler):
     def _list(self, bucket: Path, query: dict[str, str]) -> Answer:
         if not bucket.is_dir():
             return refusal(404, "NoSuchBucket")
-        prefix, after = query.get("prefix", ""), query.get("continuation-token") or query.get("start-after", "")
+        prefix, after = (
+            query.get("prefix", ""),
+            query.get("continuation-token") or query.get("start-after", ""),
+        )
         names = keys_of(bucket, prefix)
         if query.get("delimiter"):
             names = sorted({name[: name.find("/", len(prefix)) + 1] or name for name in names})
@@ -181,16 +196,24 @@ class Handler(BaseHTTPRequestHandler):
             written = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
             rows.append(
                 f"<Contents><Key>{escape(name)}</Key><LastModified>{written}</LastModified>"
-                f"<ETag>{escape(self.server.etag_of(bucket / name))}</ETag><Size>{status.st_size}</Size></Contents>"
+                f"<ETag>{escape(self.server.etag_of(bucket / name))}</ETag>"
+                f"<Size>{status.st_size}</Size></Contents>"
             )
         more = len(names) > len(page)
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
-        xml = f"<Name>{bucket.name}</Name><IsTruncated>{str(more).lower()}</IsTruncated>{token}{''.join(rows)}"
-        return Answer(200, f'<?xml version="1.0"?><ListBucketResult>{xml}</ListBucketResult>'.encode())
+        xml = (
+            f"<Name>{bucket.name}</Name><IsTruncated>{str(more).lower()}</IsTruncated>"
+            f"{token}{''.join(rows)}"
+        )
+        return Answer(
+            200, f'<?xml version="1.0"?><ListBucketResult>{xml}</ListBucketResult>'.encode()
+        )
 
 
 class BucketServer(ThreadingHTTPServer):
-    """A context manager. Each bucket is a folder in ``folder``, and each object a file that is written atomically."""
+    """A context manager. Each bucket is a folder in ``folder``, and each object a file that is
+    written atomically.
+    """
 
     daemon_threads = True
     request_queue_size = 256
@@ -203,7 +226,9 @@ class BucketServer(ThreadingHTTPServer):
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.numbers = itertools.count()
         self._last = 0
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
 
     def __enter__(self) -> BucketServer:
         self._thread.start()
@@ -245,7 +270,9 @@ class BucketServer(ThreadingHTTPServer):
         return f'"{generation_of(path)}"'
 
     def write(self, path: Path, content: bytes) -> None:
-        """Write an object. The caller must hold ``lock`` if others may write. The file's time is the generation."""
+        """Write an object. The caller must hold ``lock`` if others may write. The file's time is
+        the generation.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.folder / f".{threading.get_ident()}.part"
         partial.write_bytes(content)
@@ -265,16 +292,21 @@ class BucketServer(ThreadingHTTPServer):
         return len(files)
 
     def keys(self, url: str) -> list[str]:
-        """Every key that begins with the prefix, as in SageMaker: ``s3://b/run-1`` finds ``run-10/`` too."""
+        """Every key that begins with the prefix, as in SageMaker: ``s3://b/run-1`` finds
+        ``run-10/`` too.
+        """
         bucket, _, prefix = url.partition("://")[2].partition("/")
         return keys_of(self.folder / bucket, prefix)
 
     def get_folder(self, url: str, folder: Path, share: tuple[int, int] = (0, 1)) -> int:
-        """Copy the objects below a prefix. ``share`` is (first, step): every ``step``-th one, from index ``first``."""
+        """Copy the objects below a prefix. ``share`` is (first, step): every ``step``-th one, from
+        index ``first``.
+        """
         bucket, _, prefix = url.partition("://")[2].partition("/")
         keys = self.keys(url)[share[0] :: share[1]]
         for key in keys:
-            path = folder / (key[len(prefix) :].lstrip("/") or Path(key).name)  # the prefix may be a whole key
+            # the prefix may be a whole key
+            path = folder / (key[len(prefix) :].lstrip("/") or Path(key).name)
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.folder / bucket / key, path)
         return len(keys)
@@ -291,7 +323,9 @@ def keys_of(bucket: Path, prefix: str) -> list[str]:
 
 
 def generation_of(path: Path) -> str:
-    """The generation of an object, which changes with each write; "0" if the object does not exist."""
+    """The generation of an object, which changes with each write; "0" if the object does not
+    exist.
+    """
     try:
         return str(path.stat().st_mtime_ns)
     except OSError:

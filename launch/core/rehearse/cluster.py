@@ -1,4 +1,6 @@
-"""Hosts of a rehearsal, and the faults that a user may plant in it. Pure functions, the same for all platforms."""
+"""Hosts of a rehearsal, and the faults that a user may plant in it. Pure functions, the same for
+all platforms.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ FAULTS = ("fail:RANK", "stop:STEP", "spot:STEP", "kill:STEP", "disk", "helper:ST
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault to inject. ``kind``: ``fail`` (a rank raises an exception), ``stop`` (the user stops the job), ``spot``
-    (machines are reclaimed with notice), ``kill`` (a machine is lost without notice), ``disk`` (the disk is full),
-    ``late`` (a host starts late), ``helper`` (the hosts that do not train are stopped), or ``absent`` (they never reach
-    the others). ``at``: the rank for fail; the seconds for late; the step for the others that have a number.
+    """A fault to inject. ``kind``: ``fail`` (a rank raises an exception), ``stop`` (the user stops
+    the job), ``spot`` (machines are reclaimed with notice), ``kill`` (a machine is lost without
+    notice), ``disk`` (the disk is full), ``late`` (a host starts late), ``helper`` (the hosts that
+    do not train are stopped), or ``absent`` (they never reach the others). ``at``: the rank for
+    fail; the seconds for late; the step for the others that have a number.
     """
 
     kind: str = ""
@@ -26,30 +29,38 @@ class Fault:
 
 
 def read_fault(text: str, plants: Sequence[str] = FAULTS) -> Fault:
-    """Read a fault such as ``spot:20``, which must match one of ``plants``; ``""``: no fault. Raises ConfigError."""
+    """Read a fault such as ``spot:20``, which must match one of ``plants``; ``""``: no fault.
+    Raises ConfigError.
+    """
     if not text:
         return Fault()
     kind, colon, number = text.partition(":")
     numbered = {name: bool(word) for name, _, word in (plant.partition(":") for plant in plants)}
     if kind not in numbered or not (number.isdigit() if numbered[kind] else not colon):
         raise ConfigError(
-            f"--plant {text}: write {', '.join(plants[:-1])} or {plants[-1]}, for example --plant spot:20",
-            code="plant-unknown", found=text,
-        )  # fmt: skip
+            (
+                f"--plant {text}: write {', '.join(plants[:-1])} or {plants[-1]}, for example "
+                "--plant spot:20"
+            ),
+            code="plant-unknown",
+            found=text,
+        )
     return Fault(kind, int(number or 0))
 
 
 def refuse_rank(text: str, ranks: int) -> None:
-    """Raises ConfigError if the rehearsal has no rank with the number in ``fail:RANK``: nothing would fail, and the
-    rehearsal would pass.
+    """Raises ConfigError if the rehearsal has no rank with the number in ``fail:RANK``: nothing
+    would fail, and the rehearsal would pass.
     """
     kind, _, number = text.partition(":")
     if kind == "fail" and int(number) >= ranks:
         raise ConfigError(
-            f"--plant {text}: there is no rank {number}: the rehearsal has {ranks} rank{'s' * (ranks > 1)}, "
+            f"--plant {text}: there is no rank {number}: the rehearsal has {ranks} "
+            f"rank{'s' * (ranks > 1)}, "
             f"0 to {ranks - 1} (--hosts and --procs make more)",
-            code="plant-without-rank", found=text,
-        )  # fmt: skip
+            code="plant-without-rank",
+            found=text,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,9 @@ class RehearsalHost:
 
 @dataclass(frozen=True)
 class RehearsalCluster:
-    """All hosts of a rehearsal. ``leader``: the host of rank 0; ``interface``: the network interface of each host."""
+    """All hosts of a rehearsal. ``leader``: the host of rank 0; ``interface``: the network
+    interface of each host.
+    """
 
     hosts: tuple[RehearsalHost, ...]
     interface: str

@@ -1,5 +1,5 @@
-"""A simulated container of a rehearsal: processes with their own base folder, environment, and signals. The first one
-is PID 1 if the kernel gives namespaces.
+"""A simulated container of a rehearsal: processes with their own base folder, environment, and
+signals. The first one is PID 1 if the kernel gives namespaces.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
     from launch.core.rehearse.process import RehearsalSpec
 
 ROOM = Path(network.__file__).parent  # holds standin/ and planted/
-# Variables that are kept from this machine, so that Python, its packages, and downloaded weights are found.
+# Variables that are kept from this machine, so that Python, its packages, and downloaded weights
+# are found.
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TORCH_HOME", "HF_HOME")
 
 
-def environment(spec: RehearsalSpec, fault: str, own: Mapping[str, str], *folders: str) -> dict[str, str]:
-    """The variables of a container: its platform's ``own``, and those of all platforms. Of this shell's variables, only
-    those in ``KEPT`` are among them.
+def environment(
+    spec: RehearsalSpec, fault: str, own: Mapping[str, str], *folders: str
+) -> dict[str, str]:
+    """The variables of a container: its platform's ``own``, and those of all platforms. Of this
+    shell's variables, only those in ``KEPT`` are among them.
 
-    ``fault``: the value for planted/sitecustomize.py; "": none. ``folders``: further folders of ROOM with modules.
+    ``fault``: the value for planted/sitecustomize.py; "": none. ``folders``: further folders of
+    ROOM with modules.
     """
     variables = {key: os.environ[key] for key in KEPT if key in os.environ}
     variables |= {
@@ -51,8 +55,8 @@ def environment(spec: RehearsalSpec, fault: str, own: Mapping[str, str], *folder
 
 
 class Container:
-    """A running container: the constructor starts it. ``argv``: the command of its PID 1. ``mounts``: see
-    ``network.inside``.
+    """A running container: the constructor starts it. ``argv``: the command of its PID 1.
+    ``mounts``: see ``network.inside``.
     """
 
     def __init__(
@@ -69,14 +73,21 @@ class Container:
         self.ended, self._killed = 0.0, False
         whole = network.inside(host, folder, base, argv, mounts) if isolated else argv
         self._process = subprocess.Popen(
-            whole, cwd=base, env=dict(env), stdin=subprocess.PIPE if isolated else subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            whole,
+            cwd=base,
+            env=dict(env),
+            stdin=subprocess.PIPE if isolated else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         if isolated:
             self._connect()
 
     def _connect(self) -> None:
-        """Wait for the host's network namespace, connect it to the bridge, and let the host continue."""
+        """Wait for the host's network namespace, connect it to the bridge, and let the host
+        continue.
+        """
         mine, theirs = Path("/proc/self/ns/net"), Path(f"/proc/{self._process.pid}/ns/net")
         while self._process.poll() is None:
             with contextlib.suppress(FileNotFoundError):  # a process that is ending has no link
@@ -89,18 +100,21 @@ class Container:
         self._process.stdin.close()
 
     def read(self, heard: Callable[[str], None]) -> None:
-        """Pass each line of output to ``heard``, until the last process with the output open has ended. Call it in a
-        thread.
+        """Pass each line of output to ``heard``, until the last process with the output open has
+        ended. Call it in a thread.
         """
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                if not line.startswith(b"unshare: sigprocmask"):  # some versions print it when their child is killed
+                # some versions print it when their child is killed
+                if not line.startswith(b"unshare: sigprocmask"):
                     heard(line.decode("utf-8", "replace").rstrip("\n"))
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while the container runs. As in docker, it is 128 + the signal that ended the process."""
+        """The exit code; None while the container runs. As in docker, it is 128 + the signal that
+        ended the process.
+        """
         code = self._process.poll()
         if code is not None and self._killed:
             code = -signal.SIGKILL
@@ -120,7 +134,9 @@ class Container:
             kill_marked(self._mark)
 
     def _signal(self, number: int) -> None:
-        """Send a signal to PID 1. With namespaces, the started process is ``unshare``, and PID 1 is its child."""
+        """Send a signal to PID 1. With namespaces, the started process is ``unshare``, and PID 1 is
+        its child.
+        """
         pid = self._process.pid
         if self._isolated:
             children = Path(f"/proc/{pid}/task/{pid}/children")

@@ -1,9 +1,10 @@
-"""Kills the processes of a rehearsal once its launcher has ended, however that happens: `python guard.py MARK FOLDER
-SCRATCH`.
+"""Kills the processes of a rehearsal once its launcher has ended, however that happens: `python
+guard.py MARK FOLDER SCRATCH`.
 
-The guard's standard input is a pipe, whose other end only the launcher holds. The pipe closes when the launcher ends,
-even by SIGKILL. The guard then kills every process with the rehearsal's mark in its environment. It is started before
-everything else, in its own session, and imports only the standard library.
+The guard's standard input is a pipe, whose other end only the launcher holds. The pipe closes when
+the launcher ends, even by SIGKILL. The guard then kills every process with the rehearsal's mark in
+its environment. It is started before everything else, in its own session, and imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ DONE = b"done"
 class Guard:
     """A context manager around a rehearsal.
 
-    Every process of the rehearsal must have ``mark`` as the variable MARK in its environment. ``scratch`` is a folder
-    for temporary files, which is removed at the end.
+    Every process of the rehearsal must have ``mark`` as the variable MARK in its environment.
+    ``scratch`` is a folder for temporary files, which is removed at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,14 +37,18 @@ class Guard:
         self.mark = self.scratch.name
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, self.mark, str(folder), str(self.scratch)],
-            stdin=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def __enter__(self) -> Guard:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -53,7 +58,8 @@ class Guard:
 
 
 def kill_marked(mark: str) -> bool:
-    """Kill every process whose environment has this mark, or this mark followed by a hyphen and more.
+    """Kill every process whose environment has this mark, or this mark followed by a hyphen and
+    more.
 
     Returns whether there was such a process.
     """
@@ -84,7 +90,8 @@ def size_of(folder: Path) -> int:
 def left(folder: Path) -> str:
     """A line that tells the user which files a rehearsal leaves, and how to remove them."""
     return (
-        f"{folder} holds {size_of(folder) / 1e6:.0f} MB (logs and files of each host): rm -r {shlex.quote(str(folder))}"
+        f"{folder} holds {size_of(folder) / 1e6:.0f} MB (logs and files of each host): rm -r "
+        f"{shlex.quote(str(folder))}"
     )
 
 

@@ -17,7 +17,8 @@ MORE = 4  # steps that follow a planted fault
 
 
 def load(job: Job, data_root: str = "/data") -> Any:
-    """The training config of the job, or None if its packages are not installed. Raises ConfigError for a bad setting.
+    """The training config of the job, or None if its packages are not installed. Raises ConfigError
+    for a bad setting.
 
     ``data_root``: the place of the data on the machines, if the settings do not name one.
     """
@@ -29,14 +30,17 @@ def load(job: Job, data_root: str = "/data") -> Any:
 
     settings: dict[str, Any] = {**job.settings, "parallel.strategy": job.strategy}
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    if "data.root" not in settings and all_settings(job, ROOT).get("data.layout", "scenes") != "scenes":
+    if (
+        "data.root" not in settings
+        and all_settings(job, ROOT).get("data.layout", "scenes") != "scenes"
+    ):
         overrides.append(f"data.root={data_root}")
     return load_config(config_file(job) if job.config else None, overrides)
 
 
 def shorter(job: Job, until: int = 0) -> dict[str, Any]:
-    """A ``train.duration`` for a short rehearsal that goes beyond step ``until``; {} if the job's own duration is not
-    longer, or cannot be shortened.
+    """A ``train.duration`` for a short rehearsal that goes beyond step ``until``; {} if the job's
+    own duration is not longer, or cannot be shortened.
     """
     config, steps = load(job), max(STEPS, until + MORE)
     if config is None:
@@ -53,7 +57,9 @@ def shorter(job: Job, until: int = 0) -> dict[str, Any]:
 
 
 def fitting(config: Any, ranks: int) -> dict[str, Any]:
-    """The settings to change so that this config runs on ``ranks`` CPU ranks; {} if it runs unchanged."""
+    """The settings to change so that this config runs on ``ranks`` CPU ranks; {} if it runs
+    unchanged.
+    """
     changes: dict[str, Any] = {}
     if config is None:
         return changes

@@ -15,12 +15,17 @@ _ALWAYS = ("entrypoint:", " ERROR ", "Reporting training", "error:")
 class HostLogs:
     """Collects the output lines of all hosts, each read by its own thread.
 
-    ``leader``: the host whose lines the user sees live, beginning with the first line that contains ``after``.
-    ``metrics``: name -> regular expression whose first group is the value.
+    ``leader``: the host whose lines the user sees live, beginning with the first line that contains
+    ``after``. ``metrics``: name -> regular expression whose first group is the value.
     """
 
     def __init__(
-        self, folder: Path, leader: str, say: Callable[[str], None], metrics: Mapping[str, str], after: str = ""
+        self,
+        folder: Path,
+        leader: str,
+        say: Callable[[str], None],
+        metrics: Mapping[str, str],
+        after: str = "",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._leader, self._say, self._after = folder, leader, say, after

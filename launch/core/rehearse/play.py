@@ -1,4 +1,6 @@
-"""The life of a rehearsed job: its containers start, fail, are stopped, and start again. Platforms are subclasses."""
+"""The life of a rehearsed job: its containers start, fail, are stopped, and start again. Platforms
+are subclasses.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ PAUSE_S = 0.05
 
 @dataclass
 class RunningHost:
-    """A host and its container, which may be started several times. ``base``: the host's folder on this machine."""
+    """A host and its container, which may be started several times. ``base``: the host's folder on
+    this machine.
+    """
 
     host: RehearsalHost
     base: Path
@@ -45,8 +49,8 @@ class RunningHost:
 
 
 class Rehearsal:
-    """The state of a rehearsal while it runs. A subclass answers as its cloud does; ``metrics`` and ``after`` are those
-    of ``HostLogs``.
+    """The state of a rehearsal while it runs. A subclass answers as its cloud does; ``metrics`` and
+    ``after`` are those of ``HostLogs``.
     """
 
     PENDING = STOPPING = INTERRUPTED = TIMEOUT = "the platform's name of the status"
@@ -77,7 +81,9 @@ class Rehearsal:
         raise NotImplementedError
 
     def attempt(self, plant: Fault) -> str:
-        """Run the job on one set of machines, by ``watch``. Returns why it ended, as ``watch`` does."""
+        """Run the job on one set of machines, by ``watch``. Returns why it ended, as ``watch``
+        does.
+        """
         raise NotImplementedError
 
     def on_exit(self, ended: Sequence[RunningHost]) -> str:
@@ -104,7 +110,8 @@ class Rehearsal:
     def watch(self, plant: Fault, limit_s: float) -> str:
         """Start the containers, inject the fault, and wait for the end of the attempt.
 
-        Returns "ended", "stopped", "interrupted" (its machines were taken away), or "timeout" (after ``limit_s``).
+        Returns "ended", "stopped", "interrupted" (its machines were taken away), or "timeout"
+        (after ``limit_s``).
         """
         began = time.monotonic()
         for running in self.hosts:
@@ -144,7 +151,10 @@ class Rehearsal:
                 break
             time.sleep(PAUSE_S)
         if pending:
-            text = f"--plant {self.spec.plant}: the run ended at step {self.logs.step}, before the fault was due"
+            text = (
+                f"--plant {self.spec.plant}: the run ended at step {self.logs.step}, before "
+                "the fault was due"
+            )
             self.remarks.append(text)
         return why
 
@@ -167,7 +177,9 @@ class Rehearsal:
 
     def _note_first_step(self) -> None:
         if self.first_step_s is None and self.logs.first_step is not None:
-            self.first_step_s = self.logs.first_step - min(one.began for one in self.hosts if one.began)
+            self.first_step_s = self.logs.first_step - min(
+                one.began for one in self.hosts if one.began
+            )
 
     def _is_due(self, plant: Fault) -> bool:
         if plant.kind in ("fail", "disk"):
@@ -179,7 +191,10 @@ class Rehearsal:
         if plant.kind == "fail":
             self._flag.touch()
         elif plant.kind == "disk":
-            self.say(f"{time.monotonic() - self.began:7.1f} s  the disk of each host is full from here on (planted)")
+            self.say(
+                f"{time.monotonic() - self.began:7.1f} s  the disk of each host is full from "
+                "here on (planted)"
+            )
             for running in self.hosts:
                 disks.fill(running.base)
         elif plant.kind == "helper":
@@ -198,11 +213,14 @@ class Rehearsal:
         return ""
 
     def _take_codes(self) -> list[RunningHost]:
-        """Record the exit codes of containers that have ended since the last call, and return their hosts."""
+        """Record the exit codes of containers that have ended since the last call, and return their
+        hosts.
+        """
         ended = []
         for running in self.hosts:
             if running.container is not None and (code := running.container.code) is not None:
-                running.container.kill()  # ends processes that the container's first process left behind
+                # ends processes that the container's first process left behind
+                running.container.kill()
                 running.codes.append(code)
                 running.ended = running.container.ended
                 running.container = None
@@ -223,7 +241,9 @@ class Rehearsal:
         self.wait(math.inf)
 
     def end(self) -> None:
-        """Send SIGTERM to all containers, and SIGKILL to those that still run after the time of grace."""
+        """Send SIGTERM to all containers, and SIGKILL to those that still run after the time of
+        grace.
+        """
         self._stop(self.hosts)
         self.wait(self.grace_s)
         self.kill()
@@ -232,7 +252,10 @@ class Rehearsal:
         """Wait until all containers have ended, at most ``limit_s`` seconds."""
         deadline = time.monotonic() + limit_s
         self._take_codes()
-        while any(running.container is not None for running in self.hosts) and time.monotonic() < deadline:
+        while (
+            any(running.container is not None for running in self.hosts)
+            and time.monotonic() < deadline
+        ):
             time.sleep(PAUSE_S)
             self._take_codes()
 
@@ -243,14 +266,24 @@ class Rehearsal:
             failure_reason=failure_reason,
             transitions=tuple(self.transitions),
             hosts=tuple(
-                HostEnd(one.name, one.host.group, one.host.type, tuple(one.codes), one.ended - one.began, one.failure)
+                HostEnd(
+                    one.name,
+                    one.host.group,
+                    one.host.type,
+                    tuple(one.codes),
+                    one.ended - one.began,
+                    one.failure,
+                )
                 for one in self.hosts
             ),
             first_step_s=self.first_step_s,
             end_s=time.monotonic() - self.began,
             training_s=self.training_s,
             model=model,
-            metrics={name: (len(found), found[-1] if found else None) for name, found in self.logs.values.items()},
+            metrics={
+                name: (len(found), found[-1] if found else None)
+                for name, found in self.logs.values.items()
+            },
             remarks=tuple(self.remarks),
             folder=str(self.folder),
         )

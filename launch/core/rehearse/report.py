@@ -20,8 +20,8 @@ class Transition:
 
 @dataclass(frozen=True)
 class HostEnd:
-    """How a host ended: the exit code of each start of its container, the seconds of the last one, and its failure file
-    (SageMaker).
+    """How a host ended: the exit code of each start of its container, the seconds of the last one,
+    and its failure file (SageMaker).
     """
 
     name: str
@@ -50,8 +50,10 @@ class Report:
     end_s: float  # of the whole rehearsal
     training_s: float  # of all attempts: what would be billable
     model: Mapping[str, int]  # the files of the model -> size in bytes
-    metrics: Mapping[str, tuple[int, float | None]]  # name -> number of values that the cloud would have, and the last
-    remarks: tuple[str, ...]  # differences from the cloud, and problems of the job that were noticed
+    # name -> number of values that the cloud would have, and the last
+    metrics: Mapping[str, tuple[int, float | None]]
+    # differences from the cloud, and problems of the job that were noticed
+    remarks: tuple[str, ...]
     folder: str
 
     @property
@@ -66,7 +68,9 @@ def save(report: Report, path: Path) -> None:
 def load(path: Path) -> Report:
     saved: dict[str, Any] = json.loads(path.read_text())
     saved["transitions"] = tuple(Transition(**item) for item in saved["transitions"])
-    saved["hosts"] = tuple(HostEnd(**{**item, "codes": tuple(item["codes"])}) for item in saved["hosts"])
+    saved["hosts"] = tuple(
+        HostEnd(**{**item, "codes": tuple(item["codes"])}) for item in saved["hosts"]
+    )
     saved["metrics"] = {name: (count, last) for name, (count, last) in saved["metrics"].items()}
     saved["remarks"] = tuple(saved["remarks"])
     return Report(**saved)
@@ -78,9 +82,14 @@ def show(report: Report) -> str:
     if report.failure_reason:
         lines += [f"  FailureReason  {_one_line(report.failure_reason)}", ""]
     width = max(len(item.status) for item in report.transitions)
-    lines += [f"  {item.second:7.1f} s  {item.status:<{width}}  {item.message}".rstrip() for item in report.transitions]
+    lines += [
+        f"  {item.second:7.1f} s  {item.status:<{width}}  {item.message}".rstrip()
+        for item in report.transitions
+    ]
     seen = report.first_step_s is not None
-    first = f"{report.first_step_s:.1f} s after the containers' start" if seen else "no step was seen"
+    first = (
+        f"{report.first_step_s:.1f} s after the containers' start" if seen else "no step was seen"
+    )
     count = len(report.hosts)
     lines += [
         "",
@@ -92,12 +101,23 @@ def show(report: Report) -> str:
     ]
     for host in report.hosts:
         codes = ", ".join(map(str, host.codes)) or "none"
-        lines.append(f"  {host.name}  {host.group} {host.type}  exit codes {codes}; last start {host.seconds:.1f} s")
-    lines += [f"  {host.name} says: {_one_line(host.failure)}" for host in report.hosts if host.failure]
-    lines += [f"  model  {name} ({size:,} bytes)" for name, size in report.model.items()] or ["  no model was written"]
+        lines.append(
+            f"  {host.name}  {host.group} {host.type}  exit codes {codes}; last start "
+            f"{host.seconds:.1f} s"
+        )
+    lines += [
+        f"  {host.name} says: {_one_line(host.failure)}" for host in report.hosts if host.failure
+    ]
+    lines += [f"  model  {name} ({size:,} bytes)" for name, size in report.model.items()] or [
+        "  no model was written"
+    ]
     for name, (values, last) in report.metrics.items():
         lines.append(f"  metric {name}: {f'{values} times, last {last:g}' if values else 'never'}")
-    lines += ["", *(f"  note: {remark}" for remark in report.remarks), f"  logs of the hosts: {report.folder}/logs"]
+    lines += [
+        "",
+        *(f"  note: {remark}" for remark in report.remarks),
+        f"  logs of the hosts: {report.folder}/logs",
+    ]
     return "\n".join(lines)
 
 

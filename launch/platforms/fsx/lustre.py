@@ -1,5 +1,5 @@
-"""An FSx for Lustre file system that shows the files of an S3 prefix: an existing one is found, or a new one is created
-and awaited.
+"""An FSx for Lustre file system that shows the files of an S3 prefix: an existing one is found, or
+a new one is created and awaited.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError, SegtrainError
 
 FOLDER = "/data"  # folder of the file system that shows the files of the S3 prefix
-TAG = "segtrain-data"  # tag with the S3 prefix: marks a file system that is not associated with its prefix yet
+# tag with the S3 prefix: marks a file system that is not associated with its prefix yet
+TAG = "segtrain-data"
 LEAST_GB, MORE_GB = 1200, 2400
-# $ per GB and month in us-east-1, by MB/s per TiB; 0: scratch. Current: https://aws.amazon.com/fsx/lustre/pricing/
+# $ per GB and month in us-east-1, by MB/s per TiB; 0: scratch. Current:
+# https://aws.amazon.com/fsx/lustre/pricing/
 PRICES = {0: 0.140, 125: 0.145, 250: 0.210, 500: 0.340, 1000: 0.600}
 MONTH_H = 730
 PATIENCE_S = 3600.0
@@ -27,8 +29,8 @@ _READY = ("AVAILABLE", "UPDATING")
 
 @dataclass(frozen=True)
 class WantedFileSystem:
-    """The file system to find or create. ``throughput``: MB/s per TiB; 0: a scratch file system, whose content is lost
-    if its server fails (the data stay in S3).
+    """The file system to find or create. ``throughput``: MB/s per TiB; 0: a scratch file system,
+    whose content is lost if its server fails (the data stay in S3).
     """
 
     data: str
@@ -45,8 +47,8 @@ class WantedFileSystem:
 
 @dataclass(frozen=True)
 class FoundFileSystem:
-    """A file system as described by DescribeFileSystems, and its association with the S3 prefix; None if it has none
-    yet.
+    """A file system as described by DescribeFileSystems, and its association with the S3 prefix;
+    None if it has none yet.
     """
 
     system: Mapping[str, Any]
@@ -59,23 +61,34 @@ def check(wanted: WantedFileSystem) -> None:
     if wanted.gb != LEAST_GB and (wanted.gb <= 0 or wanted.gb % MORE_GB):
         fit = LEAST_GB if wanted.gb <= LEAST_GB else -(-wanted.gb // MORE_GB) * MORE_GB
         raise ConfigError(
-            f"--gb {wanted.gb}: sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: --gb {fit}", code="fsx-size"
+            (
+                f"--gb {wanted.gb}: sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: "
+                f"--gb {fit}"
+            ),
+            code="fsx-size",
         )
     if wanted.throughput not in PRICES:
         legal = ", ".join(str(one) for one in PRICES if one)
         raise ConfigError(
-            f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or --scratch",
+            (
+                f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or "
+                "--scratch"
+            ),
             code="fsx-throughput",
         )
     if not wanted.security_groups:
-        raise ConfigError("--security-groups is empty: name those of the jobs", code="security-groups-missing")
+        raise ConfigError(
+            "--security-groups is empty: name those of the jobs", code="security-groups-missing"
+        )
     if wrong := violations(system_request(wanted), operation="CreateFileSystem", service="fsx"):
         raise ConfigError("; ".join(wrong), code="fsx-request", found=wrong)
 
 
 def system_request(wanted: WantedFileSystem) -> dict[str, Any]:
     """The arguments of boto3's ``create_file_system``."""
-    lustre: dict[str, Any] = {"DeploymentType": "PERSISTENT_2" if wanted.throughput else "SCRATCH_2"}
+    lustre: dict[str, Any] = {
+        "DeploymentType": "PERSISTENT_2" if wanted.throughput else "SCRATCH_2"
+    }
     if wanted.throughput:
         lustre["PerUnitStorageThroughput"] = wanted.throughput
     return {
@@ -91,8 +104,8 @@ def system_request(wanted: WantedFileSystem) -> dict[str, Any]:
 
 
 def association_request(wanted: WantedFileSystem, system: str) -> dict[str, Any]:
-    """The arguments of boto3's ``create_data_repository_association``: file names are imported at once, contents when
-    they are first read, and later changes in S3 automatically.
+    """The arguments of boto3's ``create_data_repository_association``: file names are imported at
+    once, contents when they are first read, and later changes in S3 automatically.
     """
     return {
         "FileSystemId": system,
@@ -110,13 +123,16 @@ def cost(wanted: WantedFileSystem) -> str:
     month = wanted.gb * price
     kind = f"{wanted.throughput} MB/s for each TiB" if wanted.throughput else "scratch"
     return (
-        f"${month:,.2f} per month, ${month / MONTH_H:,.2f} per hour: {wanted.gb} GB, {kind}, at ${price:g} per "
+        f"${month:,.2f} per month, ${month / MONTH_H:,.2f} per hour: {wanted.gb} GB, {kind}, at "
+        f"${price:g} per "
         f"GB and month ({source}), until it is deleted, also while no job runs"
     )
 
 
 def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | None, list[str]]:
-    """A file system in the wanted subnet that shows the prefix, or None; and messages about those in other subnets."""
+    """A file system in the wanted subnet that shows the prefix, or None; and messages about those
+    in other subnets.
+    """
     associations = [
         one
         for one in _pages(clients, "describe_data_repository_associations", "Associations")
@@ -126,20 +142,31 @@ def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | 
     by_system = {one["FileSystemId"]: one for one in associations if "FileSystemId" in one}
     others: list[str] = []
     for system in _pages(clients, "describe_file_systems", "FileSystems"):
-        name, tags = system["FileSystemId"], {one["Key"]: one["Value"] for one in system.get("Tags", [])}
+        name, tags = (
+            system["FileSystemId"],
+            {one["Key"]: one["Value"] for one in system.get("Tags", [])},
+        )
         if name not in by_system and tags.get(TAG) != wanted.prefix:
             continue
-        if system.get("FileSystemType") != "LUSTRE" or system.get("Lifecycle") not in (*_READY, "CREATING"):
+        if system.get("FileSystemType") != "LUSTRE" or system.get("Lifecycle") not in (
+            *_READY,
+            "CREATING",
+        ):
             continue
         if wanted.subnet in system.get("SubnetIds", []):
             return FoundFileSystem(system, by_system.get(name)), others
-        others.append(f"{name} shows {wanted.prefix} too, but in subnet {', '.join(system.get('SubnetIds', []))}")
+        others.append(
+            f"{name} shows {wanted.prefix} too, but in subnet "
+            f"{', '.join(system.get('SubnetIds', []))}"
+        )
     return None, others
 
 
 def create(clients: Clients, wanted: WantedFileSystem) -> FoundFileSystem:
     with explained("CreateFileSystem"):
-        return FoundFileSystem(clients.fsx.create_file_system(**system_request(wanted))["FileSystem"], None)
+        return FoundFileSystem(
+            clients.fsx.create_file_system(**system_request(wanted))["FileSystem"], None
+        )
 
 
 def complete(
@@ -149,7 +176,8 @@ def complete(
     say: Callable[[str], None],
     sleep: Callable[[float], None] | None = None,
 ) -> FoundFileSystem:
-    """Wait for the file system, associate it with the prefix if it is not yet, and wait until all names are imported.
+    """Wait for the file system, associate it with the prefix if it is not yet, and wait until all
+    names are imported.
 
     Raises SegtrainError.
     """
@@ -158,10 +186,14 @@ def complete(
     association = found.association
     if association is None:
         with explained(f"CreateDataRepositoryAssociation of {name} with {wanted.prefix}"):
-            answer = clients.fsx.create_data_repository_association(**association_request(wanted, name))
+            answer = clients.fsx.create_data_repository_association(
+                **association_request(wanted, name)
+            )
             association = dict(answer["Association"])
     number = association["AssociationId"]
-    association = _wait(lambda: _association(clients, number), f"association with {wanted.prefix}", say, sleep)
+    association = _wait(
+        lambda: _association(clients, number), f"association with {wanted.prefix}", say, sleep
+    )
     _wait(lambda: _import(clients, number), f"names of {wanted.prefix}", say, sleep)
     return FoundFileSystem(system, association)
 
@@ -173,12 +205,22 @@ def flags(found: FoundFileSystem, wanted: WantedFileSystem) -> str:
     folder = found.association["FileSystemPath"].strip("/")
     place = f"{found.system['FileSystemId']}:/{mount}/{folder}".rstrip("/")
     return shlex.join(
-        ["--fsx", place, "--subnets", wanted.subnet, "--security-groups", ",".join(wanted.security_groups)]
+        [
+            "--fsx",
+            place,
+            "--subnets",
+            wanted.subnet,
+            "--security-groups",
+            ",".join(wanted.security_groups),
+        ]
     )
 
 
 def _wait(
-    look: Callable[[], Mapping[str, Any]], what: str, say: Callable[[str], None], sleep: Callable[[float], None]
+    look: Callable[[], Mapping[str, Any]],
+    what: str,
+    say: Callable[[str], None],
+    sleep: Callable[[float], None],
 ) -> Mapping[str, Any]:
     """Call ``look`` until the resource is ready, and return its description.
 
@@ -198,12 +240,26 @@ def _wait(
             said = state
         if state in (*_READY, "SUCCEEDED"):
             return known
-        if state in ("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING", "CANCELED", "CANCELING"):
+        if state in (
+            "FAILED",
+            "MISCONFIGURED",
+            "MISCONFIGURED_UNAVAILABLE",
+            "DELETING",
+            "CANCELED",
+            "CANCELING",
+        ):
             reason = known.get("FailureDetails", {}).get("Message", "AWS gives no reason")
-            raise SegtrainError(f"{what} is {state}: {reason}: fix that, delete it, and start again", code="fsx-failed")
+            raise SegtrainError(
+                f"{what} is {state}: {reason}: fix that, delete it, and start again",
+                code="fsx-failed",
+            )
         if waited >= PATIENCE_S:
             raise SegtrainError(
-                f"{what} is still {state} after {waited / 60:.0f} minutes: run the same command again later",
+                (
+                    f"{what} is still {state} after {waited / 60:.0f} minutes: run the same "
+                    "command "
+                    "again later"
+                ),
                 code="fsx-not-ready",
             )
         sleep(15.0)
@@ -215,7 +271,11 @@ def _system(clients: Clients, name: str) -> Mapping[str, Any]:
 
 
 def _association(clients: Clients, number: str) -> Mapping[str, Any]:
-    return dict(clients.fsx.describe_data_repository_associations(AssociationIds=[number])["Associations"][0])
+    return dict(
+        clients.fsx.describe_data_repository_associations(AssociationIds=[number])["Associations"][
+            0
+        ]
+    )
 
 
 def _import(clients: Clients, number: str) -> Mapping[str, Any]:
@@ -223,7 +283,9 @@ def _import(clients: Clients, number: str) -> Mapping[str, Any]:
     filters = [{"Name": "data-repository-association-id", "Values": [number]}]
     tasks = clients.fsx.describe_data_repository_tasks(Filters=filters)["DataRepositoryTasks"]
     mine = [one for one in tasks if one.get("Type") == "IMPORT_METADATA_FROM_REPOSITORY"]
-    return dict(max(mine, key=lambda one: one["CreationTime"])) if mine else {"Lifecycle": "SUCCEEDED"}
+    return (
+        dict(max(mine, key=lambda one: one["CreationTime"])) if mine else {"Lifecycle": "SUCCEEDED"}
+    )
 
 
 def _pages(clients: Clients, call: str, key: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""Checks of who gets in, and of a recipe's scripts: SSH, keys, instance metadata, rights to S3, tags, placeholders."""
+"""Checks of who gets in, and of a recipe's scripts: SSH, keys, instance metadata, rights to S3,
+tags, placeholders.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,22 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.parallelcluster.recipe import Keys, always_on, entries, mapping, scripts
 
 EVERYONE = ("0.0.0.0/0", "::/0")
-PLACEHOLDER = re.compile(r"\b(?:subnet|sg|cr|fs|vpc)-0123456789abcdef\d\b|\bmy-(?:bucket|key)\b|\b192\.0\.2\.0/24")
+PLACEHOLDER = re.compile(
+    r"\b(?:subnet|sg|cr|fs|vpc)-0123456789abcdef\d\b|\bmy-(?:bucket|key)\b|\b192\.0\.2\.0/24"
+)
 BUDGET_TAG = "project"
 SESSIONS = "AmazonSSMManagedInstanceCore"
 
 
 def access(recipe: Keys) -> list[Finding]:
     """Everything about SSH, metadata, scripts, tags, and what is to be replaced."""
-    return [*_ssh(recipe), *_metadata(recipe), *_scripts(recipe), *_tags(recipe), *_placeholders(recipe)]
+    return [
+        *_ssh(recipe),
+        *_metadata(recipe),
+        *_scripts(recipe),
+        *_tags(recipe),
+        *_placeholders(recipe),
+    ]
 
 
 def _ssh(recipe: Keys) -> Iterator[Finding]:
@@ -35,7 +45,11 @@ def _ssh(recipe: Keys) -> Iterator[Finding]:
     rights = mapping(recipe, "HeadNode", "Iam")
     policies = [str(one.get("Policy", "")) for one in entries(rights, "AdditionalIamPolicies")]
     # A role may have the policy, and users of a directory have passwords.
-    unknown = rights.get("InstanceRole") or rights.get("InstanceProfile") or recipe.get("DirectoryService")
+    unknown = (
+        rights.get("InstanceRole")
+        or rights.get("InstanceProfile")
+        or recipe.get("DirectoryService")
+    )
     if (
         not mapping(recipe, "HeadNode", "Ssh").get("KeyName")
         and not unknown
@@ -43,7 +57,10 @@ def _ssh(recipe: Keys) -> Iterator[Finding]:
     ):
         yield error(
             "no-way-in",
-            "HeadNode has neither Ssh/KeyName nor the policy of the session manager: nobody could log in",
+            (
+                "HeadNode has neither Ssh/KeyName nor the policy of the session manager: nobody "
+                "could log in"
+            ),
             "Ssh: {KeyName: my-key}",
         )
 
@@ -52,13 +69,20 @@ def _metadata(recipe: Keys) -> Iterator[Finding]:
     if mapping(recipe, "Imds").get("ImdsSupport", "v2.0") == "v1.0":
         yield warning(
             "imds-v1",
-            "Imds/ImdsSupport v1.0: any process that can be made to fetch a URL gets the node's rights",
+            (
+                "Imds/ImdsSupport v1.0: any process that can be made to fetch a URL gets the "
+                "node's rights"
+            ),
             "ImdsSupport: v2.0, which segtrain's look for spot notices uses too",
         )
     if mapping(recipe, "HeadNode", "Imds").get("Secured") is False:
         yield warning(
             "imds-open",
-            "HeadNode/Imds/Secured false: every user gets the rights of the head node, which may start machines",
+            (
+                "HeadNode/Imds/Secured false: every user gets the rights of the head node, "
+                "which may "
+                "start machines"
+            ),
             "Secured: true",
         )
 
@@ -76,7 +100,11 @@ def _scripts(recipe: Keys) -> Iterator[Finding]:
             yield error(
                 "script-rights",
                 f"{place}: the node has no right to read {address}: its start would fail",
-                f'Iam: S3Access: [{{BucketName: {rest.split("/")[0]}, KeyName: "bootstrap/*"}}] beside CustomActions',
+                (
+                    f"Iam: S3Access: [{{BucketName: {rest.split('/')[0]}, KeyName: "
+                    f'"bootstrap/*"}}] '
+                    "beside CustomActions"
+                ),
             )
 
 
@@ -106,7 +134,11 @@ def _tags(recipe: Keys) -> Iterator[Finding]:
 def _placeholders(recipe: Keys) -> Iterator[Finding]:
     found = sorted({match for text in _texts(recipe) for match in PLACEHOLDER.findall(text)})
     if found:
-        yield note("placeholder", f"to be replaced: {', '.join(found)}", "put your own into a copy of the file")
+        yield note(
+            "placeholder",
+            f"to be replaced: {', '.join(found)}",
+            "put your own into a copy of the file",
+        )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Checks of a recipe's machines: retired types and those without a driver, EFA, counts, spot, capacity blocks.
+"""Checks of a recipe's machines: retired types and those without a driver, EFA, counts, spot,
+capacity blocks.
 
-The dry run of ``pcluster create-cluster`` finds what is not here: types without EFA, types that differ in vCPUs or
-GPUs, and counts.
+The dry run of ``pcluster create-cluster`` finds what is not here: types without EFA, types that
+differ in vCPUs or GPUs, and counts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ def machines(recipe: Keys) -> list[Finding]:
     findings = [*_system(recipe), *_always_on(recipe)]
     for resource in resources(recipe):
         findings += [finding for name in resource.types for finding in _type(resource.place, name)]
-        findings += [*_counts(resource), *_fabric(resource), *_several_types(resource), *_block(resource)]
+        findings += [
+            *_counts(resource),
+            *_fabric(resource),
+            *_several_types(resource),
+            *_block(resource),
+        ]
     for queue in queues(recipe):
         findings += _strategy(queue)
     return findings
@@ -47,7 +53,10 @@ def _system(recipe: Keys) -> Iterator[Finding]:
     if system in PYTHON_TOO_OLD:
         yield note(
             "os-python",
-            f"Image/Os {system}: the Python of this system is older than 3.10, which segtrain needs",
+            (
+                f"Image/Os {system}: the Python of this system is older than 3.10, which "
+                "segtrain needs"
+            ),
             "install a newer one on every node (in compute.sh too), or take Os: ubuntu2404",
         )
 
@@ -69,7 +78,10 @@ def _always_on(recipe: Keys) -> Iterator[Finding]:
         if name.partition(".")[2] in ("nano", "micro", "small"):
             yield warning(
                 "head-small",
-                f"{place}: {name} has at most 2 GB of memory: Slurm's daemons and one pip install would fill it",
+                (
+                    f"{place}: {name} has at most 2 GB of memory: Slurm's daemons and one pip "
+                    "install would fill it"
+                ),
                 "m6i.large or larger",
             )
 
@@ -92,15 +104,24 @@ def _type(place: str, name: str) -> Iterator[Finding]:
             NO_DRIVER_FROM,
         )
     elif reason := unfit(f"ml.{name}"):
-        yield error("type-unfit", f"{place}: {name}: {reason}", "a type with NVIDIA GPUs, or an x86 CPU type")
+        yield error(
+            "type-unfit",
+            f"{place}: {name}: {reason}",
+            "a type with NVIDIA GPUs, or an x86 CPU type",
+        )
     elif machine is None:
         near = [one.removeprefix("ml.") for one in like(name)]
         also = f"; did you mean {', '.join(near)}?" if near else ""
-        yield note("type-unknown", f"{place}: {name} is not in segtrain's table of types, so it was not checked{also}")
+        yield note(
+            "type-unknown",
+            f"{place}: {name} is not in segtrain's table of types, so it was not checked{also}",
+        )
 
 
 def _instead(name: str) -> str:
-    near = [f"{one.name.removeprefix('ml.')} ({one.gpus} {one.gpu})" for one in nearest(f"ml.{name}", 3)]
+    near = [
+        f"{one.name.removeprefix('ml.')} ({one.gpus} {one.gpu})" for one in nearest(f"ml.{name}", 3)
+    ]
     return f"in its place: {', '.join(near)}"
 
 
@@ -109,7 +130,8 @@ def _counts(resource: Resource) -> Iterator[Finding]:
     if least > 0 and resource.capacity != "CAPACITY_BLOCK":
         yield warning(
             "count-least",
-            f"{resource.place}: MinCount {least}: as many {' or '.join(resource.types)} run and are paid for while no "
+            f"{resource.place}: MinCount {least}: as many {' or '.join(resource.types)} run and "
+            "are paid for while no "
             "job runs",
             "MinCount: 0, so that the queue shrinks to nothing",
         )
@@ -121,7 +143,10 @@ def _fabric(resource: Resource) -> Iterator[Finding]:
     if several and not resource.efa and machines and all(one.efa and one.gpus for one in machines):
         yield warning(
             "efa-off",
-            f"{resource.place}: {', '.join(resource.types)} has EFA, which is off: jobs of several nodes talk over TCP",
+            (
+                f"{resource.place}: {', '.join(resource.types)} has EFA, which is off: jobs of "
+                "several nodes talk over TCP"
+            ),
             "Efa: {Enabled: true}, which costs nothing, or MaxCount: 1",
         )
 
@@ -131,13 +156,17 @@ def _several_types(resource: Resource) -> Iterator[Finding]:
     if resource.capacity == "SPOT" and len(resource.types) == 1:
         yield warning(
             "spot-one-type",
-            f"{resource.place}: one type of spot machine: where {resource.types[0]} is short, jobs wait",
+            (
+                f"{resource.place}: one type of spot machine: where {resource.types[0]} is short, "
+                "jobs wait"
+            ),
             "several types of the same number of GPUs and vCPUs under Instances",
         )
     if len({machine.gpu for machine in machines}) > 1 and resource.most > 1:
         yield note(
             "types-mixed",
-            f"{resource.place}: a job of several nodes may get {' and '.join(sorted({one.gpu for one in machines}))}: "
+            f"{resource.place}: a job of several nodes may get "
+            f"{' and '.join(sorted({one.gpu for one in machines}))}: "
             "it is as fast as the slower ones, and other GPUs round differently",
             "jobs of one node here, or one type",
         )
@@ -146,7 +175,9 @@ def _several_types(resource: Resource) -> Iterator[Finding]:
 def _block(resource: Resource) -> Iterator[Finding]:
     if resource.capacity != "CAPACITY_BLOCK":
         return
-    target = mapping(resource.keys, "CapacityReservationTarget") or mapping(resource.queue, "CapacityReservationTarget")
+    target = mapping(resource.keys, "CapacityReservationTarget") or mapping(
+        resource.queue, "CapacityReservationTarget"
+    )
     if not target.get("CapacityReservationId"):
         yield error(
             "block-unnamed",
@@ -156,18 +187,24 @@ def _block(resource: Resource) -> Iterator[Finding]:
     if resource.least != resource.most or resource.least < 1:
         yield error(
             "block-count",
-            f"{resource.place}: MinCount {resource.least} and MaxCount {resource.most} of a capacity block",
+            (
+                f"{resource.place}: MinCount {resource.least} and MaxCount {resource.most} of a "
+                "capacity block"
+            ),
             "both the number of machines of the reservation: it is paid for anyway",
         )
 
 
 def _strategy(queue: Keys) -> Iterator[Finding]:
     capacity, strategy = queue.get("CapacityType", "ONDEMAND"), queue.get("AllocationStrategy")
-    several = any(len(entries(keys, "Instances")) > 1 for keys in entries(queue, "ComputeResources"))
+    several = any(
+        len(entries(keys, "Instances")) > 1 for keys in entries(queue, "ComputeResources")
+    )
     if capacity == "SPOT" and several and strategy in (None, "lowest-price"):
         yield warning(
             "spot-strategy",
-            f"queue {queue.get('Name')}: AllocationStrategy {strategy or 'lowest-price (the default)'} takes the spot "
+            f"queue {queue.get('Name')}: AllocationStrategy "
+            f"{strategy or 'lowest-price (the default)'} takes the spot "
             "machines that are taken away soonest",
             "AllocationStrategy: price-capacity-optimized",
         )

@@ -1,4 +1,6 @@
-"""A cluster configuration of AWS ParallelCluster as read from YAML: its queues, compute resources, and file systems."""
+"""A cluster configuration of AWS ParallelCluster as read from YAML: its queues, compute resources,
+and file systems.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _LISTS = {
 
 @dataclass(frozen=True)
 class Resource:
-    """One compute resource of a queue. ``place`` is its path in the file; ``types`` may be empty."""
+    """One compute resource of a queue. ``place`` is its path in the file; ``types`` may be
+    empty.
+    """
 
     place: str
     queue: Keys
@@ -55,14 +59,16 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} is a CloudFormation template, not a cluster: aws cloudformation deploy "
             f"--template-file {quote(str(path))}",
-            code="cluster-template", file=str(path),
-        )  # fmt: skip
+            code="cluster-template",
+            file=str(path),
+        )
     if not {"HeadNode", "Scheduling"} & set(recipe):
         raise ConfigError(
             f"{path} has neither HeadNode nor Scheduling: give a cluster configuration, such as "
             "configs/clusters/research.yaml",
-            code="cluster-none", file=str(path),
-        )  # fmt: skip
+            code="cluster-none",
+            file=str(path),
+        )
     return recipe
 
 
@@ -95,7 +101,9 @@ def resources(recipe: Keys) -> Iterator[Resource]:
     for queue in queues(recipe):
         for keys in entries(queue, "ComputeResources"):
             one = keys.get("InstanceType")
-            named = [one] if one else [kind.get("InstanceType") for kind in entries(keys, "Instances")]
+            named = (
+                [one] if one else [kind.get("InstanceType") for kind in entries(keys, "Instances")]
+            )
             place = f"queue {queue.get('Name')}, compute resource {keys.get('Name')}"
             yield Resource(place, queue, keys, tuple(str(name) for name in named if name))
 
@@ -104,11 +112,17 @@ def lustre(recipe: Keys) -> Iterator[tuple[str, Keys, Keys]]:
     """Name, storage, and settings of every FSx for Lustre file system."""
     for storage in entries(recipe, "SharedStorage"):
         if storage.get("StorageType") == "FsxLustre":
-            yield f"SharedStorage {storage.get('Name')}", storage, mapping(storage, "FsxLustreSettings")
+            yield (
+                f"SharedStorage {storage.get('Name')}",
+                storage,
+                mapping(storage, "FsxLustreSettings"),
+            )
 
 
 def always_on(recipe: Keys) -> list[tuple[str, Keys]]:
-    """Place and section of the head node and of each pool of login nodes, which run day and night."""
+    """Place and section of the head node and of each pool of login nodes, which run day and
+    night.
+    """
     pools = entries(mapping(recipe, "LoginNodes"), "Pools")
     return [
         ("HeadNode", mapping(recipe, "HeadNode")),
@@ -118,7 +132,10 @@ def always_on(recipe: Keys) -> list[tuple[str, Keys]]:
 
 def all_nodes(recipe: Keys) -> list[tuple[str, Keys]]:
     """Place and section of all nodes: those of the queues, too."""
-    return [*always_on(recipe), *((f"queue {queue.get('Name')}", queue) for queue in queues(recipe))]
+    return [
+        *always_on(recipe),
+        *((f"queue {queue.get('Name')}", queue) for queue in queues(recipe)),
+    ]
 
 
 def scripts(recipe: Keys) -> Iterator[tuple[str, Keys, str]]:
@@ -141,16 +158,27 @@ def shapes(recipe: Keys) -> list[Finding]:
         keys = mapping(recipe, section) if section else recipe
         for name in names:
             value = keys.get(name)
-            if value is not None and not (isinstance(value, list) and all(isinstance(one, Mapping) for one in value)):
-                findings.append(_shape(f"{section}/{name}".strip("/"), value, "a list of entries, each with keys"))
+            if value is not None and not (
+                isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+            ):
+                findings.append(
+                    _shape(
+                        f"{section}/{name}".strip("/"), value, "a list of entries, each with keys"
+                    )
+                )
     if not queues(recipe):
-        findings.append(error("queue-none", "Scheduling has no SlurmQueues: nothing could run", "add a queue"))
+        findings.append(
+            error("queue-none", "Scheduling has no SlurmQueues: nothing could run", "add a queue")
+        )
     for queue in queues(recipe):
         if not entries(queue, "ComputeResources"):
             findings.append(
                 error(
                     "queue-empty",
-                    f"queue {queue.get('Name')} has no ComputeResources: no node could start for it",
+                    (
+                        f"queue {queue.get('Name')} has no ComputeResources: no node could "
+                        "start for it"
+                    ),
                     "add one with Name, InstanceType, MinCount and MaxCount, or take the queue out",
                 )
             )

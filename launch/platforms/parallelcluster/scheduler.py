@@ -27,15 +27,21 @@ def scheduler(recipe: Keys) -> list[Finding]:
     known = {str(key).lower(): value for one in own for key, value in one.items()}
     found = [*_values("SlurmSettings", known), *_lost(recipe, known), *_idle(settings)]
     for queue in queues(recipe):
-        custom = {str(key).lower(): value for key, value in mapping(queue, "CustomSlurmSettings").items()}
+        custom = {
+            str(key).lower(): value for key, value in mapping(queue, "CustomSlurmSettings").items()
+        }
         found += _values(f"queue {queue.get('Name')}", custom)
         if "prioritytier" in custom and not partitions:
             found.append(
                 warning(
                     "preempt-apart",
-                    f"queue {queue.get('Name')}: PriorityTier preempts nothing: each queue of ParallelCluster has "
+                    f"queue {queue.get('Name')}: PriorityTier preempts nothing: each queue of "
+                    "ParallelCluster has "
                     "nodes of its own",
-                    "leave it out, or add a partition on the same nodes to SlurmSettings/CustomSlurmSettings",
+                    (
+                        "leave it out, or add a partition on the same nodes to "
+                        "SlurmSettings/CustomSlurmSettings"
+                    ),
                 )
             )
     return found
@@ -52,7 +58,10 @@ def _values(place: str, custom: dict[str, Any]) -> Iterator[Finding]:
         if not set(words) <= set(legal):
             yield error(
                 "slurm-value",
-                f"{place}/CustomSlurmSettings: {name} {value}: slurmctld would not start, and nobody checks it before",
+                (
+                    f"{place}/CustomSlurmSettings: {name} {value}: slurmctld would not start, and "
+                    "nobody checks it before"
+                ),
                 f"one of {', '.join(legal)}",
             )
 
@@ -62,7 +71,10 @@ def _lost(recipe: Keys, known: dict[str, Any]) -> Iterator[Finding]:
         spot = any(resource.capacity == "SPOT" for resource in resources(recipe))
         yield warning(
             "requeue-off",
-            "SlurmSettings/CustomSlurmSettings: JobRequeue 0: a job whose node is lost is not started again"
+            (
+                "SlurmSettings/CustomSlurmSettings: JobRequeue 0: a job whose node is lost is not "
+                "started again"
+            )
             + (", and spot machines are taken away" if spot else ""),
             "JobRequeue: 1",
         )
@@ -70,7 +82,11 @@ def _lost(recipe: Keys, known: dict[str, Any]) -> Iterator[Finding]:
     if wait < LEAST_KILL_WAIT_S:
         yield warning(
             "kill-wait",
-            f"SlurmSettings/CustomSlurmSettings: KillWait {wait}: a checkpoint that takes longer is cut off",
+            (
+                f"SlurmSettings/CustomSlurmSettings: KillWait {wait}: a checkpoint that "
+                "takes longer "
+                "is cut off"
+            ),
             "KillWait: 60",
         )
 

@@ -1,4 +1,6 @@
-"""ParallelCluster's own schema, asked in its own environment: its packages do not fit beside those of segtrain."""
+"""ParallelCluster's own schema, asked in its own environment: its packages do not fit beside those
+of segtrain.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ from segtrain.errors import ConfigError
 
 VARIABLE = "SEGTRAIN_PCLUSTER"
 PATIENCE_S = 120
-INSTALL = f"python3 -m venv .venv-pcluster && .venv-pcluster/bin/pip install aws-parallelcluster=={VERSION}"
-# Reads the names of files, answers one JSON line: the version, and for each file what the schema says against it.
+INSTALL = (
+    "python3 -m venv .venv-pcluster && .venv-pcluster/bin/pip install "
+    f"aws-parallelcluster=={VERSION}"
+)
+# Reads the names of files, answers one JSON line: the version, and for each file what the schema
+# says against it.
 _ASK = """
 import json, logging, sys
 logging.disable(logging.CRITICAL)
@@ -34,7 +40,8 @@ print(json.dumps({"version": version("aws-parallelcluster"), "answers": answers}
 
 
 def python_of(given: str | None = None) -> Path | None:
-    """The Python that has ParallelCluster: beside ``pcluster``, as given, as SEGTRAIN_PCLUSTER says, or on the path.
+    """The Python that has ParallelCluster: beside ``pcluster``, as given, as SEGTRAIN_PCLUSTER
+    says, or on the path.
 
     Raises ConfigError where a given one is not there.
     """
@@ -44,20 +51,25 @@ def python_of(given: str | None = None) -> Path | None:
         raise ConfigError(
             f"{'--pcluster' if given else VARIABLE} {named} is not a program: {INSTALL}, and give "
             ".venv-pcluster/bin/pcluster",
-            code="pcluster-missing", found=named,
-        )  # fmt: skip
-    # Not resolved: a link to the program of another environment would lead to a Python without its packages.
+            code="pcluster-missing",
+            found=named,
+        )
+    # Not resolved: a link to the program of another environment would lead to a Python without its
+    # packages.
     return Path(program).absolute().parent / "python" if program else None
 
 
 def ask(python: Path, files: list[Path], region: str) -> list[list[Finding]]:
-    """What ParallelCluster's schema says against each file. Asks AWS nothing. Raises ConfigError."""
+    """What ParallelCluster's schema says against each file. Asks AWS nothing. Raises
+    ConfigError.
+    """
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": os.environ.get("HOME", "/"),
         "AWS_DEFAULT_REGION": region,
         "AWS_EC2_METADATA_DISABLED": "true",
-        # No call leaves the machine: the schema asks EC2 for a capacity reservation, and does without the answer.
+        # No call leaves the machine: the schema asks EC2 for a capacity reservation, and does
+        # without the answer.
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_MAX_ATTEMPTS": "1",
         "AWS_ACCESS_KEY_ID": "none",
@@ -65,13 +77,18 @@ def ask(python: Path, files: list[Path], region: str) -> list[list[Finding]]:
     }
     command = [str(python), "-c", _ASK, *(str(file) for file in files)]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
     except (OSError, subprocess.TimeoutExpired) as problem:
-        raise ConfigError(f"ParallelCluster's schema could not be asked: {problem}", code="pcluster-failed") from None
+        raise ConfigError(
+            f"ParallelCluster's schema could not be asked: {problem}", code="pcluster-failed"
+        ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise ConfigError(
-            f"ParallelCluster's schema could not be asked with {python}: {last}: {INSTALL}", code="pcluster-failed"
+            f"ParallelCluster's schema could not be asked with {python}: {last}: {INSTALL}",
+            code="pcluster-failed",
         )
     reply = json.loads(done.stdout.splitlines()[-1])
     other = [] if reply["version"] == VERSION else [_other(reply["version"])]
@@ -87,7 +104,10 @@ def absent() -> Finding:
 
 
 def _other(version: str) -> Finding:
-    return note("schema-version", f"the schema is that of ParallelCluster {version}; the rules here know {VERSION}")
+    return note(
+        "schema-version",
+        f"the schema is that of ParallelCluster {version}; the rules here know {VERSION}",
+    )
 
 
 def _findings(place: str, answer: object) -> list[Finding]:
@@ -95,9 +115,15 @@ def _findings(place: str, answer: object) -> list[Finding]:
     if answer is None:
         return []
     if isinstance(answer, dict):
-        return [one for key, value in answer.items() for one in _findings(f"{place}/{key}".strip("/"), value)]
+        return [
+            one
+            for key, value in answer.items()
+            for one in _findings(f"{place}/{key}".strip("/"), value)
+        ]
     texts = [str(one) for one in answer] if isinstance(answer, list) else [str(answer)]
     return [
-        error("schema", f"{place}: {text}" if place else text, source=f"aws-parallelcluster {VERSION}")
+        error(
+            "schema", f"{place}: {text}" if place else text, source=f"aws-parallelcluster {VERSION}"
+        )
         for text in texts
     ]

@@ -1,4 +1,6 @@
-"""Checks of a recipe's file systems: FSx for Lustre, its links to S3, and what is left when the cluster is deleted."""
+"""Checks of a recipe's file systems: FSx for Lustre, its links to S3, and what is left when the
+cluster is deleted.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def storage(recipe: Keys) -> list[Finding]:
 
 
 def standing_cost(recipe: Keys) -> tuple[float, list[str]]:
-    """Dollars an hour of the file systems that the recipe makes (list prices of us-east-1), and words for each."""
+    """Dollars an hour of the file systems that the recipe makes (list prices of us-east-1), and
+    words for each.
+    """
     dollars, words = 0.0, []
     for place, _, settings in lustre(recipe):
         price = _price(settings)
@@ -33,7 +37,10 @@ def standing_cost(recipe: Keys) -> tuple[float, list[str]]:
             continue
         if price is None:
             kind = settings.get("DeploymentType")
-            words.append(f"{place}: {gb} GB of {kind}, whose price segtrain does not know, also while no job runs")
+            words.append(
+                f"{place}: {gb} GB of {kind}, whose price segtrain does not know, also while no "
+                "job runs"
+            )
             continue
         dollars += gb * price / MONTH_H
         words.append(f"{place}: {gb} GB, ${gb * price:,.0f} a month, also while no job runs")
@@ -53,14 +60,18 @@ def _shared(recipe: Keys) -> Iterator[Finding]:
     if not shares:
         yield error(
             "share-none",
-            "the recipe has no SharedStorage: nodes see nothing but /home of the head node, which is slow and small",
+            (
+                "the recipe has no SharedStorage: nodes see nothing but /home of the head node, "
+                "which is slow and small"
+            ),
             "FsxLustre at /workspace, as in configs/clusters/research.yaml",
         )
     kinds = {share.get("StorageType") for share in shares}
     if shares and not kinds & {"FsxLustre", "FsxOntap", "FsxOpenZfs", "Efs", "FileCache"}:
         yield warning(
             "share-ebs",
-            f"SharedStorage: {', '.join(sorted(map(str, kinds)))} is shared by the head node over NFS: all nodes read "
+            f"SharedStorage: {', '.join(sorted(map(str, kinds)))} is shared by the head node "
+            "over NFS: all nodes read "
             "through its one network card",
             "FsxLustre for data and runs",
         )
@@ -86,8 +97,15 @@ def _reachable(recipe: Keys, place: str) -> Iterator[Finding]:
     if without:
         yield warning(
             "fsx-group",
-            f"{place} is there already, and {', '.join(without)} is in no security group of it: the mount would hang",
-            "Networking: AdditionalSecurityGroups: [sg-...], the output SecurityGroup of workspace.cfn.yaml",
+            (
+                f"{place} is there already, and {', '.join(without)} is in no security "
+                "group of it: "
+                "the mount would hang"
+            ),
+            (
+                "Networking: AdditionalSecurityGroups: [sg-...], the output SecurityGroup of "
+                "workspace.cfn.yaml"
+            ),
         )
 
 
@@ -95,7 +113,8 @@ def _kept(place: str, settings: Keys) -> Iterator[Finding]:
     if settings.get("DeletionPolicy", "Delete") == "Delete":
         yield warning(
             "fsx-deleted",
-            f"{place}: DeletionPolicy {settings.get('DeletionPolicy') or 'Delete (the default)'}: `pcluster "
+            f"{place}: DeletionPolicy "
+            f"{settings.get('DeletionPolicy') or 'Delete (the default)'}: `pcluster "
             "delete-cluster` deletes all runs on it",
             "DeletionPolicy: Retain, and delete the file system when its runs are archived",
         )
@@ -109,8 +128,14 @@ def _links(place: str, settings: Keys) -> Iterator[Finding]:
         beside = "beside DataRepositoryAssociations" if links else "of a PERSISTENT_2 file system"
         yield error(
             "fsx-old-link",
-            f"{place}: {', '.join(old)} {beside}: FSx refuses the pair, after the rest of the cluster has been made",
-            "entries of DataRepositoryAssociations with AutoImportPolicy and AutoExportPolicy alone",
+            (
+                f"{place}: {', '.join(old)} {beside}: FSx refuses the pair, after the rest of the "
+                "cluster has been made"
+            ),
+            (
+                "entries of DataRepositoryAssociations with AutoImportPolicy and "
+                "AutoExportPolicy alone"
+            ),
         )
     if not links and not old:
         yield warning(
@@ -120,17 +145,30 @@ def _links(place: str, settings: Keys) -> Iterator[Finding]:
         )
     for one in links:
         where = f"{place}, association {one.get('Name')}"
-        if not any(one.get(key) for key in ("AutoImportPolicy", "AutoExportPolicy", "BatchImportMetaDataOnCreate")):
+        if not any(
+            one.get(key)
+            for key in ("AutoImportPolicy", "AutoExportPolicy", "BatchImportMetaDataOnCreate")
+        ):
             yield warning(
                 "fsx-link-idle",
-                f"{where} neither imports nor exports: the folder stays empty, and nothing of it appears in S3",
-                "BatchImportMetaDataOnCreate: true and AutoImportPolicy for data, AutoExportPolicy for runs",
+                (
+                    f"{where} neither imports nor exports: the folder stays empty, and "
+                    "nothing of it "
+                    "appears in S3"
+                ),
+                (
+                    "BatchImportMetaDataOnCreate: true and AutoImportPolicy for data, "
+                    "AutoExportPolicy for runs"
+                ),
             )
     yield from _overlaps(place, links)
     if links and not any(one.get("AutoExportPolicy") for one in links):
         yield note(
             "fsx-unexported",
-            f"{place}: no association exports: runs reach S3 only by `segtrain launch lustre export`",
+            (
+                f"{place}: no association exports: runs reach S3 only by `segtrain launch "
+                "lustre export`"
+            ),
             "AutoExportPolicy: [NEW, CHANGED] for the folder of the runs",
         )
 

@@ -1,1 +1,3 @@
-"""Training on a Ray cluster: its job, the checks of job and cluster, and the start of its ranks by Ray Train."""
+"""Training on a Ray cluster: its job, the checks of job and cluster, and the start of its ranks by
+Ray Train.
+"""

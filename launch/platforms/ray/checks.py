@@ -1,4 +1,6 @@
-"""Checks of a training on Ray: the config fits the number of ranks, and the nodes have room, labels, and versions."""
+"""Checks of a training on Ray: the config fits the number of ranks, and the nodes have room,
+labels, and versions.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ def offline(job: RayJob, root: Path) -> tuple[list[Finding], Any]:
 
 
 def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> Plan:
-    """The plan of the training on the nodes that its ranks get: Ray fills a node before it takes the next one.
+    """The plan of the training on the nodes that its ranks get: Ray fills a node before it takes
+    the next one.
 
-    With --elastic, of as many ranks as there is room for. ``gpus``: GPUs of each rank. Raises Unpredicted.
+    With --elastic, of as many ranks as there is room for. ``gpus``: GPUs of each rank. Raises
+    Unpredicted.
     """
     fitting = [node["Resources"] for node in nodes if node["Alive"] and _labeled(job, node)]
     fitting.sort(key=lambda resources: -_ranks(resources, job.cpus, gpus))
@@ -42,11 +46,17 @@ def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> 
             counts.append(count)
             left -= count
     if len(set(counts)) != 1:
-        text = f"the nodes get {counts} ranks, and plans are for the same number on each" if counts else "no node fits"
+        text = (
+            f"the nodes get {counts} ranks, and plans are for the same number on each"
+            if counts
+            else "no node fits"
+        )
         raise Unpredicted(text)
     kinds = [key.partition(":")[2] for key in fitting[0] if key.startswith("accelerator_type:")]
     cores = min(int(resources.get("CPU", 0)) for resources in fitting[: len(counts)])
-    return on_nodes(job, config, len(counts), counts[0], cores, "".join(kinds[:1]) if gpus else None)
+    return on_nodes(
+        job, config, len(counts), counts[0], cores, "".join(kinds[:1]) if gpus else None
+    )
 
 
 def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
@@ -56,21 +66,34 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
     wanted = ", ".join(f"{key}={text}" for key, text in job.labels.items())
     if alive and not fitting:
         yield error(
-            "ray-labels", f"none of the {len(alive)} nodes has the labels {wanted}", "ray start --labels, or --label"
+            "ray-labels",
+            f"none of the {len(alive)} nodes has the labels {wanted}",
+            "ray start --labels, or --label",
         )
         return
     ranks = sum(_ranks(node["Resources"], job.cpus, gpus) for node in fitting)
     if ranks >= job.least:
         return
-    each = f"{job.cpus} CPU{'s' * (job.cpus != 1)}" + (f" and {gpus} GPU{'s' * (gpus > 1)}" if gpus else "")
-    text = f"{len(fitting)} nodes{f' with {wanted}' if wanted else ''} have room for {ranks} ranks of {each} each"
+    each = f"{job.cpus} CPU{'s' * (job.cpus != 1)}" + (
+        f" and {gpus} GPU{'s' * (gpus > 1)}" if gpus else ""
+    )
+    text = (
+        f"{len(fitting)} nodes{f' with {wanted}' if wanted else ''} have room for {ranks} "
+        f"ranks of {each} each"
+    )
     if job.autoscaling:
-        yield note("ray-room", f"{text}; Ray waits until the cluster has added nodes for {job.least}")
+        yield note(
+            "ray-room", f"{text}; Ray waits until the cluster has added nodes for {job.least}"
+        )
     else:
         yield error(
-            "ray-room", f"{text}, but {job.least} are asked for",
-            f"--workers {max(1, ranks)}, --cpus or --gpus for less, or --autoscaling where the cluster adds nodes",
-        )  # fmt: skip
+            "ray-room",
+            f"{text}, but {job.least} are asked for",
+            (
+                f"--workers {max(1, ranks)}, --cpus or --gpus for less, or --autoscaling where the "
+                "cluster adds nodes"
+            ),
+        )
 
 
 def _labeled(job: RayJob, node: Node) -> bool:
@@ -78,7 +101,9 @@ def _labeled(job: RayJob, node: Node) -> bool:
 
 
 def _ranks(resources: Mapping[str, float], cpus: int, gpus: int) -> int:
-    found = [int(resources.get(name, 0) // each) for name, each in (("CPU", cpus), ("GPU", gpus)) if each]
+    found = [
+        int(resources.get(name, 0) // each) for name, each in (("CPU", cpus), ("GPU", gpus)) if each
+    ]
     return min(found, default=0)
 
 
@@ -88,19 +113,31 @@ def alike(looks: Sequence[Mapping[str, Any]], run: Path) -> Iterator[Finding]:
         if not seen["sees"]:
             yield error(
                 "run-folder-not-shared",
-                f"{seen['host']} does not see the run folder {run}, where a start finds the checkpoints of the last",
+                (
+                    f"{seen['host']} does not see the run folder {run}, where a start finds the "
+                    "checkpoints of the last"
+                ),
                 "--output DIR on a file system that all nodes share, or out=s3://BUCKET/FOLDER",
             )
     for what in ("python", *sorted({name for seen in looks for name in seen["packages"]})):
-        found = {seen["host"]: seen["python"] if what == "python" else seen["packages"].get(what) for seen in looks}
+        found = {
+            seen["host"]: seen["python"] if what == "python" else seen["packages"].get(what)
+            for seen in looks
+        }
         lacking = [host for host, version in found.items() if version is None]
         if lacking:
             yield error(
-                "node-lacks-package", f"{', '.join(lacking)} has no package {what}", "install segtrain's packages there"
+                "node-lacks-package",
+                f"{', '.join(lacking)} has no package {what}",
+                "install segtrain's packages there",
             )
         elif len(set(found.values())) > 1:
             listed = ", ".join(f"{host}: {version}" for host, version in found.items())
-            yield error("node-versions", f"{what} differs between nodes ({listed})", "use one environment on all nodes")
+            yield error(
+                "node-versions",
+                f"{what} differs between nodes ({listed})",
+                "use one environment on all nodes",
+            )
 
 
 def mark(run: Path) -> Path:

@@ -29,25 +29,50 @@ class RayJob(job.Job):
 
     workers: int = option(1, "N", "number of ranks (default: 1)", MACHINES, read=values.at_least(1))
     elastic: tuple[int, int] | None = option(
-        None, "LEAST:MOST", "train with as many ranks as the cluster has room for", MACHINES, read=_range
+        None,
+        "LEAST:MOST",
+        "train with as many ranks as the cluster has room for",
+        MACHINES,
+        read=_range,
     )
     cpus: int = option(1, "N", "cores of each rank (default: 1)", MACHINES, read=values.at_least(0))
     gpus: int | None = option(
-        None, "N", "GPUs of each rank: 1 or 0 (default: 1 where nodes have GPUs)", MACHINES, read=values.whole
+        None,
+        "N",
+        "GPUs of each rank: 1 or 0 (default: 1 where nodes have GPUs)",
+        MACHINES,
+        read=values.whole,
     )
-    address: str = option("", "HOST:PORT", "Ray cluster (default: RAY_ADDRESS, or a new one on this machine)", MACHINES)
+    address: str = option(
+        "",
+        "HOST:PORT",
+        "Ray cluster (default: RAY_ADDRESS, or a new one on this machine)",
+        MACHINES,
+    )
     labels: Mapping[str, str] = option(
         dict, "KEY=VALUE", "label of the nodes to use; repeatable", MACHINES, flag="--label"
     )
     output: str = option("", "DIR", "folder of runs, which all nodes share (default: runs)", DATA)
     retries: int = option(
-        3, "N", "starts after a failure; preemptions do not count (default: 3)", TIME, read=values.at_least(0)
+        3,
+        "N",
+        "starts after a failure; preemptions do not count (default: 3)",
+        TIME,
+        read=values.at_least(0),
     )
     grace: int = option(
-        0, "TIME", "time for other nodes after the deadline of a preemption (default: 0)", TIME, read=values.seconds
+        0,
+        "TIME",
+        "time for other nodes after the deadline of a preemption (default: 0)",
+        TIME,
+        read=values.seconds,
     )
     resize: int = option(
-        60, "TIME", "time between two looks for more nodes, with --elastic (default: 60)", TIME, read=values.seconds
+        60,
+        "TIME",
+        "time between two looks for more nodes, with --elastic (default: 60)",
+        TIME,
+        read=values.seconds,
     )
     autoscaling: bool = option(False, "", "the cluster adds the nodes that are missing", MACHINES)
 
@@ -66,7 +91,9 @@ class RayJob(job.Job):
 
 
 def load(known: Mapping[str, Any]) -> RayJob:
-    """The job that flags describe. Its config is the first word without ``=``. Raises ConfigError."""
+    """The job that flags describe. Its config is the first word without ``=``. Raises
+    ConfigError.
+    """
     words = list(known.get("overrides", ()))
     flags = dict(known)
     if words and "=" not in words[0]:
@@ -74,9 +101,10 @@ def load(known: Mapping[str, Any]) -> RayJob:
     found = job.load_job(RayJob, known.get("job"), flags, words)
     if found.elastic and "workers" in known:
         raise ConfigError(
-            "--workers and --elastic exclude each other: leave --workers out", code="flags-together",
+            "--workers and --elastic exclude each other: leave --workers out",
+            code="flags-together",
             found=["--workers", "--elastic"],
-        )  # fmt: skip
+        )
     if found.strategy not in ("ddp", "fsdp"):
         text = f"--strategy {found.strategy}: Ray starts one process per rank: use ddp or fsdp"
         raise ConfigError(text, code="strategy-not-on-ray", found=found.strategy)
@@ -84,12 +112,15 @@ def load(known: Mapping[str, Any]) -> RayJob:
 
 
 def arguments(found: RayJob, config: str, paths: Mapping[str, str]) -> Sequence[str]:
-    """The arguments of ``segtrain train`` on every worker. ``config``: its path there; ``paths``: settings that name
-    files, resolved here, because the workers have another working directory.
+    """The arguments of ``segtrain train`` on every worker. ``config``: its path there; ``paths``:
+    settings that name files, resolved here, because the workers have another working directory.
     """
     import json
 
     settings = {**found.settings, "parallel.strategy": found.strategy}
     settings.setdefault("out", str(found.run))
     settings |= paths
-    return [*([config] if config else []), *(f"{key}={json.dumps(value)}" for key, value in settings.items())]
+    return [
+        *([config] if config else []),
+        *(f"{key}={json.dumps(value)}" for key, value in settings.items()),
+    ]

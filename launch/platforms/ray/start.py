@@ -1,4 +1,6 @@
-"""A Ray cluster to train on, attached or started here, and the ranks that Ray Train starts in it."""
+"""A Ray cluster to train on, attached or started here, and the ranks that Ray Train starts in
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from segtrain.errors import ConfigError, MissingExtra, SegtrainError
 
 @contextlib.contextmanager
 def cluster(job: RayJob) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster whose workers have this code. Raises ConfigError or MissingExtra."""
+    """The module ``ray``, connected to a cluster whose workers have this code. Raises ConfigError
+    or MissingExtra.
+    """
     try:
         import ray
         import ray.train
@@ -36,15 +40,20 @@ def cluster(job: RayJob) -> Iterator[Any]:
         try:
             reach(address)
             ray.init(
-                address or None, runtime_env={"working_dir": folder}, include_dashboard=False, logging_level="error",
+                address or None,
+                runtime_env={"working_dir": folder},
+                include_dashboard=False,
+                logging_level="error",
                 logging_config=ray.LoggingConfig(log_level="ERROR"),
-            )  # fmt: skip
+            )
         except (OSError, RuntimeError, ValueError) as problem:
             raise ConfigError(
-                f"cannot use the Ray cluster {address or 'on this machine'}: {problem}: check --address and "
+                f"cannot use the Ray cluster {address or 'on this machine'}: {problem}: check "
+                "--address and "
                 "RAY_AUTH_TOKEN, and run this command on a node of the cluster",
-                code="ray-not-reached", address=address,
-            ) from None  # fmt: skip
+                code="ray-not-reached",
+                address=address,
+            ) from None
         try:
             yield ray
         finally:
@@ -52,11 +61,17 @@ def cluster(job: RayJob) -> Iterator[Any]:
 
 
 def gpus_each(job: RayJob, ray: Any, config: Any) -> int:
-    """GPUs of each rank: as asked for; else one if a node has GPUs, and the config trains on them."""
+    """GPUs of each rank: as asked for; else one if a node has GPUs, and the config trains on
+    them.
+    """
     if job.gpus is not None:
         return job.gpus
     wanted = config is None or config.train.device != "cpu"
-    return 1 if wanted and any(node["Resources"].get("GPU") for node in ray.nodes() if node["Alive"]) else 0
+    return (
+        1
+        if wanted and any(node["Resources"].get("GPU") for node in ray.nodes() if node["Alive"])
+        else 0
+    )
 
 
 def online(job: RayJob, ray: Any, gpus: int) -> list[Finding]:
@@ -74,42 +89,52 @@ def online(job: RayJob, ray: Any, gpus: int) -> list[Finding]:
     try:
         used = [node for node in nodes if node["Resources"].get("CPU")]
         asked = [
-            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-                str(mark or "")
-            )
+            task.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(str(mark or ""))
             for node in used
         ]
         return [*findings, *checks.alike(ray.get(asked, timeout=300), job.run)]
     except ray.exceptions.RayError as problem:
         raise SegtrainError(
-            f"a node of the Ray cluster cannot run segtrain: {str(problem).strip().splitlines()[-1]}: install its "
+            "a node of the Ray cluster cannot run segtrain: "
+            f"{str(problem).strip().splitlines()[-1]}: install its "
             "packages on all nodes",
             code="ray-node-fails",
-        ) from None  # fmt: skip
+        ) from None
     finally:
         if mark is not None:
             mark.unlink(missing_ok=True)
 
 
 def train(job: RayJob, ray: Any, gpus: int, config: Any) -> int:
-    """Run the training to its end. Returns the exit code of its ranks. Raises SegtrainError if Ray gives up."""
+    """Run the training to its end. Returns the exit code of its ranks. Raises SegtrainError if Ray
+    gives up.
+    """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.backend import Backend, BackendConfig
     from ray.train.v2.api.config import LoggingConfig
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer  # TorchTrainer without a process group
+
+    # TorchTrainer without a process group
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     from segtrain.config import local_paths
     from segtrain.platforms.ray.worker import work
 
     class Ranks(Backend):
-        share_cuda_visible_devices = True  # a rank takes the GPU with its local rank, as under torchrun
+        # a rank takes the GPU with its local rank, as under torchrun
+        share_cuda_visible_devices = True
 
     class RanksConfig(BackendConfig):
         @property
         def backend_cls(self) -> type[Backend]:
             return Ranks
 
-    paths = {key: str(Path(text).absolute()) for key, text in local_paths(config).items()} if config is not None else {}
+    paths = (
+        {key: str(Path(text).absolute()) for key, text in local_paths(config).items()}
+        if config is not None
+        else {}
+    )
     order = {
         "arguments": arguments(job, config_name(job), paths),
         "environment": dict(job.environment),
@@ -128,7 +153,9 @@ def train(job: RayJob, ray: Any, gpus: int, config: Any) -> int:
         run_config=RunConfig(
             name=job.name,
             storage_path=str(job.run.parent / ".ray"),
-            failure_config=FailureConfig(max_failures=job.retries, preemption_grace_s=float(job.grace)),
+            failure_config=FailureConfig(
+                max_failures=job.retries, preemption_grace_s=float(job.grace)
+            ),
             logging_config=LoggingConfig(log_level="ERROR"),  # the ranks tell what matters
         ),
     )
@@ -136,8 +163,10 @@ def train(job: RayJob, ray: Any, gpus: int, config: Any) -> int:
         result = trainer.fit()
     except ray.train.TrainingFailedError as problem:
         raise SegtrainError(
-            f"the training has failed, after {job.retries} more starts: {str(problem).strip().splitlines()[0]}: see "
+            f"the training has failed, after {job.retries} more starts: "
+            f"{str(problem).strip().splitlines()[0]}: see "
             f"the output of the ranks above; the same command continues the run {job.run}",
-            code="ray-training-failed", retries=job.retries,
-        ) from None  # fmt: skip
+            code="ray-training-failed",
+            retries=job.retries,
+        ) from None
     return int(result.return_value["code"])

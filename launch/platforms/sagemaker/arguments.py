@@ -1,4 +1,6 @@
-"""Command-line flags for SageMaker jobs. The result holds only flags that were given; the job file sets the rest."""
+"""Command-line flags for SageMaker jobs. The result holds only flags that were given; the job file
+sets the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ MOST_HOSTS = 3  # a rehearsal starts at most this many hosts, unless --hosts is 
 ACTIONS = ("dry_run", "rehearse", "attach", "stop", "update", "yes", "no_follow")
 EPILOG = """section.key=value changes a setting of the training config, as with `segtrain train`.
 
---data s3://... and --fsx fs-...:/MOUNTNAME/path choose the data source, --strategy how to train. The training code is
-the same for all of them. Problems are reported before anything is submitted; --dry-run and --rehearse need no AWS
-account.
+--data s3://... and --fsx fs-...:/MOUNTNAME/path choose the data source, --strategy how to train.
+The training code is the same for all of them. Problems are reported before anything is submitted;
+--dry-run and --rehearse need no AWS account.
 """
 
 
@@ -44,18 +46,35 @@ CALLED_HERE = {
 
 def default_region(given: str | None) -> str:
     """The region of a command: the given one, else that of the environment, else us-east-1."""
-    return given or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    return (
+        given
+        or os.environ.get("AWS_REGION")
+        or os.environ.get("AWS_DEFAULT_REGION")
+        or DEFAULT_REGION
+    )
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of all flags. A flag that is not given sets no attribute, so that the job file decides."""
-    description = "Train on Amazon SageMaker: check a job, rehearse it, submit it, follow it, and fetch its model."
+    """The parser of all flags. A flag that is not given sets no attribute, so that the job file
+    decides.
+    """
+    description = (
+        "Train on Amazon SageMaker: check a job, rehearse it, submit it, follow it, "
+        "and fetch its model."
+    )
     parser = FlagParser(command, SageMakerJob, ACTIONS, description, EPILOG, CALLED_HERE)
     short = parser.add_argument_group("short forms of --data")
-    short.add_argument("--mode", metavar="NAME", help="how S3 channels are read: File (default) or FastFile")
-    short.add_argument("--fsx", metavar="fs-ID:/MOUNTNAME/path", help="read the channel train from FSx for Lustre")
+    short.add_argument(
+        "--mode", metavar="NAME", help="how S3 channels are read: File (default) or FastFile"
+    )
+    short.add_argument(
+        "--fsx", metavar="fs-ID:/MOUNTNAME/path", help="read the channel train from FSx for Lustre"
+    )
     rehearsal = add_rehearsal(parser, "fills the data channel", FAULTS)
     rehearsal.add_argument(
-        "--hosts", type=int, metavar="N", help=f"number of hosts (default: as in the request, at most {MOST_HOSTS})"
+        "--hosts",
+        type=int,
+        metavar="N",
+        help=f"number of hosts (default: as in the request, at most {MOST_HOSTS})",
     )
     return parser

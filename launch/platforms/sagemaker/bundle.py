@@ -1,8 +1,9 @@
-"""The code bundle of a SageMaker job: the bundle that all platforms share, with the script that AWS's container toolkit
-starts and the Python packages that only SageMaker needs.
+"""The code bundle of a SageMaker job: the bundle that all platforms share, with the script that
+AWS's container toolkit starts and the Python packages that only SageMaker needs.
 
-It has no ``setup.py`` at its top: AWS's toolkit would take the bundle for a Python package to install, and refuse to
-start torchrun for it ("Python packages are not supported for torch_distributed").
+It has no ``setup.py`` at its top: AWS's toolkit would take the bundle for a Python package to
+install, and refuse to start torchrun for it ("Python packages are not supported for
+torch_distributed").
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from launch.core.job import Job
 from launch.platforms.sagemaker.job import SageMakerJob
 
 PROGRAM = "docker/sagemaker/train.py"
-RAY, RAY_DATA = "ray==2.60.0", "ray[data]==2.60.0"  # for helping hosts; as the extra `ray` in pyproject.toml
+# for helping hosts; as the extra `ray` in pyproject.toml
+RAY, RAY_DATA = "ray==2.60.0", "ray[data]==2.60.0"
 KEY = "helpers.key"  # file at the top of the bundle, by which the hosts of a job trust each other
 
 
@@ -29,8 +31,8 @@ def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
 def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
     """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256.
 
-    With helping hosts, each bundle has a new random key: only who may read the bundle can join the job's hosts. What is
-    predicted for the job travels to its run folder.
+    With helping hosts, each bundle has a new random key: only who may read the bundle can join the
+    job's hosts. What is predicted for the job travels to its run folder.
     """
     from launch.platforms.sagemaker.preflight.training import plan_file
 
@@ -41,8 +43,8 @@ def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
 
 
 def packages(root: Path, job: Job) -> list[str]:
-    """The packages that only SageMaker needs: the MLflow plugin for a job that logs to a SageMaker MLflow server, and
-    Ray for a job with helping hosts.
+    """The packages that only SageMaker needs: the MLflow plugin for a job that logs to a SageMaker
+    MLflow server, and Ray for a job with helping hosts.
     """
     settings = bundle.all_settings(job, root)
     ray = RAY_DATA if settings.get("data.helpers") == "ray-data" else RAY

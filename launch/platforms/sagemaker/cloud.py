@@ -1,4 +1,5 @@
-"""Connection of a job to SageMaker: the account, its role and bucket, the upload, and the submission.
+"""Connection of a job to SageMaker: the account, its role and bucket, the upload, and the
+submission.
 
 boto3 is imported inside the functions, so that a dry run works without it.
 """
@@ -24,7 +25,8 @@ SERVICE = "sagemaker.amazonaws.com"
 class Clients:
     """boto3's clients, each made when it is first used.
 
-    ``endpoint_url`` None: AWS's own endpoints, or those that the variables AWS_ENDPOINT_URL_... set.
+    ``endpoint_url`` None: AWS's own endpoints, or those that the variables AWS_ENDPOINT_URL_...
+    set.
     """
 
     region: str
@@ -40,7 +42,11 @@ class Clients:
         from botocore.config import Config
 
         # The mode "standard" retries throttled and broken calls with exponential backoff.
-        config = Config(retries={"mode": "standard", "total_max_attempts": 5}, connect_timeout=10, read_timeout=60)
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": 5},
+            connect_timeout=10,
+            read_timeout=60,
+        )
         return self.session.client(service, endpoint_url=self.endpoint_url, config=config)
 
     @cached_property
@@ -81,15 +87,19 @@ class Clients:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Account and Arn of the caller. Raises SegtrainError where the credentials are not accepted."""
+        """Account and Arn of the caller. Raises SegtrainError where the credentials are not
+        accepted.
+        """
         with explained("the account of these credentials"):
             return dict(self.sts.get_caller_identity())
 
 
 def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
-    """Clients for ``region``; if that is empty, for AWS_DEFAULT_REGION or the region of the profile.
+    """Clients for ``region``; if that is empty, for AWS_DEFAULT_REGION or the region of the
+    profile.
 
-    At most the credentials are refreshed here. Raises ConfigError that says exactly what to install or to set.
+    At most the credentials are refreshed here. Raises ConfigError that says exactly what to install
+    or to set.
     """
     try:
         import boto3
@@ -97,7 +107,8 @@ def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
         from botocore.session import Session as BareSession
     except ImportError:
         raise ConfigError(
-            "a job on SageMaker needs the package 'boto3': pip install 'segtrain[sagemaker]' (--dry-run works "
+            "a job on SageMaker needs the package 'boto3': pip install 'segtrain[sagemaker]' "
+            "(--dry-run works "
             "without it)",
             code="boto3-missing",
         ) from None
@@ -105,19 +116,28 @@ def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
         session = boto3.Session(region_name=region or None)
         found, place = session.get_credentials(), session.region_name
         if found is not None:
-            found.get_frozen_credentials()  # finds an expired sign-in now instead of at the first call
+            # finds an expired sign-in now instead of at the first call
+            found.get_frozen_credentials()
     except ProfileNotFound as error:
         known = ", ".join(BareSession().available_profiles) or "none"
-        raise ConfigError(f"AWS_PROFILE: {error}; there are: {known}: {CREDENTIALS}", code="profile-missing") from None
-    except (BotoCoreError, ClientError) as error:  # a sign-in that has expired, a role that may not be assumed
-        raise ConfigError(str(explain(error, "AWS credentials")), code="credentials-refused") from None
+        raise ConfigError(
+            f"AWS_PROFILE: {error}; there are: {known}: {CREDENTIALS}", code="profile-missing"
+        ) from None
+    # a sign-in that has expired, a role that may not be assumed
+    except (BotoCoreError, ClientError) as error:
+        raise ConfigError(
+            str(explain(error, "AWS credentials")), code="credentials-refused"
+        ) from None
     if found is None:
         raise ConfigError(
             f"no AWS credentials were found: {CREDENTIALS} (--dry-run and --rehearse need none)",
             code="credentials-missing",
         )
     if not place:
-        raise ConfigError("no AWS region is set: --region us-east-1, or set AWS_DEFAULT_REGION", code="region-missing")
+        raise ConfigError(
+            "no AWS region is set: --region us-east-1, or set AWS_DEFAULT_REGION",
+            code="region-missing",
+        )
     return Clients(place, endpoint_url)
 
 
@@ -126,26 +146,33 @@ def account(clients: Clients) -> str:
 
 
 def default_bucket(clients: Clients) -> str:
-    """The account's default bucket, the same as that of AWS's own SDK. Only the first upload creates it."""
+    """The account's default bucket, the same as that of AWS's own SDK. Only the first upload
+    creates it.
+    """
     return f"sagemaker-{clients.region}-{account(clients)}"
 
 
 def fill(job: SageMakerJob, clients: Clients) -> SageMakerJob:
-    """The job with region, role, and output filled in from the account if they are empty. Its calls only read."""
+    """The job with region, role, and output filled in from the account if they are empty. Its calls
+    only read.
+    """
     output = job.output or f"s3://{default_bucket(clients)}/segtrain"
-    return replace(job, region=job.region or clients.region, role=_role(job.role, clients), output=output)
+    return replace(
+        job, region=job.region or clients.region, role=_role(job.role, clients), output=output
+    )
 
 
 def _role(asked: str, clients: Clients) -> str:
-    """The ARN of the execution role: of the role that was given, else of the caller's own role, else of the only role
-    that SageMaker may assume.
+    """The ARN of the execution role: of the role that was given, else of the caller's own role,
+    else of the only role that SageMaker may assume.
     """
     if asked.startswith("arn:"):
         return asked
     if asked:
         return _arn(asked, clients)
     caller = clients.identity["Arn"]
-    if ":assumed-role/" in caller:  # a notebook or a Studio space runs as the role that its jobs use
+    # a notebook or a Studio space runs as the role that its jobs use
+    if ":assumed-role/" in caller:
         own = _look(caller.split("/")[1], clients)
         if own and _trusts(own):
             return str(own["Arn"])
@@ -154,13 +181,16 @@ def _role(asked: str, clients: Clients) -> str:
         found = [role for page in pages for role in page["Roles"] if _trusts(role)]
     except Exception as error:
         raise ConfigError(
-            f"no execution role is set, and the roles cannot be listed ({explain(error, 'iam:ListRoles')}): "
+            "no execution role is set, and the roles cannot be listed "
+            f"({explain(error, 'iam:ListRoles')}): "
             "give --role arn:aws:iam::ACCOUNT:role/NAME or set SAGEMAKER_ROLE",
             code="roles-not-listed",
         ) from None
     if len(found) != 1:
         names = ", ".join(sorted(role["Arn"] for role in found)[:8])
-        candidates = f"{len(found)} roles are possible ({names})" if found else "the account has none"
+        candidates = (
+            f"{len(found)} roles are possible ({names})" if found else "the account has none"
+        )
         raise ConfigError(
             f"no execution role is set, and {candidates}: give --role ARN of a role that "
             f"{SERVICE} may assume, or set SAGEMAKER_ROLE",
@@ -173,7 +203,8 @@ def _look(name: str, clients: Clients) -> dict[str, Any] | None:
     try:
         return dict(clients.iam.get_role(RoleName=name)["Role"])
     except Exception:
-        return None  # the caller may lack the right to read its own role: the list of all roles is tried next
+        # the caller may lack the right to read its own role: the list of all roles is tried next
+        return None
 
 
 def _arn(name: str, clients: Clients) -> str:
@@ -181,7 +212,10 @@ def _arn(name: str, clients: Clients) -> str:
         return str(clients.iam.get_role(RoleName=name)["Role"]["Arn"])
     except Exception as error:
         raise ConfigError(
-            f"{explain(error, f'--role {name}')}: give the whole ARN, arn:aws:iam::ACCOUNT:role/{name}",
+            (
+                f"{explain(error, f'--role {name}')}: give the whole ARN, "
+                f"arn:aws:iam::ACCOUNT:role/{name}"
+            ),
             code="role-missing",
         ) from None
 
@@ -203,7 +237,8 @@ def trusts(policy: Mapping[str, Any]) -> bool:
         if (
             statement.get("Effect") == "Allow"
             and SERVICE in ([services] if isinstance(services, str) else services)
-            and {"sts:AssumeRole", "sts:*", "*"} & set([actions] if isinstance(actions, str) else actions)
+            and {"sts:AssumeRole", "sts:*", "*"}
+            & set([actions] if isinstance(actions, str) else actions)
         ):
             return True
     return False
@@ -218,11 +253,14 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def upload(clients: Clients, path: Path, uri: str) -> None:
-    """Upload one file. Creates the account's default bucket if it is missing; any other bucket must exist."""
+    """Upload one file. Creates the account's default bucket if it is missing; any other bucket must
+    exist.
+    """
     bucket, key = split_uri(uri)
     owner = {}
     if bucket == default_bucket(clients):
-        # Anyone can guess this name: nothing is sent to a bucket of this name that belongs to another account.
+        # Anyone can guess this name: nothing is sent to a bucket of this name that belongs to
+        # another account.
         owner = {"ExpectedBucketOwner": account(clients)}
         _make(clients, bucket, owner)
     with explained(f"upload of {path.name} to {uri}"), path.open("rb") as stream:
@@ -238,30 +276,38 @@ def _make(clients: Clients, bucket: str, owner: Mapping[str, str]) -> None:
         except clients.s3.exceptions.ClientError as error:
             if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
                 raise
-        clients.s3.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {}))
+        clients.s3.create_bucket(
+            Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {})
+        )
 
 
 def submit(clients: Clients, request: Mapping[str, Any]) -> str:
-    """Sends the job and returns its ARN. Raises SegtrainError with AWS's message and a fix, with the code
-    ``job-maybe-sent`` if it is not known whether the job runs.
+    """Sends the job and returns its ARN. Raises SegtrainError with AWS's message and a fix, with
+    the code ``job-maybe-sent`` if it is not known whether the job runs.
     """
     name = request["TrainingJobName"]
     try:
         return str(clients.sagemaker.create_training_job(**request)["TrainingJobArn"])
     except Exception as error:
-        # An attempt may have succeeded although its response was lost: then the existing job is this one.
+        # An attempt may have succeeded although its response was lost: then the existing job is
+        # this one.
         taken = isinstance(error, clients.sagemaker.exceptions.ResourceInUse)
-        again = taken and getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts")
+        again = taken and getattr(error, "response", {}).get("ResponseMetadata", {}).get(
+            "RetryAttempts"
+        )
         if (again or passing(error)) and (arn := _same(clients, request)):
             return arn
         problem = explain(error, f"CreateTrainingJob of {name}")
         if not passing(error):
             raise problem from None
         raise SegtrainError(
-            f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: {COMMAND} --stop "
+            f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: "
+            f"{COMMAND} --stop "
             f"{quote(name)} --region {clients.region}",
-            code="job-maybe-sent", name=name, reason=str(problem),
-        ) from None  # fmt: skip
+            code="job-maybe-sent",
+            name=name,
+            reason=str(problem),
+        ) from None
 
 
 def _same(clients: Clients, request: Mapping[str, Any]) -> str:
@@ -271,4 +317,8 @@ def _same(clients: Clients, request: Mapping[str, Any]) -> str:
     except Exception:
         return ""  # the error of the submission is reported instead
     keys = ("RoleArn", "HyperParameters", "OutputDataConfig")
-    return str(there["TrainingJobArn"]) if all(there.get(key) == request.get(key) for key in keys) else ""
+    return (
+        str(there["TrainingJobArn"])
+        if all(there.get(key) == request.get(key) for key in keys)
+        else ""
+    )

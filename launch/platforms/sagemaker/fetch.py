@@ -1,4 +1,6 @@
-"""Download of what a job left in S3: its model, its report, and its system profile, into one folder."""
+"""Download of what a job left in S3: its model, its report, and its system profile, into one
+folder.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ from launch.platforms.sagemaker.cloud import Clients, split_uri
 _PARALLEL = 8  # files of a profile that are downloaded at the same time
 
 
-def fetch(clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> bool:
-    """Download ``model/`` (model.tar.gz), ``output/`` (output.tar.gz: report, pictures), and ``profile/``.
+def fetch(
+    clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]
+) -> bool:
+    """Download ``model/`` (model.tar.gz), ``output/`` (output.tar.gz: report, pictures), and
+    ``profile/``.
 
-    Returns False if one of them exists but could not be fetched. One that does not exist is only reported.
+    Returns False if one of them exists but could not be fetched. One that does not exist is only
+    reported.
     """
     place = f"{job['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{job['TrainingJobName']}"
     model = job.get("ModelArtifacts", {}).get("S3ModelArtifacts") or f"{place}/output/model.tar.gz"
@@ -41,15 +47,25 @@ def fetch(clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[
     uri = f"{profiler['S3OutputPath'].rstrip('/')}/{job['TrainingJobName']}/profiler-output/"
     try:
         files = _tree(clients, uri, folder / "profile")
-        say(f"profile  {folder / 'profile'}: {files} files" if files else f"profile  none: nothing is at {uri}")
+        say(
+            f"profile  {folder / 'profile'}: {files} files"
+            if files
+            else f"profile  none: nothing is at {uri}"
+        )
     except Exception as error:
-        say(f"profile  not fetched: {_words(error, uri)}; by hand: aws s3 sync {quote(uri)} profile")
+        say(
+            f"profile  not fetched: {_words(error, uri)}; by hand: aws s3 sync {quote(uri)} profile"
+        )
         return False
     return whole
 
 
 def _words(error: Exception, uri: str) -> str:
-    return f"{error}" if isinstance(error, (OSError, tarfile.TarError, ValueError)) else str(explain(error, uri))
+    return (
+        f"{error}"
+        if isinstance(error, (OSError, tarfile.TarError, ValueError))
+        else str(explain(error, uri))
+    )
 
 
 def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
@@ -62,7 +78,9 @@ def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
 
 
 def _archive(clients: Clients, uri: str, target: Path) -> int | None:
-    """Fetch and unpack an archive. Returns the number of files, or None if S3 has no such object."""
+    """Fetch and unpack an archive. Returns the number of files, or None if S3 has no such
+    object.
+    """
     bucket, key = split_uri(uri)
     archive = target.with_name(target.name + ".tar.gz")
     try:
@@ -80,8 +98,8 @@ def _archive(clients: Clients, uri: str, target: Path) -> int | None:
 def unpack(archive: Path, target: Path) -> int:
     """Unpack the regular files of an archive. Returns their number.
 
-    The training may have written anything into the archive: links are skipped, and a path outside ``target`` raises
-    ValueError.
+    The training may have written anything into the archive: links are skipped, and a path outside
+    ``target`` raises ValueError.
     """
     count = 0
     with tarfile.open(archive) as tar:
@@ -89,7 +107,8 @@ def unpack(archive: Path, target: Path) -> int:
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts:
                 raise ValueError(
-                    f"{archive.name} holds {member.name!r}, which points outside the folder: not unpacked further"
+                    f"{archive.name} holds {member.name!r}, which points outside the folder: not "
+                    "unpacked further"
                 )
             source = tar.extractfile(member) if member.isfile() else None
             if source is None:
@@ -106,11 +125,18 @@ def unpack(archive: Path, target: Path) -> int:
 def _tree(clients: Clients, uri: str, target: Path) -> int:
     bucket, prefix = split_uri(uri)
     pages = clients.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    keys = [entry["Key"] for page in pages for entry in page.get("Contents", []) if not entry["Key"].endswith("/")]
+    keys = [
+        entry["Key"]
+        for page in pages
+        for entry in page.get("Contents", [])
+        if not entry["Key"].endswith("/")
+    ]
     for key in keys:
         path = PurePosixPath(key[len(prefix) :])
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"the key {key!r} points outside the folder")
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        list(pool.map(lambda key: _download(clients, bucket, key, target / key[len(prefix) :]), keys))
+        list(
+            pool.map(lambda key: _download(clients, bucket, key, target / key[len(prefix) :]), keys)
+        )
     return len(keys)

@@ -1,6 +1,7 @@
 """Following and stopping a job: logs, status, speed, mIoU, and cost until it ends.
 
-The job does not depend on this process: if this process ends, the job keeps running, and can be followed again.
+The job does not depend on this process: if this process ends, the job keeps running, and can be
+followed again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _ENDED = ("Completed", "Failed", "Stopped")
 _FAILED = 1
 _LEFT = 130  # exit code after Ctrl-C, the same as a shell's
 _EVERY_S = 60.0  # between status lines, unless there is a new score
-_SCARCE_S = 900.0  # after this long without a machine, the status line says that waiting costs nothing
+# after this long without a machine, the status line says that waiting costs nothing
+_SCARCE_S = 900.0
 _BACKLOG = 40  # earlier lines of each host that are shown when following begins
 
 
@@ -40,11 +42,12 @@ def follow(
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Watch until the job ends, then fetch its results into ``folder``. ``price``: $/h of a machine; None: as in the
-    table.
+    """Watch until the job ends, then fetch its results into ``folder``. ``price``: $/h of a
+    machine; None: as in the table.
 
-    Returns 0: completed; 75: stopped with its state saved, so that the same command resumes it; 1: failed, stopped
-    without saved state, or results not fetched; 130: Ctrl-C, which does not stop the job.
+    Returns 0: completed; 75: stopped with its state saved, so that the same command resumes it; 1:
+    failed, stopped without saved state, or results not fetched; 130: Ctrl-C, which does not stop
+    the job.
     """
     back = _back(clients, name)
     view = _View(clients, name, say, folder, price, back)
@@ -78,16 +81,20 @@ class _View:
     status: tuple[Any, ...] = ()  # the status transitions that were already shown
     said_at: float = 0.0
     offline: bool = False
-    begun: set[str] = field(default_factory=set)  # log streams that this process has begun to write to files
+    # log streams that this process has begun to write to files
+    begun: set[str] = field(default_factory=set)
     looked: bool = False  # the logs were read at least once
 
-    def watch(self, poll_s: float, now: Callable[[], float], sleep: Callable[[float], None]) -> dict[str, Any]:
+    def watch(
+        self, poll_s: float, now: Callable[[], float], sleep: Callable[[float], None]
+    ) -> dict[str, Any]:
         """Report what is new until the job has ended. Returns its last description."""
         logs = Logs(self.clients.logs, self.name)
         known: dict[str, Any] | None = None
         while True:
             described = self._try(
-                lambda: self.clients.sagemaker.describe_training_job(TrainingJobName=self.name), known is None
+                lambda: self.clients.sagemaker.describe_training_job(TrainingJobName=self.name),
+                known is None,
             )
             if described is not None:
                 known = dict(described)
@@ -102,7 +109,9 @@ class _View:
             sleep(poll_s)
 
     def _try(self, call: Callable[[], Any], first: bool) -> Any:
-        """The result of ``call``; None if the network is down or AWS is busy. The ``first`` call raises instead."""
+        """The result of ``call``; None if the network is down or AWS is busy. The ``first`` call
+        raises instead.
+        """
         try:
             answer = call()
         except Exception as error:
@@ -111,10 +120,15 @@ class _View:
                 raise (
                     cause
                     if first
-                    else SegtrainError(f"{cause} (the job goes on; come back: {self.back})", code="follow-interrupted")
+                    else SegtrainError(
+                        f"{cause} (the job goes on; come back: {self.back})",
+                        code="follow-interrupted",
+                    )
                 ) from None
             if not self.offline:
-                self.say(f"AWS does not answer ({type(error).__name__}): the job goes on, trying again")
+                self.say(
+                    f"AWS does not answer ({type(error).__name__}): the job goes on, trying again"
+                )
             self.offline = True
             return None
         self.offline = False
@@ -124,14 +138,18 @@ class _View:
         """Report new status transitions, and new messages of the last one."""
         changes = job.get("SecondaryStatusTransitions", [])
         self.many = sum(count for _, count in job_progress.machines(job["ResourceConfig"])) > 1
-        seen = [(change["Status"], change["StartTime"], change.get("StatusMessage", "")) for change in changes]
+        seen = [
+            (change["Status"], change["StartTime"], change.get("StatusMessage", ""))
+            for change in changes
+        ]
         for status, since, message in seen:
             if (status, since, message) not in self.status and status not in _ENDED:
                 clock = since.astimezone().strftime("%H:%M:%S")
                 self.say(f"{clock} {status}{f': {message}' if message else ''}")
                 if status == "Interrupted":
                     self.say(
-                        "         AWS took the spot machines back: the job waits for others and resumes from "
+                        "         AWS took the spot machines back: the job waits for others and "
+                        "resumes from "
                         "its checkpoints"
                     )
         self.status = tuple(seen)
@@ -153,7 +171,10 @@ class _View:
     def _show(self, host: str, lines: list[LogLine]) -> None:
         earlier = 0 if self.looked else max(0, len(lines) - _BACKLOG)
         if earlier:
-            self.say(f"{host}: {earlier} earlier lines are in {log_file(self.folder / 'logs', lines[0].stream)}")
+            self.say(
+                f"{host}: {earlier} earlier lines are in "
+                f"{log_file(self.folder / 'logs', lines[0].stream)}"
+            )
         width = max(len(other) for other in self.hosts)
         before = f"{host:<{width}} | " if self.many else ""
         for line in lines[earlier:]:
@@ -166,7 +187,9 @@ class _View:
         self.said_at = moment
         status = job["SecondaryStatus"]
         change = (job.get("SecondaryStatusTransitions") or [{}])[-1]
-        since = moment - job_progress.timestamp(change["StartTime"]) if "StartTime" in change else 0.0
+        since = (
+            moment - job_progress.timestamp(change["StartTime"]) if "StartTime" in change else 0.0
+        )
         parts = [f"-- {status} {job_progress.duration(since)}"]
         parts += self.progress.words() if status in ("Training", "Stopping", "Uploading") else []
         parts.append(job_progress.money(job, job_progress.price_per_s(job, self.price), moment))
@@ -177,12 +200,15 @@ class _View:
     def verdict(self, job: Mapping[str, Any]) -> int:
         """Report how the job ended, what it cost, and what to do next. Returns the exit code."""
         status, secondary = job["TrainingJobStatus"], job["SecondaryStatus"]
-        self.say(f"{secondary}: {job_progress.bill(job, job_progress.price_per_s(job, self.price))}")
+        self.say(
+            f"{secondary}: {job_progress.bill(job, job_progress.price_per_s(job, self.price))}"
+        )
         if words := self.progress.words():
             self.say(f"last     {'  '.join(words)}")
         if seconds := job["ResourceConfig"].get("KeepAlivePeriodInSeconds"):
             self.say(
-                f"warm     the machines stay for {job_progress.duration(seconds)} and are billed; the next job of the "
+                f"warm     the machines stay for {job_progress.duration(seconds)} and are "
+                "billed; the next job of the "
                 "same shape starts on them"
             )
         if status == "Failed":
@@ -193,21 +219,29 @@ class _View:
         return 0 if status == "Completed" else self._stopped(job, secondary)
 
     def _stopped(self, job: Mapping[str, Any], secondary: str) -> int:
-        longer = {"MaxRuntimeExceeded": "a longer --max-run", "MaxWaitTimeExceeded": "a longer --max-wait"}.get(
-            secondary
-        )
+        longer = {
+            "MaxRuntimeExceeded": "a longer --max-run",
+            "MaxWaitTimeExceeded": "a longer --max-wait",
+        }.get(secondary)
         kept = job.get("CheckpointConfig", {}).get("S3Uri")
         if longer:
             self.say(f"reason   the job reached its time limit: give {longer}")
         if not kept:
-            self.say("state    not kept: only a job with --checkpoints s3://BUCKET/PREFIX/ can go on where it stopped")
+            self.say(
+                "state    not kept: only a job with --checkpoints s3://BUCKET/PREFIX/ can go on "
+                "where it stopped"
+            )
             return _FAILED
-        self.say(f"state    {kept}: the same command with --checkpoints {quote(kept)} goes on from it")
+        self.say(
+            f"state    {kept}: the same command with --checkpoints {quote(kept)} goes on from it"
+        )
         return EXIT_RESUMABLE
 
 
 def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
-    """Ask SageMaker to stop the job gently, and say what happens then. Returns 0, even if it has already ended."""
+    """Ask SageMaker to stop the job gently, and say what happens then. Returns 0, even if it has
+    already ended.
+    """
     with explained(f"StopTrainingJob of {name}"):
         job = clients.sagemaker.describe_training_job(TrainingJobName=name)
         status = job["TrainingJobStatus"]
@@ -218,14 +252,18 @@ def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
         say(f"{name} has ended already ({job['SecondaryStatus']}); what it left: {attach}")
         return 0
     say(
-        f"{name} {'is stopping already' if status == 'Stopping' else 'stops'}: its ranks have 120 s to end the "
+        f"{name} {'is stopping already' if status == 'Stopping' else 'stops'}: its ranks have "
+        "120 s to end the "
         "step and save their state"
     )
     kept = job.get("CheckpointConfig", {}).get("S3Uri")
     say(
         f"state    {kept}: the same command with --checkpoints {quote(kept)} goes on from it"
         if kept
-        else "state    no --checkpoints were given: the training cannot be continued, what it has written is uploaded"
+        else (
+            "state    no --checkpoints were given: the training cannot be continued, what it "
+            "has written is uploaded"
+        )
     )
     say(f"billing  goes on until the status is Stopped; look: {attach}")
     return 0

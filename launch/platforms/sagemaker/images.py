@@ -1,8 +1,9 @@
-"""The choice of AWS's PyTorch image for a job: which image, why, and what is wrong with the instance type and image
-that were asked for.
+"""The choice of AWS's PyTorch image for a job: which image, why, and what is wrong with the
+instance type and image that were asked for.
 
-An image runs on a GPU if its torch has code for the same major compute capability and for the same or a lower minor
-one. Only images of torch 2.5 and older have SMDDP, whose import fails on instance types that are not in its list.
+An image runs on a GPU if its torch has code for the same major compute capability and for the same
+or a lower minor one. Only images of torch 2.5 and older have SMDDP, whose import fails on instance
+types that are not in its list.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ OLDEST_TORCH = (2, 4)  # the oldest torch that segtrain supports
 
 @dataclass(frozen=True)
 class Image:
-    """One of AWS's images. ``arches``: the GPU architectures that its torch has code for, () for a CPU image; ``cuda``:
-    its CUDA version, "" for a CPU image; ``smddp``: its SMDDP version, None without SMDDP; ``patched_until``: the day
-    on which AWS's patches end, None if not known.
+    """One of AWS's images. ``arches``: the GPU architectures that its torch has code for, () for a
+    CPU image; ``cuda``: its CUDA version, "" for a CPU image; ``smddp``: its SMDDP version, None
+    without SMDDP; ``patched_until``: the day on which AWS's patches end, None if not known.
     """
 
     repository: str
@@ -49,13 +50,17 @@ class ImageChoice:
 DLC = "aws/deep-learning-containers"
 IMAGES_DATED = date(2026, 11, 22)  # the day on which the table was last compared with AWS's list
 OLD_AFTER_DAYS = 120  # AWS publishes a new torch about every two months
-# GPU architectures that an image's torch has code for: PyTorch's own lists by CUDA version (RELEASE.md and
-# .ci/manywheel/build_cuda.sh; pytorch#157517, #172663, #182849, #197555). AWS built torch itself for its images up to
-# 2.6: for these, only the architectures that are also in the TORCH_CUDA_ARCH_LIST of their Dockerfile.
+# GPU architectures that an image's torch has code for: PyTorch's own lists by CUDA version
+# (RELEASE.md and .ci/manywheel/build_cuda.sh; pytorch#157517, #172663, #182849, #197555). AWS built
+# torch itself for its images up to 2.6: for these, only the architectures that are also in the
+# TORCH_CUDA_ARCH_LIST of their Dockerfile.
 CU124 = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90")  # CUDA 12.6, too
-CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # CUDA 13.0 to 13.3, too: pytorch#197555 (torch 2.14)
+# CUDA 13.0 to 13.3, too: pytorch#197555 (torch 2.14)
+CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 CU129 = ("sm_70", *CU128)
-PATCHED = {  # the day on which AWS's patches end: docs/src/legacy/legacy_support.yml, docs/src/data/pytorch-training
+# the day on which AWS's patches end: docs/src/legacy/legacy_support.yml,
+# docs/src/data/pytorch-training
+PATCHED = {
     "2.4.0": date(2025, 7, 24),
     "2.5.1": date(2025, 10, 29),
     "2.6.0": date(2026, 1, 29),
@@ -66,19 +71,33 @@ PATCHED = {  # the day on which AWS's patches end: docs/src/legacy/legacy_suppor
 }
 
 
-def _gpu(tag: str, torch: str, python: str, cuda: str, arches: tuple[str, ...], smddp: str | None = None) -> Image:
+def _gpu(
+    tag: str, torch: str, python: str, cuda: str, arches: tuple[str, ...], smddp: str | None = None
+) -> Image:
     source = f"{DLC} b872b749 (2026-07-31), pytorch/training/docker"
-    return Image("pytorch-training", tag, torch, python, cuda, arches, smddp, PATCHED[torch], source)
+    return Image(
+        "pytorch-training", tag, torch, python, cuda, arches, smddp, PATCHED[torch], source
+    )
 
 
-def _al2023(tag: str, torch: str, cuda: str, until: date, commit: str = "e0ecedea (2026-08-21)") -> Image:
+def _al2023(
+    tag: str, torch: str, cuda: str, until: date, commit: str = "e0ecedea (2026-08-21)"
+) -> Image:
     source = f"{DLC} {commit}, docs/src/data/pytorch"
     return Image("pytorch", tag, torch, "3.12", cuda, CU128 if cuda else (), None, until, source)
 
 
 IMAGES: tuple[Image, ...] = (  # newest first
-    _al2023("2.14-cu133-amzn2023-sagemaker", "2.14.0", "13.3", date(2027, 9, 28), "1f8757ef (read 2026-11-22)"),
-    _al2023("2.14-cpu-amzn2023-sagemaker", "2.14.0", "", date(2027, 9, 28), "7b9affb2 (read 2026-11-22)"),
+    _al2023(
+        "2.14-cu133-amzn2023-sagemaker",
+        "2.14.0",
+        "13.3",
+        date(2027, 9, 28),
+        "1f8757ef (read 2026-11-22)",
+    ),
+    _al2023(
+        "2.14-cpu-amzn2023-sagemaker", "2.14.0", "", date(2027, 9, 28), "7b9affb2 (read 2026-11-22)"
+    ),
     _al2023("2.13-cu133-amzn2023-sagemaker", "2.13.0", "13.3", date(2027, 7, 20)),
     _al2023("2.13-cpu-amzn2023-sagemaker", "2.13.0", "", date(2027, 7, 20)),
     _al2023("2.12-cu130-amzn2023-sagemaker", "2.12.1", "13.0", date(2027, 7, 2)),
@@ -105,25 +124,36 @@ def capability(arch: str) -> tuple[int, int]:
 
 
 def runs_on(image: Image, instance: Machine) -> bool:
-    """Does the image have code for the instance's GPU? CPU images fit no GPU instance, GPU images no CPU instance."""
+    """Does the image have code for the instance's GPU? CPU images fit no GPU instance, GPU images
+    no CPU instance.
+    """
     if not instance.arch or not image.arches:
         return not instance.arch and not image.arches
     major, minor = capability(instance.arch)
-    return any(capability(arch)[0] == major and capability(arch)[1] <= minor for arch in image.arches)
+    return any(
+        capability(arch)[0] == major and capability(arch)[1] <= minor for arch in image.arches
+    )
 
 
 def uri(image: Image, region: str) -> str:
-    """The image's address in AWS's registry of a region. An unknown region gets the account of most regions."""
+    """The image's address in AWS's registry of a region. An unknown region gets the account of most
+    regions.
+    """
     suffix = ".cn" if region.startswith("cn-") else ""
-    return f"{ACCOUNTS.get(region, ACCOUNT)}.dkr.ecr.{region}.amazonaws.com{suffix}/{image.repository}:{image.tag}"
+    registry = f"{ACCOUNTS.get(region, ACCOUNT)}.dkr.ecr.{region}.amazonaws.com{suffix}"
+    return f"{registry}/{image.repository}:{image.tag}"
 
 
 def find(wanted: str) -> Image | None:
-    """The image of the table with the repository and tag of ``wanted``, in any registry. AWS's long tags match too."""
+    """The image of the table with the repository and tag of ``wanted``, in any registry. AWS's long
+    tags match too.
+    """
     name, _, tag = wanted.rpartition("/")[2].partition("@")[0].partition(":")
     short = re.sub(r"^(\d+\.\d+)\.\d+(?=-.*-amzn2023-sagemaker$)", r"\1", tag)
     short = re.sub(r"^(\S+-py\d+)-.*-sagemaker$", r"\1", short)
-    return next((one for one in IMAGES if (one.repository, one.tag) in ((name, tag), (name, short))), None)
+    return next(
+        (one for one in IMAGES if (one.repository, one.tag) in ((name, tag), (name, short))), None
+    )
 
 
 def choose(
@@ -134,9 +164,11 @@ def choose(
     today: date | None = None,
     unknown_type_ok: bool = False,
 ) -> ImageChoice:
-    """Choose the image for an instance type and a strategy. Problems are in the findings; nothing is changed silently.
+    """Choose the image for an instance type and a strategy. Problems are in the findings; nothing
+    is changed silently.
 
-    ``unknown_type_ok``: a type that neither the table nor botocore knows is a warning, not an error.
+    ``unknown_type_ok``: a type that neither the table nor botocore knows is a warning, not an
+    error.
     """
     today = today or date.today()
     instance = INSTANCES.get(instance_type)
@@ -152,7 +184,10 @@ def choose(
     if instance is None:
         gpus = re.match(r"ml\.(c|m|r|t|x|z|i|d|h)\d", instance_type) is None
         image = next(one for one in IMAGES if bool(one.arches) == gpus)
-        why = f"the newest for {'GPUs' if gpus else 'CPUs'}, by the type's name: the type is not in the table"
+        why = (
+            f"the newest for {'GPUs' if gpus else 'CPUs'}, by the type's name: the type is not "
+            "in the table"
+        )
         return ImageChoice(image, uri(image, region), why, findings)
     image, why = _pick(instance, strategy, today)
     return ImageChoice(image, uri(image, region), why, findings + _about_age(image, today))
@@ -163,12 +198,20 @@ def _about_region(region: str) -> list[Finding]:
         return []
     if not is_region(region):
         message = f"region {region!r} does not look like a region of AWS"
-        return [Finding("error", "region-name", message, "--region us-east-1, or another name of that form")]
+        return [
+            Finding(
+                "error", "region-name", message, "--region us-east-1, or another name of that form"
+            )
+        ]
     message = (
-        f"region {region!r} is not in the table of AWS's image registries: the image's address is made with the "
+        f"region {region!r} is not in the table of AWS's image registries: the image's address "
+        "is made with the "
         f"account of most regions, {ACCOUNT}, which may be wrong there"
     )
-    cure = "check --region; or name the image's address: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG"
+    cure = (
+        "check --region; or name the image's address: --image "
+        "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG"
+    )
     return [Finding("warning", "image-region", message, cure, ACCOUNTS_FROM)]
 
 
@@ -176,13 +219,20 @@ def _about_table(today: date) -> list[Finding]:
     days = (today - IMAGES_DATED).days
     if days <= OLD_AFTER_DAYS:
         return []
-    message = f"the table of images is from {IMAGES_DATED}, {days} days ago: AWS is likely to have newer ones"
-    return [Finding("note", "images-old", message, "--image to take a newer one, or update segtrain", DLC)]
+    message = (
+        f"the table of images is from {IMAGES_DATED}, {days} days ago: AWS is likely to "
+        "have newer ones"
+    )
+    return [
+        Finding(
+            "note", "images-old", message, "--image to take a newer one, or update segtrain", DLC
+        )
+    ]
 
 
 def _pick(instance: Machine, strategy: str, today: date) -> tuple[Image, str]:
-    """The newest image that runs on the instance, for AWS patches no older image for longer. For smddp: the newest with
-    SMDDP, if there is one.
+    """The newest image that runs on the instance, for AWS patches no older image for longer. For
+    smddp: the newest with SMDDP, if there is one.
     """
     fit = [one for one in IMAGES if runs_on(one, instance)]
     with_smddp = [one for one in fit if one.smddp]
@@ -202,11 +252,15 @@ def _about_wanted(
 ) -> list[Finding]:
     known = re.search(r"/pytorch-training:(\d+)\.(\d+)", wanted)
     if known and (int(known[1]), int(known[2])) < OLDEST_TORCH:
-        message = f"image {wanted!r} has torch {known[1]}.{known[2]}; segtrain needs {'.'.join(map(str, OLDEST_TORCH))}"
+        message = (
+            f"image {wanted!r} has torch {known[1]}.{known[2]}; segtrain needs "
+            f"{'.'.join(map(str, OLDEST_TORCH))}"
+        )
         return [Finding("error", "image-torch", message, "leave --image out, or take a newer one")]
     if image is None:
         message = (
-            f"image {wanted!r} is not in the table: whether it fits the type and has what segtrain needs is not known"
+            f"image {wanted!r} is not in the table: whether it fits the type and has what "
+            "segtrain needs is not known"
         )
         return [Finding("note", "image-unknown", message)]
     findings = _about_age(image, today)
@@ -215,25 +269,41 @@ def _about_wanted(
     if strategy == "smddp" and not image.smddp:
         have = ", ".join(one.tag for one in IMAGES if one.smddp)
         message = f"strategy smddp: image {image.tag} has no SMDDP (these have: {have})"
-        findings.append(Finding("error", "image-smddp", message, "leave --image out, or --strategy ddp", image.source))
+        findings.append(
+            Finding(
+                "error",
+                "image-smddp",
+                message,
+                "leave --image out, or --strategy ddp",
+                image.source,
+            )
+        )
     return findings
 
 
 def _unfit(image: Image, instance: Machine) -> Finding:
     if not image.arches:
-        message = f"image {image.tag} is a CPU image, {instance.name} has {instance.gpus} {instance.gpu}"
+        message = (
+            f"image {image.tag} is a CPU image, {instance.name} has {instance.gpus} {instance.gpu}"
+        )
     elif not instance.arch:
         message = (
-            f"image {image.tag} is a GPU image, {instance.name} has no GPU: it runs, but is several GB "
+            f"image {image.tag} is a GPU image, {instance.name} has no GPU: it runs, but is "
+            "several GB "
             "larger than it need be"
         )
-        return Finding("warning", "image-gpu", message, "leave --image out: the launcher picks", image.source)
+        return Finding(
+            "warning", "image-gpu", message, "leave --image out: the launcher picks", image.source
+        )
     else:
         message = (
-            f"image {image.tag}: its torch has no code for {instance.gpu} ({instance.arch}) of {instance.name}, "
+            f"image {image.tag}: its torch has no code for {instance.gpu} ({instance.arch}) of "
+            f"{instance.name}, "
             f"only for {', '.join(image.arches)}"
         )
-    return Finding("error", "image-gpu", message, "leave --image out: the launcher picks", image.source)
+    return Finding(
+        "error", "image-gpu", message, "leave --image out: the launcher picks", image.source
+    )
 
 
 def _about_age(image: Image, today: date) -> list[Finding]:

@@ -1,8 +1,9 @@
-"""SageMaker's training types: which ones there are, which are similar, and which segtrain does not run on.
+"""SageMaker's training types: which ones there are, which are similar, and which segtrain does not
+run on.
 
-segtrain/machines/sagemaker.csv holds every type that botocore 1.44.5 allows for a training job, except those in
-``UNFIT`` (Neuron chips, ARM, GPUs that are too old). A type in neither of them may be newer than the table: ``allowed``
-looks it up in botocore's service model.
+segtrain/machines/sagemaker.csv holds every type that botocore 1.44.5 allows for a training job,
+except those in ``UNFIT`` (Neuron chips, ARM, GPUs that are too old). A type in neither of them may
+be newer than the table: ``allowed`` looks it up in botocore's service model.
 """
 
 from __future__ import annotations
@@ -20,21 +21,28 @@ SMDDP_TYPES = tuple(one.name for one in INSTANCES.values() if one.smddp)
 # The day of the prices of all types but p3.
 PRICES_DATED = dated(sources("sagemaker")["list"])
 
-# Types that the service knows but segtrain does not run on: name, or beginning of the name -> reason.
+# Types that the service knows but segtrain does not run on: name, or beginning of the name ->
+# reason.
 UNFIT = {
-    "ml.p2.": "no image of the table has code for its K80 GPU (sm_37), and EC2 no longer describes p2",
+    "ml.p2.": (
+        "no image of the table has code for its K80 GPU (sm_37), and EC2 no longer describes p2"
+    ),
     "ml.trn": "AWS Trainium needs torch-neuronx, and segtrain trains on CUDA or on CPUs",
     "ml.p6e-gb200.": "its CPUs are ARM, and the images of the table are for x86-64",
 }
 
 
 def unfit(name: str) -> str:
-    """The reason why segtrain does not run on a type that the service knows; "" if there is none."""
+    """The reason why segtrain does not run on a type that the service knows; "" if there is
+    none.
+    """
     return next((why for start, why in UNFIT.items() if name.startswith(start)), "")
 
 
 def allowed(name: str) -> bool | None:
-    """Does the service model of the installed botocore allow the type for a training job? None without botocore."""
+    """Does the service model of the installed botocore allow the type for a training job? None
+    without botocore.
+    """
     from launch.platforms.sagemaker.service_model import enumeration
 
     names = enumeration("TrainingInstanceType")
@@ -48,54 +56,96 @@ def like(name: str, count: int = 3) -> list[str]:
 
 
 def nearest(name: str, count: int = 4) -> list[Machine]:
-    """Current GPU types that can replace ``name``, with at least its memory per GPU: of each GPU model the type that is
-    nearest in number of GPUs and price. A retired type gets no other type of its GPU architecture, which will be
-    retired as well.
+    """Current GPU types that can replace ``name``, with at least its memory per GPU: of each GPU
+    model the type that is nearest in number of GPUs and price. A retired type gets no other type of
+    its GPU architecture, which will be retired as well.
     """
     asked = INSTANCES[name]
     similar = [
         one
         for one in INSTANCES.values()
-        if one.gpus and not one.retired and one.name != name and one.gpu_memory_gb >= asked.gpu_memory_gb
+        if one.gpus
+        and not one.retired
+        and one.name != name
+        and one.gpu_memory_gb >= asked.gpu_memory_gb
         if not (asked.retired and one.arch == asked.arch)
     ]
-    similar.sort(key=lambda one: (abs(one.gpus - asked.gpus), abs((one.price or 1e9) - (asked.price or 0))))
+    similar.sort(
+        key=lambda one: (abs(one.gpus - asked.gpus), abs((one.price or 1e9) - (asked.price or 0)))
+    )
     of_each_model = {one.gpu: one for one in reversed(similar)}
     return sorted(of_each_model.values(), key=similar.index)[:count]
 
 
-def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: str = "") -> list[Finding]:
-    """Findings about a type from its name alone. ``where``: a prefix of each message, such as "groups.cpu: "."""
+def about_type(
+    name: str, *, image: str = "", unknown_ok: bool = False, where: str = ""
+) -> list[Finding]:
+    """Findings about a type from its name alone. ``where``: a prefix of each message, such as
+    "groups.cpu: ".
+    """
     instance, flag = INSTANCES.get(name), "another type: " if where else "--type "
     if instance is not None and instance.retired:
         others = "; ".join(describe(one, instance) for one in nearest(name))
         message = (
-            f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely to refuse "
+            f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely "
+            "to refuse "
             "the job or never to start it"
         )
-        return [Finding("warning", "retired-type", where + message, f"{flag}one of {others}", instance.retired)]
+        return [
+            Finding(
+                "warning",
+                "retired-type",
+                where + message,
+                f"{flag}one of {others}",
+                instance.retired,
+            )
+        ]
     if instance is not None:
         return []
     if why := unfit(name):
         cure = "" if image else f"{flag}ml.g5.12xlarge, or bring an --image that runs there"
-        return [Finding("warning" if image else "error", "unfit-type", f"{where}type {name}: {why}", cure)]
+        return [
+            Finding(
+                "warning" if image else "error", "unfit-type", f"{where}type {name}: {why}", cure
+            )
+        ]
     near = like(name)
     known = allowed(name)
     if known:
         message = (
-            f"type {name} is not in the table, but SageMaker's service model allows it: its GPUs, memory, price "
-            "and speed are not known here, so nothing is checked against them (the batch is checked for one rank "
+            f"type {name} is not in the table, but SageMaker's service model allows it: its "
+            "GPUs, memory, price "
+            "and speed are not known here, so nothing is checked against them (the batch is "
+            "checked for one rank "
             "per host)"
         )
-        cure = f"--price for the cost; in the table and similar: {', '.join(near)}" if near else "--price for the cost"
-        return [Finding("note", "type-not-in-table", where + message, cure, "botocore's model of CreateTrainingJob")]
-    message = f"{where}type {name!r} is not a known training type" + (f"; near: {', '.join(near)}" if near else "")
+        cure = (
+            f"--price for the cost; in the table and similar: {', '.join(near)}"
+            if near
+            else "--price for the cost"
+        )
+        return [
+            Finding(
+                "note",
+                "type-not-in-table",
+                where + message,
+                cure,
+                "botocore's model of CreateTrainingJob",
+            )
+        ]
+    message = f"{where}type {name!r} is not a known training type" + (
+        f"; near: {', '.join(near)}" if near else ""
+    )
     cure = f"{flag}{near[0]}" if near else f"{flag}takes a SageMaker name, such as ml.g5.12xlarge"
     if known is None and re.fullmatch(r"ml\.[a-z0-9-]+\.([0-9]+x|x)?(medium|large)", name):
-        message += " (not checked further: this Python has no botocore, which has SageMaker's own list)"
+        message += (
+            " (not checked further: this Python has no botocore, which has SageMaker's own list)"
+        )
         return [Finding("warning", "unknown-type", message, cure)]
     if unknown_ok:
-        return [Finding("warning", "unknown-type", f"{message}; allowed by --unknown-type-ok", cure)]
+        return [
+            Finding("warning", "unknown-type", f"{message}; allowed by --unknown-type-ok", cure)
+        ]
     newer = "if AWS has just added it: pip install -U botocore, or --unknown-type-ok"
     return [Finding("error", "unknown-type", message, f"{cure}; {newer}")]
 
@@ -103,18 +153,26 @@ def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: s
 def about_known(instance: Machine, strategy: str, region: str) -> list[Finding]:
     findings = []
     if not instance.retired and offered(instance.name, region) is False:
-        message = f"type {instance.name}: EC2 does not offer it in {region}, so SageMaker cannot start it there"
+        message = (
+            f"type {instance.name}: EC2 does not offer it in {region}, so SageMaker cannot "
+            "start it there"
+        )
         cure = f"--region one of {', '.join(regions_of(instance.name))}"
         findings.append(Finding("warning", "region-type", message, cure, OFFERED_FROM))
     if strategy == "smddp" and not instance.smddp:
-        message = f"strategy smddp: SMDDP does not support {instance.name} (it supports {', '.join(SMDDP_TYPES)})"
+        message = (
+            f"strategy smddp: SMDDP does not support {instance.name} (it supports "
+            f"{', '.join(SMDDP_TYPES)})"
+        )
         cure = "--strategy ddp (NCCL), or --type ml.p4d.24xlarge"
         findings.append(Finding("error", "smddp-type", message, cure, SMDDP_TYPES_FROM))
     return findings
 
 
 def describe(one: Machine, asked: Machine | None = None) -> str:
-    """A type in a few words: its GPUs, memory, price, and speed relative to ``asked``, as far as these are known."""
+    """A type in a few words: its GPUs, memory, price, and speed relative to ``asked``, as far as
+    these are known.
+    """
     gpu = one.gpu.partition("-")[0]  # A100-40GB is an A100
     parts = [f"{one.gpus} x {gpu} {one.gpu_memory_gb} GB" if one.gpus else f"{one.vcpus} vCPUs"]
     if one.price is not None:

@@ -1,5 +1,5 @@
-"""Parts of a SageMaker job (data channels, groups of machines, fallback types, metrics), and functions that parse them
-from the job file and the command line.
+"""Parts of a SageMaker job (data channels, groups of machines, fallback types, metrics), and
+functions that parse them from the job file and the command line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from segtrain.errors import ConfigError
 
 @dataclass(frozen=True)
 class Channel:
-    """A named folder of data: an S3 prefix (``uri``), or a folder of a file system (``file_system`` and ``path``).
+    """A named folder of data: an S3 prefix (``uri``), or a folder of a file system (``file_system``
+    and ``path``).
 
     ``groups``: the instance groups that get it; empty: all.
     """
@@ -39,7 +40,8 @@ class Channel:
 class Group:
     """Machines of one type in a job of several types.
 
-    ``train``: this group trains. ``help``: it makes samples for the group that trains. The others end at once.
+    ``train``: this group trains. ``help``: it makes samples for the group that trains. The others
+    end at once.
     """
 
     name: str
@@ -79,7 +81,10 @@ DEFAULT_METRICS = (
     Metric("val:pixel_accuracy_percent", r"mIoU [0-9.]+%.*  pixel accuracy ([0-9.]+)%"),
 )
 
-_PLACES = "s3://BUCKET/PREFIX/, fsx://fs-0123456789abcdef0/MOUNTNAME/FOLDER or efs://fs-0123456789abcdef0/FOLDER"
+_PLACES = (
+    "s3://BUCKET/PREFIX/, fsx://fs-0123456789abcdef0/MOUNTNAME/FOLDER or "
+    "efs://fs-0123456789abcdef0/FOLDER"
+)
 _CHOICES = {
     "mode": Literal["File", "FastFile"],
     "distribution": Literal["FullyReplicated", "ShardedByS3Key"],
@@ -93,7 +98,8 @@ _GROUP_KEYS = tuple(item.name for item in fields(Group) if item.name != "name")
 def mode(value: Any, where: str) -> Any:
     if str(value).lower() == "pipe":
         raise ConfigError(
-            f"{where}={value!r}: Pipe hands each channel on as one stream, which training in random order cannot read: "
+            f"{where}={value!r}: Pipe hands each channel on as one stream, which training in "
+            "random order cannot read: "
             "write FastFile, which reads from S3 without a copy as well, in any order",
             code="mode-pipe",
         )
@@ -101,14 +107,20 @@ def mode(value: Any, where: str) -> Any:
 
 
 def channels(value: Any, where: str) -> tuple[Channel, ...]:
-    """Channels from ``{train: s3://...}`` or ``["train=s3://...", ...]`` (--data). The default name is ``train``."""
+    """Channels from ``{train: s3://...}`` or ``["train=s3://...", ...]`` (--data). The default name
+    is ``train``.
+    """
     if isinstance(value, Mapping):
         return tuple(channel(str(name), item, f"{where}.{name}") for name, item in value.items())
     if not isinstance(value, (str, list, tuple)):
         raise ConfigError(
-            f"{where}={value!r}: must be names with addresses, such as train: s3://BUCKET/PREFIX/", code="channel-form"
+            f"{where}={value!r}: must be names with addresses, such as train: s3://BUCKET/PREFIX/",
+            code="channel-form",
         )
-    named = [values.named(values.text(item, where)) for item in ([value] if isinstance(value, str) else value)]
+    named = [
+        values.named(values.text(item, where))
+        for item in ([value] if isinstance(value, str) else value)
+    ]
     return values.unique([channel(name or "train", text, where) for name, text in named], where)
 
 
@@ -130,17 +142,24 @@ def channel(name: str, value: Any, where: str) -> Channel:
         described = {**_place(described.pop("uri"), f"{where}.uri"), **described}
     if not described.get("uri") and not described.get("file_system"):
         raise ConfigError(
-            f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and path: /...",
+            (
+                f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and "
+                "path: /..."
+            ),
             code="channel-without-place",
         )
     return Channel(name, **described)
 
 
 def groups(value: Any, where: str) -> tuple[Group, ...]:
-    """Groups from ``{gpu: {type: ml.g5.xlarge, instances: 2, train: true}}`` or ``["gpu=ml.g5.xlarge*2:train"]``."""
+    """Groups from ``{gpu: {type: ml.g5.xlarge, instances: 2, train: true}}`` or
+    ``["gpu=ml.g5.xlarge*2:train"]``.
+    """
     if isinstance(value, Mapping):
         return tuple(_group(str(name), item, f"{where}.{name}") for name, item in value.items())
-    return values.unique([Group(*_named_group(item, where)) for item in values.texts(value, where)], where)
+    return values.unique(
+        [Group(*_named_group(item, where)) for item in values.texts(value, where)], where
+    )
 
 
 def _group(name: str, value: Any, where: str) -> Group:
@@ -148,7 +167,9 @@ def _group(name: str, value: Any, where: str) -> Group:
         return Group(*_named_group(f"{name}={value}", where))
     described = values.known(value, _GROUP_KEYS, where)
     if "type" not in described:
-        raise ConfigError(f"{where} has no type: add one, as type: ml.g5.xlarge", code="group-without-type")
+        raise ConfigError(
+            f"{where} has no type: add one, as type: ml.g5.xlarge", code="group-without-type"
+        )
     return Group(
         name,
         values.text(described["type"], f"{where}.type"),
@@ -168,7 +189,9 @@ def fallbacks(value: Any, where: str) -> tuple[Fallback, ...]:
 
 
 def members(value: Any, where: str) -> dict[str, Any]:
-    """Members of the request from ``{A: {B: 1}}``, or from the command line's ``["A.B=1", ...]``."""
+    """Members of the request from ``{A: {B: 1}}``, or from the command line's ``["A.B=1",
+    ...]``.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     found: dict[str, Any] = {}
@@ -176,7 +199,10 @@ def members(value: Any, where: str) -> dict[str, Any]:
         path, equals, content = item.partition("=")
         if not equals or not all(path.split(".")):
             raise ConfigError(
-                f"{where}={item!r}: must be MEMBER.MEMBER=value, as InfraCheckConfig.EnableInfraCheck=true",
+                (
+                    f"{where}={item!r}: must be MEMBER.MEMBER=value, as "
+                    "InfraCheckConfig.EnableInfraCheck=true"
+                ),
                 code="request-form",
             )
         *above, last = path.split(".")
@@ -184,7 +210,9 @@ def members(value: Any, where: str) -> dict[str, Any]:
         for name in above:
             place = place.setdefault(name, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"{where}={item!r}: {name} has a value already", code="request-twice")
+                raise ConfigError(
+                    f"{where}={item!r}: {name} has a value already", code="request-twice"
+                )
         place[last] = values.scalar(content, path)
     return found
 
@@ -196,14 +224,20 @@ def metrics(value: Any, where: str) -> tuple[Metric, ...]:
 
 
 def _place(content: str, where: str) -> dict[str, Any]:
-    """The channel fields of a location: an S3 prefix, ``fsx://ID/path``, ``efs://ID/path``, or ``fs-...:/path``."""
+    """The channel fields of a location: an S3 prefix, ``fsx://ID/path``, ``efs://ID/path``, or
+    ``fs-...:/path``.
+    """
     if content.startswith("s3://"):
         return {"uri": content}
     match = re.fullmatch(r"(?:(fsx|efs)://)?(fs-[^/:]*)(?::?(/.*))?", content)
     if match is None:
         raise ConfigError(
             f"{where}={content!r} is not a place that the machines can read: write {_PLACES}"
-            + ("" if "://" in content else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/"),
+            + (
+                ""
+                if "://" in content
+                else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/"
+            ),
             code="channel-place",
         )
     kind = "EFS" if match[1] == "efs" else "FSxLustre"
@@ -211,13 +245,22 @@ def _place(content: str, where: str) -> dict[str, Any]:
 
 
 def _named_group(content: str, where: str) -> tuple[str, str, int, bool, bool]:
-    """Name, type, instances, whether it trains, and whether it helps, of a group such as ``gpu=ml.g5.xlarge:train``."""
+    """Name, type, instances, whether it trains, and whether it helps, of a group such as
+    ``gpu=ml.g5.xlarge:train``.
+    """
     match = re.fullmatch(r"([A-Za-z0-9._-]+)=([^*:=]+)(?:\*(\d+))?(?::(train|help))?", content)
     if match is None:
         raise values.wrong(
             where,
             content,
-            "NAME=TYPE*INSTANCES, with :train for the one that trains and :help for one that makes samples for it, as "
+            "NAME=TYPE*INSTANCES, with :train for the one that trains and :help for one that "
+            "makes samples for it, as "
             "gpu=ml.g5.xlarge*2:train",
         )
-    return match[1], match[2], values.whole(match[3] or 1, where), match[4] == "train", match[4] == "help"
+    return (
+        match[1],
+        match[2],
+        values.whole(match[3] or 1, where),
+        match[4] == "train",
+        match[4] == "help",
+    )

@@ -1,4 +1,6 @@
-"""Reader of the CloudWatch log streams of a job's hosts. Each read continues where the last one ended."""
+"""Reader of the CloudWatch log streams of a job's hosts. Each read continues where the last one
+ended.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,18 @@ class LogLine:
 
 @dataclass
 class Logs:
-    """The logs of a job. A restart after an interruption writes to new streams, which ``read`` finds as well."""
+    """The logs of a job. A restart after an interruption writes to new streams, which ``read``
+    finds as well.
+    """
 
     client: Any
     job: str
     _tokens: dict[str, str] = field(default_factory=dict)  # stream -> token of its next page
 
     def read(self) -> list[LogLine]:
-        """The new lines: host by host, and in order for each host. Empty until the first host has printed."""
+        """The new lines: host by host, and in order for each host. Empty until the first host has
+        printed.
+        """
         try:
             pages = self.client.get_paginator("describe_log_streams").paginate(
                 logGroupName=GROUP, logStreamNamePrefix=f"{self.job}/"
@@ -46,7 +52,9 @@ class Logs:
         while True:
             token = self._tokens.get(stream)
             place = {"nextToken": token} if token else {}
-            page = self.client.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **place)
+            page = self.client.get_log_events(
+                logGroupName=GROUP, logStreamName=stream, startFromHead=True, **place
+            )
             for event in page["events"]:
                 # A progress bar redraws itself after a carriage return: keep only its last state.
                 text = event["message"].rstrip("\r\n").rsplit("\r", 1)[-1]
@@ -64,13 +72,15 @@ def natural(name: str) -> list[int | str]:
 def keep(lines: Sequence[LogLine], folder: Path, begun: set[str]) -> None:
     """Append the lines to one file per stream in ``folder``, and add the streams to ``begun``.
 
-    A stream that is not in ``begun`` overwrites the file that an earlier process left: every process reads the streams
-    from their beginning.
+    A stream that is not in ``begun`` overwrites the file that an earlier process left: every
+    process reads the streams from their beginning.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for stream in dict.fromkeys(line.stream for line in lines):
         text = "".join(f"{line.text}\n" for line in lines if line.stream == stream)
-        with log_file(folder, stream).open("a" if stream in begun else "w", encoding="utf-8") as target:
+        with log_file(folder, stream).open(
+            "a" if stream in begun else "w", encoding="utf-8"
+        ) as target:
             target.write(text)
         begun.add(stream)
 

@@ -1,5 +1,5 @@
-"""A job in a notebook or a pipeline: an estimator of SageMaker's Python SDK v2 that sends the same request as the
-command.
+"""A job in a notebook or a pipeline: an estimator of SageMaker's Python SDK v2 that sends the same
+request as the command.
 
 SDK v3 has no PyTorch estimator; AWS supports version 2 until 2027-07-06.
 """
@@ -32,17 +32,23 @@ def sdk() -> Any:
         import sagemaker.pytorch
     except ImportError:
         try:
-            there = f"SDK {importlib.metadata.version('sagemaker')} is installed, which has no PyTorch estimator"
+            there = (
+                f"SDK {importlib.metadata.version('sagemaker')} is installed, which has no "
+                "PyTorch estimator"
+            )
         except importlib.metadata.PackageNotFoundError:
             there = "it is not installed"
         raise ConfigError(
-            f"an estimator needs SageMaker's Python SDK, version 2; {there}: {INSTALL}", code="sdk-missing"
+            f"an estimator needs SageMaker's Python SDK, version 2; {there}: {INSTALL}",
+            code="sdk-missing",
         ) from None
     return sagemaker
 
 
 def write_code(job: SageMakerJob, folder: Path) -> Path:
-    """Write the files of the bundle to ``folder``: the source_dir of the SDK, which packs and uploads it."""
+    """Write the files of the bundle to ``folder``: the source_dir of the SDK, which packs and
+    uploads it.
+    """
     for name, source in contents(ROOT, job):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,8 +56,12 @@ def write_code(job: SageMakerJob, folder: Path) -> Path:
     return folder
 
 
-def estimator(job: SageMakerJob, asked: Mapping[str, Any], session: Any = None, **other: Any) -> Any:
-    """The estimator of a job. ``asked``: its request; ``other``: more arguments for ``PyTorch``. Raises ConfigError."""
+def estimator(
+    job: SageMakerJob, asked: Mapping[str, Any], session: Any = None, **other: Any
+) -> Any:
+    """The estimator of a job. ``asked``: its request; ``other``: more arguments for ``PyTorch``.
+    Raises ConfigError.
+    """
     _refuse_what_it_cannot_say(job)
     arguments = {**_arguments(job, asked), **_machines(job), **_protection(job), **other}
     if session is not None:
@@ -71,7 +81,8 @@ def _refuse_what_it_cannot_say(job: SageMakerJob) -> None:
     for key in ("fallbacks", "max_pending", "request"):
         if getattr(job, key):
             raise ConfigError(
-                f"{key}={getattr(job, key)!r}: an estimator of SDK v2 has no such option: leave {key} out, or send "
+                f"{key}={getattr(job, key)!r}: an estimator of SDK v2 has no such option: leave "
+                f"{key} out, or send "
                 "the job with launch.sagemaker.request and boto3",
                 code="sdk-option",
             )
@@ -81,11 +92,14 @@ def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
     from sagemaker.debugger import ProfilerConfig
 
     algorithm = asked["AlgorithmSpecification"]
-    # The hyperparameters include the toolkit's settings. The SDK would derive these settings from `distribution`, but
-    # its tables end at torch 2.8, and it drops the list of the instance groups that train.
+    # The hyperparameters include the toolkit's settings. The SDK would derive these settings from
+    # `distribution`, but its tables end at torch 2.8, and it drops the list of the instance groups
+    # that train.
     given = hyperparameters(job, name="", code="")
     settings = {
-        key: json.loads(text) for key, text in given.items() if key.removeprefix("sagemaker_") not in OF_THE_SDK
+        key: json.loads(text)
+        for key, text in given.items()
+        if key.removeprefix("sagemaker_") not in OF_THE_SDK
     }
     arguments: dict[str, Any] = {
         "entry_point": job.program,
@@ -110,7 +124,10 @@ def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
     else:
         arguments["disable_profiler"] = True
     if job.checkpoints:
-        arguments |= {"checkpoint_s3_uri": asked["CheckpointConfig"]["S3Uri"], "checkpoint_local_path": CHECKPOINTS}
+        arguments |= {
+            "checkpoint_s3_uri": asked["CheckpointConfig"]["S3Uri"],
+            "checkpoint_local_path": CHECKPOINTS,
+        }
     if job.spot:
         arguments |= {"use_spot_instances": True, "max_wait": job.max_wait}
     if job.retries:
@@ -147,7 +164,9 @@ def _input(channel: Channel) -> Any:
     from sagemaker.inputs import FileSystemInput, TrainingInput
 
     if channel.is_file_system:
-        return FileSystemInput(channel.file_system, channel.file_system_type, channel.path, channel.access)
+        return FileSystemInput(
+            channel.file_system, channel.file_system_type, channel.path, channel.access
+        )
     more: dict[str, Any] = {"input_mode": channel.mode} if channel.mode != "File" else {}
     if channel.groups:
         more["instance_groups"] = list(channel.groups)

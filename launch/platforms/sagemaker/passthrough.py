@@ -1,5 +1,5 @@
-"""The `request:` key of a job: members of the CreateTrainingJob request that have no key of their own in a job. They
-are checked and merged into the request.
+"""The `request:` key of a job: members of the CreateTrainingJob request that have no key of their
+own in a job. They are checked and merged into the request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError
 
-# Members that have a key in a job. The checks read these keys, so they would not see a member under `request:`.
+# Members that have a key in a job. The checks read these keys, so they would not see a member under
+# `request:`.
 KEYS = {
     "TrainingJobName": "name",
     "AlgorithmSpecification.TrainingImage": "image",
@@ -53,8 +54,8 @@ READ_ONLY = ("ResourceConfig.SelectedInstanceType", "ResourceConfig.SelectedInst
 def merged(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """``request`` with the members of ``extra``.
 
-    Raises ConfigError for a member that the service's model does not know, that has a key in a job, that only the
-    service sets, or that the launcher itself sends: nothing is overridden silently.
+    Raises ConfigError for a member that the service's model does not know, that has a key in a job,
+    that only the service sets, or that the launcher itself sends: nothing is overridden silently.
     """
     if not extra:
         return dict(request)
@@ -82,7 +83,9 @@ def leaves(extra: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any
 
 
 def key_of(path: str) -> str | None:
-    """The key of a job that sets this member, a structure around it, or a member inside it; None if there is none."""
+    """The key of a job that sets this member, a structure around it, or a member inside it; None if
+    there is none.
+    """
     for member, key in KEYS.items():
         if path == member or path.startswith(f"{member}.") or member.startswith(f"{path}."):
             return key

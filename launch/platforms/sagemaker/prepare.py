@@ -1,5 +1,5 @@
-"""Preparation of a SageMaker job before it is sent: its request, the S3 address of its code, and the findings of the
-offline checks.
+"""Preparation of a SageMaker job before it is sent: its request, the S3 address of its code, and
+the findings of the offline checks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from launch.platforms.sagemaker.bundle import build
 from launch.platforms.sagemaker.images import choose
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.preflight.offline import offline
-from launch.platforms.sagemaker.request import code_uri, create_training_job, output, training_job_name
+from launch.platforms.sagemaker.request import (
+    code_uri,
+    create_training_job,
+    output,
+    training_job_name,
+)
 
 Source = str | Path | Mapping[str, Any] | SageMakerJob
 
@@ -29,8 +34,12 @@ def read(job: Source, settings: Sequence[str]) -> SageMakerJob:
     return job if isinstance(job, SageMakerJob) else load_job(job, {}, settings)
 
 
-def sound(job: Source, settings: Sequence[str], place: str = "") -> tuple[SageMakerJob, dict[str, Any]]:
-    """The job and its request. Prints the warnings and notes of the checks, and raises ConfigError for their errors."""
+def sound(
+    job: Source, settings: Sequence[str], place: str = ""
+) -> tuple[SageMakerJob, dict[str, Any]]:
+    """The job and its request. Prints the warnings and notes of the checks, and raises ConfigError
+    for their errors.
+    """
     known = read(job, settings)
     known, asked, findings = prepare(replace(known, region=known.region or place))
     require(findings)
@@ -38,19 +47,27 @@ def sound(job: Source, settings: Sequence[str], place: str = "") -> tuple[SageMa
 
 
 def located(job: SageMakerJob) -> tuple[SageMakerJob, list[Finding]]:
-    """The job with a region: its own, else that of the environment, else the default, with a note."""
+    """The job with a region: its own, else that of the environment, else the default, with a
+    note.
+    """
     region = default_region(job.region)
     if job.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return replace(job, region=region), []
-    missing = note("region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set AWS_REGION")
+    missing = note(
+        "region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set AWS_REGION"
+    )
     return replace(job, region=region), [missing]
 
 
 def prepare(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Finding]]:
-    """The job with its region and role, its request, and the findings of all checks that make no call to AWS."""
+    """The job with its region and role, its request, and the findings of all checks that make no
+    call to AWS.
+    """
     now = datetime.now(timezone.utc)
     job, findings = located(replace(job, role=job.role or os.environ.get("SAGEMAKER_ROLE", "")))
-    choice = choose(job.training_type, job.strategy, job.region, job.image, unknown_type_ok=job.unknown_type_ok)
+    choice = choose(
+        job.training_type, job.strategy, job.region, job.image, unknown_type_ok=job.unknown_type_ok
+    )
     name = training_job_name(job, now)
     request = create_training_job(job, image=choice.uri, name=name, code=code_place(job, name))
     findings += choice.findings

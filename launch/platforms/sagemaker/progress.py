@@ -1,4 +1,6 @@
-"""Progress, speed, and cost of a job, read from segtrain's own log lines and from DescribeTrainingJob."""
+"""Progress, speed, and cost of a job, read from segtrain's own log lines and from
+DescribeTrainingJob.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-# Patterns for lines of segtrain/observe/console.py and for the line after an evaluation. Launchers may add prefixes.
+# Patterns for lines of segtrain/observe/console.py and for the line after an evaluation. Launchers
+# may add prefixes.
 _STEP = re.compile(r"\bstep +(\d+)/(\d+)\b")
 _LOSS = re.compile(r"\bloss +(\S+)")
 _SPEED = re.compile(r"([\d.]+) img/s")
 _LEFT = re.compile(r"\bETA +(.+?)\s*$")
 _SCORE = re.compile(r"\bstep (\d+)  mIoU ([\d.]+)%")
-# Statuses that are billed: from the start of the download to the end of the upload. Waiting for machines is free.
-BILLED = ("Downloading", "DownloadingTrainingImage", "Training", "Uploading", "Stopping", "Restarting")
+# Statuses that are billed: from the start of the download to the end of the upload. Waiting for
+# machines is free.
+BILLED = (
+    "Downloading",
+    "DownloadingTrainingImage",
+    "Training",
+    "Uploading",
+    "Stopping",
+    "Restarting",
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,11 @@ class Progress:
         """The known parts of a status line."""
         found = []
         if self.total:
-            found = [f"step {self.step}/{self.total}", f"loss {self.loss}", f"{self.images_per_s:.1f} img/s"]
+            found = [
+                f"step {self.step}/{self.total}",
+                f"loss {self.loss}",
+                f"{self.images_per_s:.1f} img/s",
+            ]
         if math.isfinite(self.miou):
             found.append(f"mIoU {self.miou:.2f}% (step {self.scored})")
         if self.left:
@@ -72,14 +87,17 @@ def timestamp(moment: Any) -> float:
 
 
 def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | None:
-    """Dollars per second for all machines of a job (a DescribeTrainingJob response); None if a price is not known.
+    """Dollars per second for all machines of a job (a DescribeTrainingJob response); None if a
+    price is not known.
 
     ``price``: $/h of a machine that trains, instead of the price in the table.
     """
     from launch.platforms.sagemaker.instances import INSTANCES
 
     total, resources = 0.0, job["ResourceConfig"]
-    training = json.loads(job.get("HyperParameters", {}).get("sagemaker_distribution_instance_groups", "[]"))
+    training = json.loads(
+        job.get("HyperParameters", {}).get("sagemaker_distribution_instance_groups", "[]")
+    )
     others = {
         group["InstanceType"]
         for group in resources.get("InstanceGroups") or ()
@@ -97,13 +115,18 @@ def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | N
 def machines(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Type and count of each group of a ResourceConfig.
 
-    With fallback types: the type that SageMaker selected, or the first type before it has selected one.
+    With fallback types: the type that SageMaker selected, or the first type before it has selected
+    one.
     """
     if groups := resources.get("InstanceGroups"):
         return [(group["InstanceType"], int(group["InstanceCount"])) for group in groups]
     first = (resources.get("InstancePreferences") or [resources])[0]
     name = resources.get("SelectedInstanceType") or first["InstanceType"]
-    count = resources.get("SelectedInstanceCount") or first.get("InstanceCount") or resources["InstanceCount"]
+    count = (
+        resources.get("SelectedInstanceCount")
+        or first.get("InstanceCount")
+        or resources["InstanceCount"]
+    )
     return [(name, int(count))]
 
 
@@ -118,7 +141,9 @@ def billed_s(job: Mapping[str, Any], now: float) -> float:
 
 
 def money(job: Mapping[str, Any], rate: float | None, now: float) -> str:
-    """The cost as text, ``$3.42 so far``; "" if no price is known. For a spot job: an upper bound until it ends."""
+    """The cost as text, ``$3.42 so far``; "" if no price is known. For a spot job: an upper bound
+    until it ends.
+    """
     if rate is None:
         return ""
     bound = "at most " if job.get("EnableManagedSpotTraining") else ""
@@ -126,7 +151,9 @@ def money(job: Mapping[str, Any], rate: float | None, now: float) -> str:
 
 
 def bill(job: Mapping[str, Any], rate: float | None) -> str:
-    """Time and cost of an ended job as text: seconds of training, billed seconds, savings by spot, dollars."""
+    """Time and cost of an ended job as text: seconds of training, billed seconds, savings by spot,
+    dollars.
+    """
     if "BillableTimeInSeconds" not in job:
         return "nothing is billed: no machine was started"
     trained, billable = job.get("TrainingTimeInSeconds", 0), job["BillableTimeInSeconds"]

@@ -1,4 +1,6 @@
-"""AWS's regions: the account with AWS's images, the partition, and the regions in which EC2 offers a GPU type."""
+"""AWS's regions: the account with AWS's images, the partition, and the regions in which EC2 offers
+a GPU type.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import re
 
 ACCOUNT = "763104351884"  # the account whose registry most regions read
 _COMMON = """
-ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1 eu-north-1
-eu-west-1 eu-west-2 eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2
+ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1
+eu-north-1 eu-west-1 eu-west-2 eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2
 """
 OTHER_ACCOUNTS = {
     "af-south-1": "626614931356",
@@ -36,7 +38,8 @@ OTHER_ACCOUNTS = {
 }
 ACCOUNTS = {**dict.fromkeys(_COMMON.split(), ACCOUNT), **OTHER_ACCOUNTS}
 ACCOUNTS_FROM = (
-    "aws/deep-learning-containers 18d714e0 (read 2026-11-22), docs/reference/region_availability.md; "
+    "aws/deep-learning-containers 18d714e0 (read 2026-11-22), "
+    "docs/reference/region_availability.md; "
     "sagemaker 2.257.7, image_uri_config/pytorch.json"
 )
 
@@ -49,8 +52,8 @@ def is_region(name: str) -> bool:
 
 
 def partition(region: str) -> str:
-    """The partition of AWS that a region belongs to, as it appears in ARNs. Accounts, roles, and buckets of one
-    partition do not exist in another.
+    """The partition of AWS that a region belongs to, as it appears in ARNs. Accounts, roles, and
+    buckets of one partition do not exist in another.
     """
     for start, name in (
         ("cn-", "aws-cn"),
@@ -63,39 +66,40 @@ def partition(region: str) -> str:
     return "aws"
 
 
-# SageMaker cannot start a type that EC2 does not offer. Key: a type, or the prefix of all sizes of a family.
+# SageMaker cannot start a type that EC2 does not offer. Key: a type, or the prefix of all sizes of
+# a family.
 OFFERED_FROM = "EC2 DescribeInstanceTypeOfferings of 30 regions, as moto 5.2.5 ships it, 2026-11"
 _ASKED = """
-af-south-1 ap-east-1 ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 ap-south-2 ap-southeast-1
-ap-southeast-2 ap-southeast-3 ap-southeast-4 ap-southeast-5 ca-central-1 ca-west-1 eu-central-1 eu-central-2
-eu-north-1 eu-south-1 eu-south-2 eu-west-1 eu-west-2 eu-west-3 il-central-1 me-central-1 me-south-1 sa-east-1
-us-east-1 us-east-2 us-west-1 us-west-2
+af-south-1 ap-east-1 ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 ap-south-2
+ap-southeast-1 ap-southeast-2 ap-southeast-3 ap-southeast-4 ap-southeast-5 ca-central-1 ca-west-1
+eu-central-1 eu-central-2 eu-north-1 eu-south-1 eu-south-2 eu-west-1 eu-west-2 eu-west-3
+il-central-1 me-central-1 me-south-1 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2
 """
 OFFERED: dict[str, str] = {
     "ml.p3dn.": """
         ap-northeast-1 eu-west-1 us-east-1 us-west-2
     """,
     "ml.p4d.": """
-        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-2 ca-central-1 eu-central-1 eu-north-1 eu-west-1
-        eu-west-2 sa-east-1 us-east-1 us-east-2 us-west-2
+        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-2 ca-central-1 eu-central-1 eu-north-1
+        eu-west-1 eu-west-2 sa-east-1 us-east-1 us-east-2 us-west-2
     """,
     "ml.p4de.": """
         ap-northeast-1 ap-southeast-1 eu-central-1 il-central-1 us-east-1 us-west-2
     """,
     "ml.p5.4xlarge": """
-        ap-northeast-1 ap-south-1 ap-southeast-2 ap-southeast-3 eu-north-1 eu-west-2 sa-east-1 us-east-1
-        us-east-2 us-west-2
+        ap-northeast-1 ap-south-1 ap-southeast-2 ap-southeast-3 eu-north-1 eu-west-2 sa-east-1
+        us-east-1 us-east-2 us-west-2
     """,
     "ml.p5.48xlarge": """
-        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-2 ap-southeast-3 ca-central-1 eu-north-1 eu-west-2
-        sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2
+        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-2 ap-southeast-3 ca-central-1
+        eu-north-1 eu-west-2 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2
     """,
     "ml.p5e.": """
         ap-southeast-2 ap-southeast-3 eu-north-1 eu-west-2 sa-east-1 us-east-2 us-west-2
     """,
     "ml.p5en.": """
-        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-3 eu-north-1 eu-south-2 me-central-1 us-east-1
-        us-east-2 us-west-1 us-west-2
+        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-3 eu-north-1 eu-south-2 me-central-1
+        us-east-1 us-east-2 us-west-1 us-west-2
     """,
     "ml.p6-b200.": """
         ap-south-1 ap-south-2 eu-north-1 eu-west-3 us-east-1 us-east-2 us-west-2
@@ -105,36 +109,41 @@ OFFERED: dict[str, str] = {
     """,
     "ml.g4dn.": """
         af-south-1 ap-east-1 ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 ap-southeast-1
-        ap-southeast-2 ca-central-1 eu-central-1 eu-north-1 eu-south-1 eu-west-1 eu-west-2 eu-west-3 me-south-1
-        sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2
+        ap-southeast-2 ca-central-1 eu-central-1 eu-north-1 eu-south-1 eu-west-1 eu-west-2 eu-west-3
+        me-south-1 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2
     """,
     "ml.g5.": """
-        ap-east-1 ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-2 ap-southeast-3 ca-central-1
-        eu-central-1 eu-north-1 eu-south-2 eu-west-1 eu-west-2 eu-west-3 il-central-1 me-central-1 sa-east-1
-        us-east-1 us-east-2 us-west-2
+        ap-east-1 ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-2 ap-southeast-3
+        ca-central-1 eu-central-1 eu-north-1 eu-south-2 eu-west-1 eu-west-2 eu-west-3 il-central-1
+        me-central-1 sa-east-1 us-east-1 us-east-2 us-west-2
     """,
     "ml.g6.": """
-        ap-northeast-1 ap-northeast-2 ap-south-1 ap-south-2 ap-southeast-2 ap-southeast-5 ca-central-1
-        eu-central-1 eu-central-2 eu-north-1 eu-south-2 eu-west-2 eu-west-3 me-central-1 sa-east-1 us-east-1
-        us-east-2 us-west-2
+        ap-northeast-1 ap-northeast-2 ap-south-1 ap-south-2 ap-southeast-2 ap-southeast-5
+        ca-central-1 eu-central-1 eu-central-2 eu-north-1 eu-south-2 eu-west-2 eu-west-3
+        me-central-1 sa-east-1 us-east-1 us-east-2 us-west-2
     """,
     "ml.g6e.": """
-        ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 ap-south-2 eu-central-1 eu-north-1 eu-south-2
-        me-central-1 us-east-1 us-east-2 us-west-2
+        ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 ap-south-2 eu-central-1 eu-north-1
+        eu-south-2 me-central-1 us-east-1 us-east-2 us-west-2
     """,
     "ml.g7.": """
         eu-central-1 eu-north-1 eu-south-2 us-east-1 us-east-2 us-west-2
     """,
     "ml.g7e.": """
-        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-3 eu-central-1 eu-north-1 eu-south-2 eu-west-2
-        us-east-1 us-east-2 us-west-2
+        ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-3 eu-central-1 eu-north-1 eu-south-2
+        eu-west-2 us-east-1 us-east-2 us-west-2
     """,
 }
 
 
 def offered(name: str, region: str) -> bool | None:
-    """Does EC2 offer the type in that region? None if the type or the region is not in the table."""
-    key = next((key for key in OFFERED if name == key or (key.endswith(".") and name.startswith(key))), None)
+    """Does EC2 offer the type in that region? None if the type or the region is not in the
+    table.
+    """
+    key = next(
+        (key for key in OFFERED if name == key or (key.endswith(".") and name.startswith(key))),
+        None,
+    )
     if key is None or region not in _ASKED.split():
         return None
     return region in OFFERED[key].split()

@@ -1,7 +1,8 @@
-"""The CreateTrainingJob request of a job. Pure functions: the same job, name, and image give the same request.
+"""The CreateTrainingJob request of a job. Pure functions: the same job, name, and image give the
+same request.
 
-The request has the form that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit starts the ranks in
-its usual way; tests/platforms/test_contracts.py lists the intended differences.
+The request has the form that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit
+starts the ranks in its usual way; tests/platforms/test_contracts.py lists the intended differences.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from segtrain.errors import ConfigError
 DEFAULT_REGION = "us-east-1"
 PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/ROLE"
 CHANNELS = "/opt/ml/input/data"
-CHECKPOINTS = "/opt/ml/checkpoints"  # SageMaker keeps this folder and the S3 prefix the same, both ways
+# SageMaker keeps this folder and the S3 prefix the same, both ways
+CHECKPOINTS = "/opt/ml/checkpoints"
 ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
-# Each line of the script is one argument, as SageMaker allows 256 characters in each. bash, as PID 1, joins the lines
-# and runs them.
+# Each line of the script is one argument, as SageMaker allows 256 characters in each. bash, as PID
+# 1, joins the lines and runs them.
 CONTAINER_ENTRYPOINT = ("bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint")
 CODE_CHANNEL = "code"
 ISOLATED_CODE = f"{CHANNELS}/{CODE_CHANNEL}/sourcedir.tar.gz"
@@ -40,7 +42,9 @@ def region(job: SageMakerJob) -> str:
 
 
 def output(job: SageMakerJob) -> str:
-    """The S3 prefix of everything that a job writes, without a trailing slash; a placeholder if none is set."""
+    """The S3 prefix of everything that a job writes, without a trailing slash; a placeholder if
+    none is set.
+    """
     return (job.output or f"s3://sagemaker-{region(job)}-000000000000/segtrain").rstrip("/")
 
 
@@ -50,8 +54,8 @@ def lies_in(place: str, channel: str) -> bool:
 
 
 def data_place(job: SageMakerJob) -> str:
-    """data.root in the container: the channel train, or the only one, or the folder of a channel that the settings
-    name; "" if that is not clear.
+    """data.root in the container: the channel train, or the only one, or the folder of a channel
+    that the settings name; "" if that is not clear.
     """
     names = [channel.name for channel in job.data]
     root = str(job.settings.get("data.root", ""))
@@ -68,8 +72,8 @@ def settings(job: SageMakerJob) -> dict[str, Any]:
 
 
 def code_uri(request: Mapping[str, Any]) -> str:
-    """The S3 URI of the code bundle in a request. A job with network isolation gets the bundle through a channel; for
-    any other job, AWS's toolkit downloads it.
+    """The S3 URI of the code bundle in a request. A job with network isolation gets the bundle
+    through a channel; for any other job, AWS's toolkit downloads it.
     """
     place = str(json.loads(request["HyperParameters"]["sagemaker_submit_directory"]))
     if place != ISOLATED_CODE:
@@ -80,7 +84,9 @@ def code_uri(request: Mapping[str, Any]) -> str:
 
 def container_lines(text: str) -> list[str]:
     """A shell script without its comments and empty lines."""
-    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return [
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
 
 
 def entrypoint_text() -> str:
@@ -88,7 +94,8 @@ def entrypoint_text() -> str:
         return ENTRYPOINT.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop of the job would "
+            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop "
+            "of the job would "
             "not reach the training: restore the file from the repository",
             code="entrypoint-missing",
         ) from None
@@ -97,11 +104,14 @@ def entrypoint_text() -> str:
 def create_training_job(
     job: SageMakerJob, *, image: str, name: str, code: str, entrypoint: str | None = None
 ) -> dict[str, Any]:
-    """The arguments of boto3's ``create_training_job``. ``code``: S3 URI of the bundle; ``entrypoint``: the text of the
-    script that runs as PID 1 of the container (None: that of the repository; "": the image's own entry point)."""
+    """The arguments of boto3's ``create_training_job``. ``code``: S3 URI of the bundle;
+    ``entrypoint``: the text of the script that runs as PID 1 of the container (None: that of the
+    repository; "": the image's own entry point)."""
     request: dict[str, Any] = {
         "TrainingJobName": name,
-        "AlgorithmSpecification": _algorithm(job, image, entrypoint_text() if entrypoint is None else entrypoint),
+        "AlgorithmSpecification": _algorithm(
+            job, image, entrypoint_text() if entrypoint is None else entrypoint
+        ),
         "HyperParameters": hyperparameters(job, name=name, code=code),
         "RoleArn": job.role or PLACEHOLDER_ROLE,
         "OutputDataConfig": _output(job),
@@ -114,13 +124,19 @@ def create_training_job(
         request["InputDataConfig"] = [_channel(channel) for channel in channels]
     if job.checkpoints:
         # Without the trailing slash, the prefix of run-1 would also match the files of run-10.
-        request["CheckpointConfig"] = {"S3Uri": job.checkpoints.rstrip("/") + "/", "LocalPath": CHECKPOINTS}
+        request["CheckpointConfig"] = {
+            "S3Uri": job.checkpoints.rstrip("/") + "/",
+            "LocalPath": CHECKPOINTS,
+        }
     if job.spot:
         request["EnableManagedSpotTraining"] = True
     if job.retries:
         request["RetryStrategy"] = {"MaximumRetryAttempts": job.retries}
     if job.subnets or job.security_groups:
-        request["VpcConfig"] = {"Subnets": list(job.subnets), "SecurityGroupIds": list(job.security_groups)}
+        request["VpcConfig"] = {
+            "Subnets": list(job.subnets),
+            "SecurityGroupIds": list(job.security_groups),
+        }
     if job.network_isolation:
         request["EnableNetworkIsolation"] = True
     if job.encrypt_traffic:
@@ -135,7 +151,9 @@ def create_training_job(
 
 
 def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str]:
-    """Settings for the training and for AWS's toolkit. Each value is JSON, so that the string "1" stays a string."""
+    """Settings for the training and for AWS's toolkit. Each value is JSON, so that the string "1"
+    stays a string.
+    """
     training = {"config": config_name(job), **settings(job), "parallel.strategy": job.strategy}
     toolkit = {
         "sagemaker_submit_directory": ISOLATED_CODE if job.network_isolation else code,
@@ -152,7 +170,9 @@ def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str
 
 
 def _distribution(job: SageMakerJob) -> dict[str, Any]:
-    """Hyperparameters that choose a launcher of AWS's toolkit. Without them, it starts one plain process per host."""
+    """Hyperparameters that choose a launcher of AWS's toolkit. Without them, it starts one plain
+    process per host.
+    """
     found: dict[str, Any] = {}
     if job.strategy == "smddp":
         found["sagemaker_distributed_dataparallel_enabled"] = True
@@ -161,16 +181,22 @@ def _distribution(job: SageMakerJob) -> dict[str, Any]:
     elif job.strategy in ("ddp", "fsdp"):
         found["sagemaker_torch_distributed_enabled"] = True
         found["sagemaker_instance_type"] = job.training_type
-    if job.fallbacks:  # the instance type is not known yet: without this key, the toolkit asks the machine
+    # the instance type is not known yet: without this key, the toolkit asks the machine
+    if job.fallbacks:
         found.pop("sagemaker_instance_type", None)
     if job.groups:
-        # Without this list, the toolkit uses the group of each host, and a group of CPU hosts trains a second model.
-        found["sagemaker_distribution_instance_groups"] = [group.name for group in job.training_groups]
+        # Without this list, the toolkit uses the group of each host, and a group of CPU hosts
+        # trains a second model.
+        found["sagemaker_distribution_instance_groups"] = [
+            group.name for group in job.training_groups
+        ]
     return found
 
 
 def _helpers(job: SageMakerJob) -> dict[str, Any]:
-    """Hyperparameters that segtrain reads in the container: which groups make samples for those that train."""
+    """Hyperparameters that segtrain reads in the container: which groups make samples for those
+    that train.
+    """
     if not job.helping_groups:
         return {}
     return {
@@ -186,7 +212,9 @@ def _algorithm(job: SageMakerJob, image: str, entrypoint: str) -> dict[str, Any]
         algorithm["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
         algorithm["ContainerArguments"] = container_lines(entrypoint)
     if job.metrics:
-        algorithm["MetricDefinitions"] = [{"Name": metric.name, "Regex": metric.regex} for metric in job.metrics]
+        algorithm["MetricDefinitions"] = [
+            {"Name": metric.name, "Regex": metric.regex} for metric in job.metrics
+        ]
     algorithm["EnableSageMakerMetricsTimeSeries"] = True
     return algorithm
 
@@ -196,14 +224,23 @@ def _output(job: SageMakerJob) -> dict[str, str]:
 
 
 def _code_channel(job: SageMakerJob, code: str) -> Channel:
-    """The channel with the code of an isolated container, which cannot download it. AWS's own SDK does the same."""
+    """The channel with the code of an isolated container, which cannot download it. AWS's own SDK
+    does the same.
+    """
     if any(channel.name == CODE_CHANNEL for channel in job.data):
         raise ConfigError(
-            f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give yours another name",
+            (
+                f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give "
+                "yours another name"
+            ),
             code="channel-code",
         )
     # SageMaker requires that either all channels name their instance groups or none does.
-    groups = tuple(group.name for group in job.groups) if any(channel.groups for channel in job.data) else ()
+    groups = (
+        tuple(group.name for group in job.groups)
+        if any(channel.groups for channel in job.data)
+        else ()
+    )
     return Channel(CODE_CHANNEL, code, groups=groups)
 
 
@@ -224,19 +261,27 @@ def _channel(channel: Channel) -> dict[str, Any]:
             "S3Uri": channel.uri,
             "S3DataDistributionType": channel.distribution,
         }
-        source = {"S3DataSource": {**s3, "InstanceGroupNames": list(channel.groups)} if channel.groups else s3}
+        source = {
+            "S3DataSource": {**s3, "InstanceGroupNames": list(channel.groups)}
+            if channel.groups
+            else s3
+        }
     described = {"ChannelName": channel.name, "DataSource": source}
     return described if channel.mode == "File" else {**described, "InputMode": channel.mode}
 
 
 def _resources(job: SageMakerJob) -> dict[str, Any]:
-    """ResourceConfig. Types with local NVMe disks use these for /opt/ml and get no other volume: VolumeSizeInGB has no
-    effect there.
+    """ResourceConfig. Types with local NVMe disks use these for /opt/ml and get no other volume:
+    VolumeSizeInGB has no effect there.
     """
     resources: dict[str, Any] = {"VolumeSizeInGB": job.volume_gb}
     if job.groups:
         resources["InstanceGroups"] = [
-            {"InstanceGroupName": group.name, "InstanceType": group.type, "InstanceCount": group.instances}
+            {
+                "InstanceGroupName": group.name,
+                "InstanceType": group.type,
+                "InstanceCount": group.instances,
+            }
             for group in job.groups
         ]
     elif job.fallbacks:
@@ -250,16 +295,22 @@ def _resources(job: SageMakerJob) -> dict[str, Any]:
 
 
 def _preferences(job: SageMakerJob) -> dict[str, Any]:
-    """Instance types in order of preference. All of them have a count, or none has; a training plan applies only to the
-    first type.
+    """Instance types in order of preference. All of them have a count, or none has; a training plan
+    applies only to the first type.
     """
-    listed: list[dict[str, Any]] = [{"InstanceType": name} for name in (job.type, *(one.type for one in job.fallbacks))]
+    listed: list[dict[str, Any]] = [
+        {"InstanceType": name} for name in (job.type, *(one.type for one in job.fallbacks))
+    ]
     if job.training_plan:
         listed[0]["TrainingPlanArns"] = [job.training_plan]
     if all(one.instances is None for one in job.fallbacks):
         return {"InstanceCount": job.instances, "InstancePreferences": listed}
     counts = [job.instances, *(one.instances or job.instances for one in job.fallbacks)]
-    return {"InstancePreferences": [{**one, "InstanceCount": count} for one, count in zip(listed, counts)]}
+    return {
+        "InstancePreferences": [
+            {**one, "InstanceCount": count} for one, count in zip(listed, counts)
+        ]
+    }
 
 
 def _stopping(job: SageMakerJob) -> dict[str, int]:
@@ -269,7 +320,9 @@ def _stopping(job: SageMakerJob) -> dict[str, int]:
 
 
 def _profiler(job: SageMakerJob) -> dict[str, Any]:
-    """ProfilerConfig: SageMaker's own sampler of system metrics, which writes below the job's output."""
+    """ProfilerConfig: SageMaker's own sampler of system metrics, which writes below the job's
+    output.
+    """
     if not job.profile_ms:
         return {"DisableProfiler": True}
     return {

@@ -1,7 +1,8 @@
 """Checks a request against AWS's own description of it: the service model that comes with botocore.
 
-Before it sends a request, boto3 checks members and types, but not enumerations, patterns, or lengths: these errors come
-from the service. Only the JSON file of the model is read here, as importing botocore takes longer than the check.
+Before it sends a request, boto3 checks members and types, but not enumerations, patterns, or
+lengths: these errors come from the service. Only the JSON file of the model is read here, as
+importing botocore takes longer than the check.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _SHOWN = 80  # characters of a value in a message
 def violations(
     request: Mapping[str, Any], operation: str = "CreateTrainingJob", service: str = "sagemaker"
 ) -> list[str] | None:
-    """One line for each broken rule: the place, the value, and the rule. None if botocore is not installed.
+    """One line for each broken rule: the place, the value, and the rule. None if botocore is not
+    installed.
 
     Raises KeyError for an operation that the service does not have.
     """
@@ -38,7 +40,9 @@ def violations(
 
 
 def enumeration(shape: str, service: str = "sagemaker") -> frozenset[str] | None:
-    """The names that an enum (a shape of the service model) allows; None if botocore is not installed."""
+    """The names that an enum (a shape of the service model) allows; None if botocore is not
+    installed.
+    """
     model = _model(service)
     return None if model is None else frozenset(model["shapes"][shape]["enum"])
 
@@ -47,12 +51,18 @@ def enumeration(shape: str, service: str = "sagemaker") -> frozenset[str] | None
 def _model(service: str) -> Mapping[str, Any] | None:
     found = importlib.util.find_spec("botocore")
     folders = found.submodule_search_locations if found is not None else None
-    files = [file for folder in folders or () for file in Path(folder).glob(f"data/{service}/*/service-2.json*")]
+    files = [
+        file
+        for folder in folders or ()
+        for file in Path(folder).glob(f"data/{service}/*/service-2.json*")
+    ]
     if not files:
         return None
     newest = max(files, key=lambda file: file.parent.name)  # the folder's name is a date
     content = newest.read_bytes()
-    model: Mapping[str, Any] = json.loads(gzip.decompress(content) if newest.suffix == ".gz" else content)
+    model: Mapping[str, Any] = json.loads(
+        gzip.decompress(content) if newest.suffix == ".gz" else content
+    )
     return model
 
 
@@ -106,9 +116,12 @@ def _members(
 
 @cache
 def _pattern(text: str) -> re.Pattern[str] | None:
-    """The compiled pattern; None if Python's ``re`` does not support it, such as the class ``\\p{L}``."""
+    """The compiled pattern; None if Python's ``re`` does not support it, such as the class
+    ``\\p{L}``.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # "possible nested set": AWS means it literally
+        # "possible nested set": AWS means it literally
+        warnings.simplefilter("ignore", FutureWarning)
         try:
             return re.compile(text)
         except re.error:
@@ -119,7 +132,9 @@ def _range(value: Any, shape: Mapping[str, Any], where: str) -> Iterator[str]:
     if "min" not in shape and "max" not in shape:
         return
     measured = len(value) if hasattr(value, "__len__") else value
-    unit = {"string": "characters", "list": "items", "map": "entries", "blob": "bytes"}.get(shape["type"], "")
+    unit = {"string": "characters", "list": "items", "map": "entries", "blob": "bytes"}.get(
+        shape["type"], ""
+    )
     least, most = shape.get("min"), shape.get("max")
     if (least is not None and measured < least) or (most is not None and measured > most):
         bounds = (

@@ -1,4 +1,6 @@
-"""Changes a job that has been sent: SageMaker's profiler (on, off, interval), remote debugging, and the warm pool."""
+"""Changes a job that has been sent: SageMaker's profiler (on, off, interval), remote debugging, and
+the warm pool.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ CAN = ("profile_ms", "remote_debug", "warm_pool")
 _FLAGS = "--profile-ms MS (0: off), --remote-debug, --warm-pool TIME (0: let the machines go)"
 
 
-def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]) -> int:
-    """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it; raises SegtrainError."""
+def update(
+    clients: Clients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]
+) -> int:
+    """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it;
+    raises SegtrainError.
+    """
     with explained(name):
         sent = clients.sagemaker.describe_training_job(TrainingJobName=name)
     asked = request(sent, changes)
@@ -37,30 +43,37 @@ def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("profile_ms", 0) not in (0, *INTERVALS):
         near = min(INTERVALS, key=lambda legal: abs(legal - found["profile_ms"]))
         raise ConfigError(
-            f"--profile-ms {found['profile_ms']}: the profiler knows {', '.join(map(str, INTERVALS))} ms: "
+            f"--profile-ms {found['profile_ms']}: the profiler knows "
+            f"{', '.join(map(str, INTERVALS))} ms: "
             f"--profile-ms {near}, or 0 to switch it off",
-            code="update-interval", found=found["profile_ms"], expected=near,
-        )  # fmt: skip
+            code="update-interval",
+            found=found["profile_ms"],
+            expected=near,
+        )
     if found.get("warm_pool", 0) > WARM_S:
         raise ConfigError(
             f"--warm-pool {found['warm_pool']} s: the most is {WARM_S}: --warm-pool 1h",
-            code="update-warm-pool", found=found["warm_pool"], expected=WARM_S,
-        )  # fmt: skip
+            code="update-warm-pool",
+            found=found["warm_pool"],
+            expected=WARM_S,
+        )
     return found
 
 
 def request(sent: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The UpdateTrainingJob request. ``sent``: the answer of DescribeTrainingJob. Raises ConfigError if the job's state
-    does not allow the change.
+    """The UpdateTrainingJob request. ``sent``: the answer of DescribeTrainingJob. Raises
+    ConfigError if the job's state does not allow the change.
     """
     name, status = sent["TrainingJobName"], sent["TrainingJobStatus"]
     running = [key for key in changes if key != "warm_pool"]
     if running and status != "InProgress":
         raise ConfigError(
-            f"{name} is {status}: --{running[0].replace('_', '-')} works on running jobs only; for its profile: "
+            f"{name} is {status}: --{running[0].replace('_', '-')} works on running jobs only; "
+            "for its profile: "
             f"segtrain report sagemaker:{name}",
-            code="job-not-running", found=status,
-        )  # fmt: skip
+            code="job-not-running",
+            found=status,
+        )
     asked: dict[str, Any] = {"TrainingJobName": name}
     if "profile_ms" in changes:
         asked["ProfilerConfig"] = _profiler(sent, changes["profile_ms"])
@@ -75,7 +88,10 @@ def _profiler(sent: Mapping[str, Any], ms: int) -> dict[str, Any]:
     if not ms:
         return {"DisableProfiler": True}
     # A job that was sent without a profiler has no S3 path for the profiler's files yet.
-    place = sent.get("ProfilerConfig", {}).get("S3OutputPath") or sent["OutputDataConfig"]["S3OutputPath"]
+    place = (
+        sent.get("ProfilerConfig", {}).get("S3OutputPath")
+        or sent["OutputDataConfig"]["S3OutputPath"]
+    )
     return {"S3OutputPath": place, "DisableProfiler": False, "ProfilingIntervalInMilliseconds": ms}
 
 
@@ -85,15 +101,23 @@ def effects(name: str, changes: Mapping[str, Any], asked: Mapping[str, Any]) -> 
     if changes.get("profile_ms"):
         place = asked["ProfilerConfig"]["S3OutputPath"].rstrip("/")
         lines.append(
-            f"profiler on, every {changes['profile_ms']} ms, within a minute or two: {place}/{name}/profiler-output/"
+            f"profiler on, every {changes['profile_ms']} ms, within a minute or two: "
+            f"{place}/{name}/profiler-output/"
         )
     elif "profile_ms" in changes:
-        lines.append("profiler off: what was written stays, and segtrain's own profile (log.profile_ms) goes on")
+        lines.append(
+            "profiler off: what was written stays, and segtrain's own profile "
+            "(log.profile_ms) goes on"
+        )
     if "remote_debug" in changes:
-        lines.append(f"remote debug on: aws ssm start-session --target sagemaker-training-job:{name}_algo-1")
+        lines.append(
+            f"remote debug on: aws ssm start-session --target sagemaker-training-job:{name}_algo-1"
+        )
     if "warm_pool" in changes:
         kept = changes["warm_pool"]
         lines.append(
-            f"warm pool: kept for {duration(kept)}, and billed" if kept else "warm pool: the machines are let go"
+            f"warm pool: kept for {duration(kept)}, and billed"
+            if kept
+            else "warm pool: the machines are let go"
         )
     return lines

@@ -1,1 +1,3 @@
-"""Jobs on clusters that Slurm schedules: the description of a job, its sbatch script, and its life in the queue."""
+"""Jobs on clusters that Slurm schedules: the description of a job, its sbatch script, and its life
+in the queue.
+"""

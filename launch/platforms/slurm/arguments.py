@@ -1,4 +1,6 @@
-"""Command-line flags for Slurm jobs. Only given flags are in the result; the job file decides about the others."""
+"""Command-line flags for Slurm jobs. Only given flags are in the result; the job file decides about
+the others.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from launch.platforms.slurm.job import SlurmJob
 ACTIONS = ("dry_run", "interactive", "attach", "stop", "no_follow", "no_probe")
 EPILOG = """section.key=value changes a setting of the training config, as with `segtrain train`.
 
---dry-run prints the sbatch script, which is plain shell: keep it, edit it, and submit it with sbatch. If its
-time limit, a preemption, or the failure of a node stops a job, it queues itself again and goes on where it was.
+--dry-run prints the sbatch script, which is plain shell: keep it, edit it, and submit it with
+sbatch. If its time limit, a preemption, or the failure of a node stops a job, it queues itself
+again and goes on where it was.
 """
 # Names of sbatch's flags -> names here.
 CALLED_HERE = {
@@ -48,6 +51,8 @@ OF_OTHERS = {
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of all flags. A flag that is not given leaves no attribute, so that the job file decides."""
+    """The parser of all flags. A flag that is not given leaves no attribute, so that the job file
+    decides.
+    """
     description = "Train on a Slurm cluster: check a job, submit it, and follow it."
     return FlagParser(command, SlurmJob, ACTIONS, description, EPILOG, {**CALLED_HERE, **OF_OTHERS})

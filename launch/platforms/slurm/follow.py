@@ -1,6 +1,7 @@
 """Following and stopping a Slurm job: its states and the lines of its log until it ends.
 
-Nothing here is needed by the job: a follower that goes away leaves it running, and another one can come back to it.
+Nothing here is needed by the job: a follower that goes away leaves it running, and another one can
+come back to it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE, ConfigError, SegtrainErr
 POLL_S = 5.0
 # COMPLETING and REQUEUED are not among them: the job may go on.
 ENDED = frozenset(
-    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "REVOKED")
+    (
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REVOKED",
+    )
     + ("PREEMPTED",)
 )
 _FORGOTTEN = "FORGOTTEN"  # not a state of Slurm: it was known, and is no longer
@@ -29,7 +40,8 @@ CURES = {
     "PartitionTimeLimit": "--max-run is longer than the partition allows: scontrol show partition",
     "PartitionNodeLimit": "--nodes is more than the partition has, or than are up: sinfo",
     "DependencyNeverSatisfied": "the job of --after has failed: cancel this one with scancel",
-    "JobLaunchFailure": "the node could not start the script: do the folders of --output and the working directory "
+    "JobLaunchFailure": "the node could not start the script: do the folders of --output and the "
+    "working directory "
     "exist there",
     "TIMEOUT": "the state was not saved within --notice: make it longer",
     "OUT_OF_MEMORY": "--memory, or fewer data.workers",
@@ -71,10 +83,12 @@ class _View:
         self.away = False
         if not found and not self.tasks:
             raise ConfigError(
-                f"Slurm knows no job {self.number}, or has forgotten it (MinJobAge): squeue --me lists those that it "
+                f"Slurm knows no job {self.number}, or has forgotten it (MinJobAge): squeue --me "
+                "lists those that it "
                 "knows; the run folder has the log and slurm/history.txt",
-                code="job-unknown", found=self.number,
-            )  # fmt: skip
+                code="job-unknown",
+                found=self.number,
+            )
         several = len(found) > 1
         keys = [_key(job) for job in found]
         for key, job in zip(keys, found):
@@ -95,7 +109,11 @@ class _View:
 
     def _state(self, task: _Task, job: dict[str, str], several: bool) -> None:
         state, reason = job.get("JobState", ""), job.get("Reason", "None")
-        text = f"{state} ({reason})" if reason not in ("None", "") and state not in ("RUNNING", "COMPLETING") else state
+        text = (
+            f"{state} ({reason})"
+            if reason not in ("None", "") and state not in ("RUNNING", "COMPLETING")
+            else state
+        )
         if job.get("Restarts", "0") != "0" and state == "RUNNING":
             text += f", restart {job['Restarts']}"
         if text != task.state and state != task.state:
@@ -120,8 +138,8 @@ class _View:
             self.say(f"{f'{task.shown} | ' if several else ''}{line.decode(errors='replace')}")
 
     def verdict(self) -> int:
-        """0: all are done; 75: some were stopped with their state saved; 2: the end of some is not known; 1: some
-        failed.
+        """0: all are done; 75: some were stopped with their state saved; 2: the end of some is not
+        known; 1: some failed.
         """
         worst = 0
         for task in self.tasks.values():
@@ -130,7 +148,10 @@ class _View:
             level, words = _outcome(task.state, task.code)
             worst = max(worst, level)
             if level:
-                self.say(f"{f'task {task.shown} ' if task.shown else ''}{words}; log {task.log or '(none)'}")
+                self.say(
+                    f"{f'task {task.shown} ' if task.shown else ''}{words}; log "
+                    f"{task.log or '(none)'}"
+                )
         return (0, EXIT_RESUMABLE, EXIT_ERROR, 1)[worst]
 
 
@@ -141,43 +162,61 @@ def _key(job: dict[str, str]) -> str:
 
 
 def _outcome(state: str, code: str) -> tuple[int, str]:
-    """0: done, 1: stopped, 2: not known, 3: failed; and words for it. ``code``: EXIT:SIGNAL, as Slurm shows it."""
+    """0: done, 1: stopped, 2: not known, 3: failed; and words for it. ``code``: EXIT:SIGNAL, as
+    Slurm shows it.
+    """
     status, _, signal = code.partition(":")
     if state == "COMPLETED":
         return 0, "done"
     if state == _FORGOTTEN:
-        return 2, "is no longer known to Slurm (MinJobAge): history.txt in the run folder says how it ended"
+        return (
+            2,
+            (
+                "is no longer known to Slurm (MinJobAge): history.txt in the run folder says how "
+                "it ended"
+            ),
+        )
     if status == str(EXIT_RESUMABLE) or state == "CANCELLED":
         return 1, "stopped; submit it again to go on"
     by_signal = status in ("", "0") and signal not in ("", "0")
-    return 3, f"{state.lower()} {f'by signal {signal}' if by_signal else f'with exit code {status}'}"
+    return (
+        3,
+        f"{state.lower()} {f'by signal {signal}' if by_signal else f'with exit code {status}'}",
+    )
 
 
 def follow(number: str, say: Callable[[str], None], poll_s: float = POLL_S) -> int:
-    """Watch until the job ends. 0: done; 75: stopped, its state is saved; 1: failed; 2: Slurm has forgotten how it
-    ended; 130: left by Ctrl-C.
+    """Watch until the job ends. 0: done; 75: stopped, its state is saved; 1: failed; 2: Slurm has
+    forgotten how it ended; 130: left by Ctrl-C.
     """
     view = _View(number, say)
     try:
         while not view.look():
             time.sleep(poll_s)
     except KeyboardInterrupt:
-        say(f"left: job {number} goes on. Come back: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
+        say(
+            f"left: job {number} goes on. Come back: {COMMAND} --attach {number}    stop it: "
+            f"{COMMAND} --stop {number}"
+        )
         return _LEFT
     return view.verdict()
 
 
 def stop(number: str, say: Callable[[str], None], poll_s: float = 1.0) -> int:
-    """Let a job save its state and end, also if it would queue itself again, and wait for that. Of an array, each task.
+    """Let a job save its state and end, also if it would queue itself again, and wait for that. Of
+    an array, each task.
 
-    0: it has ended, or had already; 1: it failed meanwhile; 130: left by Ctrl-C, when all have been told.
+    0: it has ended, or had already; 1: it failed meanwhile; 130: left by Ctrl-C, when all have been
+    told.
     """
     told: set[tuple[str, str]] = set()
     ended: dict[str, int] = {}
     while True:
         found = jobs(number)
         if not found and not told:
-            raise ConfigError(f"Slurm knows no job {number}: squeue --me", code="job-unknown", found=number)
+            raise ConfigError(
+                f"Slurm knows no job {number}: squeue --me", code="job-unknown", found=number
+            )
         for job in found:
             name, state = _name(job, number), job.get("JobState", "")
             before = [step for one, step in told if one == name]
@@ -207,7 +246,9 @@ def stop(number: str, say: Callable[[str], None], poll_s: float = 1.0) -> int:
 
 
 def _name(job: dict[str, str], number: str) -> str:
-    """What scancel calls a job, one task of an array, or all that wait (as ``number`` of the array or one of them)."""
+    """What scancel calls a job, one task of an array, or all that wait (as ``number`` of the array
+    or one of them).
+    """
     key = _key(job)
     return f"{job['ArrayJobId']}_{key}" if key.isdigit() else number
 
@@ -218,7 +259,8 @@ def _tell(name: str, state: str) -> str:
         ask("scontrol", "update", f"JobId={name}", "Requeue=0")
         ask("scancel", "--batch", "--signal=USR1", name)
         return f"{name} saves its state"
-    if state == "PENDING":  # of an array, not the tasks that run; of one task, the state would select all that wait
+    # of an array, not the tasks that run; of one task, the state would select all that wait
+    if state == "PENDING":
         ask("scancel", *([] if "_" in name else ["--state=PENDING"]), name)
         return f"{name} is taken out of the queue (pending)"
     ask("scancel", name)

@@ -1,4 +1,6 @@
-"""The description of a Slurm job: nodes, GPUs, queue, array, and requeueing beside what every job has."""
+"""The description of a Slurm job: nodes, GPUs, queue, array, and requeueing beside what every job
+has.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,40 @@ _LONGEST = 100  # characters of the settings in the name of a run folder
 
 @dataclass(frozen=True)
 class SlurmJob(job.Job):
-    """A batch job. ``output``: folder of runs on the shared file system, in which each has a folder of its name;
-    ``max_run``: time limit of each start, seconds.
+    """A batch job. ``output``: folder of runs on the shared file system, in which each has a folder
+    of its name; ``max_run``: time limit of each start, seconds.
     """
 
     name: str = option(
-        "segtrain", "WORD", "name of the job, and of its run folder in the output (default: segtrain)", read=parts.name
+        "segtrain",
+        "WORD",
+        "name of the job, and of its run folder in the output (default: segtrain)",
+        read=parts.name,
     )
     output: str = option(
-        "runs", "DIR", "folder of runs, on the shared file system (default: runs)", DATA, read=parts.folder
+        "runs",
+        "DIR",
+        "folder of runs, on the shared file system (default: runs)",
+        DATA,
+        read=parts.folder,
     )
     partition: str = option("", "NAME", "partition, or queue (default: the cluster's)", MACHINES)
     account: str = option("", "NAME", "account that is charged", MACHINES)
     qos: str = option("", "NAME", "quality of service", MACHINES)
     nodes: int = option(1, "N", "number of nodes (default: 1)", MACHINES, read=values.at_least(1))
     gpus: Gpus | None = option(
-        None, "[TYPE:]COUNT", "GPUs of each node, such as 4 or h100:8 (default: none)", MACHINES, read=parts.gpus
+        None,
+        "[TYPE:]COUNT",
+        "GPUs of each node, such as 4 or h100:8 (default: none)",
+        MACHINES,
+        read=parts.gpus,
     )
     procs: int = option(
-        0, "N", "processes on each node (default: one per GPU, or one)", MACHINES, read=values.at_least(0)
+        0,
+        "N",
+        "processes on each node (default: one per GPU, or one)",
+        MACHINES,
+        read=values.at_least(0),
     )
     start: parts.Start = option(
         "task",
@@ -48,9 +65,14 @@ class SlurmJob(job.Job):
         MACHINES,
     )
     bind: parts.Bind = option(
-        "node", "NAME", "node: a process sees the GPUs of its node (default); task: it sees its own alone", MACHINES
+        "node",
+        "NAME",
+        "node: a process sees the GPUs of its node (default); task: it sees its own alone",
+        MACHINES,
     )
-    cpus: int = option(0, "N", "cores of each process (default: the cluster's)", MACHINES, read=values.at_least(0))
+    cpus: int = option(
+        0, "N", "cores of each process (default: the cluster's)", MACHINES, read=values.at_least(0)
+    )
     memory: str = option(
         "",
         "SIZE",
@@ -64,7 +86,11 @@ class SlurmJob(job.Job):
     exclude: str = option("", "NODES", "nodes that the job must not get", MACHINES)
     exclusive: bool = option(False, "", "no other job on these nodes", MACHINES)
     notice: int = option(
-        120, "TIME", "how long before the time limit the state is saved (default: 120)", TIME, read=values.seconds
+        120,
+        "TIME",
+        "how long before the time limit the state is saved (default: 120)",
+        TIME,
+        read=values.seconds,
     )
     # The job queues itself again after a time limit, a preemption, or a lost rank.
     requeue: bool = True
@@ -84,10 +110,15 @@ class SlurmJob(job.Job):
     )
     data: str = option("", "DIR", "the data set: data.root of the config", DATA)
     interface: str = option(
-        "", "NAME", "network interface of gloo and NCCL, such as eth0 (default: they choose)", MACHINES
+        "",
+        "NAME",
+        "network interface of gloo and NCCL, such as eth0 (default: they choose)",
+        MACHINES,
     )
     efa: bool = option(False, "", "NCCL uses the Elastic Fabric Adapter of EC2", MACHINES)
-    setup: tuple[str, ...] = option((), "LINE", 'line of shell before the training, as "module load cuda"; repeatable')
+    setup: tuple[str, ...] = option(
+        (), "LINE", 'line of shell before the training, as "module load cuda"; repeatable'
+    )
     python: str = option("", "FILE", "Python on the nodes (default: the one of this command)")
     array: tuple[str, ...] = option(
         (),
@@ -99,7 +130,10 @@ class SlurmJob(job.Job):
         (), "N,N,...", "an array of jobs, one for each value of train.seed", read=parts.seeds
     )
     at_once: int = option(
-        0, "N", "tasks of the array that run at the same time (default: all)", read=values.at_least(0)
+        0,
+        "N",
+        "tasks of the array that run at the same time (default: all)",
+        read=values.at_least(0),
     )
     after: str = option(
         "",
@@ -108,7 +142,9 @@ class SlurmJob(job.Job):
         TIME,
         read=parts.after,
     )
-    sbatch: tuple[str, ...] = option((), "FLAG", "further flag of sbatch, as --sbatch=--mail-type=END; repeatable")
+    sbatch: tuple[str, ...] = option(
+        (), "FLAG", "further flag of sbatch, as --sbatch=--mail-type=END; repeatable"
+    )
 
     @property
     def local_ranks(self) -> int:
@@ -132,7 +168,9 @@ class SlurmJob(job.Job):
     def runs(self) -> tuple[Path, ...]:
         """The run folder, or those of the tasks of an array."""
         here = Path(self.output).absolute()
-        return tuple(here / f"{self.name}-{_slug(task)}" for task in self.tasks) or (here / self.name,)
+        return tuple(here / f"{self.name}-{_slug(task)}" for task in self.tasks) or (
+            here / self.name,
+        )
 
 
 def _slug(settings: tuple[str, ...]) -> str:

@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 from launch.core import job_values as values
 
-# task: srun starts one process per GPU. node: srun starts one torchrun per node, which starts one process per GPU.
+# task: srun starts one process per GPU. node: srun starts one torchrun per node, which starts one
+# process per GPU.
 Start = Literal["task", "node"]
-# node: each process sees the GPUs of its node and takes the one of its local number. task: each sees its own alone.
+# node: each process sees the GPUs of its node and takes the one of its local number. task: each
+# sees its own alone.
 Bind = Literal["node", "task"]
 _GPUS = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]*):)?(\d+)")
 _MEMORY = re.compile(r"\d+[KMGT]?")
@@ -58,7 +60,9 @@ def memory(value: Any, where: str) -> str:
 
 
 def after(value: Any, where: str) -> str:
-    """``123``: after job 123 has succeeded; ``afterany:123`` and so on as in ``sbatch --dependency``."""
+    """``123``: after job 123 has succeeded; ``afterany:123`` and so on as in ``sbatch
+    --dependency``.
+    """
     match = _AFTER.fullmatch(values.text(value, where))
     if match is None:
         raise values.wrong(where, value, "the number of a job, or KIND:NUMBER, as afterany:123")
@@ -76,7 +80,9 @@ def seeds(value: Any, where: str) -> tuple[int, ...]:
 def folder(value: Any, where: str) -> str:
     """A path that can stand in a line of #SBATCH."""
     if re.search(r'["\\\x00-\x1f]', values.text(value, where)):
-        raise values.wrong(where, value, "a folder whose name has no quotes, backslashes, and line breaks")
+        raise values.wrong(
+            where, value, "a folder whose name has no quotes, backslashes, and line breaks"
+        )
     return str(value)
 
 

@@ -1,12 +1,13 @@
-"""The sbatch script of a job: plain shell that a person can read, keep, edit, and submit without this package.
+"""The sbatch script of a job: plain shell that a person can read, keep, edit, and submit without
+this package.
 
 A pure function of the job. What the script relies on:
 
-* The exit code of the trainer: 0 done, 75 saved after a signal, 76 another rank was lost; anything else is an error
-  that the next start would meet again. Each rank leaves its code in $SEGTRAIN_EXIT_CODES, because srun returns the
-  largest one only, and torchrun 1.
-* JobState while the script ends. RUNNING: a time limit or a preemption is near, and nobody else queues the job again.
-  COMPLETING: scancel, or a requeue by somebody else.
+* The exit code of the trainer: 0 done, 75 saved after a signal, 76 another rank was lost; anything
+  else is an error that the next start would meet again. Each rank leaves its code in
+  $SEGTRAIN_EXIT_CODES, because srun returns the largest one only, and torchrun 1.
+* JobState while the script ends. RUNNING: a time limit or a preemption is near, and nobody else
+  queues the job again. COMPLETING: scancel, or a requeue by somebody else.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ FOLDER = "slurm"  # of a run: what the script and the launcher keep there
 def job_folder(job: SlurmJob) -> Path:
     """Where the launcher keeps the script, the config, and the logs of a job."""
     runs = job.runs()
-    return runs[0] / FOLDER if len(runs) == 1 and not job.tasks else Path(job.output).absolute() / f"{job.name}-array"
+    return (
+        runs[0] / FOLDER
+        if len(runs) == 1 and not job.tasks
+        else Path(job.output).absolute() / f"{job.name}-array"
+    )
 
 
 def kept(job: SlurmJob) -> Path:
-    """The folder of the script and the config of this description. A later job with the same run folder has another
-    one, so what a job that waits in the queue will read stays as it is.
+    """The folder of the script and the config of this description. A later job with the same run
+    folder has another one, so what a job that waits in the queue will read stays as it is.
     """
     config = config_file(job)
     content = config.read_bytes() if job.config and os.path.isfile(config) else b""
@@ -76,7 +81,9 @@ def training(job: SlurmJob, config: str) -> list[str]:
 
 
 def environment(job: SlurmJob) -> dict[str, str]:
-    """The variables of the ranks. A checkout comes with its folder; the job's own pairs come last."""
+    """The variables of the ranks. A checkout comes with its folder; the job's own pairs come
+    last.
+    """
     found = {}
     if PACKAGE.parent == ROOT:
         found["PYTHONPATH"] = str(ROOT)
@@ -93,7 +100,9 @@ def srun(job: SlurmJob) -> list[str]:
     """srun with its flags: one task per rank, or one per node."""
     flags = ["--kill-on-bad-exit=0", f"--wait={_wait_s(job)}", "--label"]
     if job.cpus:  # srun does not take it from sbatch since Slurm 22.05
-        flags.append(f"--cpus-per-task={job.cpus * (job.local_ranks if job.start == 'node' else 1)}")
+        flags.append(
+            f"--cpus-per-task={job.cpus * (job.local_ranks if job.start == 'node' else 1)}"
+        )
     if job.gpus and job.bind == "task" and job.start == "task":
         flags.append("--gpus-per-task=1")
     return ["srun", *flags]
@@ -104,7 +113,9 @@ def _wait_s(job: SlurmJob) -> int:
 
 
 def config_for(job: SlurmJob) -> str:
-    """The config that the script names: the launcher's copy, which stays as it is while the job waits."""
+    """The config that the script names: the launcher's copy, which stays as it is while the job
+    waits.
+    """
     return str(kept(job) / config_file(job).name) if job.config else ""
 
 
@@ -140,7 +151,8 @@ def _start(job: SlurmJob) -> str:
     if job.start == "task":
         return f'{command} "${{train[@]}}"'
     torchrun = (
-        f"{quote(job.interpreter)} -m torch.distributed.run --nnodes={job.nodes} --nproc-per-node={job.local_ranks} "
+        f"{quote(job.interpreter)} -m torch.distributed.run --nnodes={job.nodes} "
+        f"--nproc-per-node={job.local_ranks} "
         "--max-restarts=0 --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0} "
         '--rdzv-endpoint=${MASTER_ADDR:-$(hostname)}:$MASTER_PORT --no-python "${train[@]}"'
     )
@@ -165,7 +177,9 @@ def _clock(seconds: int) -> str:
 
 
 def _option(flag: str) -> str:
-    """A flag as sbatch reads it from a script, where # begins a comment, and quotes and backslashes vanish."""
+    """A flag as sbatch reads it from a script, where # begins a comment, and quotes and backslashes
+    vanish.
+    """
     key, equals, value = flag.partition("=")
     if not equals or re.fullmatch(r"[\w./:,;%@+=-]*", value):
         return flag
@@ -296,4 +310,4 @@ else
   say 'cannot be queued again: submit it by hand'
 fi
 exit 75
-"""
+"""  # noqa: E501

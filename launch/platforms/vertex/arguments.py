@@ -1,4 +1,6 @@
-"""Command-line flags for Vertex AI jobs. The result has only the flags that are given; the job file sets the others."""
+"""Command-line flags for Vertex AI jobs. The result has only the flags that are given; the job file
+sets the others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ FAULTS = ("fail:RANK", "stop:STEP", "spot:STEP", "kill:STEP", "late:SECONDS")
 ACTIONS = ("dry_run", "rehearse", "attach", "stop", "yes", "no_follow")
 EPILOG = """section.key=value changes a setting of the training config, as with `segtrain train`.
 
-Problems are reported before anything is submitted; --dry-run and --rehearse need no Google Cloud project.
+Problems are reported before anything is submitted; --dry-run and --rehearse need no Google Cloud
+project.
 """
 # Names of flags in other tools -> names here.
 CALLED_HERE = {
@@ -41,7 +44,9 @@ CALLED_HERE = {
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of all flags. A flag that is not given leaves no attribute, so that the job file decides."""
+    """The parser of all flags. A flag that is not given leaves no attribute, so that the job file
+    decides.
+    """
     description = "Train on Vertex AI: check a job, rehearse it, submit it, and follow it."
     parser = FlagParser(command, VertexJob, ACTIONS, description, EPILOG, CALLED_HERE)
     add_rehearsal(parser, "stands for the data", FAULTS)

@@ -1,4 +1,6 @@
-"""The code bundle of a Vertex AI job: the shared bundle, plus the package that reads and writes buckets."""
+"""The code bundle of a Vertex AI job: the shared bundle, plus the package that reads and writes
+buckets.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def contents(root: Path, job: VertexJob) -> list[tuple[str, Path | bytes]]:
 
 
 def build(root: Path, job: VertexJob, target: Path) -> dict[str, Any]:
-    """Write the bundle of a job, with what is predicted for it. Returns the number of files, bytes, and the SHA-256."""
+    """Write the bundle of a job, with what is predicted for it. Returns the number of files, bytes,
+    and the SHA-256.
+    """
     from launch.platforms.vertex.preflight.training import plan_file
 
     plan = plan_file(job, root)
@@ -26,7 +30,9 @@ def build(root: Path, job: VertexJob, target: Path) -> dict[str, Any]:
 
 
 def packages(root: Path) -> list[str]:
-    """The package that reads and writes buckets. Every job needs it: event files and the model go to a bucket."""
+    """The package that reads and writes buckets. Every job needs it: event files and the model go
+    to a bucket.
+    """
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     extra = re.search(r'^buckets = \["([^"]+)"\]', text, re.MULTILINE)
     return [extra[1]] if extra else []

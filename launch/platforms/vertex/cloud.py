@@ -1,4 +1,6 @@
-"""Calls to Google Cloud for a job: the project, the upload of its code, its submission, and its cancellation."""
+"""Calls to Google Cloud for a job: the project, the upload of its code, its submission, and its
+cancellation.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,18 @@ if TYPE_CHECKING:
     from segtrain.platforms.vertex.google_api import GoogleApi
 
 VERTEX = "aiplatform"
-# After an unclear answer to a submission, the list of jobs is searched. A new job appears there after a moment.
+# After an unclear answer to a submission, the list of jobs is searched. A new job appears there
+# after a moment.
 TRIES, SETTLE_S = 4, 5.0
-UNCLEAR = ("google-unreachable", "google-not-json")  # codes of errors after which the job may have been created
+# codes of errors after which the job may have been created
+UNCLEAR = ("google-unreachable", "google-not-json")
 RESOURCE = re.compile(r"projects/([^/]+)/locations/([^/]+)/customJobs/(\d+)")
 
 
 @dataclass
 class Clients:
-    """Clients of Google Cloud's services. ``endpoint``: the address of a test server for all of them, such as
-    http://127.0.0.1:PORT; "": Google's own.
+    """Clients of Google Cloud's services. ``endpoint``: the address of a test server for all of
+    them, such as http://127.0.0.1:PORT; "": Google's own.
     """
 
     region: str
@@ -67,26 +71,39 @@ class Clients:
 
 
 def fill(job: VertexJob, clients: Clients) -> VertexJob:
-    """The job with a project: its own, or that of the credentials. Raises ConfigError if neither is set."""
+    """The job with a project: its own, or that of the credentials. Raises ConfigError if neither is
+    set.
+    """
     project = job.project or clients.project
     if not project:
         raise ConfigError(
-            "no project is set, and the credentials name none: give --project ID, or set GOOGLE_CLOUD_PROJECT",
+            (
+                "no project is set, and the credentials name none: give --project ID, or set "
+                "GOOGLE_CLOUD_PROJECT"
+            ),
             code="project-missing",
         )
     return replace(job, project=project)
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """``gs://bucket/a/b`` as (``bucket``, ``a/b``). Raises ConfigError for an address that is not gs://BUCKET/..."""
+    """``gs://bucket/a/b`` as (``bucket``, ``a/b``). Raises ConfigError for an address that is not
+    gs://BUCKET/...
+    """
     bucket, _, key = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not bucket:
-        raise ConfigError(f"{uri!r} is not in Cloud Storage: write gs://BUCKET/FOLDER", code="place-not-gs", found=uri)
+        raise ConfigError(
+            f"{uri!r} is not in Cloud Storage: write gs://BUCKET/FOLDER",
+            code="place-not-gs",
+            found=uri,
+        )
     return bucket, key
 
 
 def upload(job: VertexJob, clients: Clients, path: Path, uri: str) -> None:
-    """Upload one file. Creates the project's default bucket if it does not exist; any other bucket must exist."""
+    """Upload one file. Creates the project's default bucket if it does not exist; any other bucket
+    must exist.
+    """
     bucket, key = split_uri(uri)
     if bucket == default_bucket(job):
         _make(job, clients, bucket)
@@ -100,8 +117,9 @@ def upload(job: VertexJob, clients: Clients, path: Path, uri: str) -> None:
         raise ConfigError(
             f"there is no bucket {bucket!r} for the code ({uri}): gcloud storage buckets create "
             f"gs://{shlex.quote(bucket)} --location={job.region}",
-            code="bucket-missing", bucket=bucket,
-        ) from None  # fmt: skip
+            code="bucket-missing",
+            bucket=bucket,
+        ) from None
 
 
 def _make(job: VertexJob, clients: Clients, bucket: str) -> None:
@@ -118,22 +136,32 @@ def _make(job: VertexJob, clients: Clients, bucket: str) -> None:
         try:
             clients.storage.post("b", body, project=job.project)
         except AlreadyThere:
-            with contextlib.suppress(SegtrainError):  # another launcher of this project may have made it just now
+            # another launcher of this project may have made it just now
+            with contextlib.suppress(SegtrainError):
                 clients.storage.get(f"b/{quote(bucket)}", fields="name")
                 return
             raise ConfigError(
-                f"the name of the default bucket, {bucket!r}, belongs to somebody else: --output gs://BUCKET/FOLDER",
-                code="bucket-taken", bucket=bucket,
-            ) from None  # fmt: skip
+                (
+                    f"the name of the default bucket, {bucket!r}, belongs to somebody else: "
+                    "--output "
+                    "gs://BUCKET/FOLDER"
+                ),
+                code="bucket-taken",
+                bucket=bucket,
+            ) from None
 
 
 def submit(
-    job: VertexJob, clients: Clients, request: Mapping[str, Any], sleep: Callable[[float], None] = time.sleep
+    job: VertexJob,
+    clients: Clients,
+    request: Mapping[str, Any],
+    sleep: Callable[[float], None] = time.sleep,
 ) -> str:
     """Send the job and return its resource name.
 
-    After an unclear answer, search for the job by its label before sending it again, so that it never runs twice.
-    Raises SegtrainError, with the code ``job-maybe-sent`` if it is not known whether the job runs.
+    After an unclear answer, search for the job by its label before sending it again, so that it
+    never runs twice. Raises SegtrainError, with the code ``job-maybe-sent`` if it is not known
+    whether the job runs.
     """
     once = clients.service(VERTEX, "v1", patience_s=0.0)
     for _ in range(TRIES):
@@ -155,8 +183,10 @@ def submit(
     raise SegtrainError(
         f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: "
         f"{back(name, job.project, job.region, 'stop')}",
-        code="job-maybe-sent", name=name, reason=str(problem),
-    ) from None  # fmt: skip
+        code="job-maybe-sent",
+        name=name,
+        reason=str(problem),
+    ) from None
 
 
 def sent_already(job: VertexJob, clients: Clients, request: Mapping[str, Any]) -> str:
@@ -167,8 +197,13 @@ def sent_already(job: VertexJob, clients: Clients, request: Mapping[str, Any]) -
 
 
 def back(number: str, project: str, region: str, action: str = "attach") -> str:
-    """The command that follows a job again, or stops it (``action``). ``number``: of the job, or its name."""
-    return f"{COMMAND} --{action} {shlex.quote(number)} --project {shlex.quote(project)} --region {shlex.quote(region)}"
+    """The command that follows a job again, or stops it (``action``). ``number``: of the job, or
+    its name.
+    """
+    return (
+        f"{COMMAND} --{action} {shlex.quote(number)} --project {shlex.quote(project)} "
+        f"--region {shlex.quote(region)}"
+    )
 
 
 def find(project: str, clients: Clients, name: str) -> dict[str, Any]:
@@ -185,10 +220,14 @@ def find(project: str, clients: Clients, name: str) -> dict[str, Any]:
         found = list(clients.vertex.pages(folder, "customJobs", filter=f'display_name="{name}"'))
     if not found:
         raise ConfigError(
-            f"there is no job {name!r} in project {project}, region {clients.region}: gcloud ai custom-jobs list "
+            f"there is no job {name!r} in project {project}, region {clients.region}: gcloud ai "
+            "custom-jobs list "
             f"--project={shlex.quote(project)} --region={shlex.quote(clients.region)}",
-            code="job-missing", found=name, project=project, region=clients.region,
-        )  # fmt: skip
+            code="job-missing",
+            found=name,
+            project=project,
+            region=clients.region,
+        )
     return found[0]
 
 

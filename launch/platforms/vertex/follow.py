@@ -1,6 +1,7 @@
 """Follows a Vertex AI job (its states and log lines, until it ends), or stops it.
 
-The job does not depend on this process: if the process ends, the job goes on, and any other process can follow it.
+The job does not depend on this process: if the process ends, the job goes on, and any other process
+can follow it.
 """
 
 from __future__ import annotations
@@ -22,20 +23,34 @@ _PASSING = ("google-unreachable", "google-quota")
 _DENIED = ("google-denied", "google-not-found")
 _LEFT = 130  # the exit code that shells use for Ctrl-C
 _PAGE = 1000
-_LATE = timedelta(seconds=60)  # the lines of one replica may arrive this much after newer lines of others
-# A part of a job's error message -> the fix. The first match wins. After a failure of the training itself, the message
-# may hold any of its own words, so that this comes first.
+# the lines of one replica may arrive this much after newer lines of others
+_LATE = timedelta(seconds=60)
+# A part of a job's error message -> the fix. The first match wins. After a failure of the training
+# itself, the message may hold any of its own words, so that this comes first.
 CURES = (
     ("non-zero", "the last lines of the replica's log say why: the text above names the replica"),
     (
         "STOCKOUT",
-        "no machines are free there: try later, another --region, or --scheduling flex-start --max-wait 12h",
+        (
+            "no machines are free there: try later, another --region, or --scheduling flex-start "
+            "--max-wait 12h"
+        ),
     ),
     (
         "quota",
-        "ask for more quota (console: IAM, Quotas, custom_model_training), or fewer --hosts, or another --region",
+        (
+            "ask for more quota (console: IAM, Quotas, custom_model_training), or fewer "
+            "--hosts, or "
+            "another --region"
+        ),
     ),
-    ("permission", "give the job's service account the right that is named, or choose another with --service-account"),
+    (
+        "permission",
+        (
+            "give the job's service account the right that is named, or choose another with "
+            "--service-account"
+        ),
+    ),
     ("image", "check --image, and that the service agent of Vertex AI may read its repository"),
 )
 
@@ -49,8 +64,8 @@ def follow(
     poll_s: float = 15.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Follow a job until it ends. Returns 0: succeeded; 75: cancelled, but it has checkpoints; 1: failed, or cancelled
-    without checkpoints; 130: Ctrl-C ended the following, and the job goes on.
+    """Follow a job until it ends. Returns 0: succeeded; 75: cancelled, but it has checkpoints; 1:
+    failed, or cancelled without checkpoints; 130: Ctrl-C ended the following, and the job goes on.
     """
     view = _View(project, clients, find(project, clients, name), say)
     again = back(view.number, project, clients.region)
@@ -95,7 +110,8 @@ def checkpoints(job: Mapping[str, Any]) -> str:
         for word in pool.get("containerSpec", {}).get("args", ()):
             key, _, text = word.partition("=")
             if key == "out":
-                with suppress(ValueError):  # segtrain sends the value as JSON; other tools may send it without quotes
+                # segtrain sends the value as JSON; other tools may send it without quotes
+                with suppress(ValueError):
                     text = json.loads(text)
                 return str(text)
     folder = spec.get("baseOutputDirectory", {}).get("outputUriPrefix", "").rstrip("/")
@@ -109,7 +125,8 @@ class _View:
     job: dict[str, Any]
     say: Callable[[str], None]
     state: str = ""
-    seen: set[tuple[str, str]] = field(default_factory=set)  # times and IDs of the log lines that were shown recently
+    # times and IDs of the log lines that were shown recently
+    seen: set[tuple[str, str]] = field(default_factory=set)
     newest: str = ""  # the time of the newest log line, in whole seconds
     since: str = ""  # a time; no new log line is expected to be older
     offline: bool = False
@@ -136,7 +153,9 @@ class _View:
             self.job = self._try(lambda: self.clients.vertex.get(self.job["name"])) or self.job
 
     def _try(self, call: Callable[[], Any]) -> Any:
-        """The answer of ``call``, or None if Google does not answer for now. The job itself goes on meanwhile."""
+        """The answer of ``call``, or None if Google does not answer for now. The job itself goes on
+        meanwhile.
+        """
         try:
             answer = call()
         except SegtrainError as error:
@@ -156,7 +175,9 @@ class _View:
             self.state = state
 
     def _log(self) -> None:
-        """Show new log lines, if the caller may read the log: the right to run jobs does not include that."""
+        """Show new log lines, if the caller may read the log: the right to run jobs does not
+        include that.
+        """
         if self.unreadable:
             return
         try:
@@ -165,10 +186,15 @@ class _View:
             if error.code not in _DENIED:
                 raise
             self.unreadable = True
-            self.say(f"the job's log cannot be read, only its state is shown (roles/logging.viewer is needed): {error}")
+            self.say(
+                "the job's log cannot be read, only its state is shown (roles/logging.viewer is "
+                f"needed): {error}"
+            )
 
     def _lines(self) -> None:
-        """Show new log lines in the order of their times. Each call also asks for the last minute again."""
+        """Show new log lines in the order of their times. Each call also asks for the last minute
+        again.
+        """
         wanted = f'resource.type="ml_job" AND resource.labels.job_id="{self.number}"'
         if self.since:
             wanted += f' AND timestamp>="{self.since}"'
@@ -187,15 +213,21 @@ class _View:
             body["pageToken"] = answer["nextPageToken"]
         if self.newest:
             self.since = f"{(datetime.fromisoformat(self.newest) - _LATE).isoformat()}Z"
-            self.seen = {(moment, mark) for moment, mark in self.seen if moment[:19] >= self.since[:19]}
+            self.seen = {
+                (moment, mark) for moment, mark in self.seen if moment[:19] >= self.since[:19]
+            }
 
     def _line(self, entry: Mapping[str, Any]) -> None:
         mark = (entry["timestamp"], entry.get("insertId", ""))
         if mark in self.seen:
             return
         self.seen.add(mark)
-        # A host with a fast clock writes times in the future: with these, later lines of other hosts would be missed.
-        self.newest = max(self.newest, min(entry["timestamp"], entry.get("receiveTimestamp", entry["timestamp"]))[:19])
+        # A host with a fast clock writes times in the future: with these, later lines of other
+        # hosts would be missed.
+        self.newest = max(
+            self.newest,
+            min(entry["timestamp"], entry.get("receiveTimestamp", entry["timestamp"]))[:19],
+        )
         text = _text(entry)
         place = entry.get("resource", {}).get("labels", {}).get("task_name", "")
         self.say(f"{place} | {text.rstrip()}" if place else text.rstrip())
@@ -203,7 +235,11 @@ class _View:
     def _verdict(self) -> int:
         state = self.job["state"]
         if state == "JOB_STATE_SUCCEEDED":
-            folder = self.job.get("jobSpec", {}).get("baseOutputDirectory", {}).get("outputUriPrefix", "")
+            folder = (
+                self.job.get("jobSpec", {})
+                .get("baseOutputDirectory", {})
+                .get("outputUriPrefix", "")
+            )
             self.say(f"model    {folder.rstrip('/')}/model/, run folder {checkpoints(self.job)}")
             return 0
         if state == "JOB_STATE_CANCELLED":
@@ -211,14 +247,19 @@ class _View:
             return EXIT_RESUMABLE if checkpoints(self.job) else 1
         reason = self.job.get("error", {}).get("message", "no reason is given")
         self.say(f"reason   {reason}")
-        cure = next((cure for word, cure in CURES if word.lower() in reason.lower()), "the job's log says more")
+        cure = next(
+            (cure for word, cure in CURES if word.lower() in reason.lower()),
+            "the job's log says more",
+        )
         self.say(f"cure     {cure}")
         self.say(f"state    {resume(self.job)}")
         return 1
 
 
 def _text(entry: Mapping[str, Any]) -> str:
-    """The text of a log line. If a program prints a JSON object, that is the payload, with any ``message`` or none."""
+    """The text of a log line. If a program prints a JSON object, that is the payload, with any
+    ``message`` or none.
+    """
     payload = entry.get("jsonPayload", {})
     text = entry.get("textPayload", payload.get("message", payload or ""))
     return text if isinstance(text, str) else json.dumps(payload)

@@ -1,4 +1,6 @@
-"""The description of a Vertex AI job: machines, data, scheduling, and network, in addition to what every job has."""
+"""The description of a Vertex AI job: machines, data, scheduling, and network, in addition to what
+every job has.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,21 @@ COMMAND = job.command("vertex")
 
 @dataclass(frozen=True)
 class VertexJob(job.Job):
-    """A custom job. ``output``: a gs:// folder in which each job gets a folder of its name; ``max_run``: seconds."""
+    """A custom job. ``output``: a gs:// folder in which each job gets a folder of its name;
+    ``max_run``: seconds.
+    """
 
     project: str = option("", "ID", "default: GOOGLE_CLOUD_PROJECT, or that of the credentials")
     region: str = option(
-        "", "NAME", "default: GOOGLE_CLOUD_REGION, CLOUD_ML_REGION, CLOUDSDK_AI_REGION, or us-central1"
+        "",
+        "NAME",
+        "default: GOOGLE_CLOUD_REGION, CLOUD_ML_REGION, CLOUDSDK_AI_REGION, or us-central1",
     )
     machine: str = option(
-        "g2-standard-12", "TYPE", "machine type, such as n1-standard-32 (default: g2-standard-12)", MACHINES
+        "g2-standard-12",
+        "TYPE",
+        "machine type, such as n1-standard-32 (default: g2-standard-12)",
+        MACHINES,
     )
     accelerator: Accelerator | None = option(
         None,
@@ -33,20 +42,33 @@ class VertexJob(job.Job):
         read=parts.accelerator,
     )
     hosts: int = option(
-        1, "N", "number of hosts; in a rehearsal, those on this machine (default: 1)", MACHINES, read=values.at_least(1)
+        1,
+        "N",
+        "number of hosts; in a rehearsal, those on this machine (default: 1)",
+        MACHINES,
+        read=values.at_least(1),
     )
     image: str = option("", "URI", "container image (default: Google's for PyTorch)", MACHINES)
     # image: the image's own entry point starts the training, with the settings as arguments.
     start: parts.Start = option(
-        "bundle", "NAME", "bundle: send this code along (default); image: the image starts the training", MACHINES
+        "bundle",
+        "NAME",
+        "bundle: send this code along (default); image: the image starts the training",
+        MACHINES,
     )
     data: str = option("", "gs://...", "the data set: data.root of the config", DATA)
     output: str = option(
-        "", "gs://...", "folder of jobs, each a folder (default: gs://PROJECT-vertex-staging-REGION/segtrain)", DATA
+        "",
+        "gs://...",
+        "folder of jobs, each a folder (default: gs://PROJECT-vertex-staging-REGION/segtrain)",
+        DATA,
     )
     # Becomes ``out`` of the training config.
     checkpoints: str = option(
-        "", "gs://...", "run folder that outlives the job (default: a folder of the job itself)", DATA
+        "",
+        "gs://...",
+        "run folder that outlives the job (default: a folder of the job itself)",
+        DATA,
     )
     staging: str = option("", "gs://...", "folder for the code (default: the output)", DATA)
     requirements: str = option("", "FILE", "further packages for pip", DATA)
@@ -65,7 +87,9 @@ class VertexJob(job.Job):
     # Not needed for segtrain, whose ranks find each other again by themselves.
     restart_all: bool = option(False, "", "restart all replicas when one of them restarts", TIME)
     disable_retries: bool = option(False, "", "do not start again after an internal error", TIME)
-    service_account: str = option("", "EMAIL", "account that the job runs as (default: Vertex AI's service agent)")
+    service_account: str = option(
+        "", "EMAIL", "account that the job runs as (default: Vertex AI's service agent)"
+    )
     network: str = option("", "NAME", "peered network: projects/NUMBER/global/networks/NAME")
     reserved_ip_ranges: tuple[str, ...] = option(
         (), "NAME", "allocated range of the peered network; repeatable", flag="--reserved-ip-range"
@@ -74,10 +98,18 @@ class VertexJob(job.Job):
     tensorboard: str = option("", "NAME", "TensorBoard: projects/P/locations/R/tensorboards/ID")
     experiment: str = option("", "NAME", "Vertex AI experiment")
     experiment_run: str = option("", "NAME", "run of the experiment")
-    persistent_resource: str = option("", "ID", "persistent resource, whose machines already run", MACHINES)
-    reservation: str = option("", "NAME", "reserved machines: projects/P/zones/Z/reservations/NAME", MACHINES)
+    persistent_resource: str = option(
+        "", "ID", "persistent resource, whose machines already run", MACHINES
+    )
+    reservation: str = option(
+        "", "NAME", "reserved machines: projects/P/zones/Z/reservations/NAME", MACHINES
+    )
     nfs: tuple[Nfs, ...] = option(
-        (), "NAME=SERVER:/PATH", "share that appears as /mnt/nfs/NAME; repeatable", DATA, read=parts.nfs
+        (),
+        "NAME=SERVER:/PATH",
+        "share that appears as /mnt/nfs/NAME; repeatable",
+        DATA,
+        read=parts.nfs,
     )
     lustre: tuple[Lustre, ...] = option(
         (),
@@ -86,6 +118,10 @@ class VertexJob(job.Job):
         DATA,
         read=parts.lustre,
     )
-    kms: str = option("", "NAME", "key of the disks: projects/P/locations/R/keyRings/RING/cryptoKeys/KEY")
+    kms: str = option(
+        "", "NAME", "key of the disks: projects/P/locations/R/keyRings/RING/cryptoKeys/KEY"
+    )
     web_access: bool = option(False, "", "allow a shell in the containers, from the console")
-    labels: Mapping[str, str] = option(dict, "KEY=VALUE", "label of the job; repeatable", flag="--label")
+    labels: Mapping[str, str] = option(
+        dict, "KEY=VALUE", "label of the job; repeatable", flag="--label"
+    )

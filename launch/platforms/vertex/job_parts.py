@@ -1,4 +1,6 @@
-"""Parts of a Vertex AI job (accelerators, scheduling, mounts), and functions that read each from a user's text."""
+"""Parts of a Vertex AI job (accelerators, scheduling, mounts), and functions that read each from a
+user's text.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _ACCELERATOR = re.compile(r"([A-Za-z0-9_-]+)(?:[:*](\d+))?")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """GPUs of one host. ``type``: a name in the API's enum AcceleratorType, such as NVIDIA_TESLA_T4."""
+    """GPUs of one host. ``type``: a name in the API's enum AcceleratorType, such as
+    NVIDIA_TESLA_T4.
+    """
 
     type: str
     count: int = 1
@@ -55,7 +59,11 @@ def accelerator(value: Any, where: str) -> Accelerator | None:
     if isinstance(value, Mapping):
         described = values.known(value, ("type", "count"), where)
         kind = values.text(described.get("type", ""), f"{where}.type")
-        return Accelerator(kind, values.whole(described.get("count", 1), f"{where}.count")) if kind else None
+        return (
+            Accelerator(kind, values.whole(described.get("count", 1), f"{where}.count"))
+            if kind
+            else None
+        )
     text = values.text(value, where)
     if not text:
         return None
@@ -71,7 +79,9 @@ def scheduling(value: Any, where: str) -> Any:
 
 
 def nfs(value: Any, where: str) -> tuple[Nfs, ...]:
-    """Read ``[{server: 10.0.0.2, path: /data, mount_point: data}]``, or texts such as ``data=10.0.0.2:/data``."""
+    """Read ``[{server: 10.0.0.2, path: /data, mount_point: data}]``, or texts such as
+    ``data=10.0.0.2:/data``.
+    """
     return tuple(_nfs(item, where) for item in _list(value))
 
 
@@ -85,8 +95,8 @@ def _nfs(item: Any, where: str) -> Nfs:
 
 
 def lustre(value: Any, where: str) -> tuple[Lustre, ...]:
-    """Read ``[{filesystem: ..., instance_ip: ..., volume_handle: ..., mount_point: ...}]``, or texts such as
-    ``data=IP:/FILESYSTEM,projects/P/locations/ZONE/instances/NAME``.
+    """Read ``[{filesystem: ..., instance_ip: ..., volume_handle: ..., mount_point: ...}]``, or
+    texts such as ``data=IP:/FILESYSTEM,projects/P/locations/ZONE/instances/NAME``.
     """
     return tuple(_lustre(item, where) for item in _list(value))
 
@@ -96,7 +106,9 @@ def _lustre(item: Any, where: str) -> Lustre:
         return Lustre(**_described(item, Lustre, where))
     match = re.fullmatch(r"([^=/]+)=([^:/]+):/([^,/]+),(.+)", values.text(item, where))
     if match is None:
-        raise values.wrong(where, item, "MOUNT_POINT=IP:/FILESYSTEM,projects/P/locations/ZONE/instances/NAME")
+        raise values.wrong(
+            where, item, "MOUNT_POINT=IP:/FILESYSTEM,projects/P/locations/ZONE/instances/NAME"
+        )
     return Lustre(match[3], match[2], match[4], match[1])
 
 

@@ -1,9 +1,11 @@
-"""Machine types and accelerators of Vertex AI custom jobs: the GPUs that a type includes or accepts.
+"""Machine types and accelerators of Vertex AI custom jobs: the GPUs that a type includes or
+accepts.
 
-From Google's documentation, not tried with an account: pages "Configure compute resources for training" and
-"Accelerator optimized machine family" at cloud.google.com, and the enum AcceleratorType of google-cloud-aiplatform
-2.7.0. The sizes of types with GPUs are those of segtrain/machines/vertex.csv. A type that is in no table, but could be
-a newer type of a known family, is a warning, not an error.
+From Google's documentation, not tried with an account: pages "Configure compute resources for
+training" and "Accelerator optimized machine family" at cloud.google.com, and the enum
+AcceleratorType of google-cloud-aiplatform 2.7.0. The sizes of types with GPUs are those of
+segtrain/machines/vertex.csv. A type that is in no table, but could be a newer type of a known
+family, is a warning, not an error.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ DATED = "Google's documentation of Vertex AI training, as known on 2026-11-23"
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine type. ``accelerator``: the GPUs that it includes; None if it has none, or if a job attaches them (N1
-    only).
+    """A machine type. ``accelerator``: the GPUs that it includes; None if it has none, or if a job
+    attaches them (N1 only).
     """
 
     name: str
@@ -32,7 +34,8 @@ class Machine:
         return self.name.startswith("n1-")
 
 
-# Names in the API's enum, without those that segtrain cannot train on -> names in segtrain's tables.
+# Names in the API's enum, without those that segtrain cannot train on -> names in segtrain's
+# tables.
 GPUS = {
     "NVIDIA_TESLA_P100": "P100",
     "NVIDIA_TESLA_V100": "V100",
@@ -48,7 +51,8 @@ GPUS = {
     "NVIDIA_GB200": "B200",
     "NVIDIA_RTX_PRO_6000": "RTX PRO 6000",
 }
-# The largest number of vCPUs that an N1 type may have, by the number of GPUs that are attached to it.
+# The largest number of vCPUs that an N1 type may have, by the number of GPUs that are attached to
+# it.
 ATTACHED = {
     "NVIDIA_TESLA_P100": {1: 16, 2: 32, 4: 64},
     "NVIDIA_TESLA_V100": {1: 12, 2: 24, 4: 48, 8: 96},
@@ -57,7 +61,9 @@ ATTACHED = {
 }
 # Types that are not offered with STANDARD scheduling.
 NOT_STANDARD = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
-_CPUS = re.compile(r"(?:e2|n2d?|c2d?|c3)-(?:standard|highmem|highcpu)-(\d+)|m1-(?:ultramem|megamem)-(\d+)")
+_CPUS = re.compile(
+    r"(?:e2|n2d?|c2d?|c3)-(?:standard|highmem|highcpu)-(\d+)|m1-(?:ultramem|megamem)-(\d+)"
+)
 
 
 def _known() -> dict[str, Machine]:
@@ -91,7 +97,9 @@ def accelerator_of(machine: str) -> Accelerator | None:
 
 
 def counts(machine: Machine, accelerator: str) -> list[int]:
-    """The numbers of GPUs of a kind that a machine type can have; [] if it cannot have this kind."""
+    """The numbers of GPUs of a kind that a machine type can have; [] if it cannot have this
+    kind.
+    """
     if machine.accelerator is not None:
         return [machine.accelerator.count] if machine.accelerator.type == accelerator else []
     limits = ATTACHED.get(accelerator, {}) if machine.attaches else {}
@@ -99,6 +107,8 @@ def counts(machine: Machine, accelerator: str) -> list[int]:
 
 
 def taking(asked: Accelerator) -> list[str]:
-    """The machine types that take as many of these GPUs; all that take some of them if there is none."""
+    """The machine types that take as many of these GPUs; all that take some of them if there is
+    none.
+    """
     some = {name: numbers for name, one in MACHINES.items() if (numbers := counts(one, asked.type))}
     return [name for name, numbers in some.items() if asked.count in numbers] or list(some)

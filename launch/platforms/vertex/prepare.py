@@ -25,25 +25,33 @@ def read(job: Source, settings: Sequence[str] = ()) -> VertexJob:
 
 
 def sound(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """The request of a job without errors. Raises ConfigError if a check finds an error; prints all other findings."""
+    """The request of a job without errors. Raises ConfigError if a check finds an error; prints all
+    other findings.
+    """
     _, asked, findings = prepare(read(job, settings))
     require(findings)
     return asked
 
 
 def located(job: VertexJob) -> tuple[VertexJob, list[Finding]]:
-    """The job with its own project and region, or those of the environment. A default region comes with a note."""
+    """The job with its own project and region, or those of the environment. A default region comes
+    with a note.
+    """
     from segtrain.platforms.vertex.google_api import known_project, known_region
 
     job = replace(job, project=job.project or known_project(), region=job.region or known_region())
     if job.region:
         return job, []
-    missing = note("region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set CLOUDSDK_AI_REGION")
+    missing = note(
+        "region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set CLOUDSDK_AI_REGION"
+    )
     return replace(job, region=DEFAULT_REGION), [missing]
 
 
 def prepare(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:
-    """The job with project and region, its request, and the findings of all checks that do not ask Google."""
+    """The job with project and region, its request, and the findings of all checks that do not ask
+    Google.
+    """
     job, findings = located(job)
     accelerator = gpus(job)
     choice = choose(job, job.region, accelerator)
@@ -52,5 +60,9 @@ def prepare(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:
     if choice.why:
         findings.append(note("image", f"image {choice.uri}: {choice.why}"))
     if accelerator is not None and job.accelerator is None:
-        findings.append(note("accelerator", f"machine {job.machine} has {accelerator.count} x {accelerator.type}"))
+        findings.append(
+            note(
+                "accelerator", f"machine {job.machine} has {accelerator.count} x {accelerator.type}"
+            )
+        )
     return job, request, findings

@@ -1,18 +1,22 @@
-"""The body of projects.locations.customJobs.create for a job. Pure functions: the same job, name, and image give the
-same request. It has the form that Google's own SDK sends (tests/contracts/vertex).
+"""The body of projects.locations.customJobs.create for a job. Pure functions: the same job, name,
+and image give the same request. It has the form that Google's own SDK sends
+(tests/contracts/vertex).
 
 What the containers get:
 
-* Worker pool 0 is one replica, the primary; pool 1 has the other hosts. All replicas have one image, command, and
-  arguments. Vertex AI itself adds CLUSTER_SPEC, the AIP_ variables, and the buckets below /gcs.
-* Command, with ``start: bundle``: ``python3 -c TEXT``, where TEXT is docker/vertex/start.py without its comments. It
-  reads the bundle at SEGTRAIN_BUNDLE (gs://.../bundle.tar.gz) from the mount below /gcs, or else by HTTP with the token
-  of the machine's service account. It unpacks the bundle into SEGTRAIN_CODE (default: /tmp/segtrain-code), installs the
-  bundle's requirements.txt with pip unless SEGTRAIN_PIP=0, and replaces itself in that folder by ``python3 -m
-  segtrain.platforms.vertex ARGUMENTS``, which is then PID 1. With ``start: image`` there is no command and no
-  SEGTRAIN_BUNDLE: the image's own entry point gets the arguments.
-* Arguments: the config's name in the bundle, then section.key=VALUE with VALUE as JSON. They include
-  ``parallel.strategy``, ``data.root`` (from the job's ``data``), and ``out`` (from the job's ``checkpoints``).
+* Worker pool 0 is one replica, the primary; pool 1 has the other hosts. All replicas have one
+  image, command, and arguments. Vertex AI itself adds CLUSTER_SPEC, the AIP_ variables, and the
+  buckets below /gcs.
+* Command, with ``start: bundle``: ``python3 -c TEXT``, where TEXT is docker/vertex/start.py without
+  its comments. It reads the bundle at SEGTRAIN_BUNDLE (gs://.../bundle.tar.gz) from the mount below
+  /gcs, or else by HTTP with the token of the machine's service account. It unpacks the bundle into
+  SEGTRAIN_CODE (default: /tmp/segtrain-code), installs the bundle's requirements.txt with pip
+  unless SEGTRAIN_PIP=0, and replaces itself in that folder by ``python3 -m
+  segtrain.platforms.vertex ARGUMENTS``, which is then PID 1. With ``start: image`` there is no
+  command and no SEGTRAIN_BUNDLE: the image's own entry point gets the arguments.
+* Arguments: the config's name in the bundle, then section.key=VALUE with VALUE as JSON. They
+  include ``parallel.strategy``, ``data.root`` (from the job's ``data``), and ``out`` (from the
+  job's ``checkpoints``).
 * One process is started per host; it starts one rank per GPU.
 * Environment: SEGTRAIN_BUNDLE, SEGTRAIN_JOB (the job's name), and the job's own pairs.
 """
@@ -42,7 +46,9 @@ STAMPED = 24  # characters of "-2026-11-21-03-56-05-089"
 
 
 def job_name(job: VertexJob, now: datetime) -> str:
-    """A name such as ``segtrain-2026-11-21-03-56-05-089``: lower case, at most 63 characters, as it is a label too."""
+    """A name such as ``segtrain-2026-11-21-03-56-05-089``: lower case, at most 63 characters, as it
+    is a label too.
+    """
     base = re.sub(r"[^a-z0-9]+", "-", job.name.lower())[: 63 - STAMPED].strip("-") or "segtrain"
     return f"{base}-{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
 
@@ -56,7 +62,9 @@ def project(job: VertexJob) -> str:
 
 
 def default_bucket(job: VertexJob) -> str:
-    """The name of the bucket that Google's own SDK uses for staging. The first upload creates it."""
+    """The name of the bucket that Google's own SDK uses for staging. The first upload creates
+    it.
+    """
     return f"{project(job)}-vertex-staging-{region(job)}"
 
 
@@ -81,12 +89,16 @@ def start_text() -> str:
         text = START.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"cannot read {START.relative_to(ROOT)} ({error.strerror}), which starts the training in the containers: "
+            f"cannot read {START.relative_to(ROOT)} ({error.strerror}), which starts the "
+            "training in the containers: "
             "restore the file from the repository",
-            code="start-missing", file=str(START.relative_to(ROOT)),
-        ) from None  # fmt: skip
+            code="start-missing",
+            file=str(START.relative_to(ROOT)),
+        ) from None
     body = text.split('"""', 2)[2]
-    return "\n".join(line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    return "\n".join(
+        line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    )
 
 
 def custom_job(job: VertexJob, *, image: str, name: str) -> dict[str, Any]:
@@ -102,7 +114,9 @@ def custom_job(job: VertexJob, *, image: str, name: str) -> dict[str, Any]:
 
 
 def arguments(job: VertexJob) -> list[str]:
-    """The container's arguments: the config, then the settings with JSON values, in which strings keep their quotes."""
+    """The container's arguments: the config, then the settings with JSON values, in which strings
+    keep their quotes.
+    """
     data = data_setting(job, job.data)
     found: dict[str, Any] = {**data, **({"out": job.checkpoints} if job.checkpoints else {})}
     found |= {**job.settings, "parallel.strategy": job.strategy, **data}
@@ -118,16 +132,24 @@ def environment(job: VertexJob, name: str) -> dict[str, str]:
 
 
 def experiment_names(job: VertexJob) -> dict[str, str]:
-    """The resource names of experiment and run in the project's metadata store; {} if the job has no experiment."""
+    """The resource names of experiment and run in the project's metadata store; {} if the job has
+    no experiment.
+    """
     if not job.experiment:
         return {}
     store = f"{parent(job)}/metadataStores/default/contexts"
     found = {"experiment": f"{store}/{job.experiment}"}
-    return found | ({"experimentRun": f"{store}/{job.experiment}-{job.experiment_run}"} if job.experiment_run else {})
+    return found | (
+        {"experimentRun": f"{store}/{job.experiment}-{job.experiment_run}"}
+        if job.experiment_run
+        else {}
+    )
 
 
 def _spec(job: VertexJob, image: str, name: str) -> dict[str, Any]:
-    pools = [_pool(job, image, name, count) for count in ((1, job.hosts - 1) if job.hosts > 1 else (1,))]
+    pools = [
+        _pool(job, image, name, count) for count in ((1, job.hosts - 1) if job.hosts > 1 else (1,))
+    ]
     spec: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": _scheduling(job)}
     texts = {
         "serviceAccount": job.service_account,
@@ -152,7 +174,9 @@ def _pool(job: VertexJob, image: str, name: str, replicas: int) -> dict[str, Any
     if job.start == "bundle":
         container["command"] = ["python3", "-c", start_text()]
     container["args"] = arguments(job)
-    container["env"] = [{"name": key, "value": text} for key, text in environment(job, name).items()]
+    container["env"] = [
+        {"name": key, "value": text} for key, text in environment(job, name).items()
+    ]
     pool: dict[str, Any] = {
         "machineSpec": _machine(job, job.accelerator or accelerator_of(job.machine)),
         "replicaCount": str(replicas),
@@ -160,7 +184,10 @@ def _pool(job: VertexJob, image: str, name: str, replicas: int) -> dict[str, Any
         "containerSpec": container,
     }
     if job.nfs:
-        pool["nfsMounts"] = [{"server": one.server, "path": one.path, "mountPoint": one.mount_point} for one in job.nfs]
+        pool["nfsMounts"] = [
+            {"server": one.server, "path": one.path, "mountPoint": one.mount_point}
+            for one in job.nfs
+        ]
     if job.lustre:
         pool["lustreMounts"] = [
             {

@@ -20,7 +20,14 @@ from segtrain.base.terminal import counted
 from segtrain.bucket.faults import RequestError, ignoring_file_faults
 from segtrain.data.audit.image_depth import Look, look_at
 from segtrain.data.audit.mask_values import MaskValues, raw_and_values, smear
-from segtrain.data.audit.statistics import AuditReport, class_weights, grouped, label_warnings, load, save
+from segtrain.data.audit.statistics import (
+    AuditReport,
+    class_weights,
+    grouped,
+    label_warnings,
+    load,
+    save,
+)
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import files
 from segtrain.data.pixels import decode, native
@@ -38,58 +45,87 @@ _SHOWN = 20
 _WINDOW = 1024
 # Errors of a bucket that may not occur the next time, even if sizes and etags are the same.
 _IN_BUCKETS = ("object-changed", "object-missing", "sample-checksum")
-# Limit of ``smear``: the masks of CamVid are below 0.02, and above 0.3 after resizing with bilinear interpolation.
+# Limit of ``smear``: the masks of CamVid are below 0.02, and above 0.3 after resizing with bilinear
+# interpolation.
 _SMEARED = 0.15
 
 
-def check_before_training(dataset: Dataset, faults: str = "error", report: AuditReport | None = None) -> AuditReport:
-    """Audit a split, and refuse a faulty one. Returns the report, from the cache if no file changed.
+def check_before_training(
+    dataset: Dataset, faults: str = "error", report: AuditReport | None = None
+) -> AuditReport:
+    """Audit a split, and refuse a faulty one. Returns the report, from the cache if no file
+    changed.
 
-    Raises DataError if there are faults, or with ``faults="skip"`` only if every sample is faulty. The message lists
-    the kinds of faults. Also raises DataError if every pixel is void. ``report``: the result of ``audit``, if it is
-    known.
+    Raises DataError if there are faults, or with ``faults="skip"`` only if every sample is faulty.
+    The message lists the kinds of faults. Also raises DataError if every pixel is void. ``report``:
+    the result of ``audit``, if it is known.
     """
     report = report or audit(dataset)
-    where, split, bad, count = f"{dataset.name} {dataset.split}", dataset.split, len(report.bad), len(report.faults)
+    where, split, bad, count = (
+        f"{dataset.name} {dataset.split}",
+        dataset.split,
+        len(report.bad),
+        len(report.faults),
+    )
     if count and (faults == "error" or bad == len(dataset)):
         lines = [f"{where}: {counted(count, 'fault')} in {bad:,} of {len(dataset):,} samples"]
         lines += (kinds := grouped(report.faults)[:_SHOWN])
         lines += ["`segtrain data check --json` lists them all"] * (len(kinds) < count)
         if bad < len(dataset):
-            lines.append("repair or remove the files, or train on the other samples: data.faults=skip")
+            lines.append(
+                "repair or remove the files, or train on the other samples: data.faults=skip"
+            )
         file, message = report.faults[0]
         says = f"{where}: {message}" if count == 1 else "\n  ".join(lines)
-        raise DataError(says, code="samples-faulty", split=split, faults=count, samples=bad, file=file)
+        raise DataError(
+            says, code="samples-faulty", split=split, faults=count, samples=bad, file=file
+        )
     if not report.pixels.any():
         raise _all_void(dataset)
     return report
 
 
 def _all_void(dataset: Dataset) -> DataError:
-    text = f"{dataset.name} {dataset.split}: every pixel is void: check data.label_map and data.ignore_index"
+    text = (
+        f"{dataset.name} {dataset.split}: every pixel is void: check data.label_map and "
+        "data.ignore_index"
+    )
     return DataError(text, code="split-void", split=dataset.split)
 
 
 def refuse_void(dataset: Dataset) -> None:
-    """Raise DataError if every pixel of an unchecked split is void. Reads masks until one has a class."""
-    if all((dataset.read_mask(index) == dataset.labels.ignore_index).all() for index in range(len(dataset))):
+    """Raise DataError if every pixel of an unchecked split is void. Reads masks until one has a
+    class.
+    """
+    if all(
+        (dataset.read_mask(index) == dataset.labels.ignore_index).all()
+        for index in range(len(dataset))
+    ):
         raise _all_void(dataset)
 
 
 def audit(
-    dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True, copies: str = ""
+    dataset: Dataset,
+    workers: int | None = None,
+    decode_images: bool = True,
+    cache: bool = True,
+    copies: str = "",
 ) -> AuditReport:
     """Read every image and mask of a split in parallel threads. Faults are collected, not raised.
 
     Raises RequestError if a bucket cannot be read at all, for example in an outage.
-    ``decode_images=False`` reads only the header and the end of each image. The report with its faults is cached under
-    ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and used until a file of the split changes its name, size, or time;
-    ``cache=False`` always reads the files. ``copies``: a folder with copies of cached reports.
+    ``decode_images=False`` reads only the header and the end of each image. The report with its
+    faults is cached under ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and used until a file of
+    the split changes its name, size, or time; ``cache=False`` always reads the files. ``copies``: a
+    folder with copies of cached reports.
     """
     stamped = _stamps(dataset)
     fingerprint = dataset.fingerprint(stamped)
-    # The cache key: the settings and the fingerprint of the split, and the modification times of its files.
-    settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
+    # The cache key: the settings and the fingerprint of the split, and the modification times of
+    # its files.
+    settings = (
+        f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
+    )
     digest = hashlib.sha256(settings.encode() + stamped[:, :, 1].tobytes()).hexdigest()
     name = f"audit-{digest[:24]}.json"
     for folder in (str(cache_folder()), *([copies] if copies else [])) if cache else ():
@@ -106,8 +142,8 @@ def audit(
 class _Sample:
     """The result of reading one sample.
 
-    faults: pairs (file, error). If there are any, only ``values`` and ``counts`` are used besides them.
-    values: the mask values as stored.
+    faults: pairs (file, error). If there are any, only ``values`` and ``counts`` are used besides
+    them. values: the mask values as stored.
     look: properties of the image; None for a generated or undecoded image.
     counts: int64 [256], the number of pixels of each train id.
     mask_crc: the CRC-32 of the train ids.
@@ -123,7 +159,9 @@ class _Sample:
     warnings: list[tuple[str, str]] = field(default_factory=list)
 
 
-def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
+def _scan(
+    dataset: Dataset, workers: int, decode_images: bool, fingerprint: str
+) -> tuple[AuditReport, bool]:
     """The report, and whether it has read errors that may not occur the next time."""
     labels = dataset.labels
     # Pixels and images of each class, in the faulty samples and in the others.
@@ -136,7 +174,8 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
     brightest = (-1, "")
     tiles, values = Tiles.of(dataset), MaskValues()
     mask_crc = np.zeros(len(dataset), np.uint32)
-    # From a bucket, whole files are read ahead. From a disk, the header is read first, since a wrong file may be huge.
+    # From a bucket, whole files are read ahead. From a disk, the header is read first, since a
+    # wrong file may be huge.
     ahead = dataset.store is not LOCAL and decode_images
     indices = range(len(dataset) if ahead else 0)
     with ThreadPoolExecutor(max(1, workers)) as pool, dataset.reading_ahead(indices, workers):
@@ -159,7 +198,11 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
                 suspicious[kind].append(file)
     counts, images_with = statistics[int(len(bad) < len(dataset))]
     pixels, void = counts[: labels.num_classes].copy(), int(counts[labels.ignore_index])
-    warnings = [f"{len(files)} {_WARNINGS[kind]}: {some_of(files, 3)}" for kind, files in suspicious.items() if files]
+    warnings = [
+        f"{len(files)} {_WARNINGS[kind]}: {some_of(files, 3)}"
+        for kind, files in suspicious.items()
+        if files
+    ]
     report = AuditReport(
         name=dataset.name,
         split=dataset.split,
@@ -188,7 +231,9 @@ Result = TypeVar("Result")
 def in_windows(
     pool: ThreadPoolExecutor, function: Callable[[int], Result], indices: Sequence[int]
 ) -> Iterator[tuple[int, Result]]:
-    """Each index and its result, in order. The pool's own ``map`` would hold the results of all samples at once."""
+    """Each index and its result, in order. The pool's own ``map`` would hold the results of all
+    samples at once.
+    """
     try:
         for begin in range(0, len(indices), _WINDOW):
             window = indices[begin : begin + _WINDOW]
@@ -202,7 +247,9 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
     entry, labels, found = dataset.entries[index], dataset.labels, _Sample()
     turned = False
     try:
-        stored = dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
+        stored = (
+            dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
+        )
         header = dataset.header(index) if stored is None else _header(stored, entry.image)
         found.size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and dataset.stored:
@@ -241,17 +288,27 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
 
 def _header(stored: Any, name: str) -> decode.Header:
     """The header of an image file in memory. Raises DataError if the file is not complete."""
-    return decode.Header("npy", *stored.shape) if isinstance(stored, np.ndarray) else decode.check_whole(stored, name)
+    return (
+        decode.Header("npy", *stored.shape)
+        if isinstance(stored, np.ndarray)
+        else decode.check_whole(stored, name)
+    )
 
 
 def _of_reading(error: DataError) -> bool:
-    return error.code in _IN_BUCKETS or (isinstance(error.__context__, OSError) and error.__context__.errno is not None)
+    return error.code in _IN_BUCKETS or (
+        isinstance(error.__context__, OSError) and error.__context__.errno is not None
+    )
 
 
-def _check_pixels(dataset: Dataset, index: int, stored: Any, size: tuple[int, int], tiles: Tiles) -> None:
-    """Check every byte of an image. The native decoder does this without keeping any pixels. Raises DataError.
+def _check_pixels(
+    dataset: Dataset, index: int, stored: Any, size: tuple[int, int], tiles: Tiles
+) -> None:
+    """Check every byte of an image. The native decoder does this without keeping any pixels. Raises
+    DataError.
 
-    The tile positions in a JPEG are cached, so that the first epoch decodes only the part that each crop needs.
+    The tile positions in a JPEG are cached, so that the first epoch decodes only the part that each
+    crop needs.
     """
     name = dataset.entries[index].image
     image = dataset.ready(stored, name)
@@ -264,9 +321,17 @@ def _check_pixels(dataset: Dataset, index: int, stored: Any, size: tuple[int, in
 
 _WARNINGS = {
     "empty": "masks are all void",
-    "smeared": "masks look resized with interpolation (values between two classes along borders): use nearest",
-    "turned": "images have an EXIF rotation, which is not applied: make sure that the masks match the stored pixels",
-    "transparent": "images have a transparent alpha channel, which is ignored: they are read as opaque",
+    "smeared": (
+        "masks look resized with interpolation (values between two classes along "
+        "borders): use nearest"
+    ),
+    "turned": (
+        "images have an EXIF rotation, which is not applied: make sure that the masks "
+        "match the stored pixels"
+    ),
+    "transparent": (
+        "images have a transparent alpha channel, which is ignored: they are read as opaque"
+    ),
 }
 
 

@@ -37,7 +37,9 @@ _SOME = 50
 
 @dataclass(frozen=True)
 class Checked:
-    """A checked folder: the settings that describe it, whether they were detected, and a report of each split."""
+    """A checked folder: the settings that describe it, whether they were detected, and a report of
+    each split.
+    """
 
     data: Data
     detected: bool
@@ -46,32 +48,46 @@ class Checked:
     def text(self) -> str:
         """Text for a terminal: the reports of all splits.
 
-        If the layout was detected, settings to paste come first, and the command to train if no report failed.
+        If the layout was detected, settings to paste come first, and the command to train if no
+        report failed.
         """
         head = []
         if self.detected:
             values = {"data": self.data.model_dump(exclude_defaults=True)}
-            section = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+            section = yaml.safe_dump(
+                values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+            )
             stopped = any(report.failed for report in self.reports)
             head = [section.rstrip()] + ([] if stopped else [f"segtrain train {pasted(self.data)}"])
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
 
 
 def check_folder(
-    root: str, splits: list[str] | None, overrides: list[str], sample: int | None = None, seed: int = 0
+    root: str,
+    splits: list[str] | None,
+    overrides: list[str],
+    sample: int | None = None,
+    seed: int = 0,
 ) -> Checked:
-    """Audit the splits (None: train and val), and verify the checksums of shards. Raises the errors of ``settings_of``.
+    """Audit the splits (None: train and val), and verify the checksums of shards. Raises the errors
+    of ``settings_of``.
 
     If the folder has neither train nor val, all its splits are audited.
 
-    With ``sample``, only this many images of each split are audited, drawn at random with ``seed``, and the checksums
-    of shards are not verified.
+    With ``sample``, only this many images of each split are audited, drawn at random with ``seed``,
+    and the checksums of shards are not verified.
     """
     if sample is not None and sample < 1:
-        message = f"--sample {sample}: give the number of images to check in each split, such as 400"
+        message = (
+            f"--sample {sample}: give the number of images to check in each split, such as 400"
+        )
         raise ConfigError(message, code="number-out-of-range", key="--sample", found=sample)
     data, found = settings_of(root, overrides)
-    splits = splits or [split for split in dict.fromkeys((data.train_split, data.split)) if split in found] or [*found]
+    splits = (
+        splits
+        or [split for split in dict.fromkeys((data.train_split, data.split)) if split in found]
+        or [*found]
+    )
     datasets = {split: _opened(data, split) for split in splits}
     others = [split for split in found if split not in splits]
     unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
@@ -89,9 +105,13 @@ def check_folder(
             faults += dataset.verify()
         else:
             drawn = Sample(len(part), len(dataset), len(report.bad), seed)
-            report = replace(report, sample=drawn, warnings=tuple(f"in the sample, {w}" for w in report.warnings))
+            report = replace(
+                report, sample=drawn, warnings=tuple(f"in the sample, {w}" for w in report.warnings)
+            )
         notes = [note for note in dataset.notes if not note.startswith(WARNING)]
-        findings[split] += [SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes]
+        findings[split] += [
+            SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes
+        ]
         reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes, *unchecked))
         unchecked = []
     if detected and data.layout == "folders":
@@ -101,8 +121,10 @@ def check_folder(
             for images, masks in detect_pairs.others(data.root, data.images, tree_of(data.root))
         ]
         message = (
-            f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with masks not read: "
-            f"{some_of(unread, 4)}. To train on all, name the pairs in lists (data.layout=list); to use another one, "
+            f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with "
+            "masks not read: "
+            f"{some_of(unread, 4)}. To train on all, name the pairs in lists (data.layout=list); "
+            "to use another one, "
             "set data.images and data.masks"
         )
         of_folder += [SplitFinding(message)] if unread else []
@@ -111,10 +133,16 @@ def check_folder(
         findings[split].append(leak)
     # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
-        message, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
-        of_folder += [SplitFinding(f"{first.name}: {message}", settings=settings)] if message else []
+        message, settings = missing(
+            data, found, lambda split: names_of(datasets.get(split) or _opened(data, split))
+        )
+        of_folder += (
+            [SplitFinding(f"{first.name}: {message}", settings=settings)] if message else []
+        )
         data = with_settings(data, settings)
-    complete = (replace(report, findings=tuple(findings[split])) for split, report in reports.items())
+    complete = (
+        replace(report, findings=tuple(findings[split])) for split, report in reports.items()
+    )
     return Checked(data, detected, tuple(complete))
 
 
@@ -125,12 +153,19 @@ def _opened(data: Data, split: str) -> Dataset:
     except ConfigError as error:
         if error.code != "classes-missing":
             raise
-        values = _some_values(open_dataset(data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()}), split))
+        values = _some_values(
+            open_dataset(data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()}), split)
+        )
         ids = ids_of(values)
         if not ids:
             raise
-        message = f"{error}\n  the masks of {split} have the ids {shown(ids)}\n  found so far: {pasted(data)}"
-        raise ConfigError(message, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
+        message = (
+            f"{error}\n  the masks of {split} have the ids {shown(ids)}\n  found so far: "
+            f"{pasted(data)}"
+        )
+        raise ConfigError(
+            message, code=error.code, **{**error.values, "ids": sorted(ids)}
+        ) from None
 
 
 def _some_values(dataset: Dataset) -> MaskValues:
@@ -152,7 +187,11 @@ def _findings(
     first = next(iter(datasets.values()))
     if not first.separate_files:
         return
-    faulty = (part.entries[int(index)].mask for split, part in datasets.items() for index in reports[split].bad[:_SOME])
+    faulty = (
+        part.entries[int(index)].mask
+        for split, part in datasets.items()
+        for index in reports[split].bad[:_SOME]
+    )
     jpegs = [mask for mask in faulty if mask and is_jpeg(mask, first.store)]
     if jpegs:
         copy = command_for(data, jpegs, labels, first.store)
@@ -177,7 +216,8 @@ def _leaks(
 
 
 def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]:
-    """The settings of a folder, and its splits. ``overrides`` (such as data.classes=...) replace detected settings.
+    """The settings of a folder, and its splits. ``overrides`` (such as data.classes=...) replace
+    detected settings.
 
     Raises DataError if the layout of the folder is not known, ConfigError for a wrong override.
     """

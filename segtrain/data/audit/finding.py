@@ -1,4 +1,6 @@
-"""Findings about whole splits; each may come with settings that fix it, both as values and as text to paste."""
+"""Findings about whole splits; each may come with settings that fix it, both as values and as text
+to paste.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from segtrain.errors import DataError
 class SplitFinding:
     """A problem with the settings or the splits.
 
-    ``settings`` are the proposed fix, and ``others`` are fixes for other cases, as pairs (condition, settings). If the
-    finding is ``fatal``, the check fails, and training does not start.
+    ``settings`` are the proposed fix, and ``others`` are fixes for other cases, as pairs
+    (condition, settings). If the finding is ``fatal``, the check fails, and training does not
+    start.
     """
 
     message: str
@@ -33,7 +36,9 @@ class SplitFinding:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON. JSON turns number keys into text, so ``paste`` has the settings as arguments, too."""
+        """Plain values for JSON. JSON turns number keys into text, so ``paste`` has the settings as
+        arguments, too.
+        """
         others = [{"when": when, "settings": dict(settings)} for when, settings in self.others]
         return {**vars(self), "paste": words(self.settings), "others": others}
 
@@ -49,6 +54,8 @@ def refuse(found: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:
     lines = [finding.text() for finding in fatal]
     if faults:
         lines.append(f"  the first of {len(faults):,} faulty files: {faults[0]}")
-    error = DataError("\n".join(lines), code="data-check-failed", findings=len(fatal), faults=len(faults))
+    error = DataError(
+        "\n".join(lines), code="data-check-failed", findings=len(fatal), faults=len(faults)
+    )
     error.settings = next((dict(finding.settings) for finding in fatal if finding.settings), None)
     raise error

@@ -13,14 +13,19 @@ _LEFT = re.compile(r"left|(?<![a-z])l(?![a-z])")
 
 
 def flip_finding(flips: str, labels: LabelSpace) -> list[SplitFinding]:
-    """The finding about classes of two sides, which ``flips`` (a setting; "": none) mirrors without exchanging them."""
-    named = [[labels.names[one], labels.names[two]] for one, two in enumerate(labels.mirror) if one < two]
+    """The finding about classes of two sides, which ``flips`` (a setting; "": none) mirrors without
+    exchanging them.
+    """
+    named = [
+        [labels.names[one], labels.names[two]] for one, two in enumerate(labels.mirror) if one < two
+    ]
     taken = {name for pair in named for name in pair}
     pairs = [pair for pair in sides(labels.names) if flips and not taken & {*pair}]
     if not pairs:
         return []
     message = (
-        f"{flips} mirrors images, and the mask of a mirrored {pairs[0][0]!r} still says {pairs[0][0]!r}, though it "
+        f"{flips} mirrors images, and the mask of a mirrored {pairs[0][0]!r} still says "
+        f"{pairs[0][0]!r}, though it "
     )
     return [
         SplitFinding(
@@ -34,5 +39,11 @@ def flip_finding(flips: str, labels: LabelSpace) -> list[SplitFinding]:
 def sides(names: Sequence[str]) -> list[list[str]]:
     """Pairs of names that differ only by left and right, or by l and r as a word of their own."""
     known = {name.lower(): name for name in names}
-    swapped = {low: _LEFT.sub(lambda match: "right" if len(match[0]) > 1 else "r", low) for low in known}
-    return [[known[low], known[other]] for low, other in swapped.items() if low != other and other in known]
+    swapped = {
+        low: _LEFT.sub(lambda match: "right" if len(match[0]) > 1 else "r", low) for low in known
+    }
+    return [
+        [known[low], known[other]]
+        for low, other in swapped.items()
+        if low != other and other in known
+    ]

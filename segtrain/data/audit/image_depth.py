@@ -18,7 +18,8 @@ from segtrain.data.pixels.reading import depth_of, too_dark
 class Look:
     """Properties of one image besides its size.
 
-    form: such as "8-bit RGB". brightest: the largest value of an image with more than 8 bits; -1 for other images.
+    form: such as "8-bit RGB". brightest: the largest value of an image with more than 8 bits; -1
+    for other images.
     """
 
     form: str
@@ -27,7 +28,9 @@ class Look:
 
 
 def look_at(stored: Any, name: str, header: decode.Header) -> Look:
-    """The properties of an image file. It is decoded only if it has more than 8 bits or alpha. Raises DataError."""
+    """The properties of an image file. It is decoded only if it has more than 8 bits or alpha.
+    Raises DataError.
+    """
     if header.format != "jpeg" and header.bits > 8:
         values = decode.deep_values(bytes(stored), header, name)
         colors = values if values.ndim == 2 else values[..., : 3 if values.shape[2] >= 3 else 1]
@@ -44,7 +47,8 @@ def _transparent(values: np.ndarray) -> bool:
 
 
 def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFinding | None:
-    """A finding if images of more than 8 bits would be nearly black after their conversion to 8 bits.
+    """A finding if images of more than 8 bits would be nearly black after their conversion to 8
+    bits.
 
     seen: (brightest value, its file) of each split.
     """
@@ -53,6 +57,14 @@ def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFi
     if brightest < 0 or not too_dark(brightest, reading):
         return None
     bits = depth_of(brightest)
-    message = f"images with 16 bits per band have no value above {brightest:,} ({name}), which is {bits} bits: "
+    message = (
+        f"images with 16 bits per band have no value above {brightest:,} ({name}), which "
+        f"is {bits} bits: "
+    )
     message += "the upper 8 of 16 bits would be nearly black"
-    return SplitFinding(message, True, {"data.bits": bits}, (("if they are meant to be so dark", {"data.bits": 16}),))
+    return SplitFinding(
+        message,
+        True,
+        {"data.bits": bits},
+        (("if they are meant to be so dark", {"data.bits": 16}),),
+    )

@@ -1,4 +1,6 @@
-"""Findings about RGB masks and palettes whose colors the settings do not know, or read as other classes."""
+"""Findings about RGB masks and palettes whose colors the settings do not know, or read as other
+classes.
+"""
 
 from __future__ import annotations
 
@@ -26,58 +28,98 @@ def clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFind
 
     Either the index means two classes, or the colors have no meaning.
     """
-    message = f"{where}: palette masks are read by index, but index {clash.palette_index} is {rgb(clash.color)} in "
+    message = (
+        f"{where}: palette masks are read by index, but index {clash.palette_index} is "
+        f"{rgb(clash.color)} in "
+    )
     message += (
-        f"{clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, save the masks as "
+        f"{clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors "
+        "are right, save the masks as "
     )
     message += "RGB, and set the colors in data.classes"
     right = ("if the indices are right in all files", {"data.label_map": labels.full_map()})
     return SplitFinding(message, True, others=(right,))
 
 
-def palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
-    """The finding about palette masks whose colors mean other classes than their indices. They are read by index."""
+def palette_against_colors(
+    labels: LabelSpace, values: MaskValues, where: str
+) -> SplitFinding | None:
+    """The finding about palette masks whose colors mean other classes than their indices. They are
+    read by index.
+    """
     by_color = {index: labels.colors.get(color) for index, (color, _) in values.palette.items()}
     known = {index: train for index, train in sorted(by_color.items()) if train is not None}
     if not known:
         return None  # no color of the palette is the color of a class
     if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
         return None
-    message = f"{where}: palette masks are read by index, but the colors of their palettes belong to other classes"
+    message = (
+        f"{where}: palette masks are read by index, but the colors of their palettes "
+        "belong to other classes"
+    )
     if len(known) < len(by_color):
-        return SplitFinding(f"{message}; no table from index to class fits all files: save the masks as RGB", True)
+        return SplitFinding(
+            f"{message}; no table from index to class fits all files: save the masks as RGB", True
+        )
     table = {index: -1 if train == labels.ignore_index else train for index, train in known.items()}
     right = ("if the indices are right", labels.full_map())
     return mapped(labels, values.ids, f"{message}. Map the indices by their colors", table, right)
 
 
-def colors_wanted(data: config.Data, labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
-    """The finding about RGB masks of classes without colors. A name that no file gives is a question mark."""
+def colors_wanted(
+    data: config.Data, labels: LabelSpace, values: MaskValues, where: str
+) -> SplitFinding:
+    """The finding about RGB masks of classes without colors. A name that no file gives is a
+    question mark.
+    """
     colors = values.colors
     message = f"{where}: RGB masks, but the classes have no colors"
     if values.cut or len(colors) > max(LISTED, 2 * labels.num_classes):
-        message += f", and the masks have {'more than ' * values.cut}{len(colors):,} of them: these are photos, masks "
-        message += "that were resized with interpolation or saved as JPEG, or ids of segments: make masks of class ids"
+        message += (
+            f", and the masks have {'more than ' * values.cut}{len(colors):,} of them: "
+            "these are photos, masks "
+        )
+        message += (
+            "that were resized with interpolation or saved as JPEG, or ids of segments: "
+            "make masks of class ids"
+        )
         return SplitFinding(message, True)
     text = f"{message}. The masks have {_shares(colors, colors)}"
     alone = sum(count == 1 for count in values.masks.values())
     near = any(_differ(*pair) <= _NEAR for pair in combinations(colors, 2))
     if near or (len(colors) > labels.num_classes and alone > len(colors) / 2):
-        text += ". These are ids of segments, not colors of classes, since they differ by little, or most are in one "
-        return SplitFinding(f"{text}mask only: make masks of class ids, by the file that lists the segments", True)
+        text += (
+            ". These are ids of segments, not colors of classes, since they differ by "
+            "little, or most are in one "
+        )
+        return SplitFinding(
+            f"{text}mask only: make masks of class ids, by the file that lists the segments", True
+        )
     return _named(data, labels, colors, text)
 
 
-def _named(data: config.Data, labels: LabelSpace, colors: dict[int, int], message: str) -> SplitFinding:
-    """A finding whose settings give each color the name in a file beside the data; otherwise a question mark."""
+def _named(
+    data: config.Data, labels: LabelSpace, colors: dict[int, int], message: str
+) -> SplitFinding:
+    """A finding whose settings give each color the name in a file beside the data; otherwise a
+    question mark.
+    """
     for path in sorted(Path(data.root).glob("*")):
         with suppress(SegtrainError):
-            file = read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml") else labels
+            file = (
+                read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml") else labels
+            )
             if file is not labels and set(colors) <= {0, *file.colors}:
-                named: dict[str, Any] = {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
-                return SplitFinding(f"{message}. {path} names them", True, {"data.classes": named | table_of(file)})
+                named: dict[str, Any] = (
+                    {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
+                )
+                return SplitFinding(
+                    f"{message}. {path} names them", True, {"data.classes": named | table_of(file)}
+                )
     message += ". Write the name of each color in the place of its question mark"
-    named = {f"?{n}": rgb(c) for n, c in enumerate(sorted(colors, key=lambda color: -colors[color]), 1)}
+    named = {
+        f"?{n}": rgb(c) for n, c in enumerate(sorted(colors, key=lambda color: -colors[color]), 1)
+    }
     return SplitFinding(message, True, {"data.classes": named})
 
 
@@ -85,11 +127,15 @@ def table_of(labels: LabelSpace) -> dict[str, Any]:
     """data.classes for a label space with colors."""
     table: dict[str, Any] = {name: [] for name in labels.names}
     for color, train in labels.colors.items():
-        table.setdefault(_VOID if train == labels.ignore_index else labels.names[train], []).append(rgb(color))
+        table.setdefault(_VOID if train == labels.ignore_index else labels.names[train], []).append(
+            rgb(color)
+        )
     return table
 
 
-def unknown_colors(data: config.Data, labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
+def unknown_colors(
+    data: config.Data, labels: LabelSpace, values: MaskValues, where: str
+) -> SplitFinding | None:
     """The finding about colors of no class."""
     unknown = {color: n for color, n in values.colors.items() if color not in labels.colors}
     if not unknown or values.cut or len(unknown) + len(labels.colors) > LISTED:
@@ -97,7 +143,9 @@ def unknown_colors(data: config.Data, labels: LabelSpace, values: MaskValues, wh
     message = f"{where}: colors of no class: {_shares(unknown, values.colors)}"
     if not works(labels.num_classes, labels.colors, values.colors):
         return _named(data, labels, values.colors, message)
-    table = table_of(replace(labels, colors=labels.colors | dict.fromkeys(unknown, labels.ignore_index)))
+    table = table_of(
+        replace(labels, colors=labels.colors | dict.fromkeys(unknown, labels.ignore_index))
+    )
     return SplitFinding(f"{message}. To ignore them", settings={"data.classes": table})
 
 

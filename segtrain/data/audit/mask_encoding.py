@@ -1,4 +1,6 @@
-"""Detects from the values in all masks that the settings misread them, and proposes settings that fix it."""
+"""Detects from the values in all masks that the settings misread them, and proposes settings that
+fix it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from bisect import bisect
 from segtrain import config
 from segtrain.config.paste import Settings
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.audit.mask_colors import clashing_palettes, colors_wanted, palette_against_colors, unknown_colors
+from segtrain.data.audit.mask_colors import (
+    clashing_palettes,
+    colors_wanted,
+    palette_against_colors,
+    unknown_colors,
+)
 from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
 from segtrain.data.audit.tried import LISTED, STRAY, Table, is_background, mapped
 from segtrain.data.labels.space import LabelSpace, plain_space
@@ -18,8 +25,11 @@ _INSTANCES = 255
 _NEAR = 8
 
 
-def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
-    """The finding about the settings, given the values in the masks of all splits; None if nothing is suspicious.
+def mask_finding(
+    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]
+) -> SplitFinding | None:
+    """The finding about the settings, given the values in the masks of all splits; None if nothing
+    is suspicious.
 
     An explicit ``data.label_map`` is taken as intended and turns the guesses off.
     """
@@ -41,13 +51,23 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         return None
     if values.clash and not data.label_map:
         return clashing_palettes(labels, values.clash, where)
-    own = {**{value: value for value in range(labels.num_classes)}, labels.ignore_index: labels.ignore_index}
+    own = {
+        **{value: value for value in range(labels.num_classes)},
+        labels.ignore_index: labels.ignore_index,
+    }
     known = labels.full_map()
-    if data.label_map and set(ids) - set(data.label_map) and set(known.values()) - {-1, *map(known.get, ids)}:
+    if (
+        data.label_map
+        and set(ids) - set(data.label_map)
+        and set(known.values()) - {-1, *map(known.get, ids)}
+    ):
         message = (
-            f"{where}: data.label_map leaves a class without a pixel, since the masks have the values {shown(ids)}"
+            f"{where}: data.label_map leaves a class without a pixel, since the masks have "
+            f"the values {shown(ids)}"
         )
-        return _as_if_plain(data, plain_space(labels.names, labels.ignore_index), splits, message, {})
+        return _as_if_plain(
+            data, plain_space(labels.names, labels.ignore_index), splits, message, {}
+        )
     if data.label_map or labels.raw_to_train != own:
         shifted = None if data.label_map else _shifted(labels, ids, where)
         return shifted or _unknown_ids(labels, values, ids, where)
@@ -58,20 +78,37 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
     return _plain_ids(labels, ids, values, where) or _unknown_ids(labels, values, ids, where)
 
 
-def _one_class(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding:
-    """The finding about a single class, which any network predicts everywhere, with the settings for two classes."""
+def _one_class(
+    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]
+) -> SplitFinding:
+    """The finding about a single class, which any network predicts everywhere, with the settings
+    for two classes.
+    """
     (name,) = labels.names
     names = (name, "object") if is_background(name) else ("background", name)
     message = (
-        f"the only class is {name!r}, so any network scores 100 %. Name what is around it, too: {', '.join(names)}"
+        f"the only class is {name!r}, so any network scores 100 %. Name what is around it, "
+        f"too: {', '.join(names)}"
     )
-    return _as_if_plain(data, plain_space(names, labels.ignore_index), splits, message, {"data.classes": list(names)})
+    return _as_if_plain(
+        data,
+        plain_space(names, labels.ignore_index),
+        splits,
+        message,
+        {"data.classes": list(names)},
+    )
 
 
 def _as_if_plain(
-    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues], message: str, settings: Settings
+    data: config.Data,
+    labels: LabelSpace,
+    splits: dict[str, MaskValues],
+    message: str,
+    settings: Settings,
 ) -> SplitFinding:
-    """A fatal finding that ``settings`` fix, and what is proposed for masks that are read without a data.label_map."""
+    """A fatal finding that ``settings`` fix, and what is proposed for masks that are read without a
+    data.label_map.
+    """
     other = mask_finding(data.model_copy(update={"label_map": {}}), labels, splits)
     reset: Settings = {"data.label_map": {}} if data.label_map else {}
     if other and other.fatal and other.settings:
@@ -82,7 +119,9 @@ def _as_if_plain(
 
 
 def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
-    """The finding about ids that count the classes from 0, where the file of names has other ids for them."""
+    """The finding about ids that count the classes from 0, where the file of names has other ids
+    for them.
+    """
     void = labels.ignore_index
     raws = sorted(raw for raw, train in labels.raw_to_train.items() if train != void)
     if raws == list(range(labels.num_classes)) or raws[-1] in ids:
@@ -91,59 +130,97 @@ def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFindin
     message = f"{where}: class {names[-1]!r} has the id {raws[-1]}, which no mask has"
     if set(ids) - {void} == set(range(len(raws))):
         table = {place: labels.raw_to_train[raw] for place, raw in enumerate(raws)}
-        return mapped(labels, ids, f"{message}, and the masks have the ids 0 to {len(raws) - 1}. Map them", table)
+        return mapped(
+            labels,
+            ids,
+            f"{message}, and the masks have the ids 0 to {len(raws) - 1}. Map them",
+            table,
+        )
     return None
 
 
-def _plain_ids(labels: LabelSpace, ids: dict[int, int], values: MaskValues, where: str) -> SplitFinding | None:
+def _plain_ids(
+    labels: LabelSpace, ids: dict[int, int], values: MaskValues, where: str
+) -> SplitFinding | None:
     """The finding about masks whose values are read as ids 0 .. C-1 and ``ignore_index``."""
     count, void = labels.num_classes, labels.ignore_index
     used = sorted(set(ids) - {void})
     alone = count == 2 and void in ids and len(used) == 1
     if alone or any(value not in range(count) for value in used):
-        finding = _other_ids(labels, ids, used, where) or _instances(labels, ids, values.tops, where)
+        finding = _other_ids(labels, ids, used, where) or _instances(
+            labels, ids, values.tops, where
+        )
         return finding or _by_share(labels, ids, used, where)
     missing = sorted(set(range(count)) - set(used))
     if void in ids and count > 2 and missing in ([0], [count - 1]):
         return _background_as_void(labels, ids, used, missing[0], where)
     if used and used[0] == 1 and void not in ids:
         message = (
-            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If ids start at 1, map them"
+            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If "
+            "ids start at 1, map them"
         )
-        return mapped(labels, ids, message, {value: value - 1 for value in range(1, count + 1)}, fatal=False)
+        return mapped(
+            labels, ids, message, {value: value - 1 for value in range(1, count + 1)}, fatal=False
+        )
     return None
 
 
 def _described(labels: LabelSpace, ids: dict[int, int], where: str) -> str:
-    message = f"{where}: there are {labels.num_classes} classes, and the masks have the values {shown(ids)}"
-    return f"{message}; {labels.ignore_index} is void by default" if labels.ignore_index in ids else message
+    message = (
+        f"{where}: there are {labels.num_classes} classes, and the masks have the values "
+        f"{shown(ids)}"
+    )
+    return (
+        f"{message}; {labels.ignore_index} is void by default"
+        if labels.ignore_index in ids
+        else message
+    )
 
 
-def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
-    """The finding about ids that are not classes, with a table of the ids; None if their meaning is unclear."""
+def _other_ids(
+    labels: LabelSpace, ids: dict[int, int], used: list[int], where: str
+) -> SplitFinding | None:
+    """The finding about ids that are not classes, with a table of the ids; None if their meaning is
+    unclear.
+    """
     count, names, message = labels.num_classes, labels.names, _described(labels, ids, where)
     from_one = {value: value - 1 for value in range(1, count + 1)}
     if used[0] >= 1 and used[-1] == count:
         return mapped(labels, ids, f"{message}: the ids start at 1. Map them", from_one)
     if used == list(range(count + 1)):
-        tables = {0: {0: -1, **from_one}, count: {**{value: value for value in range(count)}, count: -1}}
-        # Void lies on borders in most images: it is rarer than the first class, but not as rare as the rarest classes.
+        tables = {
+            0: {0: -1, **from_one},
+            count: {**{value: value for value in range(count)}, count: -1},
+        }
+        # Void lies on borders in most images: it is rarer than the first class, but not as rare as
+        # the rarest classes.
         rare = sorted(ids[value] for value in range(1, count))[count // 4]
         last = is_background(names[0]) or rare <= ids[count] < ids[0]
         first, second = (count, 0) if last else (0, count)
         message = f"{message}: one id more than classes. Ignore id {first}, or name its class"
-        other = [] if is_background(names[0]) else [(f"if id {second} is the one to ignore", tables[second])]
+        other = (
+            []
+            if is_background(names[0])
+            else [(f"if id {second} is the one to ignore", tables[second])]
+        )
         return mapped(labels, ids, message, tables[first], *other)
     return None
 
 
-def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
-    """The finding about masks whose values lie in as many groups as there are classes, or are rare but for so many."""
+def _by_share(
+    labels: LabelSpace, ids: dict[int, int], used: list[int], where: str
+) -> SplitFinding | None:
+    """The finding about masks whose values lie in as many groups as there are classes, or are rare
+    but for so many.
+    """
     count, void, total = labels.num_classes, labels.ignore_index, sum(ids.values())
     unknown = sum(ids[value] for value in used if value >= count)
     if len(ids) < count or min(ids.get(value, 0) for value in range(count)) > unknown:
         return None
-    message = f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in order, or as intended"
+    message = (
+        f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in "
+        "order, or as intended"
+    )
     found = sorted(ids)
     order = [*sorted(ids, key=lambda value: -ids[value]), -1]
     first = [value for value, before in zip(found, [-LISTED, *found]) if value - before > _NEAR]
@@ -163,26 +240,44 @@ def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: s
     return mapped(labels, ids, message, table)
 
 
-def _instances(labels: LabelSpace, ids: Table, tops: dict[int, int], where: str) -> SplitFinding | None:
+def _instances(
+    labels: LabelSpace, ids: Table, tops: dict[int, int], where: str
+) -> SplitFinding | None:
     """The finding about masks that seem to hold instance ids instead of class ids.
 
-    The ids of nearly every mask have no gap, their largest ids differ, and the maximum is far above the class count.
+    The ids of nearly every mask have no gap, their largest ids differ, and the maximum is far above
+    the class count.
     """
     count, most = labels.num_classes, max(tops, default=0)
-    if most < max(8, 4 * count) or len(set(tops) - {-1, 0}) < 3 or tops.get(-1, 0) > 0.1 * sum(tops.values()):
+    if (
+        most < max(8, 4 * count)
+        or len(set(tops) - {-1, 0}) < 3
+        or tops.get(-1, 0) > 0.1 * sum(tops.values())
+    ):
         return None
-    message = f"{where}: the ids of each mask count up without a gap, at most to {most}: these look like instance ids"
+    message = (
+        f"{where}: the ids of each mask count up without a gap, at most to {most}: these "
+        "look like instance ids"
+    )
     if count != 2:
-        return SplitFinding(f"{message}, not class ids of {count} classes: make masks of class ids", True)
+        return SplitFinding(
+            f"{message}, not class ids of {count} classes: make masks of class ids", True
+        )
     if most > _INSTANCES:
         return SplitFinding(f"{message}. Make masks of 0 and 1 from them, such as (mask > 0)", True)
     message += f". Map 0 to class {labels.names[0]!r} and each object to {labels.names[1]!r}"
     return mapped(labels, ids, message, {0: 0, **dict.fromkeys(range(1, most + 1), 1)})
 
 
-def _unknown_ids(labels: LabelSpace, values: MaskValues, ids: Table, where: str) -> SplitFinding | None:
-    """The finding about ids that are not in the label space, with a map that ignores them if they are rare."""
-    unknown = {value: count for value, count in sorted(ids.items()) if value not in labels.raw_to_train}
+def _unknown_ids(
+    labels: LabelSpace, values: MaskValues, ids: Table, where: str
+) -> SplitFinding | None:
+    """The finding about ids that are not in the label space, with a map that ignores them if they
+    are rare.
+    """
+    unknown = {
+        value: count for value, count in sorted(ids.items()) if value not in labels.raw_to_train
+    }
     if not unknown or values.cut or len(unknown) + len(labels.raw_to_train) > LISTED:
         return None
     table, message = (
@@ -197,13 +292,21 @@ def _unknown_ids(labels: LabelSpace, values: MaskValues, ids: Table, where: str)
 def _background_as_void(
     labels: LabelSpace, ids: dict[int, int], used: list[int], missing: int, where: str
 ) -> SplitFinding:
-    """The finding about masks with void and all classes but one: that class may be stored as void."""
+    """The finding about masks with void and all classes but one: that class may be stored as
+    void.
+    """
     void, names = labels.ignore_index, labels.names
     if missing and is_background(names[-1]) and not is_background(names[0]):
         table, lost = {**{value: value for value in used}, void: missing}, names[-1]
     else:
         table, lost = {void: 0, **{value: train for train, value in enumerate(used, 1)}}, names[0]
     sure = ids[void] > 0.5 * sum(ids.values()) or (missing == 0 and is_background(names[0]))
-    message = f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, "
-    message += f"and {void} is void by default. If {void} stands for {lost!r}, map it; if it is void, map it to -1"
+    message = (
+        f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id "
+        f"{missing}) has no pixel, "
+    )
+    message += (
+        f"and {void} is void by default. If {void} stands for {lost!r}, map it; if it is "
+        "void, map it to -1"
+    )
     return mapped(labels, ids, message, table, fatal=sure)

@@ -34,10 +34,11 @@ class Clash(NamedTuple):
 class MaskValues:
     """Pixel counts of the values that one or many masks store.
 
-    ids: id -> pixels, in masks with one channel. colors: 0xRRGGBB -> pixels, in RGB masks. palette: index -> its color
-    and a file with it, for the indices that occur in palette masks. clash: the first two palettes that contradict each
-    other. tops: result of ``top_of`` -> masks. masks: color -> number of masks that have it. cut: there were more than
-    ``MOST`` values, so some are left out.
+    ids: id -> pixels, in masks with one channel. colors: 0xRRGGBB -> pixels, in RGB masks. palette:
+    index -> its color and a file with it, for the indices that occur in palette masks. clash: the
+    first two palettes that contradict each other. tops: result of ``top_of`` -> masks. masks: color
+    -> number of masks that have it. cut: there were more than ``MOST`` values, so some are left
+    out.
     """
 
     ids: dict[int, int] = field(default_factory=dict)
@@ -66,9 +67,16 @@ class MaskValues:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: tables as lists of rows, since keys in JSON are always text."""
-        tables = {name: [list(pair) for pair in sorted(getattr(self, name).items())] for name in _TABLES}
+        tables = {
+            name: [list(pair) for pair in sorted(getattr(self, name).items())] for name in _TABLES
+        }
         palette = [[index, *entry] for index, entry in sorted(self.palette.items())]
-        return {**tables, "palette": palette, "clash": self.clash and list(self.clash), "cut": self.cut}
+        return {
+            **tables,
+            "palette": palette,
+            "clash": self.clash and list(self.clash),
+            "cut": self.cut,
+        }
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> MaskValues:
@@ -79,7 +87,9 @@ class MaskValues:
 
 
 def ids_of(values: MaskValues) -> dict[int, int]:
-    """Pixels of each id, also in RGB masks with equal channels (R = G = B = id); empty if any mask has other colors."""
+    """Pixels of each id, also in RGB masks with equal channels (R = G = B = id); empty if any mask
+    has other colors.
+    """
     ids = Counter(values.ids)
     for color, count in values.colors.items():
         if color != (color & 255) * 0x010101:
@@ -89,7 +99,8 @@ def ids_of(values: MaskValues) -> dict[int, int]:
 
 
 def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values of a raw mask (colors as 0xRRGGBB), ascending, and the number of pixels of each, int64.
+    """The distinct values of a raw mask (colors as 0xRRGGBB), ascending, and the number of pixels
+    of each, int64.
 
     Runs of equal pixels are summed instead of single pixels, since most neighbors are equal.
     """
@@ -104,7 +115,9 @@ def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def raw_and_values(dataset: Dataset, index: int) -> tuple[np.ndarray, MaskValues]:
-    """A mask as stored, integers (H, W) or RGB uint8 (H, W, 3), and its values (empty for a generated mask)."""
+    """A mask as stored, integers (H, W) or RGB uint8 (H, W, 3), and its values (empty for a
+    generated mask).
+    """
     stored, file = dataset.stored_mask(index), str(dataset.entries[index].mask)
     raw = stored if isinstance(stored, np.ndarray) else decode.decode_mask(stored, file)
     return raw, _values(dataset, raw, stored, file)
@@ -112,7 +125,9 @@ def raw_and_values(dataset: Dataset, index: int) -> tuple[np.ndarray, MaskValues
 
 def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskValues:
     # Train ids say something about the encoding only if they are equal to the raw ids.
-    hidden = dataset.ids == "train" and any(raw != train for raw, train in dataset.labels.raw_to_train.items())
+    hidden = dataset.ids == "train" and any(
+        raw != train for raw, train in dataset.labels.raw_to_train.items()
+    )
     if hidden or raw.dtype.kind not in "uib":
         return MaskValues()
     counts = {int(value): int(count) for value, count in zip(*values_of(raw))}
@@ -120,11 +135,14 @@ def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskVa
         return MaskValues(colors=counts, masks=dict.fromkeys(counts, 1))
     colors = {} if isinstance(stored, np.ndarray) else decode.palette_of(stored, file)
     palette = {value: (color, file) for value, color in colors.items() if value in counts}
-    return MaskValues(counts, palette=palette, tops={top_of(counts, dataset.labels.ignore_index): 1})
+    return MaskValues(
+        counts, palette=palette, tops={top_of(counts, dataset.labels.ignore_index): 1}
+    )
 
 
 def top_of(ids: Iterable[int], void: int) -> int:
-    """The largest id of a mask whose ids are 0 .. n or 1 .. n without a gap, like instance ids; otherwise -1.
+    """The largest id of a mask whose ids are 0 .. n or 1 .. n without a gap, like instance ids;
+    otherwise -1.
 
     If there is a gap, the id ``void`` is left out, and the other ids are tested again.
     """
@@ -135,15 +153,21 @@ def top_of(ids: Iterable[int], void: int) -> int:
 
 
 def smear(mask: np.ndarray, ignore_index: int) -> float:
-    """Share of label borders (in every fourth row) at which one pixel has a value between those on its two sides.
+    """Share of label borders (in every fourth row) at which one pixel has a value between those on
+    its two sides.
 
-    Nearly all borders are like this in a mask that was resized with interpolation, and nearly none in other masks.
-    Borders with ignored pixels do not count, since ``ignore_index`` has no place in the order of the class ids. The
-    result is 0 if there are fewer than 50 borders.
+    Nearly all borders are like this in a mask that was resized with interpolation, and nearly none
+    in other masks. Borders with ignored pixels do not count, since ``ignore_index`` has no place in
+    the order of the class ids. The result is 0 if there are fewer than 50 borders.
     """
     rows = mask[::4]
     left, middle, right = rows[:, :-2], rows[:, 1:-1], rows[:, 2:]
-    border = (left != right) & (left != ignore_index) & (right != ignore_index) & (middle != ignore_index)
+    border = (
+        (left != right)
+        & (left != ignore_index)
+        & (right != ignore_index)
+        & (middle != ignore_index)
+    )
     total = int(np.count_nonzero(border))
     if total < 50:
         return 0.0
@@ -160,6 +184,12 @@ def percent(count: int, of: dict[int, int]) -> str:
 
 
 def shown(ids: dict[int, int], of: dict[int, int] | None = None) -> str:
-    """The ids with their shares of all pixels in ``of`` as text: ``0 (30.1 %) and 255 (69.9 %)``."""
+    """The ids with their shares of all pixels in ``of`` as text: ``0 (30.1 %) and 255 (69.9
+    %)``.
+    """
     texts = [f"{value} {percent(count, of or ids)}" for value, count in sorted(ids.items())]
-    return some_of(texts, SHOWN) if len(texts) > SHOWN else " and ".join(", ".join(texts).rsplit(", ", 1))
+    return (
+        some_of(texts, SHOWN)
+        if len(texts) > SHOWN
+        else " and ".join(", ".join(texts).rsplit(", ", 1))
+    )

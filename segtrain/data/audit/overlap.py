@@ -1,4 +1,6 @@
-"""Finds images that are in two splits. Files are compared by size, then by some bytes, then by all bytes."""
+"""Finds images that are in two splits. Files are compared by size, then by some bytes, then by all
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ VERSION = 1
 _SHOWN = 3
 # Threads that read from a disk, and from a bucket.
 _READERS, _BUCKET_READERS = 8, 64
-# Number of bytes that are compared first, at each of two places in a file. Nearly all different images differ there.
+# Number of bytes that are compared first, at each of two places in a file. Nearly all different
+# images differ there.
 _BYTES = 4096
 _BLOCK = 1 << 20
 # Takes the place of the digest if a file cannot be read.
@@ -38,7 +41,9 @@ _UNREAD = b""
 
 @dataclass(frozen=True)
 class SplitOverlap:
-    """``count`` images are in both splits; ``pairs``: the first few (train, other). ``same``: the splits are equal."""
+    """``count`` images are in both splits; ``pairs``: the first few (train, other). ``same``: the
+    splits are equal.
+    """
 
     count: int
     pairs: tuple[tuple[str, str], ...]
@@ -48,8 +53,8 @@ class SplitOverlap:
 def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     """The images of ``other`` that are also in ``train``.
 
-    The result is cached until a file changes, unless a file could not be read. Raises DataError for a missing file, and
-    for a bucket that cannot be read.
+    The result is cached until a file changes, unless a file could not be read. Raises DataError for
+    a missing file, and for a bucket that cannot be read.
     """
     if not (train.stored and other.stored):
         return _by_name(train, other)
@@ -57,7 +62,9 @@ def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     fingerprints = [split.fingerprint(stamps) for split, stamps in zip((train, other), stamped)]
     if fingerprints[0] == fingerprints[1]:
         return _by_name(train, other)
-    digest = hashlib.sha256(json.dumps([VERSION, train.root, train.split, other.split, *fingerprints]).encode())
+    digest = hashlib.sha256(
+        json.dumps([VERSION, train.root, train.split, other.split, *fingerprints]).encode()
+    )
     for stamps in stamped:
         digest.update(np.ascontiguousarray(stamps[:, 0, 1]).data)
     path = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
@@ -77,14 +84,18 @@ def _by_name(train: Dataset, other: Dataset) -> SplitOverlap:
     names = {entry.image for entry in train.entries}
     both = [entry.image for entry in other.entries if entry.image in names]
     same = len(both) == len(train) == len(other)
-    pairs = tuple((relative(name, train.root), relative(name, other.root)) for name in both[:_SHOWN])
+    pairs = tuple(
+        (relative(name, train.root), relative(name, other.root)) for name in both[:_SHOWN]
+    )
     return SplitOverlap(len(both), pairs, same)
 
 
 def _kept(path: Path) -> SplitOverlap | None:
     try:
         content = read_json(path)
-        return SplitOverlap(int(content["count"]), tuple((a, b) for a, b in content["pairs"]), bool(content["same"]))
+        return SplitOverlap(
+            int(content["count"]), tuple((a, b) for a, b in content["pairs"]), bool(content["same"])
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -92,7 +103,8 @@ def _kept(path: Path) -> SplitOverlap | None:
 def _by_content(
     train: Dataset, other: Dataset, train_sizes: np.ndarray, other_sizes: np.ndarray
 ) -> tuple[SplitOverlap, bool]:
-    """The overlap, and whether all files could be read. Only files whose size occurs in both splits are read.
+    """The overlap, and whether all files could be read. Only files whose size occurs in both splits
+    are read.
 
     ``train_sizes``, ``other_sizes``: file sizes in bytes.
     """
@@ -118,7 +130,9 @@ def _grouped(
 ) -> dict[bytes, list[int]]:
     """Digest -> indices of the images that have it; ``_UNREAD`` -> those that cannot be read."""
     found: dict[bytes, list[int]] = defaultdict(list)
-    for index, digest in in_windows(pool, lambda i: _digest(split, i, int(sizes[i]), complete), indices):
+    for index, digest in in_windows(
+        pool, lambda i: _digest(split, i, int(sizes[i]), complete), indices
+    ):
         found[digest].append(index)
     return found
 
@@ -126,8 +140,8 @@ def _grouped(
 def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
     """A digest of all bytes if ``complete``, otherwise of some bytes in the middle and at the end.
 
-    The first bytes say little, since files from one program often begin alike. Returns ``_UNREAD`` for a file that
-    cannot be read. Raises RequestError.
+    The first bytes say little, since files from one program often begin alike. Returns ``_UNREAD``
+    for a file that cannot be read. Raises RequestError.
     """
     ends = [(size // 2, _BYTES), (max(0, size - _BYTES), _BYTES)]
     parts = [(begin, _BLOCK) for begin in range(0, size, _BLOCK)] if complete else ends
@@ -143,7 +157,9 @@ def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
 
 
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
-    """The finding about images of ``other`` that are also training images. It is fatal unless the config accepts it."""
+    """The finding about images of ``other`` that are also training images. It is fatal unless the
+    config accepts it.
+    """
     shared = overlap(train, other)
     if not shared.count:
         return None
@@ -153,7 +169,10 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     else:
         pairs = [a if a == b else f"{b} is {a}" for a, b in shared.pairs]
         more = f" and {shared.count - len(pairs):,} more" if shared.count > len(pairs) else ""
-        message = f"{names}: {shared.count:,} of {len(other):,} images of {other.split} are training images"
+        message = (
+            f"{names}: {shared.count:,} of {len(other):,} images of {other.split} are "
+            "training images"
+        )
         message += f": {', '.join(pairs)}{more}"
     message += ". A score on them says nothing about new images"
     if data.overlap == "accept":
@@ -162,4 +181,6 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     if shared.same and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     fix = "Divide the data set" if settings else "Remove them from one of the splits"
-    return SplitFinding(f"{message}. {fix}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))
+    return SplitFinding(
+        f"{message}. {fix}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),)
+    )

@@ -1,4 +1,6 @@
-"""A random sample of a split for `segtrain data check --sample`, and what it says about the whole split."""
+"""A random sample of a split for `segtrain data check --sample`, and what it says about the whole
+split.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Sample:
-    """``checked`` of the ``total`` images of a split, drawn with ``seed``; ``faulty`` of them have a fault."""
+    """``checked`` of the ``total`` images of a split, drawn with ``seed``; ``faulty`` of them have
+    a fault.
+    """
 
     checked: int
     total: int
@@ -28,10 +32,12 @@ class Sample:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """Lower and upper bound of the share of faulty images in the whole split, with 95 % confidence.
+        """Lower and upper bound of the share of faulty images in the whole split, with 95 %
+        confidence.
 
-        This is the Clopper-Pearson interval of the binomial distribution, with 2.5 % on each side even if no image or
-        every image is faulty. It is wider than necessary, since images are drawn without replacement.
+        This is the Clopper-Pearson interval of the binomial distribution, with 2.5 % on each side
+        even if no image or every image is faulty. It is wider than necessary, since images are
+        drawn without replacement.
         """
         count, faulty, left = self.checked, self.faulty, 1 - _CONFIDENCE
         if count == self.total:
@@ -43,10 +49,15 @@ class Sample:
         return low, _solved(lambda share: -_at_most(faulty, count, share), -left / 2)
 
     def text(self) -> str:
-        """One sentence: the faulty images in the sample, and the confidence interval for the whole split."""
+        """One sentence: the faulty images in the sample, and the confidence interval for the whole
+        split.
+        """
         low, high = self.interval
         some = "none" if not self.faulty else f"{self.faulty:,}"
-        message = f"{some} of {counted(self.checked, 'checked image')} {'has' if self.faulty < 2 else 'have'} a fault"
+        message = (
+            f"{some} of {counted(self.checked, 'checked image')} "
+            f"{'has' if self.faulty < 2 else 'have'} a fault"
+        )
         if self.checked == self.total:
             return f"{message}: the whole split was checked"
         least, most = _percent(low, math.floor), _percent(high, math.ceil)
@@ -70,7 +81,9 @@ def sample_of(dataset: Dataset, count: int, seed: int) -> Dataset:
 
 
 def _at_most(most: int, count: int, share: float) -> float:
-    """The probability of at most ``most`` faulty images among ``count``, if ``share`` of all are faulty."""
+    """The probability of at most ``most`` faulty images among ``count``, if ``share`` of all are
+    faulty.
+    """
     logs = (
         math.lgamma(count + 1)
         - math.lgamma(k + 1)
@@ -92,6 +105,8 @@ def _solved(function: Callable[[float], float], value: float) -> float:
 
 
 def _percent(share: float, rounded: Callable[[float], int]) -> str:
-    """A share as text with two significant digits, by ``rounded`` (floor or ceil): 0.75 %, 0.0032 %."""
+    """A share as text with two significant digits, by ``rounded`` (floor or ceil): 0.75 %, 0.0032
+    %.
+    """
     digits = max(0, 1 - math.floor(math.log10(share * 100))) if share else 0
     return f"{rounded(share * 100 * 10**digits) / 10**digits:.{digits}f} %"

@@ -26,18 +26,21 @@ from segtrain.errors import some_of
 class AuditReport:
     """The result of the audit of one split.
 
-    ``images`` counts all samples, and ``values`` covers all masks that can be read. The other counts leave out faulty
-    samples; if all are faulty, ``pixels``, ``void``, and ``images_with`` cover the masks that can be read.
+    ``images`` counts all samples, and ``values`` covers all masks that can be read. The other
+    counts leave out faulty samples; if all are faulty, ``pixels``, ``void``, and ``images_with``
+    cover the masks that can be read.
 
-    images: number of images. pixels: int64 [C], pixels of each class. void: number of ignored pixels.
-    images_with: int64 [C], number of images with at least one pixel of each class.
-    sizes: (height, width) -> number of images. faults: (file, message). bad: indices of faulty samples, ascending.
-    notes: remarks about the audit itself. decoded: whether every image was decoded, and not only its header checked.
-    mask_crc: uint32 [images], CRC-32 of the train ids of each mask, to detect changed labels; 0 for a faulty sample.
-    forms: kind of image, such as "8-bit RGB" -> number of images. brightest: the largest value in images of more than
-    8 bits, and the file that has it; -1 if there is no such image. values: the values that the masks store.
-    findings: problems with the settings and the splits. sample: the sample that was audited; None: the whole split.
-    file: name of the cached file. ``findings``, ``sample``, and ``file`` are not cached.
+    images: number of images. pixels: int64 [C], pixels of each class. void: number of ignored
+    pixels. images_with: int64 [C], number of images with at least one pixel of each class.
+    sizes: (height, width) -> number of images. faults: (file, message). bad: indices of faulty
+    samples, ascending. notes: remarks about the audit itself. decoded: whether every image was
+    decoded, and not only its header checked. mask_crc: uint32 [images], CRC-32 of the train ids of
+    each mask, to detect changed labels; 0 for a faulty sample. forms: kind of image, such as "8-bit
+    RGB" -> number of images. brightest: the largest value in images of more than 8 bits, and the
+    file that has it; -1 if there is no such image. values: the values that the masks store.
+    findings: problems with the settings and the splits. sample: the sample that was audited; None:
+    the whole split. file: name of the cached file. ``findings``, ``sample``, and ``file`` are not
+    cached.
     """
 
     name: str
@@ -72,19 +75,38 @@ class AuditReport:
         total = max(1, int(self.pixels.sum()) + self.void)
         common = sorted(self.sizes.items(), key=lambda item: -item[1])
         sizes = [f"{h} x {w}" + (f" ({n})" if len(common) > 1 else "") for (h, w), n in common]
-        forms = "".join(f", {form}" + (f" ({n})" if len(self.forms) > 1 else "") for form, n in self.forms.items())
+        forms = "".join(
+            f", {form}" + (f" ({n})" if len(self.forms) > 1 else "")
+            for form, n in self.forms.items()
+        )
         drawn = self.sample
-        images = f"{self.images} images" if drawn is None else f"a sample of {self.images:,} of {drawn.total:,} images"
+        images = (
+            f"{self.images} images"
+            if drawn is None
+            else f"a sample of {self.images:,} of {drawn.total:,} images"
+        )
         # A sample has the fingerprint of its images, which is not that of the split.
         name = f"{self.name} {self.split}" + (f" #{self.fingerprint}" if drawn is None else "")
-        lines = [f"{name}: {images}, {some_of(sizes, 4) or 'all faulty'}{forms}, {self.void / total:.1%} void"]
+        lines = [
+            (
+                f"{name}: {images}, {some_of(sizes, 4) or 'all faulty'}{forms}, "
+                f"{self.void / total:.1%} void"
+            )
+        ]
         wide = max(len(name) for name in ("class", *self.classes))
-        lines.append(f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}")
+        lines.append(
+            f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}"
+        )
         rows = zip(self.classes, self.pixels, self.images_with, class_weights(self.pixels))
-        lines += [f"{n:<{wide}}  {p:>15,}  {p / total:>8.3%}  {i:>7,}  {w:>7.3f}" for n, p, i, w in rows]
+        lines += [
+            f"{n:<{wide}}  {p:>15,}  {p / total:>8.3%}  {i:>7,}  {w:>7.3f}" for n, p, i, w in rows
+        ]
         fatal = [finding.text() for finding in self.findings if finding.fatal]
         others = [finding.text() for finding in self.findings if not finding.fatal]
-        lines += [f"warning: {text}" for text in (*(f"{self.split}: {text}" for text in self.warnings), *others)]
+        lines += [
+            f"warning: {text}"
+            for text in (*(f"{self.split}: {text}" for text in self.warnings), *others)
+        ]
         lines += [f"note: {text}" for text in self.notes]
         # Findings explain the faults of single files, so they come first.
         lines += [f"fault: {text}" for text in (*fatal, *grouped(self.faults))]
@@ -95,8 +117,14 @@ class AuditReport:
         return "\n".join([*lines, *([drawn.text()] if drawn else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without ``mask_crc``. ``from_dict`` reads all but weights, findings, and sample."""
-        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("mask_crc", "sample", "file")}
+        """Plain values for JSON, without ``mask_crc``. ``from_dict`` reads all but weights,
+        findings, and sample.
+        """
+        content = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("mask_crc", "sample", "file")
+        }
         return {
             **content,
             **{name: content[name].tolist() for name in _ARRAYS},
@@ -109,11 +137,15 @@ class AuditReport:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> AuditReport:
-        """A report without ``findings`` and ``sample``. Raises KeyError, TypeError, or ValueError for wrong content."""
+        """A report without ``findings`` and ``sample``. Raises KeyError, TypeError, or ValueError
+        for wrong content.
+        """
         others = ("mask_crc", "findings", "sample", "file")
         values = {f.name: content[f.name] for f in fields(cls) if f.name not in others}
         values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
-        values |= {name: tuple(content[name]) for name in ("classes", "warnings", "notes", "brightest")}
+        values |= {
+            name: tuple(content[name]) for name in ("classes", "warnings", "notes", "brightest")
+        }
         values["sizes"] = {(height, width): images for height, width, images in content["sizes"]}
         values["faults"] = tuple((file, message) for file, message in content["faults"])
         return cls(**{**values, "values": MaskValues.from_dict(content["values"])})
@@ -123,13 +155,17 @@ _ARRAYS = ("pixels", "images_with", "bad")
 
 
 def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
-    """One line for each kind of fault: the message of the first file, the number of others, and two of their names.
+    """One line for each kind of fault: the message of the first file, the number of others, and two
+    of their names.
 
-    faults: (file, message). Faults are of one kind if their messages, without the file, agree up to the first digit.
+    faults: (file, message). Faults are of one kind if their messages, without the file, agree up to
+    the first digit.
     """
     kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for file, message in faults:
-        kinds[re.sub(r"\d.*", "", message.replace(file, ""), flags=re.DOTALL)].append((file, message))
+        kinds[re.sub(r"\d.*", "", message.replace(file, ""), flags=re.DOTALL)].append(
+            (file, message)
+        )
     lines = []
     for (_, message), *others in kinds.values():
         names = ", ".join(file for file, _ in others[:2]) + ", ..." * (len(others) > 2)
@@ -137,8 +173,12 @@ def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, void: int = 0) -> tuple[str, ...]:
-    """Warnings that a score over these pixels says little: classes have no pixel, only one has any, most are void."""
+def label_warnings(
+    names: Sequence[str], pixels: Sequence[int] | np.ndarray, void: int = 0
+) -> tuple[str, ...]:
+    """Warnings that a score over these pixels says little: classes have no pixel, only one has any,
+    most are void.
+    """
     absent = [name for name, count in zip(names, pixels) if not count]
     texts, total = [], int(sum(int(count) for count in pixels)) + void
     if absent:
@@ -146,15 +186,18 @@ def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, voi
     if len(names) - len(absent) == 1 < len(names):
         texts.append("all pixels belong to one class: scores on them are meaningless")
     if void > total / 2:
-        texts.append(f"{void / total:.1%} of the pixels are void: the loss and the scores ignore them")
+        texts.append(
+            f"{void / total:.1%} of the pixels are void: the loss and the scores ignore them"
+        )
     return tuple(texts)
 
 
 def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.ndarray:
-    """The weight (median share / share) ** power of each class, float32 [C]. An absent class gets the weight 1.
+    """The weight (median share / share) ** power of each class, float32 [C]. An absent class gets
+    the weight 1.
 
-    The median is over the classes that occur. Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares
-    of the whole split. Power 0 gives all classes the same weight.
+    The median is over the classes that occur. Power 1 is median frequency balancing (Eigen and
+    Fergus 2015) with shares of the whole split. Power 0 gives all classes the same weight.
     """
     counts = np.asarray(pixels, np.float64)
     weights = np.ones(len(counts))

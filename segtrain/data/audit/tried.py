@@ -1,4 +1,6 @@
-"""Proposals for data.label_map and data.classes that were tried on the values of all masks before they are shown."""
+"""Proposals for data.label_map and data.classes that were tried on the values of all masks before
+they are shown.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ STRAY = 0.001
 
 
 def works(count: int, table: Table, pixels: Table) -> bool:
-    """Whether a table (value -> class, or -1) leaves none of ``count`` classes empty while it ignores pixels.
+    """Whether a table (value -> class, or -1) leaves none of ``count`` classes empty while it
+    ignores pixels.
 
     pixels: value -> pixels, of all masks. A value that is not in the table is ignored.
     """
@@ -23,9 +26,15 @@ def works(count: int, table: Table, pixels: Table) -> bool:
 
 
 def mapped(
-    labels: LabelSpace, ids: Table, message: str, table: Table, *others: tuple[str, Table], fatal: bool = True
+    labels: LabelSpace,
+    ids: Table,
+    message: str,
+    table: Table,
+    *others: tuple[str, Table],
+    fatal: bool = True,
 ) -> SplitFinding:
-    """A finding that ``data.label_map=table`` fixes. ``others``: tables for other cases, as (condition, table).
+    """A finding that ``data.label_map=table`` fixes. ``others``: tables for other cases, as
+    (condition, table).
 
     Only the tables that work are proposed.
     """
@@ -33,7 +42,9 @@ def mapped(
     more = tuple((when, {"data.label_map": other}) for when, other in tables if other is not table)
     if (("", table)) in tables:
         return SplitFinding(message, fatal, {"data.label_map": table}, more)
-    return SplitFinding(f"{message}: see which value is which class, and set data.label_map", fatal, {}, more)
+    return SplitFinding(
+        f"{message}: see which value is which class, and set data.label_map", fatal, {}, more
+    )
 
 
 def is_background(name: str) -> bool:

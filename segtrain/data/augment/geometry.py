@@ -1,9 +1,10 @@
-"""Draws the geometry of a training sample before any pixel is decoded, and makes the pixels of its crop.
+"""Draws the geometry of a training sample before any pixel is decoded, and makes the pixels of its
+crop.
 
-The result equals that of resizing the image by the drawn scale, cropping at integer positions, padding, flipping, and
-color jitter, but only the pixels of the crop are resampled, and only once. Images are resampled bilinearly at pixel
-centers; below a scale of 1/2, blocks of 2x2, 4x4, ... are averaged first, as in a mipmap. Masks are resampled with
-nearest neighbor, in integer arithmetic.
+The result equals that of resizing the image by the drawn scale, cropping at integer positions,
+padding, flipping, and color jitter, but only the pixels of the crop are resampled, and only once.
+Images are resampled bilinearly at pixel centers; below a scale of 1/2, blocks of 2x2, 4x4, ... are
+averaged first, as in a mipmap. Masks are resampled with nearest neighbor, in integer arithmetic.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from segtrain.config import Data
 
 FILL = (124, 116, 104)  # ImageNet's mean color: zero after normalization
 GRAY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as in torchvision and PIL
-YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # NTSC's: luma, and two axes of a color plane
+# NTSC's: luma, and two axes of a color plane
+YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 # A quarter turn of that color plane, from red toward yellow, as a matrix for RGB.
 TURN = np.linalg.inv(YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ YIQ
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The place of a crop: its corner (top, left) in the image after it is resized from ``size`` to ``scaled``.
+    """The place of a crop: its corner (top, left) in the image after it is resized from ``size`` to
+    ``scaled``.
 
-    Sizes are (height, width). Sizes and corner are in whole pixels. If the corner is negative, or the crop extends
-    beyond ``scaled``, the crop is padded.
+    Sizes are (height, width). Sizes and corner are in whole pixels. If the corner is negative, or
+    the crop extends beyond ``scaled``, the crop is padded.
     """
 
     size: tuple[int, int]
@@ -48,14 +51,22 @@ class Geometry:
         return self.brightness, self.contrast, self.saturation, self.hue
 
     def plain(self) -> Geometry:
-        """The same geometry without its color changes, for samples whose colors are changed on the device."""
+        """The same geometry without its color changes, for samples whose colors are changed on the
+        device.
+        """
         return replace(self, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
 
     def covered(self, crop: tuple[int, int]) -> tuple[int, int, int, int]:
-        """The part of the crop that the image covers, after flipping: top, left, bottom, right in the crop's pixels."""
+        """The part of the crop that the image covers, after flipping: top, left, bottom, right in
+        the crop's pixels.
+        """
         top, bottom = max(0, -self.top), min(crop[0], self.scaled[0] - self.top)
         left, right = max(0, -self.left), min(crop[1], self.scaled[1] - self.left)
-        return (top, crop[1] - right, bottom, crop[1] - left) if self.flip else (top, left, bottom, right)
+        return (
+            (top, crop[1] - right, bottom, crop[1] - left)
+            if self.flip
+            else (top, left, bottom, right)
+        )
 
 
 def draw(
@@ -68,25 +79,37 @@ def draw(
 ) -> Geometry:
     """Draw scale, place, flip, colors, and angle of one sample.
 
-    Ten numbers are always drawn, so that the same state of ``rng`` gives the same relative place at every crop size.
-    ``scale``: (min, max) of this step, if it differs from ``data.scale`` (progressive size). ``center``: a source pixel
-    (y, x) on which the crop is centered, as far as the borders of the image allow.
+    Ten numbers are always drawn, so that the same state of ``rng`` gives the same relative place at
+    every crop size. ``scale``: (min, max) of this step, if it differs from ``data.scale``
+    (progressive size). ``center``: a source pixel (y, x) on which the crop is centered, as far as
+    the borders of the image allow.
     """
     u = rng.random(10)
     low, high = scale or data.scale
     drawn = data.base_scale * (
-        low + (high - low) * u[0] if data.scale_sampling == "uniform" else low * (high / low) ** u[0]
+        low + (high - low) * u[0]
+        if data.scale_sampling == "uniform"
+        else low * (high / low) ** u[0]
     )
     scaled = (max(1, round(image_size[0] * drawn)), max(1, round(image_size[1] * drawn)))
-    y, x = (None, None) if center is None else ((center[axis] + 0.5) / image_size[axis] for axis in (0, 1))
+    y, x = (
+        (None, None)
+        if center is None
+        else ((center[axis] + 0.5) / image_size[axis] for axis in (0, 1))
+    )
     top, left = _place(scaled[0], crop[0], u[1], y), _place(scaled[1], crop[1], u[2], x)
     colors = [1.0, 1.0, 1.0, 0.0]
     if u[8] < data.color_jitter_prob:
-        colors = [max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v for j, v in zip(data.jitter, u[4:7])]
+        colors = [
+            max(0.0, 1.0 - j) + (1.0 + j - max(0.0, 1.0 - j)) * v
+            for j, v in zip(data.jitter, u[4:7])
+        ]
         colors.append(data.hue * (2.0 * u[7] - 1.0))
     angle = data.rotate * (2.0 * u[9] - 1.0)
     flip, (brightness, contrast, saturation, hue) = bool(u[3] < data.flip), map(float, colors)
-    return Geometry(image_size, scaled, top, left, flip, brightness, contrast, saturation, hue, float(angle))
+    return Geometry(
+        image_size, scaled, top, left, flip, brightness, contrast, saturation, hue, float(angle)
+    )
 
 
 def _place(scaled: int, crop: int, u: float, center: float | None) -> int:
@@ -100,7 +123,8 @@ def _place(scaled: int, crop: int, u: float, center: float | None) -> int:
 
 
 def class_center(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int, int] | None:
-    """The center (y, x) of a class-balanced crop: a uniformly random pixel of a uniformly random class in ``mask``.
+    """The center (y, x) of a class-balanced crop: a uniformly random pixel of a uniformly random
+    class in ``mask``.
 
     ``u``: two numbers in [0, 1). Returns None if all pixels are void.
     """
@@ -121,13 +145,17 @@ def apply(
     ignore_index: int,
     out: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The crop's image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` (two contiguous arrays) if given.
+    """The crop's image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` (two contiguous
+    arrays) if given.
 
-    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole sample, and are not modified. Padding is ``FILL``
-    in the image and ``ignore_index`` in the mask.
+    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole sample, and are not modified.
+    Padding is ``FILL`` in the image and ``ignore_index`` in the mask.
     """
     height, width = crop
-    pixels, labels = out or (np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8))
+    pixels, labels = out or (
+        np.empty((height, width, 3), np.uint8),
+        np.empty((height, width), np.uint8),
+    )
     y0, x0, y1, x1 = geometry.covered(crop)
     rows = slice(y0 + geometry.top, y1 + geometry.top)
     left = geometry.left + (width - x1 if geometry.flip else x0)
@@ -145,7 +173,9 @@ def apply(
     return pixels, labels
 
 
-def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
+def _resample(
+    image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice
+) -> np.ndarray:
     """These rows and columns of ``image`` resized to ``scaled``. No other pixels are computed."""
     size = image.shape[:2]
     if size == scaled:
@@ -158,7 +188,9 @@ def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: 
     if block > 1:
         image, origin_y, origin_x = _average_blocks(image, block, rows, columns, step_y, step_x)
         step_y, step_x = step_y / block, step_x / block
-    offset_x, offset_y = ((k + 0.5) * step - 0.5 for k, step in ((columns.start, step_x), (rows.start, step_y)))
+    offset_x, offset_y = (
+        (k + 0.5) * step - 0.5 for k, step in ((columns.start, step_x), (rows.start, step_y))
+    )
     matrix = np.array([[step_x, 0, offset_x - origin_x], [0, step_y, offset_y - origin_y]])
     shape = (columns.stop - columns.start, rows.stop - rows.start)
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
@@ -168,7 +200,8 @@ def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: 
 def _average_blocks(
     image: np.ndarray, block: int, rows: slice, columns: slice, step_y: float, step_x: float
 ) -> tuple[np.ndarray, int, int]:
-    """Means of ``block`` x ``block`` pixels of the image where the crop needs them, and the place of the first block.
+    """Means of ``block`` x ``block`` pixels of the image where the crop needs them, and the place
+    of the first block.
 
     Blocks that extend beyond the right or lower border are filled with the last pixel.
     """
@@ -179,29 +212,39 @@ def _average_blocks(
         spans.append((first, last))
     (top, bottom), (left, right) = spans
     region = image[top * block : bottom * block, left * block : right * block]
-    short_y, short_x = (bottom - top) * block - region.shape[0], (right - left) * block - region.shape[1]
+    short_y, short_x = (
+        (bottom - top) * block - region.shape[0],
+        (right - left) * block - region.shape[1],
+    )
     if short_y or short_x:
         region = cv2.copyMakeBorder(region, 0, short_y, 0, short_x, cv2.BORDER_REPLICATE)
     return cv2.resize(region, (right - left, bottom - top), interpolation=cv2.INTER_AREA), top, left
 
 
 def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
-    """These rows and columns of ``mask`` resized to ``scaled``. A new pixel takes the source pixel at its center."""
+    """These rows and columns of ``mask`` resized to ``scaled``. A new pixel takes the source pixel
+    at its center.
+    """
     if mask.shape == scaled:
         return mask[rows, columns]
     index = [
         (2 * np.arange(part.start, part.stop) + 1) * length // (2 * new)
-        for part, length, new in ((rows, mask.shape[0], scaled[0]), (columns, mask.shape[1], scaled[1]))
+        for part, length, new in (
+            (rows, mask.shape[0], scaled[0]),
+            (columns, mask.shape[1], scaled[1]),
+        )
     ]
-    # Gathering whole rows twice, with a transposition between, is faster than gathering single pixels.
+    # Gathering whole rows twice, with a transposition between, is faster than gathering single
+    # pixels.
     return cv2.transpose(cv2.transpose(mask[index[0]])[index[1]])
 
 
 def color_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> np.ndarray:
-    """The RGB matrix of these color changes, float64 (3, 3), without the offset that contrast adds. Gray stays gray.
+    """The RGB matrix of these color changes, float64 (3, 3), without the offset that contrast adds.
+    Gray stays gray.
 
-    Hue rotates the color plane (I and Q of YIQ) by ``hue`` turns. This is linear and does not change luma, as in DALI
-    and FFCV. torchvision instead changes the hue of each pixel in HSV.
+    Hue rotates the color plane (I and Q of YIQ) by ``hue`` turns. This is linear and does not
+    change luma, as in DALI and FFCV. torchvision instead changes the hue of each pixel in HSV.
     """
     angle = 2 * math.pi * hue
     gray = np.ones((3, 1)) * GRAY
@@ -210,7 +253,9 @@ def color_matrix(brightness: float, contrast: float, saturation: float, hue: flo
 
 
 def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
-    """float32 (10,): ``color_matrix`` row by row, and the factor of the mean gray that is added to each channel."""
+    """float32 (10,): ``color_matrix`` row by row, and the factor of the mean gray that is added to
+    each channel.
+    """
     # Round to float32 first, as older versions did, so that their runs resume bit for bit.
     brightness, contrast, saturation, hue = np.asarray(colors, np.float32).tolist()
     matrix = color_matrix(brightness, contrast, saturation, hue)
@@ -218,10 +263,11 @@ def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
 
 
 def _color(image: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Brightness, contrast, saturation (torchvision's formulas), and hue, in that order, as one affine map of colors.
+    """Brightness, contrast, saturation (torchvision's formulas), and hue, in that order, as one
+    affine map of colors.
 
-    Contrast mixes each pixel with the mean gray of the brightened crop, saturation mixes it with its own gray. Values
-    are clamped once, at the end; torchvision clamps after each of the four.
+    Contrast mixes each pixel with the mean gray of the brightened crop, saturation mixes it with
+    its own gray. Values are clamped once, at the end; torchvision clamps after each of the four.
     """
     if geometry.colors == (1.0, 1.0, 1.0, 0.0):
         return image

@@ -1,7 +1,8 @@
 """Repeatable augmentation by the user's transforms: albumentations, torchvision v2, or a function.
 
-Every random number of a call comes from (seed, epoch, sample id): before each call, the library's random state is set
-from them. Each thread has its own copy of the pipeline, since albumentations stores the parameters of a call there.
+Every random number of a call comes from (seed, epoch, sample id): before each call, the library's
+random state is set from them. Each thread has its own copy of the pipeline, since albumentations
+stores the parameters of a call there.
 """
 
 from __future__ import annotations
@@ -25,16 +26,20 @@ Pair = tuple[np.ndarray, np.ndarray]
 Run = Callable[[np.ndarray, np.ndarray, np.random.Generator], "tuple[Any, Any]"]
 
 _NEAREST = (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
-_FLOATS_FIX = "segtrain normalizes on the device: remove Normalize, ToFloat, ToTensorV2 and their like"
+_FLOATS_FIX = (
+    "segtrain normalizes on the device: remove Normalize, ToFloat, ToTensorV2 and their like"
+)
 
 
 class Transforms:
-    """A pipeline that any thread may call. It can be pickled: another process builds it again from ``given``.
+    """A pipeline that any thread may call. It can be pickled: another process builds it again from
+    ``given``.
 
-    ``given``: a value of ``data.transforms``, a transform of albumentations or torchvision v2, a list of such
-    transforms, or a function ``f(image, mask, rng) -> (image, mask)``. The function gets an image uint8 (H, W, 3), a
-    mask uint8 (H, W), and a ``numpy.random.Generator``. Raises ConfigError for a pipeline that cannot be built or would
-    change labels, and MissingExtra if albumentations is needed but not installed.
+    ``given``: a value of ``data.transforms``, a transform of albumentations or torchvision v2, a
+    list of such transforms, or a function ``f(image, mask, rng) -> (image, mask)``. The function
+    gets an image uint8 (H, W, 3), a mask uint8 (H, W), and a ``numpy.random.Generator``. Raises
+    ConfigError for a pipeline that cannot be built or would change labels, and MissingExtra if
+    albumentations is needed but not installed.
     """
 
     def __init__(self, given: Any, ignore_index: int) -> None:
@@ -55,10 +60,11 @@ class Transforms:
         return Transforms, (self.given, self.ignore_index)
 
     def __call__(self, pair: Pair, out: Pair, key: tuple[int, int, int], name: str) -> None:
-        """Transform an image uint8 (H, W, 3) and its mask uint8 (H, W) into ``out``, two arrays of the crop's size.
+        """Transform an image uint8 (H, W, 3) and its mask uint8 (H, W) into ``out``, two arrays of
+        the crop's size.
 
-        ``key``: seed, epoch, sample id. ``name``: the file to name in errors. Raises DataError if the pipeline fails or
-        returns a wrong size, a wrong dtype, or new ids.
+        ``key``: seed, epoch, sample id. ``name``: the file to name in errors. Raises DataError if
+        the pipeline fails or returns a wrong size, a wrong dtype, or new ids.
         """
         run: Run | None = getattr(self._own, "run", None)
         if run is None:
@@ -71,14 +77,19 @@ class Transforms:
         except SegtrainError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may call exit()
-            reason = f"data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            reason = (
+                f"data.transforms failed: {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:500]}"
+            )
             found = f"{type(error).__name__}: {error}"
             raise file_error(name, reason, code="transforms-failed", found=found) from error
         for result, target, part in zip((image, mask), out, ("image", "mask")):
             _refuse_wrong_result(result, target, part, name)
             if result is not target:
                 target[...] = result
-        new = np.setdiff1d(np.flatnonzero(_id_counts(out[1])), [*np.flatnonzero(known), self.ignore_index]).tolist()
+        new = np.setdiff1d(
+            np.flatnonzero(_id_counts(out[1])), [*np.flatnonzero(known), self.ignore_index]
+        ).tolist()
         if new:
             reason = f"data.transforms add the ids {some_of(new, 8)} to the mask"
             fix = "fill masks with the void id, and resize them by nearest"
@@ -96,7 +107,9 @@ class Transforms:
 
 
 def transforms_of(given: Any, data: Data, ignore_index: int) -> Transforms | None:
-    """``Transforms`` of ``given``, or of ``data.transforms`` if ``given`` is None. None if there are no transforms."""
+    """``Transforms`` of ``given``, or of ``data.transforms`` if ``given`` is None. None if there
+    are no transforms.
+    """
     if isinstance(given, Transforms):
         return given
     given = data.transforms if given is None else given
@@ -108,7 +121,9 @@ def _draws(part: Any) -> bool:
 
 
 def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
-    """Make transforms pad masks with ``ignore_index``, not class 0, and return a note. Refuse blending of mask ids."""
+    """Make transforms pad masks with ``ignore_index``, not class 0, and return a note. Refuse
+    blending of mask ids.
+    """
     changed = set()
     for part in parts_of(pipeline, _draws):
         name = type(part).__name__
@@ -116,13 +131,17 @@ def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
             reason = f"{name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)"
             raise transforms_error(reason, code="transforms-blend-mask", found=name)
         default = inspect.signature(type(part).__init__).parameters.get("fill_mask")
-        # Dropout transforms have the default None, which leaves masks as they are: there, only the user can set 0.
+        # Dropout transforms have the default None, which leaves masks as they are: there, only the
+        # user can set 0.
         padding = default is not None and default.default == 0
         if padding and getattr(part, "fill_mask", None) == 0 and ignore_index != 0:
             part.fill_mask = ignore_index
             changed.add(name)
     names = ", ".join(sorted(changed))
-    note = f"data.transforms: masks are padded with {ignore_index} (ignored), not with class 0, by {names}"
+    note = (
+        f"data.transforms: masks are padded with {ignore_index} (ignored), not with class 0, "
+        f"by {names}"
+    )
     return (note,) if names else ()
 
 
@@ -151,7 +170,12 @@ def _refuse_wrong_result(result: Any, target: np.ndarray, part: str, name: str) 
         reason = f"after data.transforms the {part} is a {found[0]} of {dtype}: {fix}"
         raise file_error(name, reason, code="transforms-wrong-type", part=part, found=found)
     if result.shape != target.shape:
-        reason = f"after data.transforms the {part} has the shape {result.shape}, the batch needs {target.shape}"
-        fix = f"end the pipeline with a crop to data.crop={list(target.shape[:2])}, or keep the size"
+        reason = (
+            f"after data.transforms the {part} has the shape {result.shape}, the batch "
+            f"needs {target.shape}"
+        )
+        fix = (
+            f"end the pipeline with a crop to data.crop={list(target.shape[:2])}, or keep the size"
+        )
         values = {"found": result.shape, "expected": target.shape}
         raise file_error(name, f"{reason}: {fix}", code="transforms-wrong-size", **values)

@@ -1,7 +1,8 @@
 """Runs torchvision v2 transforms with the random generator of a sample, in any thread.
 
-torchvision uses torch's global generator, as the model's dropout does. So each call runs in a TorchFunctionMode that
-passes a separate generator to every random torch function. The global generator is neither seeded nor advanced.
+torchvision uses torch's global generator, as the model's dropout does. So each call runs in a
+TorchFunctionMode that passes a separate generator to every random torch function. The global
+generator is neither seeded nor advanced.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from segtrain.data.augment.transforms_build import parts_of, transforms_error
 _DRAWS = {
     getattr(owner, name)
     for owner, names in (
-        (torch, "rand randn randint randperm normal bernoulli multinomial poisson _sample_dirichlet"),
-        (torch.Tensor, "uniform_ normal_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_"),
+        (
+            torch,
+            "rand randn randint randperm normal bernoulli multinomial poisson _sample_dirichlet",
+        ),
+        (
+            torch.Tensor,
+            "uniform_ normal_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_",
+        ),
         (torch.Tensor, "bernoulli multinomial"),
     )
     for name in names.split()
 }
-_LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}  # no generator= in torch 2.4
+# no generator= in torch 2.4
+_LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}
 
 
 class _Drawing(TorchFunctionMode):
@@ -43,18 +51,23 @@ class _Drawing(TorchFunctionMode):
 
 
 def runner(pipeline: Any) -> Any:
-    """``pipeline`` as a function of an image uint8 (H, W, 3), a mask uint8 (H, W) and a NumPy generator."""
+    """``pipeline`` as a function of an image uint8 (H, W, 3), a mask uint8 (H, W) and a NumPy
+    generator.
+    """
     tensors = _tensors()
 
     def run(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[Any, Any]:
         generator = torch.Generator().manual_seed(int(rng.random() * (1 << 53)))
         with torch.no_grad(), _Drawing(generator):
             pixels, ids = pipeline(
-                tensors.Image(torch.from_numpy(image).permute(2, 0, 1)), tensors.Mask(torch.from_numpy(mask))
+                tensors.Image(torch.from_numpy(image).permute(2, 0, 1)),
+                tensors.Mask(torch.from_numpy(mask)),
             )
         if isinstance(pixels, torch.Tensor) and pixels.ndim == 3:
             pixels = pixels.as_subclass(torch.Tensor).permute(1, 2, 0).numpy()
-        return pixels, ids.as_subclass(torch.Tensor).numpy() if isinstance(ids, torch.Tensor) else ids
+        return pixels, ids.as_subclass(torch.Tensor).numpy() if isinstance(
+            ids, torch.Tensor
+        ) else ids
 
     return run
 
@@ -71,7 +84,9 @@ def refuse_class_0(pipeline: Any, ignore_index: int) -> None:
         value = fill.get(mask, fill.get("others", 0)) if isinstance(fill, dict) else fill
         if ignore_index != 0 and not np.any(value or 0):
             fill = f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}'
-            reason = f"{type(part).__name__} would pad masks with 0, which is a class: give it {fill}"
+            reason = (
+                f"{type(part).__name__} would pad masks with 0, which is a class: give it {fill}"
+            )
             raise transforms_error(reason, code="transforms-fill-mask", found=type(part).__name__)
 
 

@@ -7,8 +7,8 @@ from segtrain.config import Data
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import ConfigError
 
-# Seconds without an answer after which reading names, lists, and class files fails. They are read while a run starts,
-# when an error loses no work.
+# Seconds without an answer after which reading names, lists, and class files fails. They are read
+# while a run starts, when an error loses no work.
 OUTAGE_S = 60.0
 
 
@@ -30,7 +30,9 @@ def store_of(place: str, outage_s: float, data: Data | None = None) -> Store:
 
 
 def parts_of(place: str) -> tuple[str, str]:
-    """Split the URL of an object or folder into ``s3://BUCKET`` and the key. Raises ConfigError without a bucket."""
+    """Split the URL of an object or folder into ``s3://BUCKET`` and the key. Raises ConfigError
+    without a bucket.
+    """
     scheme, _, rest = place.partition("://")
     bucket, _, key = rest.partition("/")
     if not bucket:

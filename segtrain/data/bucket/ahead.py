@@ -1,7 +1,9 @@
-"""Read-ahead: fetches samples from a bucket before they are needed, in the order in which the loader makes them.
+"""Read-ahead: fetches samples from a bucket before they are needed, in the order in which the
+loader makes them.
 
-Threads fetch the byte ranges of the next samples into a table, and the decode workers take them from it. A worker
-fetches a range itself if the table does not have it: for a sample that is made again, or that is read in another order.
+Threads fetch the byte ranges of the next samples into a table, and the decode workers take them
+from it. A worker fetches a range itself if the table does not have it: for a sample that is made
+again, or that is read in another order.
 """
 
 from __future__ import annotations
@@ -22,22 +24,26 @@ from segtrain.data.storage import Range
 Fetch = Callable[[Range, threading.Event], Any]
 
 _MOST_THREADS = 128
-# At most this many ranges that workers fetched themselves, before the read-ahead came to them, are remembered.
+# At most this many ranges that workers fetched themselves, before the read-ahead came to them, are
+# remembered.
 _MOST_EARLY = 4096
-# Seconds that ``close`` waits for requests in flight. A slower thread ends later, after its request.
+# Seconds that ``close`` waits for requests in flight. A slower thread ends later, after its
+# request.
 _PATIENCE = 1.0
 
 
 class ReadAhead:
-    """Fetches the ranges of ``samples`` in order, at most ``window`` samples ahead of the last sample taken.
+    """Fetches the ranges of ``samples`` in order, at most ``window`` samples ahead of the last
+    sample taken.
 
-    fetch: blocks and returns a buffer; raises SegtrainError. samples: the ranges of each sample. batch: samples per
-    step. in_progress: samples that workers may hold at the same time. most_bytes: limit of bytes fetched but not taken.
-    local: whether a range is on the local disk; workers then read it themselves, which costs less than a thread.
+    fetch: blocks and returns a buffer; raises SegtrainError. samples: the ranges of each sample.
+    batch: samples per step. in_progress: samples that workers may hold at the same time.
+    most_bytes: limit of bytes fetched but not taken. local: whether a range is on the local disk;
+    workers then read it themselves, which costs less than a thread.
 
-    The window is adapted during the pass, see ``ReadAheadWindow``. There are as many threads as requests were in flight
-    at the same time, at most 128. If a worker waits for a request that is late, it sends its own. ``repeated`` is
-    called for each such request.
+    The window is adapted during the pass, see ``ReadAheadWindow``. There are as many threads as
+    requests were in flight at the same time, at most 128. If a worker waits for a request that is
+    late, it sends its own. ``repeated`` is called for each such request.
     """
 
     def __init__(
@@ -56,12 +62,14 @@ class ReadAhead:
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)  # a request was answered
         self._table: dict[Range, Part] = {}
-        self._taken_early: Counter[Range] = Counter()  # fetched by workers, before the read-ahead came to them
+        # fetched by workers, before the read-ahead came to them
+        self._taken_early: Counter[Range] = Counter()
         self._issued_order: deque[tuple[int, Range]] = deque()
         self._to_send: SimpleQueue[Request | None] = SimpleQueue()
         self._in_flight = 0  # requests that are not answered yet
         self._threads: list[threading.Thread] = []
-        self._issued = self._taken = 0  # numbers of samples: entered in the table, reached by workers
+        # numbers of samples: entered in the table, reached by workers
+        self._issued = self._taken = 0
         self._window, self.held = ReadAheadWindow(batch), 0
         self.stop, self.closed = threading.Event(), False
         self._start_thread()
@@ -72,8 +80,8 @@ class ReadAhead:
     def take(self, wanted: Range) -> Any:
         """The bytes of a range, after waiting for them if they are in flight.
 
-        None if they are not fetched ahead, or so late that the worker should fetch them itself. Raises the error of the
-        request, or Stopped when the pass is closed.
+        None if they are not fetched ahead, or so late that the worker should fetch them itself.
+        Raises the error of the request, or Stopped when the pass is closed.
         """
         with self._lock:
             if self.stop.is_set():
@@ -97,7 +105,11 @@ class ReadAhead:
             while request.content is None and request.error is None:
                 if self.stop.is_set():
                     raise Stopped(wanted.path)
-                late = time.perf_counter() - (request.sent or time.perf_counter()) - self._window.late_s
+                late = (
+                    time.perf_counter()
+                    - (request.sent or time.perf_counter())
+                    - self._window.late_s
+                )
                 if late >= 0 and not request.late and self._window.may_repeat():
                     request.late = True
                     self._repeated()
@@ -110,7 +122,9 @@ class ReadAhead:
         return content if wanted.length < 0 else content[part.at : part.at + wanted.length]
 
     def halt(self) -> None:
-        """Stop fetching. Workers that wait in ``take``, or call it later, get the exception Stopped."""
+        """Stop fetching. Workers that wait in ``take``, or call it later, get the exception
+        Stopped.
+        """
         with self._lock:
             self.stop.set()
             self._ended = True
@@ -119,7 +133,9 @@ class ReadAhead:
             self._arrived.notify_all()
 
     def close(self) -> None:
-        """End the threads and drop the fetched bytes. Call it when no worker makes samples of this pass any more."""
+        """End the threads and drop the fetched bytes. Call it when no worker makes samples of this
+        pass any more.
+        """
         self.halt()
         self.closed = True
         until = time.monotonic() + _PATIENCE
@@ -130,7 +146,9 @@ class ReadAhead:
             self.held = 0
 
     def figures(self) -> dict[str, float]:
-        """Figures for the journal: the window in samples, threads and held bytes with their limits, and ``first_s``."""
+        """Figures for the journal: the window in samples, threads and held bytes with their limits,
+        and ``first_s``.
+        """
         return {
             "window": self._window.window,
             "threads": len(self._threads),
@@ -141,7 +159,9 @@ class ReadAhead:
         }
 
     def _release(self, wanted: Range, part: Part) -> None:
-        """Drop a range if no other sample needs it. With the last range of a request, its bytes are dropped, too."""
+        """Drop a range if no other sample needs it. With the last range of a request, its bytes are
+        dropped, too.
+        """
         if part.places:
             return
         del self._table[wanted]
@@ -163,14 +183,16 @@ class ReadAhead:
     def _run(self) -> None:
         while (request := self._to_send.get()) is not None and not self.stop.is_set():
             self._send(request)
-            del request  # otherwise its bytes stay in memory while this thread waits for the next one
+            # otherwise its bytes stay in memory while this thread waits for the next one
+            del request
 
     def _send(self, request: Request) -> None:
         request.sent = time.perf_counter()
         content, error = None, None
         try:
             content = self._fetch(request.span, self.stop)
-        except BaseException as failure:  # raised again in the worker; a panic in obstore is not an Exception
+        # raised again in the worker; a panic in obstore is not an Exception
+        except BaseException as failure:
             error = failure if isinstance(failure, Exception) else died(request.span.path, failure)
         with self._lock:
             self._in_flight -= 1
@@ -189,12 +211,15 @@ class ReadAhead:
             self._issue()
 
     def _issue(self) -> None:
-        """Issue the next sample: enter its ranges into the table, and queue the requests for new ones."""
+        """Issue the next sample: enter its ranges into the table, and queue the requests for new
+        ones.
+        """
         try:
             ranges = next(self._samples, None)
         except Exception:  # the worker that needs that sample raises the same error
             ranges = None
-        # A sample without ranges is in a RAM cache, and so are nearly all later samples: the read-ahead ends.
+        # A sample without ranges is in a RAM cache, and so are nearly all later samples: the
+        # read-ahead ends.
         if not ranges:
             self._ended = True
             return
@@ -227,7 +252,9 @@ class ReadAhead:
             self._to_send.put(request)
 
     def _forget_before(self, place: int) -> None:
-        """Drop ranges of samples before this position that no worker took, such as the mask of a damaged image."""
+        """Drop ranges of samples before this position that no worker took, such as the mask of a
+        damaged image.
+        """
         while self._issued_order and self._issued_order[0][0] < place:
             old, wanted = self._issued_order.popleft()
             part = self._table.get(wanted)

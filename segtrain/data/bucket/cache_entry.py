@@ -1,4 +1,6 @@
-"""One entry of the disk cache: a file with a header and a byte range of an object, for one etag of that object."""
+"""One entry of the disk cache: a file with a header and a byte range of an object, for one etag of
+that object.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,16 @@ from segtrain.base.files import NO_WAIT
 from segtrain.data.bucket.object_table import digest_of
 from segtrain.data.checksum import checksum
 
-# The header of a file: magic, digest of the fields of ``Entry``, length and checksum of the content.
+# The header of a file: magic, digest of the fields of ``Entry``, length and checksum of the
+# content.
 _HEAD = struct.Struct("<8s20sQI")
 _MAGIC = b"segrange"
 # Files with fewer bytes are read at once, which costs less than a memory mapping.
 _MAPPED = 1 << 18
 _BINARY = getattr(os, "O_BINARY", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
-# Unfinished files have names that are unique among the threads, processes, and hosts that share a folder.
+# Unfinished files have names that are unique among the threads, processes, and hosts that share a
+# folder.
 _WRITER, _numbers = uuid.uuid4().hex[:8], itertools.count()
 
 
@@ -43,7 +47,8 @@ class Entry(NamedTuple):
     length: int
 
     def path(self, folder: Path) -> str:
-        """The path ``FOLDER/BUCKET/XX/MARK-OFFSET-LENGTH``, or ``FOLDER/BUCKET/XX/MARK`` for a whole object.
+        """The path ``FOLDER/BUCKET/XX/MARK-OFFSET-LENGTH``, or ``FOLDER/BUCKET/XX/MARK`` for a
+        whole object.
 
         MARK is the result of ``mark_of`` in hex digits, and XX are the first two of them.
         """
@@ -52,16 +57,23 @@ class Entry(NamedTuple):
         return f"{folder}/{bucket_folder(self.base)}/{mark[:2]}/{name}"
 
     def _head(self, length: int, check: int) -> bytes:
-        return _HEAD.pack(_MAGIC, hashlib.blake2b(repr(tuple(self)).encode(), digest_size=20).digest(), length, check)
+        return _HEAD.pack(
+            _MAGIC,
+            hashlib.blake2b(repr(tuple(self)).encode(), digest_size=20).digest(),
+            length,
+            check,
+        )
 
     def size(self, length: int) -> int:
         """Bytes of the file with ``length`` bytes of content."""
         return _HEAD.size + length
 
     def read(self, folder: Path, touch_before: float) -> memoryview | None:
-        """The content; None if there is no file. Raises DamagedEntry, after it has removed a damaged file.
+        """The content; None if there is no file. Raises DamagedEntry, after it has removed a
+        damaged file.
 
-        A file that was last used before ``touch_before`` (Unix time) gets the current time as its modification time.
+        A file that was last used before ``touch_before`` (Unix time) gets the current time as its
+        modification time.
         """
         path = self.path(folder)
         try:
@@ -76,7 +88,8 @@ class Entry(NamedTuple):
             stored = memoryview(content)[_HEAD.size :]
             if content[: _HEAD.size] == self._head(len(stored), checksum(stored)):
                 if status.st_mtime < touch_before:
-                    # The file may belong to another user or be on a read-only disk; Windows accepts no descriptor here.
+                    # The file may belong to another user or be on a read-only disk; Windows accepts
+                    # no descriptor here.
                     with contextlib.suppress(OSError, TypeError):
                         os.utime(handle)
                 return stored
@@ -89,8 +102,11 @@ class Entry(NamedTuple):
         raise DamagedEntry
 
     def write(self, folder: Path, content: Any) -> None:
-        """Write the file atomically, without a sync: the checksum detects damage by a power loss. Raises OSError."""
-        # Written with plain system calls: Python's buffered files and path objects would double the CPU time.
+        """Write the file atomically, without a sync: the checksum detects damage by a power loss.
+        Raises OSError.
+        """
+        # Written with plain system calls: Python's buffered files and path objects would double the
+        # CPU time.
         path = self.path(folder)
         above, _, name = path.rpartition("/")
         partial = f"{above}/.{name}.{_WRITER}-{os.getpid()}-{next(_numbers)}.part"
@@ -115,7 +131,11 @@ class Entry(NamedTuple):
 
 
 def _content(handle: int, size: int) -> bytes | mmap.mmap:
-    return os.read(handle, size) if size < _MAPPED else mmap.mmap(handle, size, access=mmap.ACCESS_READ)
+    return (
+        os.read(handle, size)
+        if size < _MAPPED
+        else mmap.mmap(handle, size, access=mmap.ACCESS_READ)
+    )
 
 
 @lru_cache
@@ -125,7 +145,9 @@ def bucket_folder(base: str) -> str:
 
 
 def mark_of(key: int, etag: bytes) -> int:
-    """A 64-bit hash of an object and its etag. ``key``: the result of ``digest_of`` for the object's key."""
+    """A 64-bit hash of an object and its etag. ``key``: the result of ``digest_of`` for the
+    object's key.
+    """
     return key ^ (zlib.crc32(etag) << 32)
 
 

@@ -1,7 +1,9 @@
-"""Cache of a bucket on the local disk: limited in size, verified by checksums, and shared by the processes of a host.
+"""Cache of a bucket on the local disk: limited in size, verified by checksums, and shared by the
+processes of a host.
 
-Workers get fetched bytes at once, and a separate thread writes them. So a slow disk does not slow down training: what
-does not fit into the write queue is not cached, and is fetched again in the next epoch.
+Workers get fetched bytes at once, and a separate thread writes them. So a slow disk does not slow
+down training: what does not fit into the write queue is not cached, and is fetched again in the
+next epoch.
 """
 
 from __future__ import annotations
@@ -25,14 +27,22 @@ import numpy as np
 
 from segtrain.base.files import NO_WAIT, PARTIAL, cache_folder
 from segtrain.config import Data
-from segtrain.data.bucket.cache_entry import CacheFile, DamagedEntry, Entry, bucket_folder, folders_in
+from segtrain.data.bucket.cache_entry import (
+    CacheFile,
+    DamagedEntry,
+    Entry,
+    bucket_folder,
+    folders_in,
+)
 from segtrain.data.bucket.object_table import KnownObjects
 
 # Most bytes that may wait to be written.
 _QUEUE = 64 << 20
-# Each eviction frees this share of the size limit. So evictions are rare: each has to list all entries.
+# Each eviction frees this share of the size limit. So evictions are rare: each has to list all
+# entries.
 _ROOM = 0.1
-# With data.cache_gb=auto, the limit is this share of the sum of the free space and the size of the cache.
+# With data.cache_gb=auto, the limit is this share of the sum of the free space and the size of the
+# cache.
 _OF_FREE = 0.8
 # Unfinished files that are older than this many seconds were left by a killed process.
 _OLD = 3600.0
@@ -42,10 +52,12 @@ _COUNT = struct.Struct("<q")
 
 
 class DiskCache:
-    """A cache of entries in ``folder``, at most ``limit`` bytes (0: most of the free space). Thread-safe.
+    """A cache of entries in ``folder``, at most ``limit`` bytes (0: most of the free space).
+    Thread-safe.
 
-    The least recently used entries are removed first, but never those of a data set that this process reads: each epoch
-    needs all of them once, so removing one for another would gain nothing.
+    The least recently used entries are removed first, but never those of a data set that this
+    process reads: each epoch needs all of them once, so removing one for another would gain
+    nothing.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -69,7 +81,9 @@ class DiskCache:
             self._read.setdefault(bucket_folder(base), WeakSet()).add(known)
 
     def get(self, entry: Entry) -> memoryview | None:
-        """The bytes of an entry; None if its file is missing or damaged. A damaged file is removed."""
+        """The bytes of an entry; None if its file is missing or damaged. A damaged file is
+        removed.
+        """
         try:
             return entry.read(self.folder, self._began)
         except DamagedEntry:
@@ -90,7 +104,9 @@ class DiskCache:
                 self._queue.append((entry, content))
                 self._queued += len(content)
                 if self._writer is None:
-                    self._writer = threading.Thread(target=self._write_queue, name="segtrain-cache", daemon=True)
+                    self._writer = threading.Thread(
+                        target=self._write_queue, name="segtrain-cache", daemon=True
+                    )
                     self._writer.start()
                     atexit.register(self.flush, _PATIENCE)
                 self._changed.notify_all()
@@ -111,7 +127,8 @@ class DiskCache:
             size = len(content)
             try:
                 self.write(entry, content)
-            except Exception as error:  # such as a warning that is raised as an error (python -W error)
+            # such as a warning that is raised as an error (python -W error)
+            except Exception as error:
                 with contextlib.suppress(Warning):
                     self._cannot_write(f"{type(error).__name__}: {error}")
             finally:
@@ -121,7 +138,9 @@ class DiskCache:
                     self._changed.notify_all()
 
     def write(self, entry: Entry, content: Any) -> bool:
-        """Write an entry now. Returns whether it is in the cache. An error turns writing off, with a warning."""
+        """Write an entry now. Returns whether it is in the cache. An error turns writing off, with
+        a warning.
+        """
         if self._off:
             return False
         try:
@@ -152,13 +171,17 @@ class DiskCache:
         return True
 
     def _full(self) -> bool:
-        message = f"data.cache_gb={self.limit / 1e9:g}: {self.folder} is full of the data set in use. Each epoch reads "
+        message = (
+            f"data.cache_gb={self.limit / 1e9:g}: {self.folder} is full of the data set in "
+            "use. Each epoch reads "
+        )
         self._turn_off(f"{message}the rest from the bucket: raise data.cache_gb to avoid that")
         return False
 
     def _cannot_write(self, reason: str) -> None:
         message = (
-            f"data.cache_dir={self.folder}: cannot be written ({reason}): from here on, this process only reads the "
+            f"data.cache_dir={self.folder}: cannot be written ({reason}): from here on, "
+            "this process only reads the "
         )
         self._turn_off(f"{message}bucket: choose another data.cache_dir")
 
@@ -181,13 +204,16 @@ class DiskCache:
             with self._lock_of(".lock", exclusive=True):
                 self._recount()
             if not self.limit:
-                # The size of the cache counts as free space, so that each start computes the same limit.
+                # The size of the cache counts as free space, so that each start computes the same
+                # limit.
                 self.limit = int(_OF_FREE * (self._count() + shutil.disk_usage(self.folder).free))
             self._scanned = True
         return self.limit - self._count()
 
     def _evict(self, size: int) -> bool:
-        """Evict entries, unless another process just did. Returns whether there is room for ``size`` bytes."""
+        """Evict entries, unless another process just did. Returns whether there is room for
+        ``size`` bytes.
+        """
         with self._lock_of(".lock", exclusive=True):
             if self._count() + size > self.limit:
                 self._recount(int(self.limit * (1 - _ROOM)) - size)
@@ -196,7 +222,8 @@ class DiskCache:
     def _recount(self, most: int | None = None) -> None:
         """Count the bytes on the disk again.
 
-        If ``most`` is given, the least recently used entries are first removed, until at most that many bytes are left.
+        If ``most`` is given, the least recently used entries are first removed, until at most that
+        many bytes are left.
         """
         files = list(self._files())
         total = sum(file.size for file in files)
@@ -211,7 +238,11 @@ class DiskCache:
         """The entries that no data set of this process needs, least recently used first."""
         with self._lock:
             tables = {bucket: list(known) for bucket, known in self._read.items()}
-        kept = {bucket: np.concatenate([one.marks() for one in known]) for bucket, known in tables.items() if known}
+        kept = {
+            bucket: np.concatenate([one.marks() for one in known])
+            for bucket, known in tables.items()
+            if known
+        }
         free = []
         for bucket in {file.bucket for file in found}:
             files = [file for file in found if file.bucket == bucket]
@@ -229,12 +260,19 @@ class DiskCache:
                         with contextlib.suppress(OSError):
                             status = item.stat()
                             if not item.name.startswith("."):
-                                yield CacheFile(status.st_mtime, status.st_size, bucket.name, item.path)
-                            elif item.name.endswith(PARTIAL[-5:]) and status.st_mtime < time.time() - _OLD:
+                                yield CacheFile(
+                                    status.st_mtime, status.st_size, bucket.name, item.path
+                                )
+                            elif (
+                                item.name.endswith(PARTIAL[-5:])
+                                and status.st_mtime < time.time() - _OLD
+                            ):
                                 os.unlink(item.path)
 
     def _count(self, more: int = 0) -> int:
-        """Add to the total size, which the processes of this host keep in one file. Returns it. Raises OSError."""
+        """Add to the total size, which the processes of this host keep in one file. Returns it.
+        Raises OSError.
+        """
         with self._lock_of(".bytes") as handle:
             kept = os.read(handle, _COUNT.size)
             total = max(0, more + (_COUNT.unpack(kept)[0] if len(kept) == _COUNT.size else 0))
@@ -245,8 +283,13 @@ class DiskCache:
 
     @contextlib.contextmanager
     def _lock_of(self, name: str, exclusive: bool = True) -> Iterator[int]:
-        """Lock a file of the cache. Writers of entries share the lock of ".lock". Raises OSError."""
-        path, flags = f"{self.folder}/{name}", os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_WAIT
+        """Lock a file of the cache. Writers of entries share the lock of ".lock". Raises
+        OSError.
+        """
+        path, flags = (
+            f"{self.folder}/{name}",
+            os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_WAIT,
+        )
         try:
             handle = os.open(path, flags, 0o666)
         except FileNotFoundError:  # the folder does not exist yet, or was removed in the meantime

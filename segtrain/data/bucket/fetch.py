@@ -1,7 +1,9 @@
-"""`segtrain data fetch`: fills the disk cache with the samples of a bucket, before a run or without one.
+"""`segtrain data fetch`: fills the disk cache with the samples of a bucket, before a run or without
+one.
 
-Adjacent samples of a shard are fetched together in requests of several megabytes, with many in flight. Entries that are
-already in the cache are only verified, so a fetch that was killed continues where it stopped.
+Adjacent samples of a shard are fetched together in requests of several megabytes, with many in
+flight. Entries that are already in the cache are only verified, so a fetch that was killed
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError, DataError
 
-# Most bytes of one request; most bytes of all requests in flight, absolute and as a share of the memory.
+# Most bytes of one request; most bytes of all requests in flight, absolute and as a share of the
+# memory.
 _REQUEST, _IN_FLIGHT, _MEMORY = 8 << 20, 256 << 20, 0.1
 _READERS = 64
 # Seconds between lines of progress.
@@ -36,7 +39,9 @@ _HEADERS = 1.01  # factor for the space that the headers of entries and the fold
 
 @dataclass
 class Fetched:
-    """Result for one split. ``bytes``: size of all its samples. ``fetched``: bytes that were not in the cache yet."""
+    """Result for one split. ``bytes``: size of all its samples. ``fetched``: bytes that were not in
+    the cache yet.
+    """
 
     split: str
     samples: int
@@ -45,7 +50,11 @@ class Fetched:
     seconds: float = 0.0
 
     def text(self) -> str:
-        rate = f" at {self.fetched / self.seconds / 1e6:,.0f} MB/s" if self.fetched and self.seconds else ""
+        rate = (
+            f" at {self.fetched / self.seconds / 1e6:,.0f} MB/s"
+            if self.fetched and self.seconds
+            else ""
+        )
         return (
             f"{self.split}: {self.samples:,} samples, {amount(self.bytes)}, are in the cache; "
             f"{amount(self.fetched)} were fetched{rate}, {self.seconds:.1f} s"
@@ -60,11 +69,12 @@ def amount(size: float) -> str:
 def fetch_folder(
     place: str, splits: list[str] | None, overrides: list[str], say: Callable[[str], None] = print
 ) -> dict[str, dict[str, Any]]:
-    """Fill the cache with splits of a data set in a bucket. ``place``: the URL of its folder, or a config file.
+    """Fill the cache with splits of a data set in a bucket. ``place``: the URL of its folder, or a
+    config file.
 
-    If ``splits`` is None, these are all splits found in the folder, or data.train_split and data.split of the config.
-    Returns the fields of ``Fetched`` for each split. Raises ConfigError for data on a local disk and for a cache limit
-    that is too small, and DataError.
+    If ``splits`` is None, these are all splits found in the folder, or data.train_split and
+    data.split of the config. Returns the fields of ``Fetched`` for each split. Raises ConfigError
+    for data on a local disk and for a cache limit that is too small, and DataError.
     """
     if is_bucket(place):
         data, names = settings_of(place, overrides)
@@ -72,7 +82,10 @@ def fetch_folder(
         data = load_config(place, overrides).data
         names = data.train_split, data.split
     if not is_bucket(data.root):
-        message = f"data.root={data.root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER"
+        message = (
+            f"data.root={data.root!r} is not in a bucket: there is nothing to fetch; give "
+            "s3://BUCKET/FOLDER"
+        )
         raise ConfigError(message, code="fetch-without-bucket", key="data.root", found=data.root)
     data = data.model_copy(update={"cache": "disk"})
     datasets = [open_dataset(data, split) for split in splits or dict.fromkeys(names)]
@@ -80,7 +93,13 @@ def fetch_folder(
     for dataset, (total, missing) in zip(datasets, sizes):
         needs = f"{amount(total)}, of which {amount(missing)} are to be fetched"
         say(f"{dataset.split}: {len(dataset):,} samples, {needs}")
-    _refuse(_cache(datasets[0]), data, sum(total for total, _ in sizes), sum(missing for _, missing in sizes), say)
+    _refuse(
+        _cache(datasets[0]),
+        data,
+        sum(total for total, _ in sizes),
+        sum(missing for _, missing in sizes),
+        say,
+    )
     done = {}
     for dataset, (total, _) in zip(datasets, sizes):
         result = _fetch(dataset, Fetched(dataset.split, len(dataset), total), say)
@@ -101,7 +120,9 @@ def _cache(dataset: Dataset) -> DiskCache:
 
 
 def _ranges(dataset: Dataset) -> Iterator[Range]:
-    """The ranges that the cache keeps of each sample. A range that consecutive samples share comes once."""
+    """The ranges that the cache keeps of each sample. A range that consecutive samples share comes
+    once.
+    """
     before: set[Range] = set()
     for index in range(len(dataset)):
         now = {wanted.within or wanted for wanted in dataset.ranges(index)}
@@ -123,27 +144,44 @@ def _size(dataset: Dataset) -> tuple[int, int]:
     return total, missing
 
 
-def _refuse(cache: DiskCache, data: Data, total: int, missing: int, say: Callable[[str], None]) -> None:
-    """Report the space in use. Raise ConfigError if the cache's limit is too small, DataError if its disk is."""
+def _refuse(
+    cache: DiskCache, data: Data, total: int, missing: int, say: Callable[[str], None]
+) -> None:
+    """Report the space in use. Raise ConfigError if the cache's limit is too small, DataError if
+    its disk is.
+    """
     try:
         room = cache.room()
         free, held = shutil.disk_usage(cache.folder).free, cache.limit - room
     except OSError as error:
         reason = error.strerror or str(error)
-        message = f"data.cache_dir={cache.folder}: cannot be written ({reason}): choose another folder"
-        raise DataError(message, code="folder-unwritable", folder=str(cache.folder), found=reason) from None
+        message = (
+            f"data.cache_dir={cache.folder}: cannot be written ({reason}): choose another folder"
+        )
+        raise DataError(
+            message, code="folder-unwritable", folder=str(cache.folder), found=reason
+        ) from None
     need = int(missing * _HEADERS)
-    say(f"{cache.folder}: at most {amount(cache.limit)}, {amount(held)} in use, {amount(free)} free")
+    say(
+        f"{cache.folder}: at most {amount(cache.limit)}, {amount(held)} in use, {amount(free)} free"
+    )
     if total * _HEADERS > cache.limit:
         bound = f"data.cache_gb={data.cache_gb} allows at most {amount(cache.limit)} here"
-        message = f"{bound}, but the splits have {amount(total)}: raise it, choose another data.cache_dir, or fetch "
+        message = (
+            f"{bound}, but the splits have {amount(total)}: raise it, choose another "
+            "data.cache_dir, or fetch "
+        )
         message += "fewer splits or images (--split, data.limit)"
-        raise ConfigError(message, code="cache-too-small", key="data.cache_gb", found=cache.limit, expected=total)
+        raise ConfigError(
+            message, code="cache-too-small", key="data.cache_gb", found=cache.limit, expected=total
+        )
     # Entries of other data sets can be evicted.
     if need > free + max(0, held - (total - missing)):
         lacks = f"{amount(need)} are needed, but {amount(free)} are free"
         message = f"data.cache_dir={cache.folder}: {lacks}: make space, or choose another folder"
-        raise DataError(message, code="disk-too-small", folder=str(cache.folder), found=free, expected=need)
+        raise DataError(
+            message, code="disk-too-small", folder=str(cache.folder), found=free, expected=need
+        )
 
 
 def _fetch(dataset: Dataset, result: Fetched, say: Callable[[str], None]) -> Fetched:
@@ -152,7 +190,9 @@ def _fetch(dataset: Dataset, result: Fetched, say: Callable[[str], None]) -> Fet
     groups, most = _groups(store, _ranges(dataset)), min(_IN_FLIGHT, _MEMORY * memory_limit()[0])
 
     def fetch(reader: int) -> None:
-        """Fetch one group after the other, until there are no more, or another thread has failed."""
+        """Fetch one group after the other, until there are no more, or another thread has
+        failed.
+        """
         nonlocal held, done, shown, groups
         while True:
             with room:
@@ -185,7 +225,9 @@ def _fetch(dataset: Dataset, result: Fetched, say: Callable[[str], None]) -> Fet
 
 
 def _groups(store: BucketStore, ranges: Iterable[Range]) -> Iterator[tuple[int, list[Range]]]:
-    """Yield the size and the ranges of each group: consecutive ranges of one file, up to the size of a request."""
+    """Yield the size and the ranges of each group: consecutive ranges of one file, up to the size
+    of a request.
+    """
     group: list[Range] = []
     size = 0
     for wanted in ranges:
@@ -200,17 +242,26 @@ def _groups(store: BucketStore, ranges: Iterable[Range]) -> Iterator[tuple[int, 
 
 
 def _fill(store: BucketStore, cache: DiskCache, group: list[Range]) -> int:
-    """Fetch the ranges of a group that are missing or damaged in the cache. Returns the number of bytes fetched."""
+    """Fetch the ranges of a group that are missing or damaged in the cache. Returns the number of
+    bytes fetched.
+    """
     fetched = 0
     entries = {wanted: store.entry(wanted) for wanted in group}
-    missing = [wanted for wanted, entry in entries.items() if entry is not None and cache.get(entry) is None]
+    missing = [
+        wanted
+        for wanted, entry in entries.items()
+        if entry is not None and cache.get(entry) is None
+    ]
     for request, parts in merged(missing):
         content = memoryview(store.fetch(request.span, None))
         for wanted, at in parts:
             entry = entries[wanted]
             part = content if wanted.length < 0 else content[at : at + wanted.length]
             if entry is None or not cache.write(entry, part):
-                message = f"{cache.folder}: not all samples could be written: see the warning, then fetch again"
+                message = (
+                    f"{cache.folder}: not all samples could be written: see the warning, "
+                    "then fetch again"
+                )
                 raise DataError(message, code="cache-not-filled", folder=str(cache.folder))
             fetched += len(part)
     return fetched

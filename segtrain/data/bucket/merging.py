@@ -8,15 +8,18 @@ from typing import Any
 
 from segtrain.data.storage import Range
 
-# Ranges with at most this many bytes between them become one request: these bytes cost less than another request.
+# Ranges with at most this many bytes between them become one request: these bytes cost less than
+# another request.
 GAP = 16 << 10
 
 
 class Request:
-    """A request for ranges that are fetched together. ``left``: the number of ranges that are still needed.
+    """A request for ranges that are fetched together. ``left``: the number of ranges that are still
+    needed.
 
-    ``local``: it is not sent, because the workers read the ranges from the local disk. ``sent``: when it was sent
-    (seconds of perf_counter). ``late``: workers fetch its ranges themselves unless its answer is there.
+    ``local``: it is not sent, because the workers read the ranges from the local disk. ``sent``:
+    when it was sent (seconds of perf_counter). ``late``: workers fetch its ranges themselves unless
+    its answer is there.
     """
 
     def __init__(self, span: Range) -> None:
@@ -28,7 +31,9 @@ class Request:
 
 
 class Part:
-    """A range that is fetched: its offset ``at`` in its request, and the positions of the samples that need it."""
+    """A range that is fetched: its offset ``at`` in its request, and the positions of the samples
+    that need it.
+    """
 
     def __init__(self, request: Request, at: int) -> None:
         self.request, self.at = request, at
@@ -36,7 +41,9 @@ class Part:
 
 
 def merged(ranges: Sequence[Range]) -> list[tuple[Request, list[tuple[Range, int]]]]:
-    """Requests for ``ranges``, each with its ranges and their offsets in the request. Near ranges share a request."""
+    """Requests for ``ranges``, each with its ranges and their offsets in the request. Near ranges
+    share a request.
+    """
     found: list[tuple[Request, list[tuple[Range, int]]]] = []
     for wanted in sorted(dict.fromkeys(ranges)):
         if found and wanted.length >= 0:
@@ -44,7 +51,10 @@ def merged(ranges: Sequence[Range]) -> list[tuple[Request, list[tuple[Range, int
             path, begin, length, checks, _ = request.span
             if path == wanted.path and length >= 0 and wanted.offset - (begin + length) <= GAP:
                 end = max(begin + length, wanted.offset + wanted.length)
-                more = (check._replace(offset=wanted.offset - begin + check.offset) for check in wanted.checks)
+                more = (
+                    check._replace(offset=wanted.offset - begin + check.offset)
+                    for check in wanted.checks
+                )
                 request.span = Range(path, begin, end - begin, (*checks, *more))
                 request.bytes = end - begin
                 parts.append((wanted, wanted.offset - begin))

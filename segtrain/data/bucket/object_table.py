@@ -19,7 +19,8 @@ _PREFIX = "listing-bucket-"
 
 
 class KnownObjects:
-    """A table key -> (size, etag). A million objects take about 64 MB, since a key is stored as a 64-bit digest.
+    """A table key -> (size, etag). A million objects take about 64 MB, since a key is stored as a
+    64-bit digest.
 
     ``file``: a saved table, which is mapped into memory. Thread-safe.
     """
@@ -83,9 +84,15 @@ class KnownObjects:
             if not path.exists():
                 _write(path, table)
         except OSError as error:
-            lost = "worker processes ask for the sizes and etags again, and accept an object that has changed since"
+            lost = (
+                "worker processes ask for the sizes and etags again, and accept an object "
+                "that has changed since"
+            )
             fix = "set SEGTRAIN_CACHE to a writable folder"
-            warnings.warn(f"{path}: cannot be written ({error.strerror or error}): {lost}: {fix}", stacklevel=2)
+            warnings.warn(
+                f"{path}: cannot be written ({error.strerror or error}): {lost}: {fix}",
+                stacklevel=2,
+            )
             return ""
         return str(path)
 
@@ -105,7 +112,9 @@ def rows_of(objects: Iterable[tuple[str, int, str]]) -> np.ndarray:
 
 def digest_of(text: str) -> int:
     """A 64-bit digest of a key or an etag."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little"
+    )
 
 
 def etag_number(etag: str) -> int:

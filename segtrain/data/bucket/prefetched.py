@@ -1,7 +1,8 @@
 """A rank reads bytes ahead, and sends them to the worker process that makes their sample.
 
-A worker process that fetched by itself would wait for the bucket at each sample. So the rank fetches for all of its
-worker processes. When a task is sent, the bytes of its sample are taken from the read-ahead and sent with it.
+A worker process that fetched by itself would wait for the bucket at each sample. So the rank
+fetches for all of its worker processes. When a task is sent, the bytes of its sample are taken from
+the read-ahead and sent with it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from segtrain.errors import SegtrainError
 
 
 class PrefetchedTask:
-    """A task in the rank. Pickling it waits for the bytes of its sample; unpickling it gives a ``Received``."""
+    """A task in the rank. Pickling it waits for the bytes of its sample; unpickling it gives a
+    ``Received``.
+    """
 
     def __init__(self, task: Any, ranges: Sequence[Range], ahead: ReadAhead) -> None:
         self.task, self.ranges, self.ahead = task, ranges, ahead
@@ -33,7 +36,8 @@ class PrefetchedTask:
                 content = self.ahead.take(wanted)
                 if content is not None:
                     parts[wanted] = bytes(content)
-        except SegtrainError as failure:  # raised in the worker process, like every other error of a sample
+        # raised in the worker process, like every other error of a sample
+        except SegtrainError as failure:
             error = failure
         return Received, (self.task, parts, error, time.perf_counter() - began)
 
@@ -41,7 +45,9 @@ class PrefetchedTask:
 class Received:
     """A task in a worker process, which itself fetches the ranges that are not in ``parts``."""
 
-    def __init__(self, task: Any, parts: dict[Range, bytes], error: SegtrainError | None, waited: float) -> None:
+    def __init__(
+        self, task: Any, parts: dict[Range, bytes], error: SegtrainError | None, waited: float
+    ) -> None:
         self.task, self.parts, self.error, self.waited = task, parts, error, waited
 
 

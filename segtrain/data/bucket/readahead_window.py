@@ -1,4 +1,6 @@
-"""Window of a read-ahead, measured while it runs: how far to read ahead, and when a request is late."""
+"""Window of a read-ahead, measured while it runs: how far to read ahead, and when a request is
+late.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,30 @@ import time
 from collections import deque
 from statistics import median
 
-# The window is this many times the number of samples that are taken during a slow request (99th percentile).
+# The window is this many times the number of samples that are taken during a slow request (99th
+# percentile).
 _MARGIN = 1.5
-# The window depends on the durations of the last 256 requests and on the last 8 sample rates, measured every 0.1 s.
+# The window depends on the durations of the last 256 requests and on the last 8 sample rates,
+# measured every 0.1 s.
 _TIMES, _RATES, _EVERY = 256, 8, 0.1
-# A request is late after this many times the 95th percentile of the durations, and not before this many seconds.
+# A request is late after this many times the 95th percentile of the durations, and not before this
+# many seconds.
 _LATE, _LEAST_LATE = 3.0, 0.05
-# The median duration of this many requests at the start of the pass, when few are in flight, is ``first_s``.
+# The median duration of this many requests at the start of the pass, when few are in flight, is
+# ``first_s``.
 _FIRST = 32
-# Each answer allows this many repeated requests, of which at most this many are saved up. So a slow server gets few
-# additional requests.
+# Each answer allows this many repeated requests, of which at most this many are saved up. So a slow
+# server gets few additional requests.
 _REPEATS, _MOST_REPEATS = 0.05, 8.0
 
 
 class ReadAheadWindow:
-    """``window``: samples to fetch ahead. ``late_s``: seconds after which a request that a worker waits for is late.
+    """``window``: samples to fetch ahead. ``late_s``: seconds after which a request that a worker
+    waits for is late.
 
-    The window is the rate at which samples are taken x the 99th percentile of the request durations x 1.5, but at least
-    two batches. ``first_s``: seconds of a request at the start of the pass; 0: not known.
+    The window is the rate at which samples are taken x the 99th percentile of the request durations
+    x 1.5, but at least two batches. ``first_s``: seconds of a request at the start of the pass; 0:
+    not known.
     """
 
     def __init__(self, batch: int) -> None:
@@ -59,7 +67,9 @@ class ReadAheadWindow:
         self._rates.append((taken - before) / (now - since))
         if self._times:
             times = sorted(self._times)
-            self.window = max(2 * self._batch, math.ceil(_MARGIN * max(self._rates) * _at(times, 0.99)))
+            self.window = max(
+                2 * self._batch, math.ceil(_MARGIN * max(self._rates) * _at(times, 0.99))
+            )
             self.late_s = max(_LEAST_LATE, _LATE * _at(times, 0.95))
 
 

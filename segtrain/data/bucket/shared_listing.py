@@ -1,4 +1,6 @@
-"""Shares listings of buckets among the processes of a host: the first process lists, the others read its result."""
+"""Shares listings of buckets among the processes of a host: the first process lists, the others
+read its result.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,16 @@ from segtrain.base.files import alone, cache_folder, writing
 from segtrain.bucket.client import etag_of
 
 _PREFIX = "listing-pages-"
-# Seconds after which a shared listing is removed. A process that starts later than that lists again.
+# Seconds after which a shared listing is removed. A process that starts later than that lists
+# again.
 _OLD = 3600.0
 _start = ""
 
 
 @contextlib.contextmanager
 def listed_once(start: str) -> Iterator[None]:
-    """Share listings with all processes of this host that have the same ``start``; if it is empty, share none.
+    """Share listings with all processes of this host that have the same ``start``; if it is empty,
+    share none.
 
     ``start``: an id of one launch of a job, so that no listing is older than the launch.
     """
@@ -36,9 +40,11 @@ def listed_once(start: str) -> Iterator[None]:
 
 
 def pages(place: str, fetch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """The JSON values that ``fetch`` yields for a listing of ``place``. Only the first process to ask for it fetches.
+    """The JSON values that ``fetch`` yields for a listing of ``place``. Only the first process to
+    ask for it fetches.
 
-    If the cache cannot be written, each process fetches, with a warning. Raises what ``fetch`` raises.
+    If the cache cannot be written, each process fetches, with a warning. Raises what ``fetch``
+    raises.
     """
     name = hashlib.sha256(f"{_start}\n{place}".encode()).hexdigest()[:24]
     file, lines = cache_folder() / f"{_PREFIX}{name}.jsonl", None
@@ -51,7 +57,10 @@ def pages(place: str, fetch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
                             stream.writelines(json.dumps(page).encode() + b"\n" for page in fetch())
                     lines = stack.enter_context(open(file, "rb"))
             except OSError as error:
-                message = f"{file}: cannot be written ({error.strerror or error}): each process lists {place} itself"
+                message = (
+                    f"{file}: cannot be written ({error.strerror or error}): each process "
+                    f"lists {place} itself"
+                )
                 warnings.warn(f"{message}: set SEGTRAIN_CACHE to a writable folder", stacklevel=2)
         yield from fetch() if lines is None else map(json.loads, lines)
 

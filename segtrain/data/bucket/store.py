@@ -1,4 +1,6 @@
-"""Store of a bucket: listings, sizes, and ranges of objects, taken from a read-ahead where one is running."""
+"""Store of a bucket: listings, sizes, and ranges of objects, taken from a read-ahead where one is
+running.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from segtrain.errors import DataError, file_error
 if TYPE_CHECKING:
     from segtrain.data.bucket.disk_cache import DiskCache
 
-# A stream reads an object in blocks of this size: the first block nearly always contains an image's header.
+# A stream reads an object in blocks of this size: the first block nearly always contains an image's
+# header.
 _BLOCK = 1 << 16
 # An object up to this size is read at once: more requests would take longer.
 _SMALL = 1 << 18
@@ -43,12 +46,15 @@ Names = tuple[list[str], list[str]]
 class BucketStore(Store):
     """Objects of a bucket; paths are URLs below ``base``, such as ``s3://bucket/train/a.png``.
 
-    ``outage_s``: seconds without any answer after which a request fails. ``seen``: a file of known sizes and etags.
-    ``cache``: stores the samples that are read. An object that was listed or read must keep its etag: a changed object
-    is an error. A pickled store has all known etags in ``seen``, so that worker processes expect the same etags.
+    ``outage_s``: seconds without any answer after which a request fails. ``seen``: a file of known
+    sizes and etags. ``cache``: stores the samples that are read. An object that was listed or read
+    must keep its etag: a changed object is an error. A pickled store has all known etags in
+    ``seen``, so that worker processes expect the same etags.
     """
 
-    def __init__(self, base: str, outage_s: float, seen: str = "", cache: DiskCache | None = None) -> None:
+    def __init__(
+        self, base: str, outage_s: float, seen: str = "", cache: DiskCache | None = None
+    ) -> None:
         self.base, self.outage_s, self.cache = base, outage_s, cache
         self.known = KnownObjects(seen)
         self.keeps = cache is not None
@@ -59,7 +65,8 @@ class BucketStore(Store):
         # Bytes that a worker process received with its task, see prefetched.py.
         self.given: dict[Range, bytes] = {}
         self._lock = threading.Lock()
-        # For each worker thread, the entry and bytes of a sample of which it has read only one part so far.
+        # For each worker thread, the entry and bytes of a sample of which it has read only one part
+        # so far.
         self._before = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,7 +88,9 @@ class BucketStore(Store):
         return root.rstrip("/")
 
     def list(self, folder: str, ending: str) -> list[str]:
-        objects, folders = self._folder(self._key(folder)) if folder.startswith(self.base) else ([], [])
+        objects, folders = (
+            self._folder(self._key(folder)) if folder.startswith(self.base) else ([], [])
+        )
         names = folders if ending == "/" else [name for name in objects if name.endswith(ending)]
         return sorted(name for name in names if not system_folder(name.rstrip("/")))
 
@@ -91,7 +100,10 @@ class BucketStore(Store):
             ((found, folders),) = pages(f"{self.base}/{key}/", lambda: iter([self._listed(key)]))
             self.known.extend([rows_of(found)])
             names = [path.rpartition("/")[2] for path, *_ in found]
-            self._folders[key] = names, [f"{name.rstrip('/').rpartition('/')[2]}/" for name in folders]
+            self._folders[key] = (
+                names,
+                [f"{name.rstrip('/').rpartition('/')[2]}/" for name in folders],
+            )
         return self._folders[key]
 
     def _listed(self, key: str) -> Any:
@@ -101,7 +113,9 @@ class BucketStore(Store):
     def walk(self, folder: str) -> Iterator[str]:
         """Paths of all files below a folder, relative to it, in any order. Their etags are kept."""
         key, tables = self._key(folder), []
-        for page in pages(f"{self.base}/{key}", lambda: map(rows, side_by_side(self._client, key, self.outage_s))):
+        for page in pages(
+            f"{self.base}/{key}", lambda: map(rows, side_by_side(self._client, key, self.outage_s))
+        ):
             tables.append(rows_of(page))
             yield from (path[len(key) + 1 if key else 0 :] for path, *_ in page)
         self.known.extend(tables)
@@ -136,7 +150,9 @@ class BucketStore(Store):
         except DataError as error:
             if error.code != "cache-unwritable":
                 raise
-            warnings.warn(f"{error}: each process keeps {size:,} bytes of {path} in memory", stacklevel=2)
+            warnings.warn(
+                f"{error}: each process keeps {size:,} bytes of {path} in memory", stacklevel=2
+            )
             return self.content(path)
 
     def scan(self, path: str) -> Callable[[int, int], memoryview]:
@@ -145,7 +161,10 @@ class BucketStore(Store):
         def view(offset: int, length: int) -> memoryview:
             nonlocal begin, block
             if not begin <= offset <= offset + length <= begin + len(block):
-                begin, block = offset, self.view(path, offset, min(max(length, _SMALL), max(length, size - offset)))
+                begin, block = (
+                    offset,
+                    self.view(path, offset, min(max(length, _SMALL), max(length, size - offset))),
+                )
             return block[offset - begin : offset - begin + length]
 
         return view
@@ -165,7 +184,9 @@ class BucketStore(Store):
         except OSError as error:
             fix = "set SEGTRAIN_CACHE to a folder with free space"
             message = f"{copy}: cannot be written ({error.strerror or error}): {fix}"
-            raise DataError(message, code="cache-unwritable", file=str(copy), found=error.strerror) from None
+            raise DataError(
+                message, code="cache-unwritable", file=str(copy), found=error.strerror
+            ) from None
         return str(copy)
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -173,7 +194,9 @@ class BucketStore(Store):
             return io.BytesIO(self.content(path))
         return io.BufferedReader(_Stream(self, path), _BLOCK)  # type: ignore[return-value]
 
-    def read_ahead(self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int) -> ReadAhead:
+    def read_ahead(
+        self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int
+    ) -> ReadAhead:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         most = int(min(_MOST_MEMORY, _MEMORY * memory_limit()[0] / ranks))
         local, repeated = self._is_cached, self.tally.repeated
@@ -200,12 +223,15 @@ class BucketStore(Store):
         return fetch(wanted, passes[0].stop if len(passes) == 1 else None)
 
     def _fetch_or_cached(self, wanted: Range, stop: threading.Event | None) -> Any:
-        """The bytes of a range. With a disk cache, the whole sample is read from the cache, or fetched and cached."""
+        """The bytes of a range. With a disk cache, the whole sample is read from the cache, or
+        fetched and cached.
+        """
         whole = wanted.within or wanted
         entry = self.entry(whole) if self.cache is not None else None
         if self.cache is None or entry is None:
             return self.fetch(wanted, stop)
-        # A worker reads the image and then the mask of a sample, so the bytes of the whole sample are kept in between.
+        # A worker reads the image and then the mask of a sample, so the bytes of the whole sample
+        # are kept in between.
         before: tuple[Entry, Any] | None = getattr(self._before, "read", None)
         content = before[1] if before and before[0] == entry else self.cache.get(entry)
         if content is None:
@@ -222,13 +248,20 @@ class BucketStore(Store):
         return self.cache is not None and entry is not None and self.cache.holds(entry)
 
     def entry(self, wanted: Range) -> Entry | None:
-        """The cache entry of an object or of a sample in a shard; None if its etag is unknown or the range is empty."""
+        """The cache entry of an object or of a sample in a shard; None if its etag is unknown or
+        the range is empty.
+        """
         key = self._key(wanted.path)
         found = self.known.find(key)
-        return Entry(self.base, key, found[1], wanted.offset, wanted.length) if found and wanted.length else None
+        return (
+            Entry(self.base, key, found[1], wanted.offset, wanted.length)
+            if found and wanted.length
+            else None
+        )
 
     def fetch(self, wanted: Range, stop: threading.Event | None) -> Any:
-        """The bytes of a range, in one request. The object must have the etag that it was listed or read with.
+        """The bytes of a range, in one request. The object must have the etag that it was listed or
+        read with.
 
         An answer whose checksum differs from that in the index is fetched once more.
         """
@@ -259,12 +292,17 @@ class BucketStore(Store):
 
 
 def wrong_part(wanted: Range, content: Any) -> DataError | None:
-    """The error for the first part of a range that fails one of ``wanted.checks``; None if all parts are right."""
+    """The error for the first part of a range that fails one of ``wanted.checks``; None if all
+    parts are right.
+    """
     for offset, length, expected in wanted.checks:
         found = checksum(memoryview(content)[offset : offset + length])
         if found != expected:
             at = wanted.offset + offset
-            reason = f"bytes {at:,} to {at + length:,} have the checksum {found:08x}, but had {expected:08x} when they "
+            reason = (
+                f"bytes {at:,} to {at + length:,} have the checksum {found:08x}, but had "
+                f"{expected:08x} when they "
+            )
             reason += "were packed: upload or pack the shard again"
             values = {"byte": at, "found": found, "expected": expected}
             return file_error(wanted.path, reason, code="sample-checksum", **values)
@@ -286,7 +324,9 @@ class _Stream(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         size = self._store.stat(self._path).size
-        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: size}[whence] + offset)
+        self._at = max(
+            0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: size}[whence] + offset
+        )
         return self._at
 
     def tell(self) -> int:

@@ -12,17 +12,26 @@ from segtrain.data.index.listing import Watch
 from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error, some_of
 
-# With this many or more listed files in one folder, reading the folder is faster than a stat of each file.
+# With this many or more listed files in one folder, reading the folder is faster than a stat of
+# each file.
 _MANY = 1000
 
 
 def checked(entries: Entries, source: str, watch: Watch) -> Entries:
-    """Return the entries. Raises DataError if there are none, a file is missing, or an image is listed twice."""
+    """Return the entries. Raises DataError if there are none, a file is missing, or an image is
+    listed twice.
+    """
     if not len(entries):
-        raise file_error(source, "the split has no rows: check the list and data.split", code="split-empty")
+        raise file_error(
+            source, "the split has no rows: check the list and data.split", code="split-empty"
+        )
     files, what, code = _repeated(entries.image), "listed twice", "list-file-repeated"
     if not files:
-        files, what, code = _absent(entries.image, watch) + _absent(entries.mask, watch), "missing", "list-file-missing"
+        files, what, code = (
+            _absent(entries.image, watch) + _absent(entries.mask, watch),
+            "missing",
+            "list-file-missing",
+        )
     if files:
         message = f"{counted(len(files), 'file')} {what}: {some_of(files)}: correct the list"
         raise file_error(source, message, code=code, found=files[:5], count=len(files))
@@ -30,7 +39,9 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
 
 
 def _repeated(paths: Column) -> list[str]:
-    """Absolute paths that occur more than once, also in other spellings (``./``, ``//``, ``x/../``)."""
+    """Absolute paths that occur more than once, also in other spellings (``./``, ``//``,
+    ``x/../``).
+    """
     here = os.getcwd()
 
     def absolute(path: str | None) -> str:
@@ -43,7 +54,9 @@ def _repeated(paths: Column) -> list[str]:
 
 
 def _absent(paths: Column, watch: Watch) -> list[str]:
-    """Paths that are not existing files, in the order of the list. A folder with many listed files is read once."""
+    """Paths that are not existing files, in the order of the list. A folder with many listed files
+    is read once.
+    """
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):
         rows_of[os.path.dirname(str(path))].append(row)

@@ -17,7 +17,8 @@ from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
 _SPLITS = ("train", "val", "test")
-# Settings for the training and evaluation splits: the default name, and the names to look for if it does not exist.
+# Settings for the training and evaluation splits: the default name, and the names to look for if it
+# does not exist.
 _SPLIT_SETTINGS = (
     ("train_split", "train", ("train", "training")),
     ("split", "val", ("val", "valid", "validation", "dev", "test", "testing")),
@@ -25,16 +26,27 @@ _SPLIT_SETTINGS = (
 
 
 def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
-    """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout fits.
+    """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout
+    fits.
 
-    The settings include train_split and split if the splits are not named train and val (but VAL, for example).
+    The settings include train_split and split if the splits are not named train and val (but VAL,
+    for example).
     """
     store = tree_of(root)
-    there = os.path.isdir(root) if store is LOCAL else any(store.list(root, ending) for ending in ("", "/"))
+    there = (
+        os.path.isdir(root)
+        if store is LOCAL
+        else any(store.list(root, ending) for ending in ("", "/"))
+    )
     if not there:
         raise no_folder(root, "the data folder", store_of(root, OUTAGE_S))
-    fits = ((layout.name, *found) for layout in LAYOUTS.values() if (found := layout.detect(root, store)))
-    # Shards without an index come last: a tar file may only be the download of the data set beside it.
+    fits = (
+        (layout.name, *found)
+        for layout in LAYOUTS.values()
+        if (found := layout.detect(root, store))
+    )
+    # Shards without an index come last: a tar file may only be the download of the data set beside
+    # it.
     layout, settings, splits = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))
     if layout == SHARDS.name and not splits:
         raise _unknown(root, store)
@@ -49,16 +61,25 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
 
 
 def _unknown(root: str, store: Store) -> DataError:
-    """The error for a folder of no known layout: what it holds, what was looked for, and how to describe it."""
+    """The error for a folder of no known layout: what it holds, what was looked for, and how to
+    describe it.
+    """
     there = sorted([*(f"{name}/" for name in folders_in(root, store)), *store.list(root, "")])
     # Any folder with a CSV file could have the layout ``list``, so this layout is not tried.
     layouts = [layout for layout in LAYOUTS.values() if layout is not LIST]
     folders = (os.path.join(root, name) for name in folders_in(root, store)[:50])
-    inner = next((folder for folder in folders if any(layout.detect(folder, store) for layout in layouts)), None)
+    inner = next(
+        (folder for folder in folders if any(layout.detect(folder, store) for layout in layouts)),
+        None,
+    )
     hint = f"; did you mean {inner}?" if inner else ""
-    looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example)
+    looked = "".join(
+        f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example
+    )
     message = (
-        f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\nlooked for:{looked}\n"
-        "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names differ"
+        f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\nlooked "
+        f"for:{looked}\n"
+        "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair "
+        "where the names differ"
     )
     return DataError(message, code="layout-unknown", folder=root, found=there, near=inner)

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segtrain import config
-from segtrain.data.index.names import NAME, SUFFIXES, Patterns, count_pairs, fitted, folders_in, propose
+from segtrain.data.index.names import (
+    NAME,
+    SUFFIXES,
+    Patterns,
+    count_pairs,
+    fitted,
+    folders_in,
+    propose,
+)
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.skeleton import NAMES
 from segtrain.data.index.unpaired import several_masks
@@ -19,12 +27,37 @@ from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
 IMAGE_WORDS = (
-    "images", "image", "imgs", "img", "jpegimages", "frames", "photos", "inputs", "input", "rgb", "pngimages",
-)  # fmt: skip
+    "images",
+    "image",
+    "imgs",
+    "img",
+    "jpegimages",
+    "frames",
+    "photos",
+    "inputs",
+    "input",
+    "rgb",
+    "pngimages",
+)
 MASK_WORDS = (
-    "masks", "mask", "labels", "label", "annotations", "annotation", "annots", "annot", "segmentationclasspng",
-    "segmentationclass", "segmentations", "segmentation", "groundtruth", "gt", "gts", "targets", "target",
-)  # fmt: skip
+    "masks",
+    "mask",
+    "labels",
+    "label",
+    "annotations",
+    "annotation",
+    "annots",
+    "annot",
+    "segmentationclasspng",
+    "segmentationclass",
+    "segmentations",
+    "segmentation",
+    "groundtruth",
+    "gt",
+    "gts",
+    "targets",
+    "target",
+)
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "trainval")
 # Levels below the root, and folders in total, that are searched.
 _DEPTH, _MANY = 3, 2000
@@ -38,10 +71,12 @@ Template = tuple[tuple[str, str], list[str]]  # folders of images and of masks, 
 
 
 def pair_of_folders(root: str, store: Store) -> Found | None:
-    """Detect a folder of images and a folder of masks by their names, or images and masks in one folder by file names.
+    """Detect a folder of images and a folder of masks by their names, or images and masks in one
+    folder by file names.
 
-    The two folders may be ``images/SPLIT`` and ``masks/SPLIT``, ``SPLIT/images`` and ``SPLIT/masks``, ``images_SPLIT``
-    and ``masks_SPLIT``, or ``images`` and ``masks``, with any of IMAGE_WORDS and MASK_WORDS.
+    The two folders may be ``images/SPLIT`` and ``masks/SPLIT``, ``SPLIT/images`` and
+    ``SPLIT/masks``, ``images_SPLIT`` and ``masks_SPLIT``, or ``images`` and ``masks``, with any of
+    IMAGE_WORDS and MASK_WORDS.
     """
     folders = _below(root, store)
     order = _ranked(root, folders, store)
@@ -49,24 +84,37 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
         _refuse_folder_per_image(root, order, store)
         folders_of, splits = order[0]
         patterns = _patterns(root, folders_of, splits, store)
-        return {**dict(zip(("images", "masks"), folders_of)), **({"pair": patterns} if patterns else {})}, splits
+        return {
+            **dict(zip(("images", "masks"), folders_of)),
+            **({"pair": patterns} if patterns else {}),
+        }, splits
     return _one_folder(root, folders, store)
 
 
 def _refuse_folder_per_image(root: str, order: list[Template], store: Store) -> None:
-    """Raise DataError if each image has a folder of its own, and a folder of several masks beside it."""
-    pairs = [[part.replace("{split}", split) for part in pair] for pair, splits in order for split in splits]
+    """Raise DataError if each image has a folder of its own, and a folder of several masks beside
+    it.
+    """
+    pairs = [
+        [part.replace("{split}", split) for part in pair]
+        for pair, splits in order
+        for split in splits
+    ]
     counts = [[_count(root, part, store) for part in pair] for pair in pairs]
     if len(pairs) > 1 and all(images == 1 for images, _ in counts) and max(counts)[1] > 1:
         message = (
-            f"{root}: folders of a single image have several masks, such as {' and '.join(pairs[0])}, but segtrain "
+            f"{root}: folders of a single image have several masks, such as "
+            f"{' and '.join(pairs[0])}, but segtrain "
             "reads one mask of class ids for each image: merge the masks of an image into one PNG"
         )
         raise DataError(message, code="several-masks-per-image", folder=root)
 
 
-def choose(data: config.Data, given: Mapping[str, Any], splits: Sequence[str], store: Store) -> dict[str, Any]:
-    """The data.pair of the folders that the user has given, or no setting if all folders were detected.
+def choose(
+    data: config.Data, given: Mapping[str, Any], splits: Sequence[str], store: Store
+) -> dict[str, Any]:
+    """The data.pair of the folders that the user has given, or no setting if all folders were
+    detected.
 
     Raises DataError if other folders hold about as many images as the detected ones.
     """
@@ -75,21 +123,35 @@ def choose(data: config.Data, given: Mapping[str, Any], splits: Sequence[str], s
         return {"pair": _patterns(data.root, folders, splits, store)}
     rivals = _rivals(data, splits[0], store)
     if rivals:
-        message = f"{some_of([data.images, data.masks, *rivals])} hold about as many images: say which to read"
+        message = (
+            f"{some_of([data.images, data.masks, *rivals])} hold about as many images: say "
+            "which to read"
+        )
         fix = f"{data.root}: {message} with data.images and data.masks"
         raise DataError(fix, code="folders-ambiguous", folder=data.root, found=rivals)
     return {}
 
 
 def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
-    """Folders at the level of the detected ones, of no pair of their own, with about as many images."""
-    paired = {part for pair in others(data.root, data.images, store) if pair[1] != data.masks for part in pair}
+    """Folders at the level of the detected ones, of no pair of their own, with about as many
+    images.
+    """
+    paired = {
+        part
+        for pair in others(data.root, data.images, store)
+        if pair[1] != data.masks
+        for part in pair
+    }
     rivals, many = [], _count(data.root, data.images.replace("{split}", split), store)
     for folder in _below(data.root, store):
         text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
         # Folders with the name of another split are not an alternative to this one.
         alike = all(text.count(part) == data.images.count(part) for part in ("/", "{split}"))
-        if alike and text not in (data.images, data.masks, *paired) and not {*_TOKEN.findall(text.lower())} & {*SPLITS}:
+        if (
+            alike
+            and text not in (data.images, data.masks, *paired)
+            and not {*_TOKEN.findall(text.lower())} & {*SPLITS}
+        ):
             drawn = any(word in text.lower() for word in _DRAWN)
             if not drawn and 10 * _count(data.root, folder, store) >= 9 * many:
                 rivals.append(text)
@@ -99,7 +161,8 @@ def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
 def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]]:
     """Pairs of an image folder and a mask folder, other than the pair of ``images``.
 
-    If ``images`` is ``{split}/Urban/images``, for example, another pair may have ``{split}/Rural/images``.
+    If ``images`` is ``{split}/Urban/images``, for example, another pair may have
+    ``{split}/Rural/images``.
     """
     inside = images + "/"
     return [
@@ -110,7 +173,9 @@ def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]
 
 
 def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
-    """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the most likely first."""
+    """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the most
+    likely first.
+    """
     templates: dict[tuple[str, str], list[str]] = defaultdict(list)
     there = {name.lower(): name for name in folders}
     for images in folders:
@@ -119,7 +184,11 @@ def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
         if masks is None or os.path.join(os.path.dirname(images), "ImageSets").lower() in there:
             continue
         inner = [name.rpartition("/")[2] for name in folders if os.path.dirname(name) == images]
-        own = [name for name in inner if _holds_images(root, there.get(f"{masks}/{name}".lower(), ".none"), store)]
+        own = [
+            name
+            for name in inner
+            if _holds_images(root, there.get(f"{masks}/{name}".lower(), ".none"), store)
+        ]
         # Folders below a split are not splits, but cities or scenes.
         if own and not set(images.lower().split("/")) & set(SPLITS):
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
@@ -130,14 +199,19 @@ def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
     # Pairs with more splits come first, then those with the more common word.
     def rank(item: tuple[tuple[str, str], list[str]]) -> tuple[Any, ...]:
         words = [token.lower() for token in _TOKEN.findall(item[0][1])]
-        common = min((MASK_WORDS.index(word) for word in words if word in MASK_WORDS), default=len(MASK_WORDS))
+        common = min(
+            (MASK_WORDS.index(word) for word in words if word in MASK_WORDS),
+            default=len(MASK_WORDS),
+        )
         return "{split}" not in item[0][0], -len(item[1]), common, item[0]
 
     return sorted(templates.items(), key=rank)
 
 
 def _below(root: str, store: Store) -> list[str]:
-    """Relative paths of the folders under the root, down to the depth at which data sets have their splits."""
+    """Relative paths of the folders under the root, down to the depth at which data sets have their
+    splits.
+    """
     below, level = list[str](), [""]
     for _ in range(_DEPTH):
         level = [
@@ -150,7 +224,8 @@ def _below(root: str, store: Store) -> list[str]:
 
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
-    """The folder named as ``images``, but with a word of MASK_WORDS in place of its image word; None if none exists.
+    """The folder named as ``images``, but with a word of MASK_WORDS in place of its image word;
+    None if none exists.
 
     there: lowercase name -> name.
     """
@@ -166,17 +241,23 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
 
 
 def _with_split(images: str, masks: str) -> tuple[str, str, str]:
-    """Both names with ``{split}`` in place of the split's name, and that name ("all" if there is no split)."""
+    """Both names with ``{split}`` in place of the split's name, and that name ("all" if there is no
+    split).
+    """
     for split in sorted({token for token in _TOKEN.findall(images) if token.lower() in SPLITS}):
         if split in _TOKEN.findall(masks):
             parts = (_TOKEN.findall(text) for text in (images, masks))
-            one, other = ("".join("{split}" if part == split else part for part in these) for these in parts)
+            one, other = (
+                "".join("{split}" if part == split else part for part in these) for these in parts
+            )
             return one, other, split
     return images, masks, "all"
 
 
 def _count(root: str, folder: str, store: Store) -> int:
-    """The number of images below a folder; of a large folder in a bucket, only the first names are known."""
+    """The number of images below a folder; of a large folder in a bucket, only the first names are
+    known.
+    """
     images = images_below(os.path.join(root, folder), store)
     return sum(1 for _ in itertools.islice(images, None if store is LOCAL else NAMES))
 
@@ -185,8 +266,12 @@ def _holds_images(root: str, folder: str, store: Store) -> bool:
     return next(images_below(os.path.join(root, folder), store), None) is not None
 
 
-def _patterns(root: str, folders: tuple[str, str], splits: Sequence[str], store: Store) -> list[str] | None:
-    """The value of data.pair for images and masks with different names; None if no pattern is needed or fits."""
+def _patterns(
+    root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
+) -> list[str] | None:
+    """The value of data.pair for images and masks with different names; None if no pattern is
+    needed or fits.
+    """
     one, other = _names(root, folders, splits[0], store)
     if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
         return None
@@ -202,11 +287,15 @@ def _patterns(root: str, folders: tuple[str, str], splits: Sequence[str], store:
 def in_all_splits(
     patterns: Patterns, root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
 ) -> list[str] | None:
-    """The patterns, or these with ``{split}`` for the first split's name, if at least half of each split has masks."""
+    """The patterns, or these with ``{split}`` for the first split's name, if at least half of each
+    split has masks.
+    """
     for texts in (patterns, [text.replace(splits[0], "{split}") for text in patterns]):
         for split in splits:
             images, masks = _names(root, folders, split, store)
-            if 2 * count_pairs([text.replace("{split}", split) for text in texts], images, masks) < len(images):
+            if 2 * count_pairs(
+                [text.replace("{split}", split) for text in texts], images, masks
+            ) < len(images):
                 break
         else:
             return [*texts]
@@ -217,12 +306,15 @@ def _names(root: str, folders: tuple[str, str], split: str, store: Store) -> lis
     """Sorted paths of the images and of the masks of a split."""
     paths = (os.path.join(root, folder.replace("{split}", split)) for folder in folders)
     listings = [sorted(images_below(path, store)) for path in paths]
-    # Of a large folder in a bucket, only the first names are known, so one list may be longer than the other.
+    # Of a large folder in a bucket, only the first names are known, so one list may be longer than
+    # the other.
     return listings if store is LOCAL else [names[: min(map(len, listings))] for names in listings]
 
 
 def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
-    """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in a folder per split, or in one folder."""
+    """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in a folder per split, or in one
+    folder.
+    """
     splits = [name for name in folders if name.lower() in SPLITS]
     for folder, names in (("{split}", splits[:1]), (".", [""])):
         settings = _beside(os.path.join(root, names[0]), store) if names else None
@@ -234,8 +326,9 @@ def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
 def _beside(folder: str, store: Store) -> dict[str, Any] | None:
     """The setting data.pair for a folder of images and masks; None for other folders.
 
-    The name of a mask is that of its image with a common ending, or the full file name of its image (``a.jpg.png``). At
-    least half of the images need a mask. Returns {} if images have several masks: the lister raises the error for that.
+    The name of a mask is that of its image with a common ending, or the full file name of its image
+    (``a.jpg.png``). At least half of the images need a mask. Returns {} if images have several
+    masks: the lister raises the error for that.
     """
     names = sorted(images_below(folder, store))
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
@@ -254,6 +347,10 @@ def _beside(folder: str, store: Store) -> dict[str, Any] | None:
 
 
 def _texts(stem: str, paths: list[str]) -> list[str]:
-    """Patterns of ``stem`` and a suffix of the paths. If there are several suffixes, the first pattern has none."""
-    endings = [ending for ending, _ in Counter(os.path.splitext(path)[1] for path in paths).most_common()]
+    """Patterns of ``stem`` and a suffix of the paths. If there are several suffixes, the first
+    pattern has none.
+    """
+    endings = [
+        ending for ending, _ in Counter(os.path.splitext(path)[1] for path in paths).most_common()
+    ]
     return [stem + ending for ending in ([""] * (len(endings) > 1) + endings)]

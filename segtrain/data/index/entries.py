@@ -1,7 +1,9 @@
-"""Memory-mapped index of file names: a million samples in little memory, shared by all workers and ranks of a host.
+"""Memory-mapped index of file names: a million samples in little memory, shared by all workers and
+ranks of a host.
 
-Strings are stored in a few large blocks of bytes, and an ``Entry`` is made on access. All blocks are in one
-memory-mapped file: all processes share its pages, and pickling an index only pickles the path of the file.
+Strings are stored in a few large blocks of bytes, and an ``Entry`` is made on access. All blocks
+are in one memory-mapped file: all processes share its pages, and pickling an index only pickles the
+path of the file.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ _ABSENT = b"\xff"
 class Entry:
     """One sample of a split.
 
-    image, mask: names for messages; paths in the store if ``Dataset.separate_files``. No two entries have the same
-    image. A mask of None: the sample has none. meta: every entry has a "name", the same on every machine, and the same
-    for files and for shards packed from them: ``data.split_by``, the packing, and the comparison of a resumed run's
-    data depend on it. The other values are columns of a list.
+    image, mask: names for messages; paths in the store if ``Dataset.separate_files``. No two
+    entries have the same image. A mask of None: the sample has none. meta: every entry has a
+    "name", the same on every machine, and the same for files and for shards packed from them:
+    ``data.split_by``, the packing, and the comparison of a resumed run's data depend on it. The
+    other values are columns of a list.
     """
 
     image: str
@@ -54,10 +57,12 @@ _ABSOLUTE = ("/", *SCHEMES)  # beginnings of absolute paths
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Strings ``prefix + text + tails[codes[i]]``, where text ``i`` is ``blob[bounds[i]:bounds[i + 1]]`` in UTF-8.
+    """Strings ``prefix + text + tails[codes[i]]``, where text ``i`` is ``blob[bounds[i]:bounds[i +
+    1]]`` in UTF-8.
 
-    bounds: uint32 or uint64 [n + 1]. A text that is an absolute path or a URL gets no prefix. Without ``codes``, every
-    string ends with ``tails[0]``. Columns of images, masks, and names can share ``blob`` and ``bounds``.
+    bounds: uint32 or uint64 [n + 1]. A text that is an absolute path or a URL gets no prefix.
+    Without ``codes``, every string ends with ``tails[0]``. Columns of images, masks, and names can
+    share ``blob`` and ``bounds``.
     """
 
     blob: Union[bytes, memoryview]
@@ -83,11 +88,16 @@ class Column:
 
     def part(self, first: int, after: int) -> list[str | None]:
         """The strings ``first`` to ``after - 1``, faster than one by one."""
-        parts = (self.blob[begin:end] for begin, end in itertools.pairwise(self.bounds[first : after + 1].tolist()))
+        parts = (
+            self.blob[begin:end]
+            for begin, end in itertools.pairwise(self.bounds[first : after + 1].tolist())
+        )
         texts = (None if part == _ABSENT else str(part, "utf-8", "surrogatepass") for part in parts)
         codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
         return [
-            None if text is None else ("" if text.startswith(_ABSOLUTE) else self.prefix) + text + self.tails[code]
+            None
+            if text is None
+            else ("" if text.startswith(_ABSOLUTE) else self.prefix) + text + self.tails[code]
             for text, code in zip(texts, codes)
         ]
 
@@ -99,7 +109,9 @@ def _bounds(lengths: np.ndarray) -> np.ndarray:
 
 
 class ColumnBuilder:
-    """Builds a Column from strings (or None) that are appended one by one. ``done`` returns it and starts a new one."""
+    """Builds a Column from strings (or None) that are appended one by one. ``done`` returns it and
+    starts a new one.
+    """
 
     def __init__(self) -> None:
         self.blob, self.ends = bytearray(), array("Q", [0])
@@ -145,13 +157,21 @@ class LazyEntries(Sequence[Entry]):
 
     def __getitem__(self, index: Any) -> Any:
         found = range(self.length)[index]
-        return [self.entry(position) for position in found] if isinstance(index, slice) else self.entry(found)
+        return (
+            [self.entry(position) for position in found]
+            if isinstance(index, slice)
+            else self.entry(found)
+        )
 
 
 class Entries(Sequence[Entry]):
-    """The entries of a split, made on access. ``file``: where they are saved ("": nowhere, so pickling copies them)."""
+    """The entries of a split, made on access. ``file``: where they are saved ("": nowhere, so
+    pickling copies them).
+    """
 
-    def __init__(self, image: Column, mask: Column, meta: dict[str, Column], file: str = "") -> None:
+    def __init__(
+        self, image: Column, mask: Column, meta: dict[str, Column], file: str = ""
+    ) -> None:
         self.image, self.mask, self.meta, self.file = image, mask, meta, file
 
     def __len__(self) -> int:
@@ -161,7 +181,9 @@ class Entries(Sequence[Entry]):
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
         row = range(len(self))[index]  # raises IndexError, and supports negative indices
-        meta = {name: value for name, column in self.meta.items() if (value := column[row]) is not None}
+        meta = {
+            name: value for name, column in self.meta.items() if (value := column[row]) is not None
+        }
         return Entry(self.image[row] or "", self.mask[row], meta)
 
     def __eq__(self, other: object) -> bool:
@@ -172,7 +194,9 @@ class Entries(Sequence[Entry]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_again, (self.file,)) if self.file else (Entries, (self.image, self.mask, self.meta))
+        return (
+            (_again, (self.file,)) if self.file else (Entries, (self.image, self.mask, self.meta))
+        )
 
     def select(self, rows: Iterable[int]) -> Entries:
         """Only these rows, in this order, without a file."""
@@ -183,12 +207,18 @@ class Entries(Sequence[Entry]):
         def of(column: Column) -> Column:
             if id(column.blob) not in texts:
                 begin, end = column.bounds[:-1][chosen], column.bounds[1:][chosen]
-                blob = b"".join(bytes(column.blob[a:b]) for a, b in zip(begin.tolist(), end.tolist()))
+                blob = b"".join(
+                    bytes(column.blob[a:b]) for a, b in zip(begin.tolist(), end.tolist())
+                )
                 texts[id(column.blob)] = Column(blob, _bounds(end - begin))
             codes = None if column.codes is None else column.codes[chosen]
-            return replace(texts[id(column.blob)], prefix=column.prefix, tails=column.tails, codes=codes)
+            return replace(
+                texts[id(column.blob)], prefix=column.prefix, tails=column.tails, codes=codes
+            )
 
-        return Entries(of(self.image), of(self.mask), {name: of(column) for name, column in self.meta.items()})
+        return Entries(
+            of(self.image), of(self.mask), {name: of(column) for name, column in self.meta.items()}
+        )
 
 
 def save(entries: Entries, folder: Path) -> Entries:
@@ -212,7 +242,11 @@ def save(entries: Entries, folder: Path) -> Entries:
         kinds = [column.bounds.dtype.str, "" if codes is None else codes.dtype.str]
         parts = [number(column.blob), number(column.bounds), -1 if codes is None else number(codes)]
         columns.append([name, column.prefix, list(column.tails), parts, kinds])
-    content = {"entries": len(entries), "columns": columns, "bytes": [len(block) for block in blocks]}
+    content = {
+        "entries": len(entries),
+        "columns": columns,
+        "bytes": [len(block) for block in blocks],
+    }
     header = json.dumps(content).encode()
     path = folder / (_digest(header, blocks) + ENDING)
     try:
@@ -234,7 +268,8 @@ def _digest(header: bytes | memoryview, blocks: Iterable[bytes | memoryview]) ->
 
 
 def load(file: str, whole: bool = False) -> Entries:
-    """Memory-map the entries in a file. Raises OSError, or ValueError for a file that ``save`` did not write.
+    """Memory-map the entries in a file. Raises OSError, or ValueError for a file that ``save`` did
+    not write.
 
     ``whole``: check every byte. Otherwise a changed byte inside a block goes unnoticed.
     """
@@ -264,13 +299,17 @@ def _entries(header: dict[str, Any], blocks: list[memoryview], file: str) -> Ent
     def column(prefix: str, tails: list[str], parts: list[int], kinds: list[str]) -> Column:
         bounds = np.frombuffer(blocks[parts[1]], np.dtype(kinds[0]))
         codes = None if parts[2] < 0 else np.frombuffer(blocks[parts[2]], np.dtype(kinds[1]))
-        if len(bounds) - 1 != header["entries"] or (codes is not None and len(codes) != header["entries"]):
+        if len(bounds) - 1 != header["entries"] or (
+            codes is not None and len(codes) != header["entries"]
+        ):
             raise ValueError("columns of unequal length")
         return Column(blocks[parts[0]], bounds, prefix, tuple(tails), codes)
 
     columns = {name: column(*rest) for name, *rest in header["columns"]}
     image, mask = columns.pop("image"), columns.pop("mask")
-    return Entries(image, mask, {name.removeprefix("meta "): column for name, column in columns.items()}, file)
+    return Entries(
+        image, mask, {name.removeprefix("meta "): column for name, column in columns.items()}, file
+    )
 
 
 def _again(file: str) -> Entries:
@@ -278,5 +317,8 @@ def _again(file: str) -> Entries:
     try:
         return load(file)
     except (OSError, ValueError) as error:
-        message = f"{file}: the cached list of files cannot be read ({error}): start again, and it is rebuilt"
+        message = (
+            f"{file}: the cached list of files cannot be read ({error}): start again, and "
+            "it is rebuilt"
+        )
         raise DataError(message, code="entries-unreadable", file=file) from None

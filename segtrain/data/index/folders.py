@@ -1,4 +1,6 @@
-"""The layout ``folders``: a folder of images and a folder of masks that ``data.images`` and ``data.masks`` name."""
+"""The layout ``folders``: a folder of images and a folder of masks that ``data.images`` and
+``data.masks`` name.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ from segtrain.errors import DataError
 
 
 def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
-    """Files of the two folders, paired by name or by ``data.pair``. ``{split}`` in a folder stands for the split."""
-    texts = (text.replace("{split}", split).removesuffix("/.") for text in (data.images, data.masks))
+    """Files of the two folders, paired by name or by ``data.pair``. ``{split}`` in a folder stands
+    for the split.
+    """
+    texts = (
+        text.replace("{split}", split).removesuffix("/.") for text in (data.images, data.masks)
+    )
     images, masks = (data.root if text == "." else os.path.join(data.root, text) for text in texts)
     if data.pair:
         of_images, of_masks = (text.replace("{split}", split) for text in data.pair)
@@ -31,12 +37,21 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         several = several_masks(names, names, NAME, together=True)
         if several:
             raise DataError(f"{images}: {several}", code="several-masks-per-image", folder=images)
-        message = f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "
+        message = (
+            f"{images}: data.images and data.masks are the same folder: say which files "
+            "are masks, as in "
+        )
         setting = command({"data.pair": ["{name}.jpg", "{name}_mask.png"]})
         raise DataError(message + setting, code="masks-among-images", folder=images)
-    splits = dict.fromkeys((split, data.train_split, data.split) if "{split}" in data.images else (split,))
+    splits = dict.fromkeys(
+        (split, data.train_split, data.split) if "{split}" in data.images else (split,)
+    )
 
-    where: dict[str, Any] = {"folders": (data.images, data.masks), "splits": [*splits], "store": watch.store}
+    where: dict[str, Any] = {
+        "folders": (data.images, data.masks),
+        "splits": [*splits],
+        "store": watch.store,
+    }
     tried = partial(in_all_splits, root=data.root, **where)
     fix = partial(name_patterns, images, tried=tried)
     return pair((images, masks), ("data.images", "data.masks"), watch, fix=fix)
@@ -49,7 +64,8 @@ def _files(data: config.Data) -> tuple[str, str]:
 
 FOLDERS = Layout(
     "folders",
-    f"a folder of images ({', '.join(IMAGE_WORDS[:5])}, ...) and one of masks ({', '.join(MASK_WORDS[:5])}, ...), with "
+    f"a folder of images ({', '.join(IMAGE_WORDS[:5])}, ...) and one of masks "
+    f"({', '.join(MASK_WORDS[:5])}, ...), with "
     "or without split folders above or below them; or a.jpg and a_mask.png in one folder",
     pair_of_folders,
     _folders,

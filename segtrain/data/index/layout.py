@@ -1,4 +1,6 @@
-"""The type ``Layout``: how images and masks are arranged in a folder, and everything that segtrain knows about it."""
+"""The type ``Layout``: how images and masks are arranged in a folder, and everything that segtrain
+knows about it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:
     store = root_store(data)
     entries, notes = entries_of(data, split, layout.lister, store)
     labels, root = layout.label_space(data), store.place(data.root)
-    return FileDataset(os.path.basename(root), split, labels, entries, root, tuple(notes), Reading.of(data), store)
+    return FileDataset(
+        os.path.basename(root), split, labels, entries, root, tuple(notes), Reading.of(data), store
+    )
 
 
 def labels_beside(layout: Layout, data: config.Data) -> LabelSpace | None:
@@ -61,21 +65,24 @@ def labels_beside(layout: Layout, data: config.Data) -> LabelSpace | None:
 class Layout:
     """One value of ``data.layout``. The table of all layouts is ``LAYOUTS`` in layouts.py.
 
-    name: the value of data.layout. example: the files that ``detect`` looks for, shown in the error for an unknown
-    folder; "" if no folder can have this layout. detect: returns settings and splits for a folder with this layout, and
-    None for any other folder.
-    open: opens a split. lister: lists the entries of a split for ``open_files``, sorted by name; raises one DataError
-    for all bad files.
-    own_labels: the label space that comes with the data; None where the config must name the classes.
-    labels: label space of the original data set. class_files: names of files beside the data that name its classes.
-    from_file: turns the label space of a class file into that of the masks.
-    other_classes: does the same for ``data.classes`` if these are more or fewer classes than in ``labels``; None: their
-    number must be the same. home: finds the folder under the root that holds the images; None: the root holds them.
-    files: paths of one image and its mask under the root, with ``{split}``, ``{name}``, and ``{city}``. The rehearsal
-    of a cloud job writes generated images there; None: this layout cannot be rehearsed. split_folders: split -> folder,
+    name: the value of data.layout. example: the files that ``detect`` looks for, shown in the error
+    for an unknown folder; "" if no folder can have this layout. detect: returns settings and splits
+    for a folder with this layout, and None for any other folder.
+    open: opens a split. lister: lists the entries of a split for ``open_files``, sorted by name;
+    raises one DataError for all bad files.
+    own_labels: the label space that comes with the data; None where the config must name the
+    classes.
+    labels: label space of the original data set. class_files: names of files beside the data that
+    name its classes. from_file: turns the label space of a class file into that of the masks.
+    other_classes: does the same for ``data.classes`` if these are more or fewer classes than in
+    ``labels``; None: their number must be the same. home: finds the folder under the root that
+    holds the images; None: the root holds them. files: paths of one image and its mask under the
+    root, with ``{split}``, ``{name}``, and ``{city}``. The rehearsal of a cloud job writes
+    generated images there; None: this layout cannot be rehearsed. split_folders: split -> folder,
     for each split whose folder has another name.
-    list_of: path and lines of the list of a split, given its (image, mask) paths; None: the layout has no lists.
-    needs: paths with ``{split}`` that an uploaded data set must have; None: the folders of ``files``.
+    list_of: path and lines of the list of a split, given its (image, mask) paths; None: the layout
+    has no lists. needs: paths with ``{split}`` that an uploaded data set must have; None: the
+    folders of ``files``.
     """
 
     name: str
@@ -91,7 +98,9 @@ class Layout:
     home: Callable[[str, Store], str | None] | None = None
     files: Callable[[config.Data], tuple[str, str]] | None = None
     split_folders: Mapping[str, str] = field(default_factory=dict)
-    list_of: Callable[[config.Data, str, Sequence[tuple[str, str]]], tuple[str, list[str]]] | None = None
+    list_of: (
+        Callable[[config.Data, str, Sequence[tuple[str, str]]], tuple[str, list[str]]] | None
+    ) = None
     needs: Callable[[config.Data], tuple[str, ...]] | None = None
 
     def class_file(self, root: str) -> Path | None:
@@ -99,25 +108,38 @@ class Layout:
         if is_bucket(root):
             return first_in_bucket(root, self.class_files)
         home = self.home(root, LOCAL) if self.home else None
-        paths = (Path(folder, name) for name in self.class_files for folder in dict.fromkeys((home or root, root)))
+        paths = (
+            Path(folder, name)
+            for name in self.class_files
+            for folder in dict.fromkeys((home or root, root))
+        )
         return next((path for path in paths if path.exists()), None)
 
     def label_space(self, data: config.Data, stored: LabelSpace | None = None) -> LabelSpace:
-        """The label space of a run. ``stored``: the one in the files of the split, in place of ``own_labels``.
+        """The label space of a run. ``stored``: the one in the files of the split, in place of
+        ``own_labels``.
 
         Raises DataError, and ConfigError if the classes are not described.
         """
         return label_space(data, stored or self.own_labels(self, data), self.other_classes)
 
     def needed(self, data: config.Data, splits: Sequence[str]) -> list[str]:
-        """Paths under the root that must exist for these splits, cut before the part that differs between samples."""
+        """Paths under the root that must exist for these splits, cut before the part that differs
+        between samples.
+        """
         paths = self.needs(data) if self.needs else self.files(data) if self.files else ()
-        named = (path.replace("{split}", self.split_folders.get(split, split)) for split in splits for path in paths)
+        named = (
+            path.replace("{split}", self.split_folders.get(split, split))
+            for split in splits
+            for path in paths
+        )
         return list(dict.fromkeys(path for path in map(_fixed, named) if path))
 
 
 def _fixed(path: str) -> str:
-    """The part of a path or pattern that is the same for every sample; a folder ends with a slash."""
+    """The part of a path or pattern that is the same for every sample; a folder ends with a
+    slash.
+    """
     fixed = path.partition("{")[0].partition("*")[0]
     if fixed == path or "/" not in fixed:
         return fixed

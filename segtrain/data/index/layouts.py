@@ -9,4 +9,7 @@ from segtrain.data.index.split_folders import ADE20K, CAMVID, CITYSCAPES
 from segtrain.data.index.voc import VOC
 from segtrain.data.shards.layout import SHARDS
 
-LAYOUTS = {layout.name: layout for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, FOLDERS, LIST)}
+LAYOUTS = {
+    layout.name: layout
+    for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, FOLDERS, LIST)
+}

@@ -1,8 +1,8 @@
 """Cache of the entries of a split, valid until a folder or list that was read for them changes.
 
-A new, deleted, or renamed file changes the time of its folder, so one stat per folder is enough. The content of files
-does not matter. ``listing-KEY.json`` under ``$SEGTRAIN_CACHE`` has the stamps of all folders and lists that were read,
-and the name of the file of entries.
+A new, deleted, or renamed file changes the time of its folder, so one stat per folder is enough.
+The content of files does not matter. ``listing-KEY.json`` under ``$SEGTRAIN_CACHE`` has the stamps
+of all folders and lists that were read, and the name of the file of entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from segtrain.data.index.entries import Entries
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import some_of
 
-# Version of the listers. Raise it with every change after which a lister finds different files in the same folder.
+# Version of the listers. Raise it with every change after which a lister finds different files in
+# the same folder.
 VERSION = 4
 # Prefix of a note that must not be overlooked.
 WARNING = "warning: "
@@ -34,14 +35,17 @@ WARNING = "warning: "
 _FEW = 256
 # Days without use after which a cached listing is removed.
 _DAYS = 30
-# If a folder changed less than this many ns before the listing, another change may get the same time stamp.
+# If a folder changed less than this many ns before the listing, another change may get the same
+# time stamp.
 _CLOCK = 2_000_000_000
 
 Stamp = Union[list[int], None]
 
 
 def _stamp(path: str) -> Stamp:
-    """Values that change with the content of a folder or list: times, inode, size. None if it does not exist."""
+    """Values that change with the content of a folder or list: times, inode, size. None if it does
+    not exist.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -51,10 +55,12 @@ def _stamp(path: str) -> Stamp:
 
 @dataclass
 class Watch:
-    """Records the folders and lists that a lister reads, with their stamps before the reading, and notes for the user.
+    """Records the folders and lists that a lister reads, with their stamps before the reading, and
+    notes for the user.
 
-    began: start of the listing in ns, by the clock of the file system. store: where the lister reads. left_out: system
-    folder -> number of images in it, which are not listed. skips: masks without an image
+    began: start of the listing in ns, by the clock of the file system. store: where the lister
+    reads. left_out: system folder -> number of images in it, which are not listed. skips: masks
+    without an image
     are left out (``data.faults=skip``).
     """
 
@@ -66,7 +72,9 @@ class Watch:
     skips: bool = False
 
     def look(self, path: str) -> str:
-        """Record a folder or list whose content or absence decides what is listed. Returns ``path``."""
+        """Record a folder or list whose content or absence decides what is listed. Returns
+        ``path``.
+        """
         if path not in self.stamps:
             self.stamps[path] = _stamp(path)
         return path
@@ -76,17 +84,23 @@ class Watch:
         if self.store is not LOCAL:
             return False
         latest = max((stamp[0] for stamp in self.stamps.values() if stamp), default=0)
-        return latest < self.began - _CLOCK and all(_stamp(path) == stamp for path, stamp in self.stamps.items())
+        return latest < self.began - _CLOCK and all(
+            _stamp(path) == stamp for path, stamp in self.stamps.items()
+        )
 
 
 Lister = Callable[[config.Data, str, Watch], Entries]
 
 
-def entries_of(data: config.Data, split: str, lister: Lister, store: Store = LOCAL) -> tuple[Entries, list[str]]:
-    """The entries of a split (with data.limit applied) from the cache or the lister, and notes for the user.
+def entries_of(
+    data: config.Data, split: str, lister: Lister, store: Store = LOCAL
+) -> tuple[Entries, list[str]]:
+    """The entries of a split (with data.limit applied) from the cache or the lister, and notes for
+    the user.
 
-    A bucket is listed at every start, because it has no folders whose times would tell that nothing has changed.
-    Processes that start together wait for the first one, which lists for the whole host. Raises what the lister raises.
+    A bucket is listed at every start, because it has no folders whose times would tell that nothing
+    has changed. Processes that start together wait for the first one, which lists for the whole
+    host. Raises what the lister raises.
     """
     folder = cache_folder()
     file = folder / f"listing-{_key(data, split)}.json"
@@ -97,46 +111,67 @@ def entries_of(data: config.Data, split: str, lister: Lister, store: Store = LOC
         with alone(file) as waited:
             if not waited:
                 return _list(data, split, lister, file, notes)
-        # The first process has listed. If it did not cache the result, all others list at the same time.
+        # The first process has listed. If it did not cache the result, all others list at the same
+        # time.
         entries, notes = _known(file)
     return (entries, notes) if entries is not None else _list(data, split, lister, file, notes)
 
 
 def _list(
-    data: config.Data, split: str, lister: Lister, file: Path, notes: list[str], store: Store = LOCAL
+    data: config.Data,
+    split: str,
+    lister: Lister,
+    file: Path,
+    notes: list[str],
+    store: Store = LOCAL,
 ) -> tuple[Entries, list[str]]:
     watch = Watch(now_ns(file.parent), store, skips=data.faults == "skip")
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))
     if watch.left_out:
-        count, folders = counted(watch.left_out.total(), "image file"), some_of(sorted(watch.left_out))
-        watch.notes.append(f"{count} left out, because folders of the system hold no data: {folders}")
+        count, folders = (
+            counted(watch.left_out.total(), "image file"),
+            some_of(sorted(watch.left_out)),
+        )
+        watch.notes.append(
+            f"{count} left out, because folders of the system hold no data: {folders}"
+        )
     notes = [*notes, *watch.notes]
     if len(entries) < _FEW:
         return entries, notes
     try:
         entries = kept.save(entries, file.parent)
         if watch.settled():
-            content = {"entries": os.path.basename(entries.file), "looked_at": watch.stamps, "notes": watch.notes}
+            content = {
+                "entries": os.path.basename(entries.file),
+                "looked_at": watch.stamps,
+                "notes": watch.notes,
+            }
             with writing(file) as stream:
                 stream.write(json.dumps(content).encode())
         _tidy(file.parent)
     except OSError as error:
         why = f"the list of files is not cached ({error.strerror}: {file.parent})"
-        notes.append(f"{why}, so each process lists the files again: set SEGTRAIN_CACHE to a writable folder")
+        notes.append(
+            f"{why}, so each process lists the files again: set SEGTRAIN_CACHE to a writable folder"
+        )
     return entries, notes
 
 
 def _key(data: config.Data, split: str) -> str:
     settings = data.model_dump(mode="json")
-    listed = {key: settings[key.removeprefix("data.")] for key in sorted(config.keys_with("listing"))}
+    listed = {
+        key: settings[key.removeprefix("data.")] for key in sorted(config.keys_with("listing"))
+    }
     text = json.dumps([VERSION, os.path.abspath(data.root), split, listed])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _known(file: Path) -> tuple[Entries | None, list[str]]:
-    """A cached listing that is still valid, with its notes; or None and a note if it cannot be read."""
+    """A cached listing that is still valid, with its notes; or None and a note if it cannot be
+    read.
+    """
     try:
         content = json.loads(read_text(file))
         if any(_stamp(path) != stamp for path, stamp in content["looked_at"].items()):
@@ -146,7 +181,12 @@ def _known(file: Path) -> tuple[Entries | None, list[str]]:
     except (FileNotFoundError, NotADirectoryError):
         return None, []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, [f"the cached list of files in {file} cannot be used ({type(error).__name__}): listed again"]
+        return None, [
+            (
+                f"the cached list of files in {file} cannot be used ({type(error).__name__}): "
+                "listed again"
+            )
+        ]
     # Mark it as used, see _tidy.
     with contextlib.suppress(OSError):
         os.utime(file)
@@ -155,7 +195,9 @@ def _known(file: Path) -> tuple[Entries | None, list[str]]:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove cached files that have not been used for 30 days. A process that has mapped one can still read it."""
+    """Remove cached files that have not been used for 30 days. A process that has mapped one can
+    still read it.
+    """
     oldest = now_ns(folder) / 1e9 - _DAYS * 86400
     for path in folder.iterdir():
         if path.suffix == kept.ENDING or path.name.startswith("listing-"):

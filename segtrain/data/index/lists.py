@@ -23,12 +23,12 @@ from segtrain.errors import DataError, closest, some_of
 
 
 def listed(data: config.Data, split: str, watch: Watch) -> Entries:
-    """Entries of a CSV or TSV file with the columns image and mask, or of a JSONL file with these keys. Paths are
-    absolute or relative to data.root.
+    """Entries of a CSV or TSV file with the columns image and mask, or of a JSONL file with these
+    keys. Paths are absolute or relative to data.root.
 
-    Other columns become the metadata of an entry. In a file for all splits (no ``{split}`` in data.index), a column
-    ``split`` names the split of each row. A list without a header has two paths per line, image and mask, separated by
-    a comma, a tab, or spaces.
+    Other columns become the metadata of an entry. In a file for all splits (no ``{split}`` in
+    data.index), a column ``split`` names the split of each row. A list without a header has two
+    paths per line, image and mask, separated by a comma, a tab, or spaces.
     """
     path = watch.look(os.path.join(data.root, data.index.replace("{split}", split)))
     if path.endswith((".jsonl", ".ndjson", ".json")):
@@ -40,18 +40,25 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     for number, row in enumerate(rows, 1):
         keys.update(row)
         if one_for_all and "split" in row and not by_split:
-            # This is the first row with a split. The rows before it belong to no split, so they are left out.
+            # This is the first row with a split. The rows before it belong to no split, so they are
+            # left out.
             by_split, table = True, _Table()
         if not by_split or row.get("split") == split:
             table.append(row, number)
     missing = [key for key in ("image", "mask") if key not in keys]
     if keys and missing:
         near = closest(missing[0], sorted(keys))
-        names = f"it has {some_of(sorted(keys), 8)}: write the names of the columns into the first line"
+        names = (
+            f"it has {some_of(sorted(keys), 8)}: write the names of the columns into the first line"
+        )
         message = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
-        raise DataError(message, code="list-column-missing", file=path, column=missing[0], near=near)
+        raise DataError(
+            message, code="list-column-missing", file=path, column=missing[0], near=near
+        )
     if table.empty:
-        message = f"{path}: rows without an image or a mask: {some_of(table.empty)}: write both paths"
+        message = (
+            f"{path}: rows without an image or a mask: {some_of(table.empty)}: write both paths"
+        )
         raise DataError(message, code="list-row-empty", file=path, rows=table.empty)
     return checked(table.entries(data.root), path, watch)
 
@@ -70,7 +77,11 @@ def _two(line: str) -> list[str] | None:
     for mark in (",", "\t", r"\s+"):
         cuts = [[line[: at.start()], line[at.end() :]] for at in re.finditer(mark, line)]
         cuts = [[part.strip().strip("\"'") for part in cut] for cut in cuts]
-        pairs = [cut for cut in cuts if all(os.path.splitext(part)[1].lower() in SUFFIXES for part in cut)]
+        pairs = [
+            cut
+            for cut in cuts
+            if all(os.path.splitext(part)[1].lower() in SUFFIXES for part in cut)
+        ]
         if len(pairs) == 1:
             return pairs[0]
     return None
@@ -82,15 +93,21 @@ def _plain_rows(path: str) -> Iterator[dict[str, str]]:
         if two is not None:
             yield {"image": two[0], "mask": two[1]}
         elif line.strip():
-            raise _bad_line(path, number, f"two paths of images like the lines above: {line.strip()[:100]!r}")
+            raise _bad_line(
+                path, number, f"two paths of images like the lines above: {line.strip()[:100]!r}"
+            )
 
 
 def _bad_line(path: str, number: int, what: str) -> DataError:
-    return DataError(f"{path}: line {number} is not {what}", code="list-line-invalid", file=path, line=number)
+    return DataError(
+        f"{path}: line {number} is not {what}", code="list-line-invalid", file=path, line=number
+    )
 
 
 class _Table:
-    """Collects rows as columns. An image path is stored as its stem (also the sample's name) and its suffix."""
+    """Collects rows as columns. An image path is stored as its stem (also the sample's name) and
+    its suffix.
+    """
 
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
@@ -133,20 +150,30 @@ class _Table:
 
 
 def lines(path: str) -> Iterator[str]:
-    """Lines of a text file with their line endings. Raises DataError for a file that is missing or not UTF-8."""
+    """Lines of a text file with their line endings. Raises DataError for a file that is missing or
+    not UTF-8.
+    """
     copy = local_copy(path)
     if not os.path.isfile(copy):
         folder = os.path.dirname(path) or "."
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         near = closest(os.path.basename(path), there, 0.4)
-        message = f"{path}: no such list: " + (f"did you mean {near!r}?" if near else "check data.root and the split")
+        message = f"{path}: no such list: " + (
+            f"did you mean {near!r}?" if near else "check data.root and the split"
+        )
         raise DataError(message, code="list-missing", file=path, near=near)
     try:
         with open(copy, encoding="utf-8-sig", newline="") as stream:
             yield from stream
     except (OSError, UnicodeDecodeError) as error:
-        fix = "check the file and its permissions" if isinstance(error, OSError) else "write it in UTF-8"
-        raise DataError(f"{path}: cannot be read ({error}): {fix}", code="list-unreadable", file=path) from None
+        fix = (
+            "check the file and its permissions"
+            if isinstance(error, OSError)
+            else "write it in UTF-8"
+        )
+        raise DataError(
+            f"{path}: cannot be read ({error}): {fix}", code="list-unreadable", file=path
+        ) from None
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
@@ -154,9 +181,15 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
         mark = max("\t,;" if path.endswith(".tsv") else ",\t;", key=next(lines(path), "").count)
         reader = csv.DictReader(lines(path), delimiter=mark, skipinitialspace=True)
         for row in reader:
-            yield {(k or "").strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str) or v is None}
+            yield {
+                (k or "").strip(): (v or "").strip()
+                for k, v in row.items()
+                if isinstance(v, str) or v is None
+            }
     except csv.Error as error:
-        raise _bad_line(path, reader.line_num, f"valid CSV ({error}): write one row per line") from None
+        raise _bad_line(
+            path, reader.line_num, f"valid CSV ({error}): write one row per line"
+        ) from None
 
 
 def _json_rows(path: str) -> Iterator[dict[str, str]]:
@@ -166,7 +199,9 @@ def _json_rows(path: str) -> Iterator[dict[str, str]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise _bad_line(path, number, f"valid JSON ({error.msg}): write one object per line") from None
+            raise _bad_line(
+                path, number, f"valid JSON ({error.msg}): write one object per line"
+            ) from None
         if not isinstance(row, dict):
             raise _bad_line(path, number, 'an object: write {"image": ..., "mask": ...}')
         yield {str(key): "" if value is None else str(value) for key, value in row.items()}
@@ -180,12 +215,16 @@ _MOST_TEXTS = 20
 def _detect(root: str, store: Store) -> Detected | None:
     names = sorted(os.listdir(root)) if store is LOCAL else store.list(root, "")
     lists = [name for name in names if name.endswith(_ENDINGS)]
-    texts = [name for name in names if name.endswith(".txt")][: None if store is LOCAL else _MOST_TEXTS]
+    texts = [name for name in names if name.endswith(".txt")][
+        : None if store is LOCAL else _MOST_TEXTS
+    ]
     lists = lists or [name for name in texts if _lists_pairs(os.path.join(root, name))]
     if not lists:
         return None
     ending = os.path.splitext(lists[0])[1]
-    return {"index": "{split}" + ending}, [os.path.splitext(name)[0] for name in lists if name.endswith(ending)]
+    return {"index": "{split}" + ending}, [
+        os.path.splitext(name)[0] for name in lists if name.endswith(ending)
+    ]
 
 
 def _lists_pairs(path: str) -> bool:

@@ -1,4 +1,6 @@
-"""Patterns of file names: the part that an image and its mask share, and the text before and after it."""
+"""Patterns of file names: the part that an image and its mask share, and the text before and after
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,11 @@ from dataclasses import dataclass
 
 from segtrain.data.storage import LOCAL, Store, system_folder
 
-# Endings of the image files that ``decode`` reads, in any layout, in shards, and in folders to predict.
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
+# Endings of the image files that ``decode`` reads, in any layout, in shards, and in folders to
+# predict.
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif")
+)
 NAME = "{name}"
 # ``propose`` compares patterns on at most this many images and this many masks.
 _LOOKED_AT = 2000
@@ -29,12 +34,16 @@ def is_folder(item: os.DirEntry[str]) -> bool:
 
 
 def folders_in(folder: str, store: Store = LOCAL) -> list[str]:
-    """Names of the folders in a folder, sorted, without hidden and system folders; [] where it cannot be listed."""
+    """Names of the folders in a folder, sorted, without hidden and system folders; [] where it
+    cannot be listed.
+    """
     if store is not LOCAL:
         return [name[:-1] for name in store.list(folder, "/")]
     try:
         with os.scandir(folder) as listing:
-            return sorted(item.name for item in listing if is_folder(item) and not system_folder(item.name))
+            return sorted(
+                item.name for item in listing if is_folder(item) and not system_folder(item.name)
+            )
     except OSError:
         return []
 
@@ -42,14 +51,16 @@ def folders_in(folder: str, store: Store = LOCAL) -> list[str]:
 def name_in(pattern: str, path: str) -> str | None:
     """The name that a pattern finds in a path; None without a match.
 
-    ``{name}_mask.png`` finds the name ``town/a`` in ``town/a_mask.png``. ``{name}`` is the part that an image and its
-    mask share. A pattern without a suffix matches any suffix.
+    ``{name}_mask.png`` finds the name ``town/a`` in ``town/a_mask.png``. ``{name}`` is the part
+    that an image and its mask share. A pattern without a suffix matches any suffix.
     """
     folder, _, file = path.rpartition("/")
     before, _, after = pattern.partition(NAME)
     if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES:
         file = os.path.splitext(file)[0]
-    if len(file) <= len(before) + len(after) or not (file.startswith(before) and file.endswith(after)):
+    if len(file) <= len(before) + len(after) or not (
+        file.startswith(before) and file.endswith(after)
+    ):
         return None
     name = file[len(before) : len(file) - len(after)]
     return f"{folder}/{name}" if folder else name
@@ -81,7 +92,9 @@ def fitted(
 
 
 def part(patterns: Sequence[str], in_images: Named, in_masks: Named) -> None:
-    """If a file matches both patterns, keep it for the longer pattern only. Changes the dicts in place."""
+    """If a file matches both patterns, keep it for the longer pattern only. Changes the dicts in
+    place.
+    """
     longer = len(patterns[1]) > len(patterns[0])
     losing, keeping = (in_images, in_masks) if longer else (in_masks, in_images)
     both = set(losing.values()) & set(keeping.values())
@@ -90,14 +103,21 @@ def part(patterns: Sequence[str], in_images: Named, in_masks: Named) -> None:
 
 
 def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
-    """Patterns with which at least half of the images have a mask. images, masks: paths under the two folders."""
+    """Patterns with which at least half of the images have a mask. images, masks: paths under the
+    two folders.
+    """
     some, others = images[:_LOOKED_AT], masks[:_LOOKED_AT]
     best, most = None, 0
     (starts, ends), (other_starts, other_ends) = _around(some), _around(others)
-    for start, other_start, end, other_end in itertools.product(starts, other_starts, ends, other_ends):
+    for start, other_start, end, other_end in itertools.product(
+        starts, other_starts, ends, other_ends
+    ):
         before, other_before = _trimmed(start, other_start, -1)
         after, other_after = _trimmed(end, other_end, 0)
-        patterns = _with_suffix(before + NAME + after, some), _with_suffix(other_before + NAME + other_after, others)
+        patterns = (
+            _with_suffix(before + NAME + after, some),
+            _with_suffix(other_before + NAME + other_after, others),
+        )
         if patterns[0] == patterns[1]:
             continue
         pairs = count_pairs(patterns, some, others)
@@ -115,7 +135,9 @@ def count_pairs(patterns: Sequence[str], images: Sequence[str], masks: Sequence[
 
 
 def _with_suffix(pattern: str, paths: Sequence[str]) -> str:
-    """A pattern with the suffix of its files: for ``a.jpg.png``, ``{name}.jpg`` becomes ``{name}.jpg.png``."""
+    """A pattern with the suffix of its files: for ``a.jpg.png``, ``{name}.jpg`` becomes
+    ``{name}.jpg.png``.
+    """
     if os.path.splitext(pattern)[1].lower() not in SUFFIXES:
         return pattern
     return pattern + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0]
@@ -130,16 +152,20 @@ def _around(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 def _starts(stems: Sequence[str]) -> list[str]:
     """Possible beginnings of names, shortest first.
 
-    They are "", the most common text up to the first separator, and the text with which all names begin.
+    They are "", the most common text up to the first separator, and the text with which all names
+    begin.
     """
     first = Counter(match[0] for stem in stems if (match := _FIRST.search(stem)))
-    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(stems), max(stems)) if len(stems) > 1 else ())
+    alike = itertools.takewhile(
+        lambda pair: pair[0] == pair[1], zip(min(stems), max(stems)) if len(stems) > 1 else ()
+    )
     shared = "".join(letter for letter, _ in alike)
     return sorted({"", shared, *(part for part, _ in first.most_common(1))}, key=len)
 
 
 def _trimmed(one: str, other: str, side: int) -> tuple[str, str]:
-    """Remove the letters and digits next to ``{name}`` that ``one`` and ``other`` share: they belong to the name.
+    """Remove the letters and digits next to ``{name}`` that ``one`` and ``other`` share: they
+    belong to the name.
 
     side: -1 for texts before the name, 0 for texts after it.
     """

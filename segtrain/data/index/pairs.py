@@ -14,7 +14,8 @@ from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
 
-# Endings that annotation tools add to the names of masks. An ending is removed only if all masks of a split have it.
+# Endings that annotation tools add to the names of masks. An ending is removed only if all masks of
+# a split have it.
 MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
 _SAME_NAME = "an image and its mask must have the same name: add or remove files"
 
@@ -26,11 +27,12 @@ def pair(
     endings: tuple[str, str] = ("", ""),
     fix: Callable[[list[str], list[str]], str] | None = None,
 ) -> Entries:
-    """Entries of the images and masks of two folders with the same name, each before its ending and suffix.
+    """Entries of the images and masks of two folders with the same name, each before its ending and
+    suffix.
 
-    Raises DataError for files that have no partner. If ``watch.skips``, masks without an image are left out instead,
-    with a warning. ``what``: what the folders should hold. ``fix``: returns the advice at the end of that error, given
-    the paths of the images and the masks.
+    Raises DataError for files that have no partner. If ``watch.skips``, masks without an image are
+    left out instead, with a warning. ``what``: what the folders should hold. ``fix``: returns the
+    advice at the end of that error, given the paths of the images and the masks.
     """
     in_images, in_masks = (
         _named(folder, pictures(folder, held, watch), NAME + ending)
@@ -38,14 +40,24 @@ def pair(
     )
     if not in_images:
         kinds = ", ".join(sorted(SUFFIXES))
-        message = f"{folders[0]}: the split has no images ({kinds}): check the folder, data.train_split, and data.split"
+        message = (
+            f"{folders[0]}: the split has no images ({kinds}): check the folder, "
+            "data.train_split, and data.split"
+        )
         raise DataError(message, code="split-empty", folder=folders[0])
     paths = [[named[name] for name in sorted(named)] for named in (in_images, in_masks)]
     in_masks = _without_ending(in_images, in_masks)
-    extra = [os.path.join(folders[1], in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
-    entries = _entries(folders, in_images, in_masks, watch, lambda: fix(*paths) if fix else _SAME_NAME)
+    extra = [
+        os.path.join(folders[1], in_masks[name])
+        for name in sorted(in_masks.keys() - in_images.keys())
+    ]
+    entries = _entries(
+        folders, in_images, in_masks, watch, lambda: fix(*paths) if fix else _SAME_NAME
+    )
     if extra:
-        watch.notes.append(f"{WARNING}{counted(len(extra), 'mask')} without an image left out: {some_of(extra)}")
+        watch.notes.append(
+            f"{WARNING}{counted(len(extra), 'mask')} without an image left out: {some_of(extra)}"
+        )
     return entries
 
 
@@ -56,19 +68,28 @@ def _entries(
     watch: Watch,
     fix: Callable[[], str],
 ) -> Entries:
-    """Entries of all images, sorted by name. Raises DataError for images without a mask, and for masks without an
-    image unless ``watch.skips``.
+    """Entries of all images, sorted by name. Raises DataError for images without a mask, and for
+    masks without an image unless ``watch.skips``.
 
     in_images, in_masks: name -> path. fix: returns the advice at the end of the error.
     """
-    without_mask = [os.path.join(folders[0], in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
-    without_image = [os.path.join(folders[1], in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
+    without_mask = [
+        os.path.join(folders[0], in_images[name])
+        for name in sorted(in_images.keys() - in_masks.keys())
+    ]
+    without_image = [
+        os.path.join(folders[1], in_masks[name])
+        for name in sorted(in_masks.keys() - in_images.keys())
+    ]
     if without_mask or (without_image and not watch.skips):
-        problems = [f"{counted(len(without_mask), 'file')} without a mask: {some_of(without_mask)}"] * bool(
-            without_mask
-        )
+        problems = [
+            f"{counted(len(without_mask), 'file')} without a mask: {some_of(without_mask)}"
+        ] * bool(without_mask)
         if without_image:
-            problems.append(f"{counted(len(without_image), 'file')} (masks) without an image: {some_of(without_image)}")
+            problems.append(
+                f"{counted(len(without_image), 'file')} (masks) without an image: "
+                f"{some_of(without_image)}"
+            )
         problems += [text for folder in folders for text in unread(os.path.join(folder, ""))]
         message = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
         message += "" if without_mask else ". To leave these masks out: data.faults=skip"
@@ -84,7 +105,9 @@ def _entries(
 
 
 def _paths(prefix: str, names: Column, paths: list[str]) -> Column:
-    """The paths as a column, which shares the texts of ``names`` if each path begins with its name."""
+    """The paths as a column, which shares the texts of ``names`` if each path begins with its
+    name.
+    """
     endings = [path.removeprefix(str(name)) for path, name in zip(paths, names)]
     shared = all(len(ending) < len(path) for ending, path in zip(endings, paths))
     return with_endings(names, prefix, endings) if shared else column_of(paths, prefix)
@@ -113,30 +136,46 @@ def name_patterns(
 
 
 def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch) -> Entries:
-    """Pairs of files whose names match two patterns, see ``names.name_in``. Other files are left out, with a warning.
+    """Pairs of files whose names match two patterns, see ``names.name_in``. Other files are left
+    out, with a warning.
 
-    Raises DataError for a pattern that matches no file, for two files with the same name, and for files without a
-    partner.
+    Raises DataError for a pattern that matches no file, for two files with the same name, and for
+    files without a partner.
     """
     paths = pictures(images, "data.images", watch), pictures(masks, "data.masks", watch)
-    in_images, in_masks = _named(images, paths[0], patterns[0]), _named(masks, paths[1], patterns[1])
-    for folder, these, named, pattern in zip((images, masks), paths, (in_images, in_masks), patterns):
+    in_images, in_masks = (
+        _named(images, paths[0], patterns[0]),
+        _named(masks, paths[1], patterns[1]),
+    )
+    for folder, these, named, pattern in zip(
+        (images, masks), paths, (in_images, in_masks), patterns
+    ):
         if not named:
             few = ", ".join(os.path.join(folder, path) for path in these[:3])
-            message = f"{folder}: no file matches {pattern!r} of data.pair: the folder has {few or 'no images'}"
+            message = (
+                f"{folder}: no file matches {pattern!r} of data.pair: the folder has "
+                f"{few or 'no images'}"
+            )
             raise DataError(message, code="pattern-matches-nothing", folder=folder, pattern=pattern)
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
         part(patterns, in_images, in_masks)
     fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
     entries = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
-    used = {*in_images.values(), *(in_masks[name] for name in in_images)} if together else {*in_images.values()}
+    used = (
+        {*in_images.values(), *(in_masks[name] for name in in_images)}
+        if together
+        else {*in_images.values()}
+    )
     left = [os.path.join(images, path) for path in sorted(set(paths[0]) - used)]
     if not together:
         used = {in_masks[name] for name in in_images}
         left += [os.path.join(masks, path) for path in sorted(set(paths[1]) - used)]
     if left:
-        why = f"left out, because they match no pattern of data.pair={list(patterns)} or have no image"
+        why = (
+            f"left out, because they match no pattern of data.pair={list(patterns)} or have "
+            "no image"
+        )
         watch.notes.append(f"{WARNING}{counted(len(left), 'file')} {why}: {some_of(left)}")
     return entries
 
@@ -151,13 +190,18 @@ def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
         key = name_in(pattern, path)
         if key is not None and named.setdefault(key, path) != path:
             other, file = sorted(os.path.join(folder, name) for name in (path, named[key]))
-            message = f"{file}: {other} has the same name: keep one of them, or choose the ending with data.pair"
+            message = (
+                f"{file}: {other} has the same name: keep one of them, or choose the "
+                "ending with data.pair"
+            )
             raise DataError(message, code="name-repeated", file=file, other=other)
     return named
 
 
 def _without_ending(in_images: dict[str, str], in_masks: dict[str, str]) -> dict[str, str]:
-    """Remove an ending of MASK_ENDINGS that all names of masks have, unless a name already equals an image's."""
+    """Remove an ending of MASK_ENDINGS that all names of masks have, unless a name already equals
+    an image's.
+    """
     ending = next((e for e in MASK_ENDINGS if all(name.endswith(e) for name in in_masks)), "")
     if in_images.keys() & in_masks.keys():
         return in_masks

@@ -1,4 +1,6 @@
-"""Folders of a bucket and the first names in each, read with few list requests to detect the layout."""
+"""Folders of a bucket and the first names in each, read with few list requests to detect the
+layout.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,19 @@ from segtrain.bucket.listing import page
 from segtrain.data.bucket import OUTAGE_S, parts_of
 from segtrain.data.storage import LOCAL, Store, system_folder
 
-# Most list requests in all. After this many names or this many subfolders of a folder, the rest of it is skipped.
+# Most list requests in all. After this many names or this many subfolders of a folder, the rest of
+# it is skipped.
 _REQUESTS, NAMES, _FOLDERS = 200, 200, 20
 # A folder's name with this ending sorts after all keys in the folder.
 _END = "/\U0010ffff"
 
 
 class Skeleton(Store):
-    """A store that knows the names below a folder of a bucket, but only the first names in large folders.
+    """A store that knows the names below a folder of a bucket, but only the first names in large
+    folders.
 
-    A page of a listing has 1,000 objects. If it ends in a folder of which enough names are known, the next page begins
-    after that folder, so that a folder of a million images takes one request.
+    A page of a listing has 1,000 objects. If it ends in a folder of which enough names are known,
+    the next page begins after that folder, so that a folder of a million images takes one request.
     """
 
     def __init__(self, root: str, outage_s: float = OUTAGE_S) -> None:
@@ -52,7 +56,8 @@ class Skeleton(Store):
     def _next(self, last: str) -> str:
         """The key after which the next page begins.
 
-        This is ``last``, or a key past the end of its folder if enough names in that folder are known.
+        This is ``last``, or a key past the end of its folder if enough names in that folder are
+        known.
         """
         folder = last[len(self._start) :].rpartition("/")[0]
         if not folder or len(self._files[folder]) < NAMES:
@@ -66,19 +71,26 @@ class Skeleton(Store):
         return folder[len(self._root) :].strip("/")
 
     def list(self, folder: str, ending: str) -> list[str]:
-        names, below = self._files.get(self._relative(folder), []), self._folders.get(self._relative(folder), [])
+        names, below = (
+            self._files.get(self._relative(folder), []),
+            self._folders.get(self._relative(folder), []),
+        )
         if ending == "/":
             return sorted(f"{name}/" for name in below if not system_folder(name))
         # An object with the name of a folder only marks that folder.
         return sorted(
-            name for name in {*names}.difference(below) if name.endswith(ending) and name[:1] not in ("", ".")
+            name
+            for name in {*names}.difference(below)
+            if name.endswith(ending) and name[:1] not in ("", ".")
         )
 
     def walk(self, folder: str) -> Iterator[str]:
         start = self._relative(folder)
         for above, names in self._files.items():
             below = above[len(start) :].strip("/")
-            if above == start or (above.startswith(f"{start}/" if start else "") and not system_folder(below)):
+            if above == start or (
+                above.startswith(f"{start}/" if start else "") and not system_folder(below)
+            ):
                 yield from (f"{below}/{name}" if below else name for name in names)
 
 

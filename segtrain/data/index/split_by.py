@@ -1,8 +1,10 @@
-"""Division of a data set without splits into train, val, and test by the names of its images (``data.split_by``).
+"""Division of a data set without splits into train, val, and test by the names of its images
+(``data.split_by``).
 
-If the splits are given as shares, the split of an image depends only on its name and the seed. So a new file moves no
-other file to another split. The layout gives each image its name: the path relative to the image folder, without
-suffix. The names are the same on every machine and in shards packed from the files.
+If the splits are given as shares, the split of an image depends only on its name and the seed. So a
+new file moves no other file to another split. The layout gives each image its name: the path
+relative to the image folder, without suffix. The names are the same on every machine and in shards
+packed from the files.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ def splits(data: config.Data) -> tuple[str, ...]:
     return (data.train_split, "val", *["test"] * bool(data.split_by.test))
 
 
-def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, str], Dataset]) -> Dataset:
+def divided(
+    data: config.Data, split: str, open_whole: Callable[[config.Data, str], Dataset]
+) -> Dataset:
     """One of the splits, as a view of the whole data set. Raises DataError."""
     rule, names = data.split_by, splits(data)
     if split not in names:
         more = " (data.split_by.test gives a test split)" if split == "test" else ""
-        message = f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check data.split{more}"
+        message = (
+            f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check "
+            f"data.split{more}"
+        )
         raise DataError(message, code="split-unknown", found=split, expected=names)
     plain = data.model_copy(update={"split_by": SplitBy(), "limit": 0})
     whole = open_whole(plain, rule.of or POOL)
@@ -46,12 +53,17 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
     if 0 < data.limit < len(keep):
         keep = keep[np.arange(data.limit) * len(keep) // data.limit]
     shares = ", ".join(f"{(parts == number).sum():,} {name}" for number, name in enumerate(names))
-    note = f"{whole.name}: {counted(len(whole), 'image')}, divided by data.split_by ({rule.text()}): {shares}"
+    note = (
+        f"{whole.name}: {counted(len(whole), 'image')}, divided by data.split_by "
+        f"({rule.text()}): {shares}"
+    )
     return select(whole, keep, split, (*whole.notes, note))
 
 
 def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.ndarray:
-    """uint8 [n]: TRAIN, VAL, or TEST of each name. Raises DataError if a split stays empty or a name has no group."""
+    """uint8 [n]: TRAIN, VAL, or TEST of each name. Raises DataError if a split stays empty or a
+    name has no group.
+    """
     # Without a group pattern, each image is its own group.
     numbers: dict[str, int] = {}
     groups = _groups(names, rule, where) if rule.group else names
@@ -68,8 +80,8 @@ def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.nd
 def _parts(drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy) -> np.ndarray:
     """uint8: TRAIN, VAL or TEST of each group."""
     parts = np.full(len(drawn), TRAIN, np.uint8)
-    # Val takes the groups with the lowest drawn numbers, and test those with the highest. So a test split that is added
-    # later takes nothing from val.
+    # Val takes the groups with the lowest drawn numbers, and test those with the highest. So a test
+    # split that is added later takes nothing from val.
     parts[_chosen(drawn, sizes, rule.val, parts == TRAIN)] = VAL
     if rule.test:
         parts[_chosen(1 - drawn, sizes, rule.test, parts == TRAIN)] = TEST
@@ -86,16 +98,21 @@ def _too_few(empty: str, sizes: np.ndarray, rule: SplitBy, where: str) -> DataEr
     """The error for a split that stays empty."""
     images = int(sizes.sum())
     units = counted(images, "image") + (f" in {counted(len(sizes), 'group')}" if rule.group else "")
-    fix = "add images, ask for other shares or for numbers of images (data.split_by.val=1), or for smaller groups"
-    message = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}: {fix}"
+    fix = (
+        "add images, ask for other shares or for numbers of images (data.split_by.val=1), or "
+        "for smaller groups"
+    )
+    message = (
+        f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}: {fix}"
+    )
     return DataError(message, code="split-empty", split=empty, images=images, groups=len(sizes))
 
 
 def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) -> np.ndarray:
     """bool [groups]: the free groups that become part of a split.
 
-    A share takes the groups whose drawn number is below it. A number of images takes the groups with the lowest drawn
-    numbers, until they have enough images.
+    A share takes the groups whose drawn number is below it. A number of images takes the groups
+    with the lowest drawn numbers, until they have enough images.
     """
     limit = share(part)
     if limit is not None:
@@ -109,29 +126,37 @@ def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) 
 
 def _drawn(key: str, seed: int) -> float:
     """A number in [0, 1) that depends on the key and the seed only."""
-    digest = hashlib.blake2b(f"{seed}\0{key}".encode(errors="surrogateescape"), digest_size=8).digest()
+    digest = hashlib.blake2b(
+        f"{seed}\0{key}".encode(errors="surrogateescape"), digest_size=8
+    ).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
 
 def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     pattern = re.compile(rule.group)
     matches = [pattern.search(name) for name in names]
-    groups = [(match[1] if pattern.groups else match[0]) or "" if match else "" for match in matches]
+    groups = [
+        (match[1] if pattern.groups else match[0]) or "" if match else "" for match in matches
+    ]
     other = [name for name, group in zip(names, groups) if not group]
     if other:
         matched = len(names) - len(other)
         message = (
-            f"{where}: data.split_by.group='{rule.group}' finds a group in {matched:,} of {len(names):,} names, not in "
+            f"{where}: data.split_by.group='{rule.group}' finds a group in {matched:,} of "
+            f"{len(names):,} names, not in "
         )
         message += (
-            f"{some_of(other, _SHOWN)}: every name, relative to the image folder, needs a group that is not empty"
+            f"{some_of(other, _SHOWN)}: every name, relative to the image folder, needs a "
+            "group that is not empty"
         )
         raise DataError(message, code="split-group-missing", matches=matched, names=len(names))
     return groups
 
 
 def proposal(names: Sequence[str]) -> SplitBy | None:
-    """The rule ``{val: 20%}``, or a number of images if a share would leave a split empty; None for a single image."""
+    """The rule ``{val: 20%}``, or a number of images if a share would leave a split empty; None for
+    a single image.
+    """
     if len(names) < 2:
         return None
     shared = len({_drawn(name, 0) < 0.2 for name in names}) == 2
@@ -139,11 +164,15 @@ def proposal(names: Sequence[str]) -> SplitBy | None:
 
 
 def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]:
-    """The settings that divide split ``of``, whose images have these names, into train and val; {} for one image."""
+    """The settings that divide split ``of``, whose images have these names, into train and val; {}
+    for one image.
+    """
     rule = proposal(names)
     if rule is None:
         return {}
-    made: dict[str, Any] = {"data.split_by": {**({"of": of} if data.own_splits else {}), "val": rule.val}}
+    made: dict[str, Any] = {
+        "data.split_by": {**({"of": of} if data.own_splits else {}), "val": rule.val}
+    }
     if data.train_split in ("val", "test") or data.train_split == data.split:
         made["data.train_split"] = "train"
     return made if data.split == "val" else {**made, "data.split": "val"}
@@ -152,7 +181,8 @@ def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]
 def missing(
     data: config.Data, there: Sequence[str], names: Callable[[str], Sequence[str]]
 ) -> tuple[str, dict[str, Any]]:
-    """The missing train or val split in words, and the settings that divide an existing one; ("", {}) if both exist.
+    """The missing train or val split in words, and the settings that divide an existing one; ("",
+    {}) if both exist.
 
     ``there``: the splits of the data set. ``names``: the names of the images of a split.
     """
@@ -164,7 +194,9 @@ def missing(
     message = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
     message = "no splits" if list(there) == [POOL] else message
     what = "the set" if divided == POOL else divided
-    return message + (f". To train, divide {what}" if settings else f", and {what} is a single image"), settings
+    return message + (
+        f". To train, divide {what}" if settings else f", and {what} is a single image"
+    ), settings
 
 
 def names_of(dataset: Dataset) -> list[str]:

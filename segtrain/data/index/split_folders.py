@@ -1,4 +1,6 @@
-"""Layouts with a folder of images and a folder of masks for each split: CamVid, Cityscapes, ADE20K."""
+"""Layouts with a folder of images and a folder of masks for each split: CamVid, Cityscapes,
+ADE20K.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,22 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.data.storage import Store
 
 
-def _of_split(images: str, masks: str, split: str, watch: Watch, endings: tuple[str, str] = ("", "")) -> Entries:
-    """Entries of two folders. ``endings``: the ending of file names in each folder, before the suffix."""
-    return pair((images, masks), (f"images of split {split!r}", f"masks of split {split!r}"), watch, endings)
+def _of_split(
+    images: str, masks: str, split: str, watch: Watch, endings: tuple[str, str] = ("", "")
+) -> Entries:
+    """Entries of two folders. ``endings``: the ending of file names in each folder, before the
+    suffix.
+    """
+    return pair(
+        (images, masks), (f"images of split {split!r}", f"masks of split {split!r}"), watch, endings
+    )
 
 
 def _camvid(data: config.Data, split: str, watch: Watch) -> Entries:
     """SegNet's form of CamVid: ``val/NAME`` beside ``valannot/NAME``."""
-    return _of_split(os.path.join(data.root, split), os.path.join(data.root, split + "annot"), split, watch)
+    return _of_split(
+        os.path.join(data.root, split), os.path.join(data.root, split + "annot"), split, watch
+    )
 
 
 def _detect_camvid(root: str, store: Store) -> Detected | None:
@@ -33,7 +43,8 @@ def _detect_camvid(root: str, store: Store) -> Detected | None:
 
 
 def _segnet_ids(own: LabelSpace) -> LabelSpace:
-    """Adapt the label space of a classes.txt to SegNet's masks: class ids begin with 0, and void follows the last.
+    """Adapt the label space of a classes.txt to SegNet's masks: class ids begin with 0, and void
+    follows the last.
 
     A file with other ids, such as void as 0, is taken at its word.
     """
@@ -41,7 +52,11 @@ def _segnet_ids(own: LabelSpace) -> LabelSpace:
         return own
     count = own.num_classes
     preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
-    raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}
+    raw = {
+        **{index: index for index in range(count)},
+        count: presets.VOID,
+        presets.VOID: presets.VOID,
+    }
     return LabelSpace(own.names, preset.palette, presets.VOID, raw, own.colors or preset.colors)
 
 
@@ -58,11 +73,14 @@ CAMVID = Layout(
 
 
 def _cityscapes(data: config.Data, split: str, watch: Watch) -> Entries:
-    """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside ``gtFine/val/CITY/NAME_gtFine_labelIds.png``.
+    """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside
+    ``gtFine/val/CITY/NAME_gtFine_labelIds.png``.
 
     The masks of a split that is not in ``gtFine``, such as train_extra, are read from ``gtCoarse``.
     """
-    images, fine, coarse = (os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine", "gtCoarse"))
+    images, fine, coarse = (
+        os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine", "gtCoarse")
+    )
     if is_dir(watch.look(fine), watch.store) or not is_dir(coarse, watch.store):
         return _of_split(images, fine, split, watch, ("_leftImg8bit", "_gtFine_labelIds"))
     watch.notes.append(f"{fine}: no such folder, so the masks are the coarse ones of {coarse}")
@@ -91,7 +109,9 @@ _ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 
 
 def _ade20k(data: config.Data, split: str, watch: Watch) -> Entries:
-    """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; the splits are train and val."""
+    """``images/validation/NAME.jpg`` beside ``annotations/validation/NAME.png``; the splits are
+    train and val.
+    """
     folder = _ADE20K_FOLDERS.get(split, split)
     images, masks = (os.path.join(data.root, part, folder) for part in ("images", "annotations"))
     return _of_split(images, masks, split, watch)

@@ -1,4 +1,6 @@
-"""Sizes and etags of the files in a split (local files: their times), read in parallel on slow storage."""
+"""Sizes and etags of the files in a split (local files: their times), read in parallel on slow
+storage.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,23 @@ from segtrain.data.storage import LOCAL, Store
 
 # Entries in one part. The time of the first part decides whether threads are used.
 _PART = 256
-# Threads pay off from this many seconds per file, as on a network file system. A local disk takes microseconds.
+# Threads pay off from this many seconds per file, as on a network file system. A local disk takes
+# microseconds.
 _SLOW = 1e-4
 _THREADS = 32
 
 
 def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
-    """int64 (n, 2, 2): size in bytes and etag (local: mtime + ctime in ns) of image and mask; 0 for no mask."""
+    """int64 (n, 2, 2): size in bytes and etag (local: mtime + ctime in ns) of image and mask; 0 for
+    no mask.
+    """
     stamped = np.zeros((len(entries), 2, 2), np.int64)
 
     def fill(begin: int) -> None:
         some = files(entries, begin, begin + _PART)
-        stamped[begin : begin + _PART] = [[store.stat(path) if path else (0, 0) for path in both] for both in some]
+        stamped[begin : begin + _PART] = [
+            [store.stat(path) if path else (0, 0) for path in both] for both in some
+        ]
 
     begins = range(0, len(entries), _PART)
     start = time.perf_counter()
@@ -46,14 +53,21 @@ def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | 
     return [(entry.image, entry.mask) for entry in some]
 
 
-def listing_text(entries: Sequence[Entry], root: str, sizes: np.ndarray, begin: int, end: int) -> bytes:
-    """``PATH\\0BYTES\\n`` for each image and mask of some entries. Paths are relative to ``root`` if it is not empty.
+def listing_text(
+    entries: Sequence[Entry], root: str, sizes: np.ndarray, begin: int, end: int
+) -> bytes:
+    """``PATH\\0BYTES\\n`` for each image and mask of some entries. Paths are relative to ``root``
+    if it is not empty.
 
     sizes: [n, 2], of images and masks.
     """
     parts = []
-    for (image, mask), (image_bytes, mask_bytes) in zip(files(entries, begin, end), sizes[begin:end].tolist()):
-        parts.append(f"{relative(image, root)}\0{image_bytes}\n{relative(mask, root)}\0{mask_bytes}\n")
+    for (image, mask), (image_bytes, mask_bytes) in zip(
+        files(entries, begin, end), sizes[begin:end].tolist()
+    ):
+        parts.append(
+            f"{relative(image, root)}\0{image_bytes}\n{relative(mask, root)}\0{mask_bytes}\n"
+        )
     return "".join(parts).encode(errors="surrogateescape")
 
 

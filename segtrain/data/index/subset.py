@@ -30,7 +30,8 @@ def _fact_of_base(name: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Subset(Dataset):
-    """A view of the samples of ``base`` at the indices ``keep`` (int64, ascending). ``base`` reads the files.
+    """A view of the samples of ``base`` at the indices ``keep`` (int64, ascending). ``base`` reads
+    the files.
 
     ``without`` and ``select`` make such views.
     """
@@ -64,7 +65,9 @@ class Subset(Dataset):
     header = _of_base("header")
 
     def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        return self.base.stamps(self.keep if indices is None else self.keep[np.asarray(indices, np.int64)])
+        return self.base.stamps(
+            self.keep if indices is None else self.keep[np.asarray(indices, np.int64)]
+        )
 
 
 def _entry_of(entries: Sequence[Entry], keep: np.ndarray, index: int) -> Entry:
@@ -72,7 +75,9 @@ def _entry_of(entries: Sequence[Entry], keep: np.ndarray, index: int) -> Entry:
 
 
 def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
-    """A view of the samples at the indices ``keep`` (int64, ascending), as a split named ``split`` with ``notes``."""
+    """A view of the samples at the indices ``keep`` (int64, ascending), as a split named ``split``
+    with ``notes``.
+    """
     entries = LazyEntries(len(keep), partial(_entry_of, dataset.entries, keep))
     facts = dataset.labels, entries, dataset.root, notes, dataset.reading, dataset.store
     return Subset(dataset.name, split, *facts, base=dataset, keep=keep)
@@ -81,13 +86,17 @@ def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...
 def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
     """``dataset`` without the samples at ``skipped``; ``dataset`` itself if there are none.
 
-    Sample ``i`` is the i-th remaining sample, so order and augmentation depend only on the remaining samples. The
-    fingerprint equals that of a folder without the skipped files. Raises DataError if nothing remains.
+    Sample ``i`` is the i-th remaining sample, so order and augmentation depend only on the
+    remaining samples. The fingerprint equals that of a folder without the skipped files. Raises
+    DataError if nothing remains.
     """
     keep = np.setdiff1d(np.arange(len(dataset), dtype=np.int64), np.fromiter(skipped, np.int64))
     if len(keep) == len(dataset):
         return dataset
     if not len(keep):
-        message = f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root"
+        message = (
+            f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: "
+            "check data.root"
+        )
         raise DataError(message, code="all-samples-faulty", split=dataset.split, count=len(dataset))
     return select(dataset, keep, dataset.split, dataset.notes)

@@ -13,11 +13,14 @@ from segtrain.errors import some_of
 _SHOWN = 3
 
 
-def several_masks(images: Sequence[str], masks: Sequence[str], known: str, together: bool = False) -> str:
-    """The message if at least half of the images have more than one mask, such as one per class; otherwise "".
+def several_masks(
+    images: Sequence[str], masks: Sequence[str], known: str, together: bool = False
+) -> str:
+    """The message if at least half of the images have more than one mask, such as one per class;
+    otherwise "".
 
-    ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names. ``together``: both
-    are files of one folder.
+    ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names.
+    ``together``: both are files of one folder.
     """
     stems = {name: path for path in images if (name := name_in(known, path)) is not None}
     owned: dict[str, list[str]] = defaultdict(list)
@@ -29,18 +32,25 @@ def several_masks(images: Sequence[str], masks: Sequence[str], known: str, toget
                 owned[stems[owner]].append(path)
     used = {path for these in owned.values() for path in these} if together else set[str]()
     count = len(images) - len(used)
-    many = {image: sorted(these) for image, these in owned.items() if len(these) > 1 and image not in used}
+    many = {
+        image: sorted(these)
+        for image, these in owned.items()
+        if len(these) > 1 and image not in used
+    }
     if not many or 2 * len(many) < count:
         return ""
     image, these = min(many.items())
     return (
-        f"{len(many):,} of {count:,} images have several masks ({image}: {some_of(these, _SHOWN)}), and segtrain reads "
-        "one mask of class ids for each image: merge the masks of an image into one PNG, or choose one with data.pair"
+        f"{len(many):,} of {count:,} images have several masks ({image}: "
+        f"{some_of(these, _SHOWN)}), and segtrain reads "
+        "one mask of class ids for each image: merge the masks of an image into one PNG, or "
+        "choose one with data.pair"
     )
 
 
 def _shorter(stem: str) -> Iterator[str]:
-    """Yield a path without its last parts, without its first parts, and without one folder; longest first in each kind.
+    """Yield a path without its last parts, without its first parts, and without one folder; longest
+    first in each kind.
 
     ``road/p0_car`` gives ``road/p0``, ``road/car``, ``p0_car``, and ``road``.
     """
@@ -49,4 +59,6 @@ def _shorter(stem: str) -> Iterator[str]:
     yield from (folder + slash + name[:cut] for cut in reversed(cuts))
     yield from (folder + slash + name[cut + 1 :] for cut in cuts)
     parts = stem.split("/")
-    yield from ("/".join(parts[:index] + parts[index + 1 :]) for index in range(len(parts)) if slash)
+    yield from (
+        "/".join(parts[:index] + parts[index + 1 :]) for index in range(len(parts)) if slash
+    )

@@ -43,11 +43,17 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
 
 
 def _home(root: str, store: Store, watch: Watch | None = None) -> str | None:
-    """The folder with ``JPEGImages``: ``root``, or else the newest ``VOC<year>`` in it, or in its ``VOCdevkit``."""
+    """The folder with ``JPEGImages``: ``root``, or else the newest ``VOC<year>`` in it, or in its
+    ``VOCdevkit``.
+    """
     watch = watch or Watch()
     folders = [root]
     for above in (root, os.path.join(root, "VOCdevkit")):
-        there = folders_in(watch.look(above), store)[::-1] if is_dir(above, store) or above == root else []
+        there = (
+            folders_in(watch.look(above), store)[::-1]
+            if is_dir(above, store) or above == root
+            else []
+        )
         folders += [os.path.join(above, name) for name in there if re.fullmatch(r"VOC\d{4}", name)]
     inside = ((folder, watch.look(os.path.join(folder, "JPEGImages"))) for folder in folders)
     return next((folder for folder, images in inside if is_dir(images, store)), None)
@@ -56,8 +62,9 @@ def _home(root: str, store: Store, watch: Watch | None = None) -> str | None:
 def _images(listed: Column, folder: str, watch: Watch) -> Column:
     """Paths of the images that the lines of a list name. Their keys are the names without suffix.
 
-    A line is a file name or the name of a .jpg or another image. If there is no such file, this is tried with the part
-    of the line before the first blank, because a list of one class has a second column.
+    A line is a file name or the name of a .jpg or another image. If there is no such file, this is
+    tried with the part of the line before the first blank, because a list of one class has a second
+    column.
     """
     paths = set(pictures(folder, "images of Pascal VOC", watch))
     suffix_of = dict(map(os.path.splitext, sorted(paths, key=lambda path: path.endswith(".jpg"))))
@@ -68,7 +75,9 @@ def _images(listed: Column, folder: str, watch: Watch) -> Column:
         return (text, suffix_of[text]) if text in suffix_of else None
 
     files = [found(line) or found(line.split()[0]) or (line, ".jpg") for line in map(str, listed)]
-    return with_endings(column_of(name for name, _ in files), folder, (suffix for _, suffix in files))
+    return with_endings(
+        column_of(name for name, _ in files), folder, (suffix for _, suffix in files)
+    )
 
 
 def _detect(root: str, store: Store) -> Detected | None:
@@ -79,7 +88,10 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 VOC = Layout(
     "voc",
-    "JPEGImages/ and ImageSets/Segmentation/SPLIT.txt, here, in VOC2012/ (any year) or in VOCdevkit/VOC2012/",
+    (
+        "JPEGImages/ and ImageSets/Segmentation/SPLIT.txt, here, in VOC2012/ (any year) or in "
+        "VOCdevkit/VOC2012/"
+    ),
     _detect,
     _voc,
     labels=presets.VOC21,

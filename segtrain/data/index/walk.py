@@ -16,14 +16,19 @@ _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks 
 
 
 def no_folder(folder: str, what: str, store: Store) -> DataError:
-    """The error for a missing folder, with the most similar existing name. ``what``: what the folder should hold."""
+    """The error for a missing folder, with the most similar existing name. ``what``: what the
+    folder should hold.
+    """
     above, missing = os.path.split(folder.rstrip("/"))
     while store is LOCAL and above and not os.path.isdir(above):
         above, missing = os.path.split(above)
     there = [name[:-1] for name in store.list(above or ".", "/") if name[:-1] != missing]
     near = closest(missing, there, 0.4)
     holds = f"{above or '.'!r} holds {some_of(there, 8) or 'no folder'}"
-    message = f"{folder}: {what}: no such folder: {f'did you mean {os.path.join(above, near)!r}?' if near else holds}"
+    message = (
+        f"{folder}: {what}: no such folder: "
+        f"{f'did you mean {os.path.join(above, near)!r}?' if near else holds}"
+    )
     return DataError(message, code="folder-missing", folder=folder, near=near)
 
 
@@ -39,11 +44,16 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
     images = list[str]()
     pending, path = [(folder, "")], folder
     try:
-        walked = {_identity(str(above)): str(above) for above in Path(os.path.realpath(folder)).parents}
+        walked = {
+            _identity(str(above)): str(above) for above in Path(os.path.realpath(folder)).parents
+        }
         for path, below in pending:
             other = walked.setdefault(_identity(path), path)
             if other != path:
-                message = f"{path}: is the same folder as {other}, so its files would count twice: remove the link"
+                message = (
+                    f"{path}: is the same folder as {other}, so its files would count "
+                    "twice: remove the link"
+                )
                 raise DataError(message, code="folder-linked-twice", folder=path, other=other)
             with os.scandir(watch.look(path)) as listing:
                 for item in listing:
@@ -89,12 +99,21 @@ def _identity(folder: str) -> tuple[int, int]:
 
 
 def unread(folder: str) -> list[str]:
-    """Sentences about files in a folder that are not read: ``masks/ holds 3 .npy files, which are not read``."""
+    """Sentences about files in a folder that are not read: ``masks/ holds 3 .npy files, which are
+    not read``.
+    """
     names = (path for path in LOCAL.walk(folder) if os.path.basename(path)[0] != ".")
     endings = Counter(os.path.splitext(name)[1].lower() for name in names)
-    others = [(ending, count) for ending, count in endings.most_common() if ending and ending not in SUFFIXES][:3]
+    others = [
+        (ending, count)
+        for ending, count in endings.most_common()
+        if ending and ending not in SUFFIXES
+    ][:3]
     return [
-        f"{folder} holds {count:,} {ending} {'files, which are' if count > 1 else 'file, which is'} not read"
+        (
+            f"{folder} holds {count:,} {ending} "
+            f"{'files, which are' if count > 1 else 'file, which is'} not read"
+        )
         + _NOT_READ.get(ending, "")
         for ending, count in others
     ]

@@ -1,4 +1,6 @@
-"""Reads class names, with their ids and colors, from a file of any usual form, and makes their label space."""
+"""Reads class names, with their ids and colors, from a file of any usual form, and makes their
+label space.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,22 @@ from segtrain.errors import DataError
 IGNORED = ("void", "ignore", "ignored", "__ignore__", "unlabeled", "unlabelled")
 # The first label of labelme, whose ids count from -1. It stores this one as 255.
 _LABELME = "__ignore__"
-# Numbers, a name, numbers, and CVAT's parts. A number after the name needs a mark between them: "lane 2" is a name.
+# Numbers, a name, numbers, and CVAT's parts. A number after the name needs a mark between them:
+# "lane 2" is a name.
 _LINE = re.compile(
     r"((?:-?\d+(?:[.)]\s|[\s,;:=|])[\s,;:=|]*)*)"
     r"(.*?)((?:\s*[,;:=|\t]\s*\d+){3,}|(?:\s+\d+){3,}|\s*[,;:=|\t]\s*-?\d+)?(?::[^:]*:[^:]*)?[\s,;:|]*"
 )
 _NUMBER = re.compile(r"-?\d+")
-# How many numbers are before and after the name -> the places of the id (None: the line counts) and of red.
-_FORMS = {(0, 0): (None, None), (1, 0): (0, None), (0, 1): (0, None), (3, 0): (None, 0), (0, 3): (None, 0)}
+# How many numbers are before and after the name -> the places of the id (None: the line counts) and
+# of red.
+_FORMS = {
+    (0, 0): (None, None),
+    (1, 0): (0, None),
+    (0, 1): (0, None),
+    (3, 0): (None, 0),
+    (0, 3): (None, 0),
+}
 _FORMS |= {(1, 3): (0, 1), (4, 0): (0, 1), (1, 4): (0, 1)}
 _TITLE = re.compile(r"(class|label)?[ _]?(names?|class|classes|labels?|category|categories)")
 _KEYS = ("names", "classes", "categories", "labels", "class_names", "id2label")
@@ -43,35 +53,46 @@ def is_ignored(name: str) -> bool:
 def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     """The classes in a file: text, a table (CSV), YAML, or JSON.
 
-    A line holds a name, and maybe its id or its color (red, green, blue), before or after the name; CVAT's lines are
-    'name:red,green,blue::'. '#' starts a comment, and a table may have a line of titles. Without ids, the line number
-    is the id. YAML and JSON hold a list of names, a mapping between names and ids or colors, or a list of mappings with
-    ``name`` and ``id`` or ``color``, also under the key ``names``, ``classes``, ``categories``, or ``labels``.
-    See ``space_of`` for the names of ignored pixels. Raises DataError for any other content.
+    A line holds a name, and maybe its id or its color (red, green, blue), before or after the name;
+    CVAT's lines are 'name:red,green,blue::'. '#' starts a comment, and a table may have a line of
+    titles. Without ids, the line number is the id. YAML and JSON hold a list of names, a mapping
+    between names and ids or colors, or a list of mappings with ``name`` and ``id`` or ``color``,
+    also under the key ``names``, ``classes``, ``categories``, or ``labels``. See ``space_of`` for
+    the names of ignored pixels. Raises DataError for any other content.
     """
     try:
         text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
+        message = (
+            f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
+        )
         raise DataError(message, code="classes-file-unreadable", file=str(path)) from None
     if path.suffix in (".yaml", ".yml", ".json") or text.lstrip().startswith(("{", "[", "- ")):
         rows = _structured(path, text)
     else:
         rows = _lines(path, text)
     if not rows:
-        raise DataError(f"{path}: has no class names: write one per line", code="classes-file-empty", file=str(path))
+        raise DataError(
+            f"{path}: has no class names: write one per line",
+            code="classes-file-empty",
+            file=str(path),
+        )
     return space_of(rows, ignore_index, str(path))
 
 
 def _invalid(path: Path, why: str) -> DataError:
-    message = f"{path}: {why}: write one name per line, or 'id name', or 'red green blue name', each in every line"
+    message = (
+        f"{path}: {why}: write one name per line, or 'id name', or 'red green blue name', "
+        "each in every line"
+    )
     return DataError(message, code="classes-file-invalid", file=str(path))
 
 
 def _lines(path: Path, text: str) -> list[Row]:
     text = re.sub(r"\"(-?\d+)\"", r"\1", text)  # tables may quote every cell
     lines = [*filter(None, (line.split("#")[0].strip() for line in text.splitlines()))]
-    # 'road 0' has an id if each line has another name and number, counted from 0 or 1; 'lane 1', 'lane 2' are names.
+    # 'road 0' has an id if each line has another name and number, counted from 0 or 1; 'lane 1',
+    # 'lane 2' are names.
     ends = [re.fullmatch(r"([^\d,;:=|]+)\s(\d+)", line) for line in lines]
     words, ids = ({end[part].strip() for end in ends if end} for part in (1, 2))
     if len(words) == len(ids) == len(lines) and {"0", "1"} & ids:
@@ -85,13 +106,17 @@ def _lines(path: Path, text: str) -> list[Row]:
     numbered = [form != (0, 0) for _, form, _, _ in parsed]
     # Titles of a table: a first line without any number, above lines with numbers.
     if parsed and (
-        _TITLE.fullmatch(parsed[0][0].strip("'\"").lower()) or (numbered[1:] and not numbered[0] and all(numbered[1:]))
+        _TITLE.fullmatch(parsed[0][0].strip("'\"").lower())
+        or (numbered[1:] and not numbered[0] and all(numbered[1:]))
     ):
         del parsed[0]
     forms = {form for _, form, _, _ in parsed}
     plain = next((line for _, form, _, line in parsed if form == (0, 0)), "")
     if len(forms) > 1:
-        raise _invalid(path, f"the lines {parsed[0][3]!r} and {plain or parsed[-1][3]!r} are of different kinds")
+        raise _invalid(
+            path,
+            f"the lines {parsed[0][3]!r} and {plain or parsed[-1][3]!r} are of different kinds",
+        )
     rows = []
     for name, form, numbers, line in parsed:
         quoted = re.fullmatch(r"([\"'])([^\"']+)\1", name)
@@ -99,7 +124,9 @@ def _lines(path: Path, text: str) -> list[Row]:
             raise _invalid(path, f"the line {line!r} is not understood")
         number, red = _FORMS[form]
         color = None if red is None else (numbers[red], numbers[red + 1], numbers[red + 2])
-        rows.append(Row(quoted[2] if quoted else name, None if number is None else numbers[number], color))
+        rows.append(
+            Row(quoted[2] if quoted else name, None if number is None else numbers[number], color)
+        )
     return rows
 
 
@@ -110,12 +137,19 @@ def _structured(path: Path, text: str) -> list[Row]:
         # YAML forbids the tabs that indent some JSON.
         content = config.load_yaml(text.replace("\t", " "))
     except yaml.YAMLError as error:
-        raise _invalid(path, f"is not valid YAML or JSON ({' '.join(str(error).split())})") from None
-    while isinstance(content, dict) and (key := next((key for key in _KEYS if key in content), None)):
+        raise _invalid(
+            path, f"is not valid YAML or JSON ({' '.join(str(error).split())})"
+        ) from None
+    while isinstance(content, dict) and (
+        key := next((key for key in _KEYS if key in content), None)
+    ):
         content = content[key]
     try:
         if isinstance(content, dict):
-            rows = [_row(*(pair[::-1] if _NUMBER.fullmatch(str(pair[0])) else pair)) for pair in content.items()]
+            rows = [
+                _row(*(pair[::-1] if _NUMBER.fullmatch(str(pair[0])) else pair))
+                for pair in content.items()
+            ]
         elif isinstance(content, str):
             raise TypeError
         else:
@@ -126,12 +160,15 @@ def _structured(path: Path, text: str) -> list[Row]:
         return rows
     except (AttributeError, KeyError, TypeError, ValueError):
         raise _invalid(
-            path, "is neither a list of names nor a mapping of names to ids or to [red, green, blue]"
+            path,
+            "is neither a list of names nor a mapping of names to ids or to [red, green, blue]",
         ) from None
 
 
 def _row(name: Any, *values: Any) -> Row:
-    """A row of a name, its id, and its color, in any order. Raises TypeError or ValueError for anything else."""
+    """A row of a name, its id, and its color, in any order. Raises TypeError or ValueError for
+    anything else.
+    """
     row = Row(name)
     for value in values:
         if isinstance(value, list):
@@ -147,23 +184,34 @@ def _row(name: Any, *values: Any) -> Row:
 def space_of(rows: list[Row], ignore_index: int, source: str = "data.classes") -> LabelSpace:
     """The label space of these rows.
 
-    Rows without ids and colors have the ids 0, 1, ... in their order. A name in ``IGNORED`` is no class: its id or
-    color is ignored, and it has no train id. labelme's first label ``__ignore__`` has no id in masks, so that the next
-    one has the id 0. Rows with colors may repeat a name: it has several colors. Raises ConfigError or DataError for an
-    id, a color, or a name that is given twice.
+    Rows without ids and colors have the ids 0, 1, ... in their order. A name in ``IGNORED`` is no
+    class: its id or color is ignored, and it has no train id. labelme's first label ``__ignore__``
+    has no id in masks, so that the next one has the id 0. Rows with colors may repeat a name: it
+    has several colors. Raises ConfigError or DataError for an id, a color, or a name that is given
+    twice.
     """
     colored, counted = all(row.color for row in rows), all(row.id is None for row in rows)
     if counted and not colored:
-        rows = [row._replace(id=index) for index, row in enumerate(rows[rows[0].name == _LABELME :])]
+        rows = [
+            row._replace(id=index) for index, row in enumerate(rows[rows[0].name == _LABELME :])
+        ]
     elif not counted:
         rows = sorted(rows, key=lambda row: row.id or 0)
     names = [row.name for row in rows if not is_ignored(row.name)]
-    space = _colored(source, rows, ignore_index) if colored else plain_space(tuple(names), ignore_index)
+    space = (
+        _colored(source, rows, ignore_index) if colored else plain_space(tuple(names), ignore_index)
+    )
     if colored and counted:
         return space
-    table = {row.id or 0: ignore_index if is_ignored(row.name) else space.names.index(row.name) for row in rows}
+    table = {
+        row.id or 0: ignore_index if is_ignored(row.name) else space.names.index(row.name)
+        for row in rows
+    }
     if len(table) < len(rows):
-        message = f"{source}: {len(rows)} classes have {len(table)} different ids: give each class its own"
+        message = (
+            f"{source}: {len(rows)} classes have {len(table)} different ids: give each "
+            "class its own"
+        )
         raise DataError(message, code="class-id-repeated", found=len(table), expected=len(rows))
     return replace(space, raw_to_train={ignore_index: ignore_index, **table})
 
@@ -180,7 +228,8 @@ def _colored(source: str, rows: list[Row], ignore_index: int) -> LabelSpace:
             raise DataError(message, code="class-color-invalid", name=name, found=color)
         if code(color) in colors:
             message = (
-                f"{source}: two lines have the color {red} {green} {blue}, one is {name!r}: give each its own color"
+                f"{source}: two lines have the color {red} {green} {blue}, one is "
+                f"{name!r}: give each its own color"
             )
             raise DataError(message, code="class-color-repeated", name=name, found=color)
         if is_ignored(name):

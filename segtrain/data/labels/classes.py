@@ -1,4 +1,6 @@
-"""Makes the label space of a run: from its layout, or from the names, colors, and ids in its config."""
+"""Makes the label space of a run: from its layout, or from the names, colors, and ids in its
+config.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,31 @@ def label_space(
     default: LabelSpace | None = None,
     other_classes: Callable[[LabelSpace], LabelSpace] | None = None,
 ) -> LabelSpace:
-    """The label space of the layout, changed by data.classes, data.label_map, and data.ignore_index.
+    """The label space of the layout, changed by data.classes, data.label_map, and
+    data.ignore_index.
 
-    ``default``: the label space of the layout. ``other_classes``: adapts the label space of data.classes if it has
-    another number of classes than ``default``. Without such a function, another number is an error, unless
-    data.label_map is set. data.label_map replaces the whole table from raw to train ids (a raw ``ignore_index`` stays
-    ignored). Raises ConfigError or DataError.
+    ``default``: the label space of the layout. ``other_classes``: adapts the label space of
+    data.classes if it has another number of classes than ``default``. Without such a function,
+    another number is an error, unless data.label_map is set. data.label_map replaces the whole
+    table from raw to train ids (a raw ``ignore_index`` stays ignored). Raises ConfigError or
+    DataError.
     """
     ignore = data.ignore_index
     if not data.classes and default is None and not data.label_map:
-        message = f"data.classes is empty, and layout {data.layout!r} has no class names of its own: list them in "
-        message += f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
+        message = (
+            f"data.classes is empty, and layout {data.layout!r} has no class names of its "
+            "own: list them in "
+        )
+        message += (
+            f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
+        )
         raise ConfigError(message, code="classes-missing", layout=data.layout)
     if data.classes:
         space = _own_names(data, default, other_classes)
     elif default is None:
-        space = plain_space(tuple(f"class {i}" for i in range(max(data.label_map.values()) + 1)), ignore)
+        space = plain_space(
+            tuple(f"class {i}" for i in range(max(data.label_map.values()) + 1)), ignore
+        )
     else:
         space = _with_ignore(default, ignore)
     if data.label_map:
@@ -45,16 +56,21 @@ def label_space(
 
 
 def with_sides(space: LabelSpace, data: config.Data) -> LabelSpace:
-    """The label space with the exchange of ``data.flip_pairs``. Raises ConfigError for an unknown or repeated class."""
+    """The label space with the exchange of ``data.flip_pairs``. Raises ConfigError for an unknown
+    or repeated class.
+    """
     known = {key: index for index, name in enumerate(space.names) for key in (index, name)}
     mirror = list(range(space.num_classes))
     for pair in data.flip_pairs:
         left, right = (known.get(key, -1) for key in pair)
         if left == right or min(left, right) < 0 or (mirror[left], mirror[right]) != (left, right):
             message = (
-                f"data.flip_pairs: {list(pair)}: name two classes by name or train id, each in one pair; the classes "
+                f"data.flip_pairs: {list(pair)}: name two classes by name or train id, "
+                "each in one pair; the classes "
             )
-            raise ConfigError(f"{message}are {', '.join(space.names)}", code="flip-pair-invalid", found=pair)
+            raise ConfigError(
+                f"{message}are {', '.join(space.names)}", code="flip-pair-invalid", found=pair
+            )
         mirror[left], mirror[right] = right, left
     return replace(space, mirror=tuple(mirror)) if data.flip_pairs else space
 
@@ -63,13 +79,22 @@ def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:
     """The same space with another ignore_index."""
 
     def moved(table: dict[int, int]) -> dict[int, int]:
-        return {raw: ignore if train == space.ignore_index else train for raw, train in table.items()}
+        return {
+            raw: ignore if train == space.ignore_index else train for raw, train in table.items()
+        }
 
-    return replace(space, ignore_index=ignore, raw_to_train=moved(space.raw_to_train), colors=moved(space.colors))
+    return replace(
+        space,
+        ignore_index=ignore,
+        raw_to_train=moved(space.raw_to_train),
+        colors=moved(space.colors),
+    )
 
 
 def _own_names(
-    data: config.Data, default: LabelSpace | None, other_classes: Callable[[LabelSpace], LabelSpace] | None
+    data: config.Data,
+    default: LabelSpace | None,
+    other_classes: Callable[[LabelSpace], LabelSpace] | None,
 ) -> LabelSpace:
     if isinstance(data.classes, dict):
         space = _mapped(data.classes, data.ignore_index)
@@ -84,7 +109,9 @@ def _own_names(
         return other_classes(space)
     # Shards know the ids of their masks, whatever those of the original masks were.
     known = default.raw_to_train.items()
-    own_ids = {(raw, train) for raw, train in space.raw_to_train.items() if train != space.ignore_index}
+    own_ids = {
+        (raw, train) for raw, train in space.raw_to_train.items() if train != space.ignore_index
+    }
     if not other and not space.counted and not own_ids <= known and data.layout != "shards":
         return space
     # Keep the ids of the layout, and rename the classes.
@@ -92,12 +119,19 @@ def _own_names(
         own = replace(_with_ignore(default, data.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
     fix = "set data.label_map to say which raw id is which class (-1: ignored)"
-    message = f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes}: {fix}"
-    raise ConfigError(message, code="classes-count-differs", found=space.num_classes, expected=default.num_classes)
+    message = (
+        f"data.classes has {space.num_classes} names, but layout {data.layout!r} has "
+        f"{default.num_classes}: {fix}"
+    )
+    raise ConfigError(
+        message, code="classes-count-differs", found=space.num_classes, expected=default.num_classes
+    )
 
 
 def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
-    """The label space of {name: color}; a name may have several colors ([[...], [...]]) or none ([])."""
+    """The label space of {name: color}; a name may have several colors ([[...], [...]]) or none
+    ([]).
+    """
     rows: list[Row] = []
     for name, given in classes.items():
         colors = [given] if given and isinstance(given[0], int) else given
@@ -114,11 +148,16 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
 
 
 def find_file(name: str, root: str) -> Path:
-    """A file named in the config, in the current folder or under the data folder. Raises DataError."""
+    """A file named in the config, in the current folder or under the data folder. Raises
+    DataError.
+    """
     for path in (Path(name), Path(root) / name):
         if path.is_file():
             return path
     if is_bucket(root) and (copy := first_in_bucket(root, (name,))):
         return copy
-    message = f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes"
+    message = (
+        f"{name}: no such file, neither in the current folder nor in "
+        f"{root or 'data.root'}: check data.classes"
+    )
     raise DataError(message, code="classes-file-missing", file=name)

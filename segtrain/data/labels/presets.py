@@ -1,8 +1,8 @@
 """Label spaces of known data sets: class names in order, raw ids, and colors.
 
-CamVid in the 11-class form of SegNet (Badrinarayanan et al. 2017), Cityscapes (Cordts et al. 2016), ADE20K in the
-150-class form of the scene parsing challenge (Zhou et al. 2017), Pascal VOC 2012 (Everingham et al. 2010), and
-the generated street scenes of ``segtrain.data.scenes.scene``.
+CamVid in the 11-class form of SegNet (Badrinarayanan et al. 2017), Cityscapes (Cordts et al. 2016),
+ADE20K in the 150-class form of the scene parsing challenge (Zhou et al. 2017), Pascal VOC 2012
+(Everingham et al. 2010), and the generated street scenes of ``segtrain.data.scenes.scene``.
 """
 
 from __future__ import annotations
@@ -65,16 +65,18 @@ CITYSCAPES19 = LabelSpace(
 )
 
 _ade20k = """
-wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person, earth, door, table,
-mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea, mirror, rug, field, armchair, seat,
-fence, desk, rock, wardrobe, lamp, bathtub, railing, cushion, base, box, column, signboard, chest of drawers, counter,
-sand, sink, skyscraper, fireplace, refrigerator, grandstand, path, stairs, runway, case, pool table, pillow, screen
-door, stairway, river, bridge, bookcase, blind, coffee table, toilet, flower, book, hill, bench, countertop, stove,
-palm, kitchen island, computer, swivel chair, boat, bar, arcade machine, hovel, bus, towel, light, truck, tower,
-chandelier, awning, streetlight, booth, television, airplane, dirt track, apparel, pole, land, bannister, escalator,
-ottoman, bottle, buffet, poster, stage, van, ship, fountain, conveyor belt, canopy, washer, plaything, swimming pool,
-stool, barrel, basket, waterfall, tent, bag, minibike, cradle, oven, ball, food, step, tank, trade name, microwave, pot,
-animal, bicycle, lake, dishwasher, screen, blanket, sculpture, hood, sconce, vase, traffic light, tray, ashcan, fan,
+wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person,
+earth, door, table, mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea,
+mirror, rug, field, armchair, seat, fence, desk, rock, wardrobe, lamp, bathtub, railing, cushion,
+base, box, column, signboard, chest of drawers, counter, sand, sink, skyscraper, fireplace,
+refrigerator, grandstand, path, stairs, runway, case, pool table, pillow, screen door, stairway,
+river, bridge, bookcase, blind, coffee table, toilet, flower, book, hill, bench, countertop, stove,
+palm, kitchen island, computer, swivel chair, boat, bar, arcade machine, hovel, bus, towel, light,
+truck, tower, chandelier, awning, streetlight, booth, television, airplane, dirt track, apparel,
+pole, land, bannister, escalator, ottoman, bottle, buffet, poster, stage, van, ship, fountain,
+conveyor belt, canopy, washer, plaything, swimming pool, stool, barrel, basket, waterfall, tent,
+bag, minibike, cradle, oven, ball, food, step, tank, trade name, microwave, pot, animal, bicycle,
+lake, dishwasher, screen, blanket, sculpture, hood, sconce, vase, traffic light, tray, ashcan, fan,
 pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock, flag
 """
 _names = tuple(" ".join(name.split()) for name in _ade20k.split(","))
@@ -87,7 +89,8 @@ ADE20K150 = LabelSpace(
 )
 
 _voc = (
-    "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, "
+    "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, "
+    "dog, horse, "
     "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
 )
 VOC21 = voc_colored(plain_space(tuple(_voc.split(", ")), VOID))

@@ -20,11 +20,12 @@ MAX_CLASSES = 254
 
 @dataclass(frozen=True)
 class LabelSpace:
-    """Classes of a task. Train ids are 0 .. num_classes - 1, and ``ignore_index`` for pixels that do not count.
+    """Classes of a task. Train ids are 0 .. num_classes - 1, and ``ignore_index`` for pixels that
+    do not count.
 
     raw_to_train: raw id in a mask file -> train id or ``ignore_index``; any other id is an error.
-    colors: color 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are an error.
-    mirror: the train id of each class in a mirrored image; empty: no class changes.
+    colors: color 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are an
+    error. mirror: the train id of each class in a mirrored image; empty: no class changes.
     """
 
     names: tuple[str, ...]
@@ -46,18 +47,24 @@ class LabelSpace:
         void = self.ignore_index
         if void < count:
             message = (
-                f"data.ignore_index={void} is the train id of class {self.names[void]!r}: use 255, and map raw ids "
+                f"data.ignore_index={void} is the train id of class {self.names[void]!r}: "
+                "use 255, and map raw ids "
             )
             message += f"that should not count with data.label_map={{{void}: -1, ...}}"
             raise ConfigError(message, code="ignore-index-is-a-class", found=void)
         for raw, train in [*self.raw_to_train.items(), *self.colors.items()]:
             if train != void and not 0 <= train < count:
-                message = f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
+                message = (
+                    f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 "
+                    f"to {count - 1}: "
+                )
                 message += "name more classes in data.classes, or use -1 to ignore it"
                 raise ConfigError(message, code="train-id-invalid", found=train, raw=raw)
         if len(self.palette) != count:
             message = f"{len(self.palette)} colors for {count} classes: give each class one"
-            raise ConfigError(message, code="palette-size-differs", found=len(self.palette), expected=count)
+            raise ConfigError(
+                message, code="palette-size-differs", found=len(self.palette), expected=count
+            )
 
     @property
     def num_classes(self) -> int:
@@ -72,7 +79,9 @@ class LabelSpace:
     @cached_property
     def _unknown(self) -> int:
         """A uint8 value that is not a train id. It marks unknown ids."""
-        return next(v for v in range(255, -1, -1) if v != self.ignore_index and v >= self.num_classes)
+        return next(
+            v for v in range(255, -1, -1) if v != self.ignore_index and v >= self.num_classes
+        )
 
     @cached_property
     def _table(self) -> np.ndarray:
@@ -85,13 +94,17 @@ class LabelSpace:
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two uint8 arrays [256]: the train id of each 8-bit raw id, and whether the raw id is known (1 or 0)."""
+        """Two uint8 arrays [256]: the train id of each 8-bit raw id, and whether the raw id is
+        known (1 or 0).
+        """
         table = self._table[:256].copy()
         return table, (table != self._unknown).astype(np.uint8)
 
     @cached_property
     def _color_table(self) -> np.ndarray:
-        """uint8 [2 ** 24]: train id of each color. These 16 MB are made when the first RGB mask is read."""
+        """uint8 [2 ** 24]: train id of each color. These 16 MB are made when the first RGB mask is
+        read.
+        """
         table = np.full(1 << 24, self._unknown, np.uint8)
         for color, train in self.colors.items():
             table[color] = train
@@ -100,15 +113,23 @@ class LabelSpace:
     def remap(self, raw: np.ndarray, source: str = "the mask") -> np.ndarray:
         """Map raw values to train ids: integers (H, W), or RGB uint8 (H, W, 3), to uint8 (H, W).
 
-        Raises DataError that names ``source``, each unknown value with its pixel count, and the fix.
+        Raises DataError that names ``source``, each unknown value with its pixel count, and the
+        fix.
         """
         if raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8:
             return self._remap_rgb(raw, source)
         if raw.ndim != 2 or raw.dtype.kind not in "uib":
-            message = f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel"
-            raise DataError(message, code="mask-type-invalid", file=source, found=(raw.shape, str(raw.dtype)))
+            message = (
+                f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one "
+                "integer per pixel"
+            )
+            raise DataError(
+                message, code="mask-type-invalid", file=source, found=(raw.shape, str(raw.dtype))
+            )
         if raw.dtype.itemsize == 1 and raw.dtype.kind != "i":
-            mapped = np.frombuffer(raw.tobytes().translate(self._table[:256].tobytes()), np.uint8).reshape(raw.shape)
+            mapped = np.frombuffer(
+                raw.tobytes().translate(self._table[:256].tobytes()), np.uint8
+            ).reshape(raw.shape)
         elif raw.dtype == np.uint16:
             mapped = np.take(self._table, raw)
         else:
@@ -120,9 +141,15 @@ class LabelSpace:
 
     def _remap_rgb(self, raw: np.ndarray, source: str) -> np.ndarray:
         if not self.colors:
-            if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(raw[..., 0], raw[..., 2]):
-                return self.remap(np.ascontiguousarray(raw[..., 0]), source)  # the same ids in all three channels
-            message = f"{source}: is an RGB mask, but the classes have no colors: set data.classes=FILE with lines "
+            if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(
+                raw[..., 0], raw[..., 2]
+            ):
+                # the same ids in all three channels
+                return self.remap(np.ascontiguousarray(raw[..., 0]), source)
+            message = (
+                f"{source}: is an RGB mask, but the classes have no colors: set "
+                "data.classes=FILE with lines "
+            )
             message += "'red green blue name', or save class ids in one channel"
             raise DataError(message, code="mask-rgb-without-colors", file=source)
         code = raw[..., 0].astype(np.int32) << 16
@@ -132,37 +159,59 @@ class LabelSpace:
         self._refuse_unknown(mapped, code, source, colors=True)
         return mapped
 
-    def _refuse_unknown(self, mapped: np.ndarray, raw: np.ndarray, source: str, colors: bool = False) -> None:
+    def _refuse_unknown(
+        self, mapped: np.ndarray, raw: np.ndarray, source: str, colors: bool = False
+    ) -> None:
         unknown = mapped == self._unknown
         if not unknown.any():
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
         pixels_of = dict(zip(map(int, values[order]), map(int, counts[order])))
-        most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})" for v, n in pixels_of.items()]
+        most = [
+            f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})"
+            for v, n in pixels_of.items()
+        ]
         what = "colors" if colors else "ids"
         if colors:
-            fix = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
+            fix = (
+                "add 'red green blue name' lines to the data.classes file (the name 'void' "
+                "means ignored)"
+            )
         else:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else some_of(ids, 40)
-            fix = f"known ids are {span}; `segtrain data check` looks for a data.label_map that fits all masks"
+            fix = (
+                f"known ids are {span}; `segtrain data check` looks for a data.label_map that "
+                "fits all masks"
+            )
         if len(pixels_of) >= 5 and counts.sum() < 0.2 * mapped.size:
-            fix += "; so many rare values mean that the mask was resized with interpolation: use nearest"
+            fix += (
+                "; so many rare values mean that the mask was resized with interpolation: "
+                "use nearest"
+            )
         pixels = int(counts.sum())
-        message = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {fix}"
+        message = (
+            f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {fix}"
+        )
         shown = dict(list(pixels_of.items())[:8])
-        raise DataError(message, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels)
+        raise DataError(
+            message, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels
+        )
 
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
         """A complete data.label_map: the known ids, and the ids ``ignored``, which map to -1."""
         void = self.ignore_index
-        known = {raw: train for raw, train in self.raw_to_train.items() if (raw, train) != (void, void)}
+        known = {
+            raw: train for raw, train in self.raw_to_train.items() if (raw, train) != (void, void)
+        }
         own = {raw: -1 if train == void else train for raw, train in known.items()}
         return dict(sorted({**own, **{int(raw): -1 for raw in ignored}}.items()))
 
     def colorize(self, mask: np.ndarray) -> np.ndarray:
-        """Map train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and unknown values are black."""
+        """Map train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and unknown values are
+        black.
+        """
         table = np.zeros((256, 3), np.uint8)
         table[: self.num_classes] = self.palette
         return table[mask]
@@ -181,8 +230,9 @@ class LabelSpace:
     def identity(self) -> bytes:
         """The bytes that represent the labels in the fingerprint of a split.
 
-        For the default palette, the bytes have ``color_wheel`` instead, which was the default in older versions. Scores
-        do not depend on colors or on ``mirror``, so the scores of such runs stay comparable.
+        For the default palette, the bytes have ``color_wheel`` instead, which was the default in
+        older versions. Scores do not depend on colors or on ``mirror``, so the scores of such runs
+        stay comparable.
         """
         content = self.to_dict()
         content["colours"] = content.pop("colors")
@@ -193,23 +243,39 @@ class LabelSpace:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> LabelSpace:
-        """The inverse of ``to_dict``. Raises DataError for a missing key, a wrong type, or an invalid color or id."""
+        """The inverse of ``to_dict``. Raises DataError for a missing key, a wrong type, or an
+        invalid color or id.
+        """
         try:
             colors = content.get("colors", {})
             space = cls(
                 names=tuple(str(name) for name in content["names"]),
                 palette=tuple((int(r), int(g), int(b)) for r, g, b in content["palette"]),
                 ignore_index=int(content["ignore_index"]),
-                raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
+                raw_to_train={
+                    int(raw): int(train) for raw, train in content["raw_to_train"].items()
+                },
                 colors={int(color, 16): int(train) for color, train in colors.items()},
                 mirror=tuple(map(int, content.get("mirror", ()))),
             )
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
-            message = f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()"
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            ConfigError,
+        ) as error:
+            message = (
+                f"not a description of labels ({type(error).__name__}: {error}): write it "
+                "with to_dict()"
+            )
             raise DataError(message, code="labels-invalid") from None
         for name, color in zip(space.names, space.palette):
             if not all(0 <= channel <= 255 for channel in color):
-                message = f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255"
+                message = (
+                    f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255"
+                )
                 raise DataError(message, code="class-color-invalid", name=name, found=color)
         if not 0 <= space.ignore_index <= 255:
             message = f"ignore_index={space.ignore_index}: ids go from 0 to 255"
@@ -218,10 +284,14 @@ class LabelSpace:
 
 
 def color_wheel(count: int) -> tuple[Color, ...]:
-    """Colors 1 to ``count`` of Pascal VOC, all distinct: the bits of the index go to red, green, and blue in turn."""
+    """Colors 1 to ``count`` of Pascal VOC, all distinct: the bits of the index go to red, green,
+    and blue in turn.
+    """
     colors = []
     for index in range(1, count + 1):
-        red, green, blue = (sum((index >> 3 * k + channel & 1) << 7 - k for k in range(8)) for channel in range(3))
+        red, green, blue = (
+            sum((index >> 3 * k + channel & 1) << 7 - k for k in range(8)) for channel in range(3)
+        )
         colors.append((red, green, blue))
     return tuple(colors)
 
@@ -231,14 +301,23 @@ def code(color: Color) -> int:
     return color[0] << 16 | color[1] << 8 | color[2]
 
 
-# Okabe & Ito (2008): distinct for every common kind of color vision. A background class with id 0 gets none of them.
-_SAFE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
+# Okabe & Ito (2008): distinct for every common kind of color vision. A background class with id 0
+# gets none of them.
+_SAFE = (
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (0, 114, 178),
+    (213, 94, 0),
+    (204, 121, 167),
+)
 BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabelled")
 
 
 def class_palette(names: tuple[str, ...]) -> tuple[Color, ...]:
-    """Default colors: black for a first class that is a background, then colors that color-blind readers can
-    distinguish, then their darker and lighter shades, then ``color_wheel``."""
+    """Default colors: black for a first class that is a background, then colors that color-blind
+    readers can distinguish, then their darker and lighter shades, then ``color_wheel``."""
     shades = [*_SAFE, *(_mixed(c, 0.45, 0) for c in _SAFE), *(_mixed(c, 0.5, 255) for c in _SAFE)]
     first = [(0, 0, 0)] if is_background(names, 0) else []
     count = len(names) - len(first)
@@ -257,10 +336,14 @@ def _mixed(color: Color, share: float, with_: int) -> Color:
     return red, green, blue
 
 
-def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[Color, ...] = ()) -> LabelSpace:
+def plain_space(
+    names: tuple[str, ...], ignore_index: int = 255, palette: tuple[Color, ...] = ()
+) -> LabelSpace:
     """A label space whose raw ids are the train ids. A raw ``ignore_index`` is ignored."""
     raw = {index: index for index in range(len(names))}
-    return LabelSpace(names, palette or class_palette(names), ignore_index, {**raw, ignore_index: ignore_index})
+    return LabelSpace(
+        names, palette or class_palette(names), ignore_index, {**raw, ignore_index: ignore_index}
+    )
 
 
 def voc_colored(space: LabelSpace) -> LabelSpace:
@@ -271,5 +354,8 @@ def voc_colored(space: LabelSpace) -> LabelSpace:
     if space.colors or not space.counted:
         return space
     palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))
-    colors = {**{code(color): index for index, color in enumerate(palette)}, code((224, 224, 192)): space.ignore_index}
+    colors = {
+        **{code(color): index for index, color in enumerate(palette)},
+        code((224, 224, 192)): space.ignore_index,
+    }
     return replace(space, palette=palette, colors=colors)

@@ -1,7 +1,8 @@
-"""Decodes a stored sample, whole or a crop: with the native decoder if possible, otherwise with Python packages.
+"""Decodes a stored sample, whole or a crop: with the native decoder if possible, otherwise with
+Python packages.
 
-For a rotated crop, an upright part of the image that contains the crop is made first. It is then rotated about the
-center of the crop.
+For a rotated crop, an upright part of the image that contains the crop is made first. It is then
+rotated about the center of the crop.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from segtrain.errors import DataError, file_error
 
 Stored = Union[bytes, memoryview, np.ndarray]
 Pair = tuple[np.ndarray, np.ndarray]  # image uint8 (H, W, 3) RGB, mask uint8 (H, W)
-_TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)  # like LabelSpace.table; maps each id to itself
+# like LabelSpace.table; maps each id to itself
+_TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)
 
 
 @dataclass(frozen=True)
 class StoredSample:
-    """An image and its mask in their stored form; the names are for messages ("shard-000003.tar: 000123.jpg")."""
+    """An image and its mask in their stored form; the names are for messages ("shard-000003.tar:
+    000123.jpg").
+    """
 
     image: Stored  # a file's content, or decoded pixels uint8 (H, W, 3) RGB
     mask: Stored | None  # a file's content, or ids uint8 (H, W)
@@ -78,24 +82,39 @@ def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
 def size_error(
     mask: str, found: tuple[int, ...], image: str, expected: tuple[int, ...], rotated: bool = False
 ) -> DataError:
-    """The error for a mask of (height, width) ``found`` beside an image of the size ``expected``."""
+    """The error for a mask of (height, width) ``found`` beside an image of the size
+    ``expected``.
+    """
     fix = "pair the right files, or resize one of them (masks by nearest)"
     if rotated:
         fix = "the image has an EXIF rotation, which is not applied: store its pixels upright"
-    reason = f"the mask has {found[0]} x {found[1]} pixels, its image {image} has {expected[0]} x {expected[1]}: {fix}"
-    return file_error(mask, reason, code="mask-size-differs", found=found, expected=expected, rotated=rotated)
+    reason = (
+        f"the mask has {found[0]} x {found[1]} pixels, its image {image} has {expected[0]} "
+        f"x {expected[1]}: {fix}"
+    )
+    return file_error(
+        mask, reason, code="mask-size-differs", found=found, expected=expected, rotated=rotated
+    )
 
 
 def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
-    """Write the whole image and mask to ``out``. Raises DataError, also if their sizes differ from that of ``out``."""
+    """Write the whole image and mask to ``out``. Raises DataError, also if their sizes differ from
+    that of ``out``.
+    """
     size, found, mask = out[1].shape, size_of(record), mask_of(record, labels)
     if found != size or mask.shape != size:
-        reason = f"has the size {found}, and its mask {record.mask_name} {mask.shape}, but its batch has {size}: "
+        reason = (
+            f"has the size {found}, and its mask {record.mask_name} {mask.shape}, but its "
+            f"batch has {size}: "
+        )
         reason += "check whether the files changed since the run began"
         values = {"mask": record.mask_name, "found": (found, mask.shape)}
         raise file_error(record.image_name, reason, code="sizes-differ", **values)
     out[1][...] = mask
-    if isinstance(record.image, np.ndarray) or native.whole(record.image, 3, size, record.image_name, out[0]) is None:
+    if (
+        isinstance(record.image, np.ndarray)
+        or native.whole(record.image, 3, size, record.image_name, out[0]) is None
+    ):
         out[0][...] = image_of(record)
 
 
@@ -110,8 +129,8 @@ def write_crop(
 ) -> None:
     """Write a crop of (height, width) to ``out``. Raises DataError.
 
-    ``index``: the positions of the tiles in a JPEG, from ``jpeg_tiles.Tiles``; b"" for none. ``floats``: the form of
-    ``out[0]``, if it is a view for normalized values.
+    ``index``: the positions of the tiles in a JPEG, from ``jpeg_tiles.Tiles``; b"" for none.
+    ``floats``: the form of ``out[0]``, if it is a view for normalized values.
     """
     if not geometry.angle and _native_crop(record, labels, geometry, crop, out, index, floats):
         return
@@ -172,12 +191,15 @@ def _native_crop(
     return unknown is not None
 
 
-def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple[int, int], np.ndarray] | None:
-    """The upright part of the image to make before the rotation, its (height, width), and an affine map float64 (2, 3).
+def _upright(
+    geometry: Geometry, crop: tuple[int, int]
+) -> tuple[Geometry, tuple[int, int], np.ndarray] | None:
+    """The upright part of the image to make before the rotation, its (height, width), and an affine
+    map float64 (2, 3).
 
-    The map goes from (x, y) in the crop to (x, y) in the part. The part comes from the image, or from the image reduced
-    by 2, 4, ... if the scale is below 1/2. Returns None if the rotated crop does not overlap the image. Corners of the
-    crop that are outside of the image are padded.
+    The map goes from (x, y) in the crop to (x, y) in the part. The part comes from the image, or
+    from the image reduced by 2, 4, ... if the scale is below 1/2. Returns None if the rotated crop
+    does not overlap the image. Corners of the crop that are outside of the image are padded.
     """
     step = min(geometry.size[0] / geometry.scaled[0], geometry.size[1] / geometry.scaled[1])
     block = 1
@@ -194,18 +216,26 @@ def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple
     linear = ratio[:, None] * rotation
     # The center of pixel p is at p + 1/2, both in the crop and in the part.
     offset = ratio * center + linear @ (0.5 - middle) - 0.5
-    corners = np.array([[0, 0, 1], [crop[1] - 1, 0, 1], [0, crop[0] - 1, 1], [crop[1] - 1, crop[0] - 1, 1]])
+    corners = np.array(
+        [[0, 0, 1], [crop[1] - 1, 0, 1], [0, crop[0] - 1, 1], [crop[1] - 1, crop[0] - 1, 1]]
+    )
     mapped = corners @ np.column_stack([linear, offset]).T
     left, top = (int(v) for v in np.floor(mapped.min(0)) - 1)
     right, bottom = (int(v) for v in np.ceil(mapped.max(0)) + 2)
     if min(right, reduced[1]) <= max(left, 0) or min(bottom, reduced[0]) <= max(top, 0):
         return None
     part = replace(geometry, scaled=reduced, top=top, left=left, flip=False, angle=0.0)
-    return part, (bottom - top, right - left), np.column_stack([linear, offset - np.array([left, top])])
+    return (
+        part,
+        (bottom - top, right - left),
+        np.column_stack([linear, offset - np.array([left, top])]),
+    )
 
 
 def _rotate(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair) -> None:
-    """Write the image (bilinear) and the mask (nearest) to ``out``, and padding where ``part`` has no pixels."""
+    """Write the image (bilinear) and the mask (nearest) to ``out``, and padding where ``part`` has
+    no pixels.
+    """
     size = out[1].shape[::-1]
     for source, target, flags, border in (
         (part[0], out[0], cv2.INTER_LINEAR, FILL),

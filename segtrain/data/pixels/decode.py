@@ -1,8 +1,9 @@
 """Decoders of image files: to RGB pixels, or to a map of raw label ids.
 
-Pixels are returned as they are stored, because masks are drawn on stored pixels. An EXIF orientation is applied only in
-TIFF files.
-The heavy decoders (libjpeg-turbo, libpng through OpenCV) release the GIL, so threads decode in parallel.
+Pixels are returned as they are stored, because masks are drawn on stored pixels. An EXIF
+orientation is applied only in TIFF files.
+The heavy decoders (libjpeg-turbo, libpng through OpenCV) release the GIL, so threads decode in
+parallel.
 """
 
 from __future__ import annotations
@@ -16,30 +17,55 @@ import numpy as np
 
 from segtrain.data.pixels import native
 from segtrain.data.pixels.header import MAX_PIXELS as MAX_PIXELS
-from segtrain.data.pixels.header import Header, Source, Stored, damaged, header_of, load, refuse_cut, stream_of
+from segtrain.data.pixels.header import (
+    Header,
+    Source,
+    Stored,
+    damaged,
+    header_of,
+    load,
+    refuse_cut,
+    stream_of,
+)
 from segtrain.data.pixels.header import check_whole as check_whole
 from segtrain.data.pixels.header import read_header as read_header
-from segtrain.data.pixels.reading import PLAIN, Reading, narrowed, refuse_kind, refuse_pages, without_extra
+from segtrain.data.pixels.reading import (
+    PLAIN,
+    Reading,
+    narrowed,
+    refuse_kind,
+    refuse_pages,
+    without_extra,
+)
 from segtrain.errors import file_error
 
 # OpenCV's own lines about files that it cannot read would hide the one error that names the file.
-_set_log_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel  # up to OpenCV 4.12, and since 4.13
+# up to OpenCV 4.12, and since 4.13
+_set_log_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel
 _set_log_level(0)  # silent
 _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, section 11.2.2)
 
 
 def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
-    """uint8 (H, W, 3) RGB of a JPEG, a PNG, or any format of Pillow. Gray is repeated, alpha dropped.
+    """uint8 (H, W, 3) RGB of a JPEG, a PNG, or any format of Pillow. Gray is repeated, alpha
+    dropped.
 
-    16-bit values keep their upper 8 bits. If only ``reading.bits`` bits are in use, they keep the upper 8 of these.
-    Raises DataError for a file that is missing, empty, cut off, damaged, or not an image, for values of more than
-    ``reading.bits`` bits, and for extra bands that are in use, unless ``reading.drop`` is set.
+    16-bit values keep their upper 8 bits. If only ``reading.bits`` bits are in use, they keep the
+    upper 8 of these. Raises DataError for a file that is missing, empty, cut off, damaged, or not
+    an image, for values of more than ``reading.bits`` bits, and for extra bands that are in use,
+    unless ``reading.drop`` is set.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
     refuse_kind(header, name)
-    if header.bits > 8 and header.format != "jpeg" and (header.format != "png" or reading.narrows(header)):
-        return narrowed(deep_values(content, header, name), reading, name, alpha=header.format == "png")
+    if (
+        header.bits > 8
+        and header.format != "jpeg"
+        and (header.format != "png" or reading.narrows(header))
+    ):
+        return narrowed(
+            deep_values(content, header, name), reading, name, alpha=header.format == "png"
+        )
     if header.format in ("jpeg", "png"):
         made = native.whole(content, 3, (header.height, header.width), name)
         if made is not None:
@@ -58,12 +84,16 @@ def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np
 
 
 def all_bands(content: bytes, name: str) -> np.ndarray:
-    """An 8-bit image: uint8 (H, W, 2 or 4) with its alpha channel, (H, W, 3) if it has none. Raises DataError."""
+    """An 8-bit image: uint8 (H, W, 2 or 4) with its alpha channel, (H, W, 3) if it has none. Raises
+    DataError.
+    """
     return _pillow(content, name, bands=True)[0]
 
 
 def ready(content: Any, name: str, reading: Reading) -> Any:
-    """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot apply ``reading``."""
+    """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot apply
+    ``reading``.
+    """
     if isinstance(content, np.ndarray):
         return content
     header = header_of(io.BytesIO(content), name)
@@ -72,7 +102,8 @@ def ready(content: Any, name: str, reading: Reading) -> Any:
 
 
 def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
-    """The values of an image with more than 8 bits per band: uint16 (H, W), or (H, W, bands) that begin with RGB.
+    """The values of an image with more than 8 bits per band: uint16 (H, W), or (H, W, bands) that
+    begin with RGB.
 
     Raises DataError as ``decode_image`` does, and for values that do not fit into 16 bits.
     """
@@ -102,23 +133,32 @@ def _bands(picture: np.ndarray) -> np.ndarray:
 
 
 def decode_mask(source: Stored, name: str = "") -> np.ndarray:
-    """Raw label values: (H, W) of the file's own integer type, or uint8 (H, W, 3) RGB for a mask of colors.
+    """Raw label values: (H, W) of the file's own integer type, or uint8 (H, W, 3) RGB for a mask of
+    colors.
 
-    For a palette mask, these are the indices, not the colors; for a mask of 1, 2, or 4 bits, the stored values. Alpha
-    is dropped. Raises DataError as ``decode_image`` does, and for JPEG and lossy WebP, which change ids at borders.
+    For a palette mask, these are the indices, not the colors; for a mask of 1, 2, or 4 bits, the
+    stored values. Alpha is dropped. Raises DataError as ``decode_image`` does, and for JPEG and
+    lossy WebP, which change ids at borders.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
     if header.format == "jpeg":
-        reason = "JPEG changes the labels of a mask at class borders: `segtrain data convert` makes it a PNG"
+        reason = (
+            "JPEG changes the labels of a mask at class borders: `segtrain data convert` "
+            "makes it a PNG"
+        )
         raise file_error(name, reason, code="mask-lossy", found="jpeg")
     if header.format == "webp" and b"VP8L" not in content[:64] and b"VP8 " in content[:4096]:
-        reason = "lossy WebP changes the labels of a mask at class borders: save it as PNG, or as lossless WebP"
+        reason = (
+            "lossy WebP changes the labels of a mask at class borders: save it as PNG, or "
+            "as lossless WebP"
+        )
         raise file_error(name, reason, code="mask-lossy", found="webp")
     refuse_pages(header, name)
     if header.format != "png":
         return _pillow(content, name, ids=True)[0]
-    gray_alpha = header.color_type == _GRAY_ALPHA  # such a file skips the native decoder, which ignores alpha
+    # such a file skips the native decoder, which ignores alpha
+    gray_alpha = header.color_type == _GRAY_ALPHA
     made = None if gray_alpha else native.whole(content, 1, (header.height, header.width), name)
     if made is not None:
         return made
@@ -134,20 +174,27 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
         return raw
     colors, alpha = raw[..., :-1], raw[..., -1]
     if raw.shape[2] in (2, 4) and (colors == colors[0, 0]).all() and (alpha != alpha[0, 0]).any():
-        reason = "all pixels have one color and only their alpha differs: save class ids in one channel"
+        reason = (
+            "all pixels have one color and only their alpha differs: save class ids in one channel"
+        )
         raise file_error(name, reason, code="mask-in-alpha")
     if gray_alpha:
         return np.ascontiguousarray(raw[..., 0])
     if raw.dtype != np.uint8:
-        reason = "a color mask of 16 bits per channel: save class ids in one channel, or colors in 8 bits"
+        reason = (
+            "a color mask of 16 bits per channel: save class ids in one channel, or colors "
+            "in 8 bits"
+        )
         raise file_error(name, reason, code="mask-16-bit-colors")
     return cv2.cvtColor(raw, cv2.COLOR_BGRA2RGB if raw.shape[2] == 4 else cv2.COLOR_BGR2RGB)
 
 
 def palette_of(source: Source, name: str = "") -> dict[int, int]:
-    """Index -> 0xRRGGBB of an image with a palette; empty for others. Raises DataError for a file that is not an image.
+    """Index -> 0xRRGGBB of an image with a palette; empty for others. Raises DataError for a file
+    that is not an image.
 
-    For a PNG, only the header is read. For other formats with a palette, the pixels are decoded, too.
+    For a PNG, only the header is read. For other formats with a palette, the pixels are decoded,
+    too.
     """
     from PIL import Image
 
@@ -159,7 +206,10 @@ def palette_of(source: Source, name: str = "") -> dict[int, int]:
                 flat = (picture.getpalette("RGB") or []) if picture.mode == "P" else []
         except (OSError, SyntaxError, ValueError) as error:
             raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
-    return {index: int.from_bytes(bytes(flat[3 * index : 3 * index + 3]), "big") for index in range(len(flat) // 3)}
+    return {
+        index: int.from_bytes(bytes(flat[3 * index : 3 * index + 3]), "big")
+        for index in range(len(flat) // 3)
+    }
 
 
 def _imdecode(content: bytes, flags: int, name: str) -> np.ndarray:
@@ -179,7 +229,9 @@ def _opencv_rgb(content: bytes, name: str) -> np.ndarray:
 
 
 def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
-    """Decode with simplejpeg if it is installed (twice as fast, the same pixels), otherwise with OpenCV."""
+    """Decode with simplejpeg if it is installed (twice as fast, the same pixels), otherwise with
+    OpenCV.
+    """
     refuse_cut(io.BytesIO(content), header, name)
     try:
         import simplejpeg
@@ -198,9 +250,9 @@ def _pillow(
 ) -> tuple[np.ndarray, Any]:
     """The pixels of an image in any format that Pillow reads, and its mode.
 
-    rgb: convert to uint8 (H, W, 3). bands: the same, but an image with alpha keeps all of its bands. With neither, gray
-    and palette images give their raw values (H, W), and others give RGB. ids: floating-point values that are whole
-    numbers become integers.
+    rgb: convert to uint8 (H, W, 3). bands: the same, but an image with alpha keeps all of its
+    bands. With neither, gray and palette images give their raw values (H, W), and others give RGB.
+    ids: floating-point values that are whole numbers become integers.
     """
     from PIL import Image
 
@@ -210,11 +262,16 @@ def _pillow(
             mode = picture.mode
             if bands and mode in ("LA", "RGBA", "RGBX"):
                 return np.array(picture), mode
-            if rgb or bands or (mode not in ("1", "L", "P", "LA", "PA", "F") and not mode.startswith("I")):
+            if (
+                rgb
+                or bands
+                or (mode not in ("1", "L", "P", "LA", "PA", "F") and not mode.startswith("I"))
+            ):
                 return np.array(picture.convert("RGB")), mode
             array = np.array(picture)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        # Pillow cannot read every TIFF of one band. A file is damaged if OpenCV cannot read it either.
+        # Pillow cannot read every TIFF of one band. A file is damaged if OpenCV cannot read it
+        # either.
         tiff = content[:2] in (b"II", b"MM") and not (rgb or bands)
         array = _imdecode(content, cv2.IMREAD_UNCHANGED, name) if tiff else np.empty(0)
         if array.ndim != 2:
@@ -225,7 +282,10 @@ def _pillow(
     if mode == "F":
         exact = abs(array) < 1 << 24
         if not (ids and exact.all() and (array == np.rint(array)).all()):
-            reason = "a mask of floating-point values that are not whole numbers: save class ids as integers"
+            reason = (
+                "a mask of floating-point values that are not whole numbers: save class ids "
+                "as integers"
+            )
             raise file_error(name, reason, code="mask-not-integer")
         array, mode = array.astype(np.int32), "I"
     return np.ascontiguousarray(array.astype(np.uint8) if mode == "1" else array), mode

@@ -1,7 +1,9 @@
-"""Normalized images as the workers of a loader write them: float32 or bfloat16, in planes or interleaved.
+"""Normalized images as the workers of a loader write them: float32 or bfloat16, in planes or
+interleaved.
 
-The values are those of ``normalize`` to the bit: the levels of a crop are rounded to integers first. The native
-resampler normalizes each row as it makes it, so that no image of levels lies in memory in between.
+The values are those of ``normalize`` to the bit: the levels of a crop are rounded to integers
+first. The native resampler normalizes each row as it makes it, so that no image of levels lies in
+memory in between.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from segtrain.data.pixels.native.structures import FloatForm
 class Floats:
     """The form of normalized images: ``(level / 255 - mean) / std``.
 
-    dtype: ``float32`` or ``bfloat16``. channels_last: whether the memory of an image is (H, W, 3) instead of (3, H, W).
+    dtype: ``float32`` or ``bfloat16``. channels_last: whether the memory of an image is (H, W, 3)
+    instead of (3, H, W).
     """
 
     dtype: str = "float32"
@@ -49,11 +52,15 @@ class Floats:
         """The same for the native resampler."""
         shift, scale = ((v.item() for v in part) for part in self._terms)
         numbers = type(FloatForm().shift)
-        return FloatForm(self.dtype == "bfloat16", not self.channels_last, numbers(*shift), numbers(*scale))
+        return FloatForm(
+            self.dtype == "bfloat16", not self.channels_last, numbers(*shift), numbers(*scale)
+        )
 
     @property
     def _terms(self) -> tuple[np.ndarray, np.ndarray]:
-        """What is subtracted from a level, and what the difference is multiplied by: float32 (3,) each."""
+        """What is subtracted from a level, and what the difference is multiplied by: float32 (3,)
+        each.
+        """
         shift, scale = [255.0 * m for m in self.mean], [1.0 / (255.0 * s) for s in self.std]
         return np.array(shift, np.float32), np.array(scale, np.float32)
 
@@ -72,6 +79,8 @@ class Floats:
 
 
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The bits of bfloat16, uint16, of finite float32 values: rounded to the nearest, ties to even."""
+    """The bits of bfloat16, uint16, of finite float32 values: rounded to the nearest, ties to
+    even.
+    """
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)

@@ -20,7 +20,8 @@ from segtrain.errors import DataError, file_error
 Stored = Union[str, "os.PathLike[str]", bytes, memoryview]
 Source = Union[Stored, BinaryIO]
 
-MAX_PIXELS = 1 << 28  # 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
+# 268 million pixels: 16384 x 16384. A header that claims more is taken for a decompression bomb.
+MAX_PIXELS = 1 << 28
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -48,8 +49,13 @@ class Header:
 
     @property
     def form(self) -> str:
-        """Depth and bands in words, such as "16-bit RGBA". The depth of a palette image is that of its indices."""
-        named = {1: "palette" if self.format == "png" and self.color_type == 3 else "gray", 3: "RGB"}
+        """Depth and bands in words, such as "16-bit RGBA". The depth of a palette image is that of
+        its indices.
+        """
+        named = {
+            1: "palette" if self.format == "png" and self.color_type == 3 else "gray",
+            3: "RGB",
+        }
         if self.format != "tiff":  # in a TIFF, further bands need not be alpha
             named |= {2: "gray + alpha", 4: "CMYK" if self.format == "jpeg" else "RGBA"}
         bands = named.get(self.channels, f"{self.channels} bands")
@@ -57,7 +63,9 @@ class Header:
 
 
 def load(source: Stored, name: str = "") -> tuple[bytes, str]:
-    """Bytes of a file and its name for messages. Raises DataError if it cannot be read or is empty."""
+    """Bytes of a file and its name for messages. Raises DataError if it cannot be read or is
+    empty.
+    """
     if isinstance(source, (bytes, bytearray, memoryview)):
         content, name = bytes(source), name or "the given bytes"
     else:
@@ -80,7 +88,9 @@ def read_header(source: Source, name: str = "") -> Header:
 
 
 def check_whole(source: Source, name: str = "") -> Header:
-    """Read the header and check the file's end. Raises DataError like ``read_header``, and if the file is cut off."""
+    """Read the header and check the file's end. Raises DataError like ``read_header``, and if the
+    file is cut off.
+    """
     with stream_of(source, name) as (stream, name):
         header = header_of(stream, name)
         refuse_cut(stream, header, name)
@@ -115,10 +125,21 @@ def header_of(stream: BinaryIO, name: str) -> Header:
         if min(header.height, header.width) < 1:
             raise ValueError("no pixels")
     except (struct.error, KeyError, IndexError, ValueError):
-        raise damaged(name, "the image header is damaged or cut off", "image-header-damaged") from None
+        raise damaged(
+            name, "the image header is damaged or cut off", "image-header-damaged"
+        ) from None
     if header.height * header.width > MAX_PIXELS:
-        reason = f"{header.height} x {header.width} pixels exceed the limit of {MAX_PIXELS:,}: cut the image into tiles"
-        raise file_error(name, reason, code="image-too-large", found=(header.height, header.width), expected=MAX_PIXELS)
+        reason = (
+            f"{header.height} x {header.width} pixels exceed the limit of {MAX_PIXELS:,}: "
+            "cut the image into tiles"
+        )
+        raise file_error(
+            name,
+            reason,
+            code="image-too-large",
+            found=(header.height, header.width),
+            expected=MAX_PIXELS,
+        )
     return header
 
 
@@ -160,7 +181,9 @@ def _jpeg_header(stream: BinaryIO) -> Header:
             stream.seek(length - 8, os.SEEK_CUR)
         elif marker == 0xDA:
             bits, height, width, channels = frame or (0, 0, 0, 0)
-            return Header("jpeg", height, width, channels, bits, orientation=orientation, scan=stream.tell())
+            return Header(
+                "jpeg", height, width, channels, bits, orientation=orientation, scan=stream.tell()
+            )
         else:
             stream.seek(length - 2, os.SEEK_CUR)
 
@@ -186,7 +209,8 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
 
     stream.seek(0)
     tags, pages = _tiff_tags(stream)
-    if tags.get(277, 1) > 4 or (tags.get(277, 1) > 1 and tags.get(258, 8) > 8):  # Pillow has no mode for these
+    # Pillow has no mode for these
+    if tags.get(277, 1) > 4 or (tags.get(277, 1) > 1 and tags.get(258, 8) > 8):
         return _tiff_header(tags, pages)
     stream.seek(0)
     try:
@@ -195,14 +219,18 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
             orientation = picture.getexif().get(0x0112, 1)
             height, width = picture.height, picture.width
     except Image.DecompressionBombError as error:
-        raise file_error(name, f"{error}: cut the image into tiles", code="image-too-large") from None
+        raise file_error(
+            name, f"{error}: cut the image into tiles", code="image-too-large"
+        ) from None
     except (OSError, SyntaxError, ValueError, TypeError) as error:
         if tags:
             reason = f"a TIFF of a kind that is not supported ({error}): save it as 8-bit RGB"
             raise file_error(name, reason, code="tiff-unsupported", found=str(error)) from None
         stream.seek(0)
         begin = stream.read(16)
-        raise damaged(name, f"not an image (it begins with {begin!r})", "not-an-image", found=begin) from None
+        raise damaged(
+            name, f"not an image (it begins with {begin!r})", "not-an-image", found=begin
+        ) from None
     if tags:
         return _tiff_header(tags, pages)
     orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
@@ -213,52 +241,86 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
 
 
 def _ppm_maxval(stream: BinaryIO) -> int:
-    """The Maxval (the value of white) of a PPM; 0 if none is found. Pillow scales the values if it is below 65535."""
+    """The Maxval (the value of white) of a PPM; 0 if none is found. Pillow scales the values if it
+    is below 65535.
+    """
     stream.seek(0)
-    found = re.match(rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s", stream.read(4096))
+    found = re.match(
+        rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s",
+        stream.read(4096),
+    )
     return int(found[1]) if found else 0
 
 
 def _tiff_header(tags: dict[int, int], pages: int) -> Header:
-    """The header, with the size after the rotation in the tags, because the TIFF decoders apply that rotation."""
+    """The header, with the size after the rotation in the tags, because the TIFF decoders apply
+    that rotation.
+    """
     size = tags.get(257, 0), tags.get(256, 0)
     upright = size[::-1] if tags.get(0x0112, 1) >= 5 else size
-    return Header("tiff", *upright, tags.get(277, 1), tags.get(258, 1), floating=tags.get(339, 1) == 3, pages=pages)
+    return Header(
+        "tiff",
+        *upright,
+        tags.get(277, 1),
+        tags.get(258, 1),
+        floating=tags.get(339, 1) == 3,
+        pages=pages,
+    )
 
 
 def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
-    """Integer tags of the first image file directory, each with its first value, and the number of images in the file.
+    """Integer tags of the first image file directory, each with its first value, and the number of
+    images in the file.
 
-    Reads TIFF 6.0 and BigTIFF. Reduced copies and transparency masks are not counted. ({}, 1) for any other file.
+    Reads TIFF 6.0 and BigTIFF. Reduced copies and transparency masks are not counted. ({}, 1) for
+    any other file.
     """
     head = stream.read(16)
     order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
     version = struct.unpack(order + "H", head[2:4])[0] if order and len(head) >= 4 else 0
     if version not in (42, 43):
         return {}, 1
-    # The struct formats of the entry count and of an offset, the bytes per entry, and where the first offset is stored.
-    count_format, offset_format, entry_size, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
+    # The struct formats of the entry count and of an offset, the bytes per entry, and where the
+    # first offset is stored.
+    count_format, offset_format, entry_size, begin = (
+        ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
+    )
     tags: dict[int, int] = {}
-    directories: dict[int, bool] = {}  # offset -> whether it is an image, not a reduced copy or a mask
+    # offset -> whether it is an image, not a reduced copy or a mask
+    directories: dict[int, bool] = {}
     with contextlib.suppress(struct.error, OverflowError, ValueError, OSError):
         (offset,) = struct.unpack_from(order + offset_format, head, begin)
         while offset and offset not in directories and len(directories) < 4096:
             stream.seek(offset)
-            (count,) = struct.unpack(order + count_format, stream.read(struct.calcsize(count_format)))
+            (count,) = struct.unpack(
+                order + count_format, stream.read(struct.calcsize(count_format))
+            )
             start = stream.tell()
-            # Of later directories, only tag 254 is needed (the kind of the image). It is always the first entry.
-            entries = _integers(stream, start, 1 if directories else min(count, 1000), order, offset_format, entry_size)
+            # Of later directories, only tag 254 is needed (the kind of the image). It is always the
+            # first entry.
+            entries = _integers(
+                stream,
+                start,
+                1 if directories else min(count, 1000),
+                order,
+                offset_format,
+                entry_size,
+            )
             tags = tags or entries
             directories[offset] = not entries.get(254, 0) & 5
             stream.seek(start + entry_size * count)
-            (offset,) = struct.unpack(order + offset_format, stream.read(struct.calcsize(offset_format)))
+            (offset,) = struct.unpack(
+                order + offset_format, stream.read(struct.calcsize(offset_format))
+            )
     return tags, max(1, sum(directories.values()))
 
 
 def _integers(
     stream: BinaryIO, start: int, count: int, order: str, offset_format: str, entry_size: int
 ) -> dict[int, int]:
-    """Tag -> first value of the SHORT, LONG, and LONG8 entries among ``count`` directory entries at byte ``start``."""
+    """Tag -> first value of the SHORT, LONG, and LONG8 entries among ``count`` directory entries at
+    byte ``start``.
+    """
     stream.seek(start)
     rows, found = stream.read(entry_size * count), dict[int, int]()
     for row in range(0, entry_size * count, entry_size):
@@ -267,7 +329,8 @@ def _integers(
         if code is None:
             continue
         source, value = rows, row + entry_size - struct.calcsize(offset_format)
-        if struct.calcsize(code) * values > struct.calcsize(offset_format):  # the entry holds the offset of its values
+        # the entry holds the offset of its values
+        if struct.calcsize(code) * values > struct.calcsize(offset_format):
             stream.seek(struct.unpack_from(order + offset_format, rows, value)[0])
             source, value = stream.read(struct.calcsize(code)), 0
         found[tag] = struct.unpack_from(order + code, source, value)[0]
@@ -275,16 +338,21 @@ def _integers(
 
 
 def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -> None:
-    """Raise DataError for a JPEG without an end marker, a PNG without a last chunk, or (crc) with a damaged chunk."""
+    """Raise DataError for a JPEG without an end marker, a PNG without a last chunk, or (crc) with a
+    damaged chunk.
+    """
     size = stream.seek(0, os.SEEK_END)
     if header.format == "jpeg":
-        # After the first scan, FF D9 can only be the end marker. Search the last 64 KiB, then all: phones append video.
+        # After the first scan, FF D9 can only be the end marker. Search the last 64 KiB, then all:
+        # phones append video.
         for begin in (max(header.scan, size - (1 << 16)), header.scan):
             stream.seek(begin)
             if b"\xff\xd9" in stream.read():
                 break
         else:
-            raise damaged(name, f"the JPEG ends early, after {size:,} bytes", "image-ends-early", found=size)
+            raise damaged(
+                name, f"the JPEG ends early, after {size:,} bytes", "image-ends-early", found=size
+            )
     if header.format != "png":
         return
     offset, kind = len(PNG), b""
@@ -293,7 +361,13 @@ def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -
         head = stream.read(8)
         length, kind = struct.unpack(">I4s", head) if len(head) == 8 else (size, b"")
         if offset + 12 + length > size:
-            raise damaged(name, f"the PNG ends early, after {size:,} bytes", "image-ends-early", found=size)
-        if crc and struct.pack(">I", zlib.crc32(stream.read(length), zlib.crc32(kind))) != stream.read(4):
-            raise damaged(name, f"the PNG is damaged (checksum of a chunk at byte {offset:,})", byte=offset)
+            raise damaged(
+                name, f"the PNG ends early, after {size:,} bytes", "image-ends-early", found=size
+            )
+        if crc and struct.pack(
+            ">I", zlib.crc32(stream.read(length), zlib.crc32(kind))
+        ) != stream.read(4):
+            raise damaged(
+                name, f"the PNG is damaged (checksum of a chunk at byte {offset:,})", byte=offset
+            )
         offset += 12 + length

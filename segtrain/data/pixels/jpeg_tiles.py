@@ -1,9 +1,10 @@
 """Cache of positions in JPEG files, from which parts of an image (tiles) can be decoded alone.
 
-So only the tiles of a crop are decoded. Without an index, a JPEG can only be decoded from its beginning.
-``native.jpeg_index`` makes an index (24 kB for an image of 2048x1024), which is stored in the cache folder. Each
-process appends its records, one per sample, to its own file. At its first use of the cache, a process reads the records
-of other processes. No file stays open, as there may be many.
+So only the tiles of a crop are decoded. Without an index, a JPEG can only be decoded from its
+beginning. ``native.jpeg_index`` makes an index (24 kB for an image of 2048x1024), which is stored
+in the cache folder. Each process appends its records, one per sample, to its own file. At its first
+use of the cache, a process reads the records of other processes. No file stays open, as there may
+be many.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from segtrain.base.files import cache_folder, open_file
 from segtrain.data.dataset import SampleSource
 from segtrain.data.pixels import native
 
-_HEAD = struct.Struct("<4sIIII")  # magic, sample, fingerprint of its image, bytes that follow, their checksum
-_MAGIC = b"STt2"  # change it with the form of a record or of the index, see kIndexMagic in native/jpeg.h
+# magic, sample, fingerprint of its image, bytes that follow, their checksum
+_HEAD = struct.Struct("<4sIIII")
+# change it with the form of a record or of the index, see kIndexMagic in native/jpeg.h
+_MAGIC = b"STt2"
 _MIN_PIXELS = 512 * 512  # decoding a smaller image takes less time than finding its record
 
 
 class Tiles:
-    """The indexes of a data set, identified by its number of samples and its first image. Picklable and thread-safe."""
+    """The indexes of a data set, identified by its number of samples and its first image. Picklable
+    and thread-safe.
+    """
 
     @classmethod
     def of(cls, source: SampleSource) -> Tiles:
@@ -49,7 +54,9 @@ class Tiles:
         return Tiles, (self.name, self.count)
 
     def get(self, sample: int, name: str, content: Any, size: tuple[int, int]) -> bytes:
-        """The index of a JPEG, from the cache or newly made and cached; b"" if an index would be of no use."""
+        """The index of a JPEG, from the cache or newly made and cached; b"" if an index would be of
+        no use.
+        """
         if not native.available() or not self._pays(content, size):
             return b""
         with self._lock:
@@ -65,21 +72,31 @@ class Tiles:
         self.keep(sample, name, content, size, made)
         return made
 
-    def keep(self, sample: int, name: str, content: Any, size: tuple[int, int], made: bytes) -> None:
-        """Keep an index that was made elsewhere, for example by the check for damage before training."""
+    def keep(
+        self, sample: int, name: str, content: Any, size: tuple[int, int], made: bytes
+    ) -> None:
+        """Keep an index that was made elsewhere, for example by the check for damage before
+        training.
+        """
         if self._pays(content, size):
             with self._lock:
                 self._append(self._listed(), sample, _fingerprint(name, content), made)
 
     def _pays(self, content: Any, size: tuple[int, int]) -> bool:
-        return not self._off and size[0] * size[1] >= _MIN_PIXELS and native.kind_of(content) == native.JPEG
+        return (
+            not self._off
+            and size[0] * size[1] >= _MIN_PIXELS
+            and native.kind_of(content) == native.JPEG
+        )
 
     def _listed(self) -> list[Path]:
         if self._files is not None:
             return self._files
         self._files = []
-        self._head = np.zeros((self.count, 3), np.uint32)  # fingerprint of the image, bytes, their checksum
-        self._offset = np.full(self.count, -1, np.int64)  # number of the file << 40 | offset; -1: no record
+        # fingerprint of the image, bytes, their checksum
+        self._head = np.zeros((self.count, 3), np.uint32)
+        # number of the file << 40 | offset; -1: no record
+        self._offset = np.full(self.count, -1, np.int64)
         try:
             # The records of newer files replace those of older files.
             paths = sorted(self.folder.glob("*.tiles"), key=lambda path: path.stat().st_mtime_ns)
@@ -115,7 +132,10 @@ class Tiles:
                 file.write(_HEAD.pack(_MAGIC, sample, *head) + made)
         except OSError as error:
             self._off = True
-            text = f"{self.folder}: the positions of JPEG tiles cannot be kept ({error.strerror}), so crops take more "
+            text = (
+                f"{self.folder}: the positions of JPEG tiles cannot be kept "
+                f"({error.strerror}), so crops take more "
+            )
             text += "CPU time: set SEGTRAIN_CACHE to a folder with free space"
             print(text, file=sys.stderr, flush=True)
             return
@@ -123,5 +143,9 @@ class Tiles:
 
 
 def _fingerprint(name: str, content: Any) -> int:
-    """A checksum of name, size, and last bytes: it changes if another image is stored under the same name."""
-    return zlib.crc32(content[-4096:], zlib.crc32(f"{name}:{len(content)}".encode(errors="surrogateescape")))
+    """A checksum of name, size, and last bytes: it changes if another image is stored under the
+    same name.
+    """
+    return zlib.crc32(
+        content[-4096:], zlib.crc32(f"{name}:{len(content)}".encode(errors="surrogateescape"))
+    )

@@ -14,7 +14,8 @@ from segtrain.data.augment.geometry import FILL, GRAY
 from segtrain.data.pixels.floats import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.floats import IMAGENET_STD as IMAGENET_STD
 
-PARTS, BLOCK = 64, 1024  # of the kernels: programs per image that add up levels, and numbers of a program
+# of the kernels: programs per image that add up levels, and numbers of a program
+PARTS, BLOCK = 64, 1024
 
 _FAULTS: dict[tuple[Any, ...], str] = {}  # why the kernels are not used on a device, or ""
 
@@ -28,18 +29,21 @@ def normalize(
     covered: torch.Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Convert uint8 (n, H, W, 3) to ``dtype`` (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
+    """Convert uint8 (n, H, W, 3) to ``dtype`` (n, 3, H, W), ``(x / 255 - mean) / std``, on the
+    device of ``images``.
 
-    ``channels_last`` chooses the memory format of the result. Without ``colors``, both formats have bitwise equal
-    values. ``dtype``: float32, or what its values are rounded to.
+    ``channels_last`` chooses the memory format of the result. Without ``colors``, both formats have
+    bitwise equal values. ``dtype``: float32, or what its values are rounded to.
 
-    ``colors``: float32 (n, 10), the ``color_terms`` of each image, applied as in ``geometry._color`` but without
-    rounding to integers. ``covered``: int (n, 4), the rectangle (top, left, bottom, right) that the image covers
-    (None: everything). Outside it is padding, which keeps the color ``FILL`` and does not count for the mean gray.
-    ``colors`` and ``covered`` must be on the device of ``images``.
+    ``colors``: float32 (n, 10), the ``color_terms`` of each image, applied as in
+    ``geometry._color`` but without rounding to integers. ``covered``: int (n, 4), the rectangle
+    (top, left, bottom, right) that the image covers (None: everything). Outside it is padding,
+    which keeps the color ``FILL`` and does not count for the mean gray. ``colors`` and ``covered``
+    must be on the device of ``images``.
 
-    On an NVIDIA GPU, kernels (``segtrain.kernels.images``) do this in one pass if they give what the operators of torch
-    give. Only the first call on a device synchronizes with it, to create the constants there and to compare.
+    On an NVIDIA GPU, kernels (``segtrain.kernels.images``) do this in one pass if they give what
+    the operators of torch give. Only the first call on a device synchronizes with it, to create the
+    constants there and to compare.
     """
     how = (tuple(mean), tuple(std), channels_last, colors, covered, dtype)
     if not images.is_cuda or not len(images):
@@ -63,7 +67,9 @@ def _fault(images: torch.Tensor, *how: Any) -> str:
         except Exception as error:  # of Triton, which needs a C compiler, a driver that fits, ...
             why = f"they do not run here ({type(error).__name__}: {error})"
     if why:
-        warnings.warn(f"images are normalized by several kernels of torch instead of one: {why}", stacklevel=3)
+        warnings.warn(
+            f"images are normalized by several kernels of torch instead of one: {why}", stacklevel=3
+        )
     return why
 
 
@@ -79,14 +85,26 @@ def _by_kernels(
     images = images.contiguous()
     n, height, width, _ = images.shape
     memory = torch.channels_last if channels_last else torch.contiguous_format
-    out = torch.empty((n, 3, height, width), dtype=dtype, device=images.device, memory_format=memory)
+    out = torch.empty(
+        (n, 3, height, width), dtype=dtype, device=images.device, memory_format=memory
+    )
     shift, scale = _terms(mean, std)
-    constants = _constant((*shift, *scale, *map(float, FILL), *GRAY.tolist()), torch.float32, images.device)
+    constants = _constant(
+        (*shift, *scale, *map(float, FILL), *GRAY.tolist()), torch.float32, images.device
+    )
     sums = images  # which is not read
     if colors is not None:
         sums = torch.empty((n, 3, PARTS), dtype=torch.int32, device=images.device)
         kernels.launch(
-            "images.level_sums", images.device, (PARTS, n), 4, images, sums, height * width, PARTS=PARTS, BLOCK=BLOCK
+            "images.level_sums",
+            images.device,
+            (PARTS, n),
+            4,
+            images,
+            sums,
+            height * width,
+            PARTS=PARTS,
+            BLOCK=BLOCK,
         )
     kernels.launch(
         "images.normalized",
@@ -110,7 +128,9 @@ def _by_kernels(
     return out
 
 
-def _terms(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _terms(
+    mean: Sequence[float], std: Sequence[float]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """What is subtracted from a level, and what the difference is multiplied by, per channel."""
     return tuple(255.0 * m for m in mean), tuple(1.0 / (255.0 * s) for s in std)
 
@@ -140,8 +160,11 @@ def _by_operators(
 
 @functools.lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A constant tensor, copied to a device only once: a copy of Python numbers waits for all queued work there."""
-    with torch.inference_mode(False):  # an inference tensor in the cache could not be saved for a later backward pass
+    """A constant tensor, copied to a device only once: a copy of Python numbers waits for all
+    queued work there.
+    """
+    # an inference tensor in the cache could not be saved for a later backward pass
+    with torch.inference_mode(False):
         return torch.tensor(values, dtype=dtype, device=device)
 
 
@@ -153,7 +176,9 @@ def _colored(
     colors: torch.Tensor,
     covered: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Apply colors and normalization as one affine map, clamped to the normalized values of 0 and 255."""
+    """Apply colors and normalization as one affine map, clamped to the normalized values of 0 and
+    255.
+    """
     n, height, width, _ = images.shape
     device = images.device
     matrix, gain = colors[:, :9].view(n, 3, 3), colors[:, 9]
@@ -162,7 +187,9 @@ def _colored(
     matrix = matrix * scale[:, None]
     offset = ((gain * _mean_gray(images, covered))[:, None] - shift) * scale
     memory = torch.channels_last if channels_last else torch.contiguous_format
-    out = torch.empty((n, 3, height, width), dtype=torch.float32, device=device, memory_format=memory)
+    out = torch.empty(
+        (n, 3, height, width), dtype=torch.float32, device=device, memory_format=memory
+    )
     for c in range(3):
         plane, taps = out[:, c], matrix[:, c, :, None, None]
         torch.addcmul(offset[:, c, None, None], images[..., 0], taps[:, 0], out=plane)
@@ -180,9 +207,12 @@ def _colored(
 
 
 def _mean_gray(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
-    """float32 (n,): the mean gray of the covered part, from the integer sum of all pixels minus that of the padding."""
+    """float32 (n,): the mean gray of the covered part, from the integer sum of all pixels minus
+    that of the padding.
+    """
     n, height, width, _ = images.shape
-    sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)  # along rows first, in memory order
+    # along rows first, in memory order
+    sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)
     sums = sums.view(n, width, 3).sum(1, dtype=torch.int64)
     area = torch.full((n,), height * width, device=images.device)
     if covered is not None:

@@ -1,4 +1,6 @@
-"""Conversion of images with more than 8 bits per band or more than 3 bands, as data.bits and data.extra_bands say."""
+"""Conversion of images with more than 8 bits per band or more than 3 bands, as data.bits and
+data.extra_bands say.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,14 @@ from segtrain import config
 from segtrain.data.pixels.header import Header
 from segtrain.errors import file_error
 
-DARK = 14  # a 16-bit image whose values all fit into this many bits is assumed to use fewer than 16 bits
+# a 16-bit image whose values all fit into this many bits is assumed to use fewer than 16 bits
+DARK = 14
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How stored values become 8-bit RGB, for every image of a run: in training, evaluation, and prediction.
+    """How stored values become 8-bit RGB, for every image of a run: in training, evaluation, and
+    prediction.
 
     bits: bits in use (8 to 16) in images that store more than 8; 0: not set, treated as 16.
     drop: leave out the bands beyond RGB or gray even if they are in use.
@@ -39,26 +43,35 @@ PLAIN = Reading()
 def refuse_kind(header: Header, name: str) -> None:
     """Raise DataError for an image that has no single conversion to 8 bits."""
     if header.floating:
-        reason = "floating-point values define no black and white: save the image with 8 or 16 bits per band"
+        reason = (
+            "floating-point values define no black and white: save the image with 8 or 16 "
+            "bits per band"
+        )
         raise file_error(name, reason, code="image-floating-point")
     refuse_pages(header, name)
     if header.format == "tiff" and header.channels > 4:
-        reason = f"{header.channels} bands, but the networks take 3: save the three bands that you need as an RGB image"
+        reason = (
+            f"{header.channels} bands, but the networks take 3: save the three bands that "
+            "you need as an RGB image"
+        )
         raise file_error(name, reason, code="too-many-bands", found=header.channels)
 
 
 def refuse_pages(header: Header, name: str) -> None:
     """Raise DataError for a TIFF of several images."""
     if header.pages > 1:
-        reason = f"holds {header.pages} images, of which only the first would be read: save each to its own file"
+        reason = (
+            f"holds {header.pages} images, of which only the first would be read: save each "
+            "to its own file"
+        )
         raise file_error(name, reason, code="several-images", found=header.pages)
 
 
 def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray:
     """The first bands of (H, W) or (H, W, bands) as RGB (H, W, 3); gray is repeated.
 
-    Raises DataError if a further band is not constant, unless ``reading.drop`` is set. The alpha band of an opaque
-    image is constant.
+    Raises DataError if a further band is not constant, unless ``reading.drop`` is set. The alpha
+    band of an opaque image is constant.
     """
     bands = 1 if values.ndim == 2 else values.shape[2]
     colors = 3 if bands >= 3 else 1
@@ -66,24 +79,31 @@ def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray
         extra = values[..., colors:]
         if (extra != extra[:1, :1]).any():
             reason = (
-                f"{bands} bands, but the networks take RGB or gray, and band {bands} is not empty: set "
-                f"data.extra_bands=drop to read the first {'three' if colors == 3 else 'one'}, or save only those used"
+                f"{bands} bands, but the networks take RGB or gray, and band {bands} is not "
+                "empty: set "
+                f"data.extra_bands=drop to read the first {'three' if colors == 3 else 'one'}, "
+                "or save only those used"
             )
             raise file_error(name, reason, code="extra-band-in-use", found=bands)
     kept = values[..., None] if values.ndim == 2 else values[..., :colors]
-    return np.ascontiguousarray(kept) if colors == 3 else np.repeat(kept, 3, 2)  # writable: torch shares the memory
+    # writable: torch shares the memory
+    return np.ascontiguousarray(kept) if colors == 3 else np.repeat(kept, 3, 2)
 
 
 def narrowed(values: np.ndarray, reading: Reading, name: str, alpha: bool = False) -> np.ndarray:
-    """Convert uint16 values to RGB uint8 (H, W, 3) with the upper 8 of ``reading.bits`` bits (0: of 16 bits).
+    """Convert uint16 values to RGB uint8 (H, W, 3) with the upper 8 of ``reading.bits`` bits (0: of
+    16 bits).
 
-    alpha: leave out further bands even without ``reading.drop``. Raises DataError for values of more bits.
+    alpha: leave out further bands even without ``reading.drop``. Raises DataError for values of
+    more bits.
     """
     rgb = without_extra(values, Reading(drop=True) if alpha else reading, name)
     bits = reading.bits or 16
     most = int(rgb.max())
     if most >> bits:
-        reason = f"the value {most:,} does not fit data.bits={bits}: set data.bits={most.bit_length()}"
+        reason = (
+            f"the value {most:,} does not fit data.bits={bits}: set data.bits={most.bit_length()}"
+        )
         raise file_error(name, reason, code="value-beyond-bits", found=most, expected=bits)
     return (rgb >> (bits - 8)).astype(np.uint8)
 

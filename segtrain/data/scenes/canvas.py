@@ -14,13 +14,17 @@ Color = Union[tuple[float, ...], np.ndarray]  # red, green, blue from 0 to 255
 Point = tuple[float, float]
 Paint = tuple[int, int, int]
 
-SKY, BUILDING, ROAD, SIDEWALK, VEGETATION, POLE, SIGN, CAR, PERSON, BICYCLE = range(SCENES.num_classes)
+SKY, BUILDING, ROAD, SIDEWALK, VEGETATION, POLE, SIGN, CAR, PERSON, BICYCLE = range(
+    SCENES.num_classes
+)
 _SHIFT = 4  # polygons are drawn with a precision of 1/16 pixel
 _EDGE = 4e4  # pixels: far outside any image, and still an int32 in units of 1/16 pixel
 _TURN = np.linspace(0, 2 * np.pi, 18, endpoint=False)
 _CIRCLE = np.stack([np.cos(_TURN), np.sin(_TURN)], axis=1)
 FAR = 70.0  # meters: from here on, haze covers most of a color
-_LOOKS = (  # day, overcast, evening, and dusk; each has the sky's color at the top and at the horizon, and the light's
+# day, overcast, evening, and dusk; each has the sky's color at the top and at the horizon, and the
+# light's
+_LOOKS = (
     ((88, 140, 208), (196, 214, 232), (1.0, 1.0, 0.97)),
     ((150, 158, 168), (205, 208, 212), (0.86, 0.88, 0.92)),
     ((96, 116, 176), (240, 190, 140), (1.06, 0.92, 0.78)),
@@ -29,10 +33,11 @@ _LOOKS = (  # day, overcast, evening, and dusk; each has the sky's color at the 
 
 
 class Canvas:
-    """An image and its mask as one camera sees them, and the dimensions of the street that all painters use.
+    """An image and its mask as one camera sees them, and the dimensions of the street that all
+    painters use.
 
-    World coordinates are meters: X to the right, Y up from the ground, Z ahead. Shapes without a label leave the mask
-    unchanged.
+    World coordinates are meters: X to the right, Y up from the ground, Z ahead. Shapes without a
+    label leave the mask unchanged.
     """
 
     def __init__(self, rng: np.random.Generator, height: int, width: int) -> None:
@@ -53,19 +58,35 @@ class Canvas:
 
     def at(self, x: float, y: float, z: float) -> Point:
         """Pixel (column, row) of a world point."""
-        return self.center + self.focal * (x - self.lateral) / z, self.horizon + self.focal * (self.eye - y) / z
+        return self.center + self.focal * (x - self.lateral) / z, self.horizon + self.focal * (
+            self.eye - y
+        ) / z
 
     def color(self, color: Color, z: float, shade: float = 1.0) -> Paint:
         """The color under the light of the scene, faded by the haze of ``z`` meters."""
         air = min(0.75, (z / FAR) ** 1.3 * 0.6)
-        clear, (red, green, blue), (r, g, b), (x, y, z) = (1 - air) * shade, color, self.light, self.haze
-        red, green, blue = red * r * clear + x * air, green * g * clear + y * air, blue * b * clear + z * air
+        clear, (red, green, blue), (r, g, b), (x, y, z) = (
+            (1 - air) * shade,
+            color,
+            self.light,
+            self.haze,
+        )
+        red, green, blue = (
+            red * r * clear + x * air,
+            green * g * clear + y * air,
+            blue * b * clear + z * air,
+        )
         return int(min(255, red)), int(min(255, green)), int(min(255, blue))
 
     def fill(self, points: list[Point], color: Paint, label: int | None = None) -> None:
         """Fill a convex polygon; ``points`` are pixels."""
         columns, rows = zip(*points)
-        if max(columns) < 0 or min(columns) > self.width or max(rows) < 0 or min(rows) > self.height:
+        if (
+            max(columns) < 0
+            or min(columns) > self.width
+            or max(rows) < 0
+            or min(rows) > self.height
+        ):
             return
         far = max(map(abs, columns + rows)) > _EDGE
         self._paint(np.clip(points, -_EDGE, _EDGE) if far else np.array(points), color, label)
@@ -106,7 +127,10 @@ class Canvas:
         """Darken the ground under an object; the mask does not change."""
         left, right = self.at(x[0], 0, z[0])[0], self.at(x[1], 0, z[0])[0]
         low, high = self.at(0, 0, z[0])[1], self.at(0, 0, z[1])[1]
-        part = slice(max(0, int(high - 1)), max(0, int(low + 2))), slice(max(0, int(left)), max(0, int(right)))
+        part = (
+            slice(max(0, int(high - 1)), max(0, int(low + 2))),
+            slice(max(0, int(left)), max(0, int(right))),
+        )
         image, mask = self.image[part], self.mask[part]
         ground = (mask == ROAD) | (mask == SIDEWALK)
         np.copyto(image, (image * 0.55).astype(np.uint8), where=ground[..., None])

@@ -6,11 +6,45 @@ from collections.abc import Callable
 
 import numpy as np
 
-from segtrain.data.scenes.canvas import BICYCLE, BUILDING, CAR, FAR, PERSON, POLE, SIGN, VEGETATION, Canvas, Point
+from segtrain.data.scenes.canvas import (
+    BICYCLE,
+    BUILDING,
+    CAR,
+    FAR,
+    PERSON,
+    POLE,
+    SIGN,
+    VEGETATION,
+    Canvas,
+    Point,
+)
 
-_FACADES = ((168, 120, 98), (186, 170, 146), (150, 146, 142), (132, 92, 80), (200, 186, 160), (120, 126, 138))
-_PAINTS = ((170, 30, 34), (34, 62, 140), (210, 210, 214), (30, 32, 36), (120, 126, 132), (36, 110, 76), (206, 160, 40))
-_CLOTHES = ((40, 44, 60), (150, 40, 44), (60, 90, 140), (200, 190, 170), (70, 110, 70), (210, 120, 40), (90, 60, 110))
+_FACADES = (
+    (168, 120, 98),
+    (186, 170, 146),
+    (150, 146, 142),
+    (132, 92, 80),
+    (200, 186, 160),
+    (120, 126, 138),
+)
+_PAINTS = (
+    (170, 30, 34),
+    (34, 62, 140),
+    (210, 210, 214),
+    (30, 32, 36),
+    (120, 126, 132),
+    (36, 110, 76),
+    (206, 160, 40),
+)
+_CLOTHES = (
+    (40, 44, 60),
+    (150, 40, 44),
+    (60, 90, 140),
+    (200, 190, 170),
+    (70, 110, 70),
+    (210, 120, 40),
+    (90, 60, 110),
+)
 _FRAME = (  # of a bicycle: bars from (x, y) to (x, y) in meters
     ((-0.52, 0.34), (-0.15, 0.85)),
     ((-0.15, 0.85), (0.4, 0.85)),
@@ -35,7 +69,10 @@ def things(rng: np.random.Generator) -> list[tuple[float, float, Painter]]:
         found += [(z, side, _car) for z in parked if rng.random() < 0.75]
         found += [(float(rng.uniform(5, 28)), side, _person) for _ in range(rng.poisson(1.8))]
         found += [(float(rng.uniform(5, 24)), side, _cyclist) for _ in range(rng.poisson(0.8))]
-    found += [(float(rng.uniform(11, 45)), float(rng.choice((-0.45, 0.45))), _car) for _ in range(rng.integers(0, 3))]
+    found += [
+        (float(rng.uniform(11, 45)), float(rng.choice((-0.45, 0.45))), _car)
+        for _ in range(rng.integers(0, 3))
+    ]
     return found
 
 
@@ -44,9 +81,14 @@ def _around(center: Point, size: float, corners: tuple[Point, ...]) -> list[Poin
 
 
 def _house(canvas: Canvas, far: float, side: float) -> None:
-    """A house with an end wall and a windowed facade. The facade reaches from ``far`` 8 to 18 m toward the camera."""
+    """A house with an end wall and a windowed facade. The facade reaches from ``far`` 8 to 18 m
+    toward the camera.
+    """
     rng = canvas.rng
-    near, x = max(2.5, far - rng.uniform(8, 18)), side * (canvas.half + canvas.walk + rng.uniform(0, 0.8))
+    near, x = (
+        max(2.5, far - rng.uniform(8, 18)),
+        side * (canvas.half + canvas.walk + rng.uniform(0, 0.8)),
+    )
     floors, floor = int(rng.integers(2, 6)), rng.uniform(2.8, 3.4)
     paint = np.array(_FACADES[rng.integers(len(_FACADES))]) + rng.uniform(-18, 18, 3)
     shade = 1.0 if side != canvas.sun else 0.72
@@ -63,7 +105,12 @@ def _house(canvas: Canvas, far: float, side: float) -> None:
     for level, row in enumerate(lit):
         for z, lamp in zip(starts, row):
             heights = (level * floor + 0.9, level * floor + floor - 0.5)
-            canvas.wall(x, heights, (z, z + step * 0.5), canvas.color((236, 206, 140) if lamp else glass, z, shade))
+            canvas.wall(
+                x,
+                heights,
+                (z, z + step * 0.5),
+                canvas.color((236, 206, 140) if lamp else glass, z, shade),
+            )
 
 
 def _garden(canvas: Canvas, far: float, side: float) -> None:
@@ -83,7 +130,9 @@ def _tree(canvas: Canvas, z: float, side: float) -> None:
     tall, crown = rng.uniform(3.6, 7.5), rng.uniform(0.9, 1.9)
     canvas.shadow((x - crown, x + crown), (z, z + 1.5))
     trunk = canvas.focal * 0.22 / z
-    canvas.line(canvas.at(x, 0, z), canvas.at(x, tall, z), trunk, canvas.color((84, 66, 50), z), VEGETATION)
+    canvas.line(
+        canvas.at(x, 0, z), canvas.at(x, tall, z), trunk, canvas.color((84, 66, 50), z), VEGETATION
+    )
     green = np.array((70, 112, 44)) * rng.uniform(0.65, 1.3) * rng.uniform(0.88, 1.12, 3)
     for _ in range(6):
         spot = canvas.at(x + rng.normal(0, 0.45) * crown, tall + rng.normal(0, 0.45) * crown, z)
@@ -130,7 +179,9 @@ def _pole(canvas: Canvas, z: float, side: float) -> None:
 
 
 def _car(canvas: Canvas, z: float, side: float) -> None:
-    """A car that is parked at the curb (``side`` -1 or 1) or drives at ``side`` times half the road's width."""
+    """A car that is parked at the curb (``side`` -1 or 1) or drives at ``side`` times half the
+    road's width.
+    """
     rng = canvas.rng
     wide, tall, long = rng.uniform(1.6, 1.9), rng.uniform(1.35, 1.75), rng.uniform(3.6, 4.6)
     x = side * (canvas.half - wide / 2 - 0.1) if abs(side) == 1 else side * canvas.half
@@ -155,7 +206,12 @@ def _car(canvas: Canvas, z: float, side: float) -> None:
         (0.14, tall * 0.95, tall * 0.66, canvas.color((54, 66, 82), z), None),
     ):
         slope = inner if label else inner + 0.1
-        corners = ((left + inset, bottom), (right - inset, bottom), (right - slope, top), (left + slope, top))
+        corners = (
+            (left + inset, bottom),
+            (right - inset, bottom),
+            (right - slope, top),
+            (left + slope, top),
+        )
         canvas.fill([canvas.at(a, b, near + 0.15) for a, b in corners], color, label)
     lamp = canvas.color((196, 28, 26) if x > 0 else (240, 232, 200), z)
     for edge in (left + 0.08, right - 0.36):
@@ -167,7 +223,11 @@ def _car(canvas: Canvas, z: float, side: float) -> None:
 def _person(canvas: Canvas, z: float, side: float) -> None:
     rng = canvas.rng
     crossing = rng.random() < 0.15
-    x = rng.uniform(-canvas.half, canvas.half) if crossing else _on_sidewalk(canvas, side, 0.15, 0.9)
+    x = (
+        rng.uniform(-canvas.half, canvas.half)
+        if crossing
+        else _on_sidewalk(canvas, side, 0.15, 0.9)
+    )
     _figure(canvas, x, 0.0, rng.uniform(1.5, 1.9), z, rng.uniform(0.05, 0.24))
 
 
@@ -185,19 +245,29 @@ def _figure(canvas: Canvas, x: float, foot: float, tall: float, z: float, stride
     hip, neck = foot + 0.48 * (tall - foot), foot + 0.84 * (tall - foot)
     leg, arm = canvas.color(trousers, z, 0.8), canvas.color(coat, z, 0.75)
     for sign in (-1, 1):
-        canvas.line(canvas.at(x + sign * stride, foot, z), canvas.at(x, hip, z), 0.17 * meter, leg, PERSON)
+        canvas.line(
+            canvas.at(x + sign * stride, foot, z), canvas.at(x, hip, z), 0.17 * meter, leg, PERSON
+        )
         hand = canvas.at(x + sign * 0.3, hip, z)
         canvas.line(canvas.at(x + sign * 0.25, neck, z), hand, 0.11 * meter, arm, PERSON)
     trunk = ((x - 0.2, hip - 0.05), (x + 0.2, hip - 0.05), (x + 0.26, neck), (x - 0.26, neck))
     canvas.fill([canvas.at(a, b, z) for a, b in trunk], canvas.color(coat, z), PERSON)
-    canvas.disc(canvas.at(x, tall - 0.12, z), (0.11 * meter, 0.14 * meter), canvas.color(skin, z), PERSON)
+    canvas.disc(
+        canvas.at(x, tall - 0.12, z), (0.11 * meter, 0.14 * meter), canvas.color(skin, z), PERSON
+    )
 
 
 def _cyclist(canvas: Canvas, z: float, side: float) -> None:
-    """A bicycle seen from the side, parked on the sidewalk or ridden; the rider is labeled as a person."""
+    """A bicycle seen from the side, parked on the sidewalk or ridden; the rider is labeled as a
+    person.
+    """
     rng = canvas.rng
     ridden = rng.random() < 0.6
-    x = side * canvas.half * rng.uniform(0.3, 0.9) if ridden else _on_sidewalk(canvas, side, 0.5, 0.95)
+    x = (
+        side * canvas.half * rng.uniform(0.3, 0.9)
+        if ridden
+        else _on_sidewalk(canvas, side, 0.5, 0.95)
+    )
     meter, ink = canvas.focal / z, canvas.color(_PAINTS[rng.integers(len(_PAINTS))], z, 0.8)
     canvas.shadow((x - 0.8, x + 0.8), (z, z + 0.5))
     for sign in (-1, 1):

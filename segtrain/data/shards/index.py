@@ -1,10 +1,12 @@
-"""Index of a split in shards: one memory-mapped file, so that a million samples cost each process little memory.
+"""Index of a split in shards: one memory-mapped file, so that a million samples cost each process
+little memory.
 
-    magic (24 bytes), length and CRC-32 of the header (2 x uint32), header (JSON), rows (ROW, one per sample), names
+    magic (24 bytes), length and CRC-32 of the header (2 x uint32), header (JSON), rows (ROW, one
+    per sample), names
 
-The header holds the split, the label space, the options of `segtrain data pack`, and the name, size, and SHA-256 of
-each shard. It may also hold checksums of each sample, in base64. They are checked when shards are read from a bucket;
-earlier versions of segtrain ignore them.
+The header holds the split, the label space, the options of `segtrain data pack`, and the name,
+size, and SHA-256 of each shard. It may also hold checksums of each sample, in base64. They are
+checked when shards are read from a bucket; earlier versions of segtrain ignore them.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ _ALIGN = 64
 NONE = 255  # ``mask_kind`` of a sample without a mask
 
 
-# One sample. ``image_at`` and ``mask_at`` are byte offsets in the shard. ``name_at`` is a byte offset in the names at
-# the end of the index. ``*_size`` is in bytes, height and width are in pixels. ``shard`` and ``*_kind`` are indices
-# into the lists of the header.
+# One sample. ``image_at`` and ``mask_at`` are byte offsets in the shard. ``name_at`` is a byte
+# offset in the names at the end of the index. ``*_size`` is in bytes, height and width are in
+# pixels. ``shard`` and ``*_kind`` are indices into the lists of the header.
 ROW = np.dtype(
     [(name, "<u8") for name in ("image_at", "mask_at", "name_at")]
     + [(name, "<u4") for name in ("image_size", "mask_size", "shard", "height", "width")]
@@ -59,7 +61,8 @@ class Description:
     folder: str  # of the shards; "": the index's own folder
     shards: tuple[Shard, ...]
     kinds: tuple[str, ...]  # endings of members: "jpg", "mask.png", ...
-    labels: LabelSpace | None = None  # None: shards of another tool; the config describes the classes
+    # None: shards of another tool; the config describes the classes
+    labels: LabelSpace | None = None
     ids: str = "raw"  # the masks hold "raw" or "train" ids
     options: dict[str, Any] = field(default_factory=dict)  # with which the split was packed
     source: str = ""  # fingerprint of the packed data set
@@ -70,9 +73,15 @@ class Description:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Description:
-        """Read what ``to_dict`` wrote. Raises KeyError, TypeError, ValueError, or DataError for any other dict."""
-        found: dict[str, Any] = {key: str(content[key]) for key in ("split", "folder", "ids", "source")}
-        found["shards"] = tuple(Shard(str(name), int(size), str(sha)) for name, size, sha in content["shards"])
+        """Read what ``to_dict`` wrote. Raises KeyError, TypeError, ValueError, or DataError for any
+        other dict.
+        """
+        found: dict[str, Any] = {
+            key: str(content[key]) for key in ("split", "folder", "ids", "source")
+        }
+        found["shards"] = tuple(
+            Shard(str(name), int(size), str(sha)) for name, size, sha in content["shards"]
+        )
         found["kinds"] = tuple(map(str, content["kinds"]))
         found["labels"] = LabelSpace.from_dict(content["labels"]) if content["labels"] else None
         return cls(options=dict(content["options"]), skipped=int(content["skipped"]), **found)
@@ -80,7 +89,8 @@ class Description:
 
 @dataclass(frozen=True)
 class ShardSpan:
-    """Location of one sample: the number of its shard, and the ending, offset, and size in bytes of its two files.
+    """Location of one sample: the number of its shard, and the ending, offset, and size in bytes of
+    its two files.
 
     ``checks``: the checksums of image and mask; None if they are not known.
     """
@@ -95,9 +105,11 @@ class ShardSpan:
 
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
-    """A memory-mapped index. ``rows`` is an array of ROW [n]. A pickle holds only the path and the store.
+    """A memory-mapped index. ``rows`` is an array of ROW [n]. A pickle holds only the path and the
+    store.
 
-    ``checks``: uint32 (n, 2), checksums of images and masks in a bucket; None on a local disk, or if there are none.
+    ``checks``: uint32 (n, 2), checksums of images and masks in a bucket; None on a local disk, or
+    if there are none.
     """
 
     path: str
@@ -115,13 +127,28 @@ class ShardIndex:
         return load, (self.path, self.store)
 
     def span(self, index: int) -> ShardSpan:
-        """The location of a sample. Raises DataError for a row that names an unknown shard or kind."""
-        image_at, mask_at, name_at, image_size, mask_size, shard, height, width, length, image_kind, mask_kind = (
-            self.rows[index].item()
-        )
+        """The location of a sample. Raises DataError for a row that names an unknown shard or
+        kind.
+        """
+        (
+            image_at,
+            mask_at,
+            name_at,
+            image_size,
+            mask_size,
+            shard,
+            height,
+            width,
+            length,
+            image_kind,
+            mask_kind,
+        ) = self.rows[index].item()
         shards, known = self.description.shards, self.description.kinds
         if shard >= len(shards) or image_kind >= len(known) or len(known) <= mask_kind < NONE:
-            reason = f"row {index}: shard {shard} of {len(shards)}, kinds {image_kind} and {mask_kind} of {len(known)}"
+            reason = (
+                f"row {index}: shard {shard} of {len(shards)}, kinds {image_kind} and "
+                f"{mask_kind} of {len(known)}"
+            )
             raise _bad(self.path, reason, "index-row-wrong")
         name = bytes(self.names[name_at : name_at + length]).decode("utf-8", "surrogateescape")
         mask = None if mask_kind == NONE else (known[mask_kind], mask_at, mask_size)
@@ -132,32 +159,68 @@ class ShardIndex:
 
 
 def write(path: str, description: Description, spans: Iterable[ShardSpan]) -> None:
-    """Write an index atomically, with the kinds of ``description`` and those found in ``spans``. Raises DataError."""
-    rows, names, kinds = [], bytearray(), {kind: number for number, kind in enumerate(description.kinds)}
+    """Write an index atomically, with the kinds of ``description`` and those found in ``spans``.
+    Raises DataError.
+    """
+    rows, names, kinds = (
+        [],
+        bytearray(),
+        {kind: number for number, kind in enumerate(description.kinds)},
+    )
     checks: list[tuple[int, int]] = []
     for span in spans:
         name = span.name.encode("utf-8", "surrogateescape")
-        codes = [kinds.setdefault(part[0], len(kinds)) if part else NONE for part in (span.image, span.mask)]
+        codes = [
+            kinds.setdefault(part[0], len(kinds)) if part else NONE
+            for part in (span.image, span.mask)
+        ]
         (_, image_at, image_size), (_, mask_at, mask_size) = span.image, span.mask or ("", 0, 0)
         if max(image_size, mask_size) >= 1 << 32 or len(name) >= 1 << 16 or len(kinds) >= NONE:
             reason = f"{span.name[:99]}: a file over 4 GiB, or a name over 64 KiB: split it"
             shard = description.shards[span.shard].name
             raise file_error(shard, reason, code="sample-too-large", sample=span.name)
-        rows.append((image_at, mask_at, len(names), image_size, mask_size, span.shard, *span.size, len(name), *codes))
+        rows.append(
+            (
+                image_at,
+                mask_at,
+                len(names),
+                image_size,
+                mask_size,
+                span.shard,
+                *span.size,
+                len(name),
+                *codes,
+            )
+        )
         names += name
         checks += [span.checks] if span.checks else []
     known = np.array(checks, "<u4") if len(checks) == len(rows) else None
-    write_arrays(path, replace(description, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names), known)
+    write_arrays(
+        path, replace(description, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names), known
+    )
 
 
 def write_arrays(
-    path: str, description: Description, rows: np.ndarray, names: bytes, checks: np.ndarray | None = None
+    path: str,
+    description: Description,
+    rows: np.ndarray,
+    names: bytes,
+    checks: np.ndarray | None = None,
 ) -> None:
     """Write an index from ready rows. ``checks``: see ShardIndex. Raises DataError."""
     check = zlib.crc32(names, zlib.crc32(rows.tobytes()))
-    content = {"version": VERSION, "samples": len(rows), "names": len(names), "crc32": check, **description.to_dict()}
+    content = {
+        "version": VERSION,
+        "samples": len(rows),
+        "names": len(names),
+        "crc32": check,
+        **description.to_dict(),
+    }
     if checks is not None:
-        content["checks"] = {"kind": checksum.NAME, "base64": base64.b64encode(checks.tobytes()).decode()}
+        content["checks"] = {
+            "kind": checksum.NAME,
+            "base64": base64.b64encode(checks.tobytes()).decode(),
+        }
     head = json.dumps(content).encode()
     head += b" " * (-(len(head) + _HEAD.size) % _ALIGN)
     with writing(path) as stream:
@@ -167,7 +230,9 @@ def write_arrays(
 
 
 def load(path: str, store: Store = LOCAL) -> ShardIndex:
-    """Open an index as a memory map. Raises DataError if it is missing, cut off, damaged, or of another version."""
+    """Open an index as a memory map. Raises DataError if it is missing, cut off, damaged, or of
+    another version.
+    """
     content = store.mapped(path)
     magic, length, crc = _HEAD.unpack(bytes(content[: _HEAD.size]).ljust(_HEAD.size))
     if magic != _MAGIC:
@@ -178,7 +243,9 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
     try:
         fields = json.loads(head)
         if fields["version"] != VERSION:
-            raise _bad(path, f"the index has version {fields['version']}, not {VERSION}", "index-version")
+            raise _bad(
+                path, f"the index has version {fields['version']}, not {VERSION}", "index-version"
+            )
         samples, names = int(fields["samples"]), int(fields["names"])
         description = Description.from_dict(fields)
         checks = _checks(fields, samples) if store is not LOCAL else None
@@ -195,7 +262,9 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
 
 
 def _checks(fields: dict[str, Any], samples: int) -> np.ndarray | None:
-    """The checksums in a header: uint32 (n, 2); None if it has none, or has a kind that this version cannot compute."""
+    """The checksums in a header: uint32 (n, 2); None if it has none, or has a kind that this
+    version cannot compute.
+    """
     stored = fields.get("checks") or {}
     if stored.get("kind") != checksum.NAME:
         return None
@@ -203,7 +272,9 @@ def _checks(fields: dict[str, Any], samples: int) -> np.ndarray | None:
 
 
 def damage(index: ShardIndex) -> DataError | None:
-    """The error if rows or names have changed since they were written, else None. 60 ms for a million samples."""
+    """The error if rows or names have changed since they were written, else None. 60 ms for a
+    million samples.
+    """
     if zlib.crc32(index.names, zlib.crc32(index.rows.data)) == index.crc32:
         return None
     return _bad(index.path, "the rows of the index are damaged", "index-damaged")
@@ -233,6 +304,10 @@ class ShardEntries(Sequence[Entry]):
         return self.entry(self.span(index))
 
     def entry(self, span: ShardSpan) -> Entry:
-        """The entry of a sample. Its file names are for messages: "FOLDER/train-000000.tar: KEY.jpg"."""
+        """The entry of a sample. Its file names are for messages: "FOLDER/train-000000.tar:
+        KEY.jpg".
+        """
         begin = f"{self.folder}/{self.table.description.shards[span.shard].name}: {span.name}."
-        return Entry(begin + span.image[0], begin + span.mask[0] if span.mask else None, {"name": span.name})
+        return Entry(
+            begin + span.image[0], begin + span.mask[0] if span.mask else None, {"name": span.name}
+        )

@@ -1,4 +1,6 @@
-"""The layout ``shards``: tar files, with the index that segtrain packed or that is made of shards of other tools."""
+"""The layout ``shards``: tar files, with the index that segtrain packed or that is made of shards
+of other tools.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from segtrain.errors import file_error
 
 
 def _open_shards(layout: Layout, data: config.Data, split: str) -> Dataset:
-    """A split in shards. For shards that other tools wrote, make an index or take it from the cache."""
+    """A split in shards. For shards that other tools wrote, make an index or take it from the
+    cache.
+    """
     store = root_store(data)
     root = store.place(data.root)
     index_file = split + shard_index.ENDING
@@ -29,8 +33,13 @@ def _open_shards(layout: Layout, data: config.Data, split: str) -> Dataset:
         file = f"{root}/{shard.name}"
         size = store.stat(file).size
         if size != shard.size:
-            reason = f"has {size:,} bytes, but its index {table.path} says {shard.size:,}: fetch it or pack it again"
-            raise file_error(file, reason, code="shard-size-differs", found=size, expected=shard.size)
+            reason = (
+                f"has {size:,} bytes, but its index {table.path} says {shard.size:,}: fetch "
+                "it or pack it again"
+            )
+            raise file_error(
+                file, reason, code="shard-size-differs", found=size, expected=shard.size
+            )
     # With damaged rows, a run would train on other samples than those that were packed.
     damage = shard_index.damage(table)
     if damage is not None:
@@ -40,11 +49,15 @@ def _open_shards(layout: Layout, data: config.Data, split: str) -> Dataset:
         raise file_error(table.path, "the split has no samples: pack it again", code="split-empty")
     labels = layout.label_space(data, table.description.labels)
     entries, reading = ShardEntries(table, root, count), Reading.of(data)
-    return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading, store=store)
+    return ShardDataset(
+        os.path.basename(root), split, labels, entries, root, reading=reading, store=store
+    )
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    """Detect shards with an index. ``detect.detect`` tries tar files without an index last: they may be a download."""
+    """Detect shards with an index. ``detect.detect`` tries tar files without an index last: they
+    may be a download.
+    """
     splits = splits_in(root, indexed=True, store=store)
     return ({}, splits) if splits else None
 

@@ -1,8 +1,8 @@
 """Packs splits into verified tar shards. After a kill, the same command continues where it stopped.
 
-One shard is one unit of work. It is written to a hidden file, read back from the disk, compared, and only then renamed.
-A hidden folder keeps the checksum and sample locations of each finished shard. After the last shard, the index of the
-split is written, and the hidden folder is removed.
+One shard is one unit of work. It is written to a hidden file, read back from the disk, compared,
+and only then renamed. A hidden folder keeps the checksum and sample locations of each finished
+shard. After the last shard, the index of the split is written, and the hidden folder is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.shards.index import Description
 from segtrain.data.shards.pack_bucket import BucketTarget
 from segtrain.data.shards.pack_estimate import estimate
-from segtrain.data.shards.pack_sample import Form, Ids, Packing, pack_sample, packed_labels, probe, sound
+from segtrain.data.shards.pack_sample import (
+    Form,
+    Ids,
+    Packing,
+    pack_sample,
+    packed_labels,
+    probe,
+    sound,
+)
 from segtrain.data.shards.pack_shard import ShardTask, key_of, member_bytes
 from segtrain.data.shards.pack_target import DiskTarget
 from segtrain.errors import ConfigError, DataError, file_error
@@ -49,14 +57,18 @@ class PackSummary:
 
     def text(self) -> str:
         lines = [
-            f"{self.split}: {self.samples:,} samples in {self.shards} shards, {self.bytes / 1e6:,.1f} MB, "
+            f"{self.split}: {self.samples:,} samples in {self.shards} shards, "
+            f"{self.bytes / 1e6:,.1f} MB, "
             f"in {self.folder}, {self.seconds:.1f} s"
             + (f"; {self.kept} shards were there and intact" if self.kept else "")
         ]
         if self.skipped:
             lines.append(f"{self.split}: {self.skipped:,} faulty samples left out")
         if self.masks == "train":
-            lines.append(f"{self.split}: masks hold train ids, since their raw ids or colors do not fit into 8 bits")
+            lines.append(
+                f"{self.split}: masks hold train ids, since their raw ids or colors do not fit "
+                "into 8 bits"
+            )
         return "\n".join(lines)
 
 
@@ -75,10 +87,11 @@ def pack_folder(
     only_estimate: bool = False,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Pack the splits (None: all splits of ``root``) into ``folder``, and measure the cost of each ``Form`` of images.
+    """Pack the splits (None: all splits of ``root``) into ``folder``, and measure the cost of each
+    ``Form`` of images.
 
-    With ``only_estimate``, it only measures. Returns a dict of plain values for each split. Raises DataError,
-    ConfigError.
+    With ``only_estimate``, it only measures. Returns a dict of plain values for each split. Raises
+    DataError, ConfigError.
     """
     for name, value, least, most in (
         ("--quality", quality, 1, 100),
@@ -88,18 +101,25 @@ def pack_folder(
     ):
         if not least <= value <= most:
             reason, span = f"{name} {value}: give a number from {least} to {most}", (least, most)
-            raise ConfigError(reason, code="number-out-of-range", key=name, found=value, expected=span)
+            raise ConfigError(
+                reason, code="number-out-of-range", key=name, found=value, expected=span
+            )
     data, found = settings_of(root, overrides)
     choice = Packing(image, quality, cap)
     workers = workers or cores()
-    datasets = [open_dataset(data, split) for split in splits or found]  # opened before the first byte is written
+    # opened before the first byte is written
+    datasets = [open_dataset(data, split) for split in splits or found]
     result: dict[str, Any] = {}
     for dataset in datasets:
         for note in dataset.notes:
             say(note)
         result[dataset.split] = {}
         if not only_estimate:
-            options: dict[str, Any] = {"shard_mb": shard_mb, "workers": workers, "skip_faults": skip_faults}
+            options: dict[str, Any] = {
+                "shard_mb": shard_mb,
+                "workers": workers,
+                "skip_faults": skip_faults,
+            }
             options["outage_s"] = data.outage_s
             done = pack(dataset, folder, choice, **options, say=say)
             say(done.text())
@@ -121,17 +141,24 @@ def pack(
     outage_s: float = 300,
     say: Callable[[str], None] = print,
 ) -> PackSummary:
-    """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``, unless it is already packed there.
+    """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``, unless it is
+    already packed there.
 
-    Raises DataError for faulty files (one error that names all of them; ``skip_faults`` leaves them out instead), for
-    another pack in the folder, and for a full disk.
+    Raises DataError for faulty files (one error that names all of them; ``skip_faults`` leaves them
+    out instead), for another pack in the folder, and for a full disk.
     """
     began, workers = time.perf_counter(), max(1, workers)
     target = _target_of(folder, dataset.split, workers, outage_s)
     _refuse_source(dataset, target)
     indices, ids = sound(dataset, workers, skip_faults)
     _refuse_double(dataset, indices)
-    options = {**asdict(choice), "shard_mb": shard_mb, "masks": ids, "skip_faults": skip_faults, "version": VERSION}
+    options = {
+        **asdict(choice),
+        "shard_mb": shard_mb,
+        "masks": ids,
+        "skip_faults": skip_faults,
+        "version": VERSION,
+    }
     plan: dict[str, Any] = {"options": options, "source": _source(dataset), "samples": len(indices)}
     description = target.finished()
     if description is not None:
@@ -144,18 +171,29 @@ def pack(
             per_shard = _begin(dataset, target, plan, indices, choice, ids, shard_mb)
             parts = np.array_split(indices, range(per_shard, len(indices), per_shard))
             tasks = [
-                ShardTask(dataset, target, number, part.tolist(), choice, ids) for number, part in enumerate(parts)
+                ShardTask(dataset, target, number, part.tolist(), choice, ids)
+                for number, part in enumerate(parts)
             ]
             done = []
             with ThreadPoolExecutor(workers + target.uploads) as pool:
                 for number, shard in enumerate(_in_order(pool, tasks), 1):
                     done.append(shard)
-                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', there and intact' * shard['kept']}")
+                    say(
+                        f"{dataset.split}: shard {number} of "
+                        f"{len(tasks)}{', there and intact' * shard['kept']}"
+                    )
             intact = sum(shard["kept"] for shard in done)
-            shards, labels = tuple(map(ShardTask.shard, tasks, done)), packed_labels(dataset.labels, ids)
+            shards, labels = (
+                tuple(map(ShardTask.shard, tasks, done)),
+                packed_labels(dataset.labels, ids),
+            )
             skipped = len(dataset) - len(indices)
-            description = Description(dataset.split, "", shards, (), labels, ids, options, plan["source"], skipped)
-            target.finish(description, itertools.chain.from_iterable(map(ShardTask.spans, tasks, done)))
+            description = Description(
+                dataset.split, "", shards, (), labels, ids, options, plan["source"], skipped
+            )
+            target.finish(
+                description, itertools.chain.from_iterable(map(ShardTask.spans, tasks, done))
+            )
     return PackSummary(
         dataset.split,
         target.place,
@@ -170,11 +208,17 @@ def pack(
 
 
 def _target_of(folder: str, split: str, workers: int, outage_s: float) -> DiskTarget | BucketTarget:
-    return BucketTarget(folder, split, workers, outage_s) if is_bucket(folder) else DiskTarget(folder, split)
+    return (
+        BucketTarget(folder, split, workers, outage_s)
+        if is_bucket(folder)
+        else DiskTarget(folder, split)
+    )
 
 
 def _in_order(pool: ThreadPoolExecutor, tasks: Sequence[ShardTask]) -> Iterator[dict[str, Any]]:
-    """Run the tasks in the pool, and yield their results in order. After an error, no further task begins."""
+    """Run the tasks in the pool, and yield their results in order. After an error, no further task
+    begins.
+    """
     futures = [pool.submit(task.run) for task in tasks]
     try:
         for future in futures:
@@ -191,11 +235,15 @@ def _refuse_source(dataset: Dataset, target: DiskTarget | BucketTarget) -> None:
     for folder in dataset.folders():
         if target.holds(folder):
             reason = "is a folder of the data set itself: write the shards elsewhere"
-            raise DataError(f"{target.place}: {reason}", code="pack-into-source", folder=target.place)
+            raise DataError(
+                f"{target.place}: {reason}", code="pack-into-source", folder=target.place
+            )
 
 
 def _refuse_double(dataset: Dataset, indices: np.ndarray) -> None:
-    """Raise DataError for samples with equal keys (a.jpg and a.png in a list), which a tar reader cannot separate."""
+    """Raise DataError for samples with equal keys (a.jpg and a.png in a list), which a tar reader
+    cannot separate.
+    """
     seen: dict[str, int] = {}
     for index in indices.tolist():
         first = seen.setdefault(key_of(dataset.entries[index].meta["name"]), index)
@@ -208,7 +256,8 @@ def _refuse_double(dataset: Dataset, indices: np.ndarray) -> None:
 def _source(dataset: Dataset) -> str:
     """The fingerprint of the packed data set and a hash of the times of its files."""
     stamped = dataset.stamps()
-    return f"{dataset.fingerprint(stamped)}-{hashlib.sha256(np.ascontiguousarray(stamped).data).hexdigest()[:12]}"
+    times = hashlib.sha256(np.ascontiguousarray(stamped).data).hexdigest()
+    return f"{dataset.fingerprint(stamped)}-{times[:12]}"
 
 
 def _begin(
@@ -220,9 +269,11 @@ def _begin(
     ids: Ids,
     shard_mb: float,
 ) -> int:
-    """Begin or continue a pack. Returns the number of samples per shard: as in the unfinished pack, or by ``shard_mb``.
+    """Begin or continue a pack. Returns the number of samples per shard: as in the unfinished pack,
+    or by ``shard_mb``.
 
-    Raises DataError if the unfinished pack has other options or inputs, or if the disk is too small.
+    Raises DataError if the unfinished pack has other options or inputs, or if the disk is too
+    small.
     """
     earlier = target.plan()
     if earlier is not None:
@@ -230,7 +281,9 @@ def _begin(
         return int(earlier["per_shard"])
     some = probe(indices)
     with dataset.reading_ahead(some, 1):
-        size = float(np.mean([member_bytes(pack_sample(dataset, index, choice, ids)) for index in some]))
+        size = float(
+            np.mean([member_bytes(pack_sample(dataset, index, choice, ids)) for index in some])
+        )
     per_shard = max(1, int(shard_mb * 1e6 / size))
     target.refuse_full(size * len(indices), size * per_shard)
     target.keep_plan({**plan, "per_shard": per_shard})

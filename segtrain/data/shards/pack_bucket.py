@@ -1,4 +1,6 @@
-"""Writes packed shards to a folder in a bucket: each is made on the local disk, uploaded whole, and then verified."""
+"""Writes packed shards to a folder in a bucket: each is made on the local disk, uploaded whole, and
+then verified.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ from segtrain.data.shards.pack_target import Write, locked, refuse_full_disk
 from segtrain.data.storage import writing
 from segtrain.errors import file_error
 
-# Concurrent uploads, in addition to the shards that are being made, and concurrent requests for small objects.
+# Concurrent uploads, in addition to the shards that are being made, and concurrent requests for
+# small objects.
 _UPLOADS, _SMALL_REQUESTS = 4, 16
-# If an etag is not an MD5, an upload is verified by reading back this many ranges of this many bytes.
+# If an etag is not an MD5, an upload is verified by reading back this many ranges of this many
+# bytes.
 RANGES, RANGE = 8, 1 << 20
 _BLOCK = 1 << 20
 
@@ -33,8 +37,9 @@ _BLOCK = 1 << 20
 class BucketTarget:
     """Writes the shards of one split to a folder in a bucket; see DiskTarget for the methods.
 
-    For each uploaded shard, a note in the bucket stores its size and etag. At most ``workers`` shards are being made
-    and ``uploads`` more are being uploaded, so the local disk holds at most ``workers + uploads`` shards.
+    For each uploaded shard, a note in the bucket stores its size and etag. At most ``workers``
+    shards are being made and ``uploads`` more are being uploaded, so the local disk holds at most
+    ``workers + uploads`` shards.
     """
 
     uploads = _UPLOADS
@@ -43,7 +48,9 @@ class BucketTarget:
         self.place, self._split, self._outage_s = folder.rstrip("/"), split, outage_s
         base, self._key = parts_of(folder)
         self._client = client_of(base)
-        self.hidden, self.index = (f"{self.place}/{name}" for name in (f".packing-{split}", split + shard_index.ENDING))
+        self.hidden, self.index = (
+            f"{self.place}/{name}" for name in (f".packing-{split}", split + shard_index.ENDING)
+        )
         user = os.getuid() if hasattr(os, "getuid") else 0
         digest = hashlib.sha256(f"{self.hidden} {user}".encode()).hexdigest()[:16]
         self._local = os.path.join(tempfile.gettempdir(), f"segtrain-pack-{digest}")
@@ -82,7 +89,8 @@ class BucketTarget:
                 path.unlink()
             try:
                 yield
-            finally:  # also after an error: the notes in the bucket are all that the next pack needs
+            # also after an error: the notes in the bucket are all that the next pack needs
+            finally:
                 with suppress(OSError):
                     shutil.rmtree(self._local)
 
@@ -94,7 +102,9 @@ class BucketTarget:
 
     def refuse_full(self, total: float, shard: float) -> None:
         need = min(total, self._threads * shard)
-        refuse_full_disk(self._local, self._local, need, "set TMPDIR to another disk, or lower --shard-mb")
+        refuse_full_disk(
+            self._local, self._local, need, "set TMPDIR to another disk, or lower --shard-mb"
+        )
 
     def kept(self, number: int, name: str) -> dict[str, Any] | None:
         note = f"{number:06d}.json"
@@ -132,7 +142,10 @@ class BucketTarget:
         answer = self._client.head(key, self._outage_s)
         where = f"{self.place}/{name}"
         if answer.size != size:
-            reason = f"has {answer.size:,} bytes in the bucket, but {size:,} on the disk: start the same command again"
+            reason = (
+                f"has {answer.size:,} bytes in the bucket, but {size:,} on the disk: start "
+                "the same command again"
+            )
             raise file_error(where, reason, code="upload-differs", found=answer.size, expected=size)
         if answer.etag.strip('"') == _md5_etag(path):
             return answer.etag
@@ -142,13 +155,18 @@ class BucketTarget:
                 stream.seek(begin)
                 stored = self._client.get(key, (begin, end), answer.etag, self._outage_s).content
                 if bytes(stored) != stream.read(end - begin):
-                    reason = f"bytes {begin:,} to {end:,} differ from those on the disk: start the same command again"
+                    reason = (
+                        f"bytes {begin:,} to {end:,} differ from those on the disk: start "
+                        "the same command again"
+                    )
                     raise file_error(where, reason, code="upload-differs", begin=begin, end=end)
         return answer.etag
 
     def _read_json(self, name: str) -> Any:
         key = f"{self._notes_key}/{name}"
-        return json.loads(bytes(self._client.get(key, None, self._notes[name][1], self._outage_s).content))
+        return json.loads(
+            bytes(self._client.get(key, None, self._notes[name][1], self._outage_s).content)
+        )
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         self._client.put(f"{self._notes_key}/{name}", json.dumps(content).encode(), self._outage_s)
@@ -156,13 +174,19 @@ class BucketTarget:
     def _forget(self) -> None:
         """Remove the notes of a finished pack."""
         with ThreadPoolExecutor(_SMALL_REQUESTS) as pool:
-            list(pool.map(lambda name: self._client.delete([f"{self._notes_key}/{name}"], self._outage_s), self._notes))
+            list(
+                pool.map(
+                    lambda name: self._client.delete([f"{self._notes_key}/{name}"], self._outage_s),
+                    self._notes,
+                )
+            )
 
 
 def _md5_etag(path: str) -> str:
     """The etag that S3 gives a file: its MD5.
 
-    After a multipart upload, it is the MD5 of the concatenated MD5s of all parts, followed by the number of parts.
+    After a multipart upload, it is the MD5 of the concatenated MD5s of all parts, followed by the
+    number of parts.
     """
     size = os.path.getsize(path)
     with open(path, "rb") as stream:
@@ -179,6 +203,8 @@ def _md5_etag(path: str) -> str:
 
 
 def _spread(size: int) -> Sequence[int]:
-    """Offsets of the ranges that are read back: evenly spaced, from the first bytes to the last ones."""
+    """Offsets of the ranges that are read back: evenly spaced, from the first bytes to the last
+    ones.
+    """
     last = max(0, size - RANGE)
     return sorted({last * number // (RANGES - 1) for number in range(RANGES)})

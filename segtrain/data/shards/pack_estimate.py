@@ -1,4 +1,6 @@
-"""Cost of each form of packing: bytes on the disk and CPU time per sample, measured on the user's own data."""
+"""Cost of each form of packing: bytes on the disk and CPU time per sample, measured on the user's
+own data.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +54,17 @@ class Estimate:
         lines = [
             f"{self.split}: {self.samples:,} samples, measured on {self.measured}, "
             f"crops of {self.crop[0]}x{self.crop[1]}",
-            f"{'--image':<12} {'kB/sample':>12} {'total MB':>12} {'of files':>9} {'CPU ms':>8}  pixels",
+            (
+                f"{'--image':<12} {'kB/sample':>12} {'total MB':>12} {'of files':>9} "
+                f"{'CPU ms':>8}  pixels"
+            ),
         ]
         for row in self.rows:
             share = f"{row.whole / now.whole:.0%}" if now.whole else "-"
-            figures = f"{row.sample / 1e3:>12,.1f} {row.whole / 1e6:>12,.1f} {share:>9} {row.ms:>8.2f}  {row.pixels}"
+            figures = (
+                f"{row.sample / 1e3:>12,.1f} {row.whole / 1e6:>12,.1f} {share:>9} "
+                f"{row.ms:>8.2f}  {row.pixels}"
+            )
             lines.append(f"{row.name:<12} {figures}".rstrip())
         return "\n".join(lines)
 
@@ -65,8 +73,11 @@ class Estimate:
         return {**values, "choices": values.pop("rows")}
 
 
-def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, skip_faults: bool = False) -> Estimate:
-    """Pack some evenly spread samples in each form, with the quality and cap of ``choice``, and make crops from them.
+def estimate(
+    dataset: Dataset, data: Data, choice: Packing, workers: int = 1, skip_faults: bool = False
+) -> Estimate:
+    """Pack some evenly spread samples in each form, with the quality and cap of ``choice``, and
+    make crops from them.
 
     Raises DataError for faulty files, as packing would.
     """
@@ -86,18 +97,28 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
     return Estimate(dataset.split, len(good), len(indices), data.crop, tuple(rows))
 
 
-def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, folder: str) -> ShardDataset:
+def _packed(
+    dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, folder: str
+) -> ShardDataset:
     """Pack the samples into one shard in ``folder``, and open it as a data set."""
     task = ShardTask(dataset, DiskTarget(folder, dataset.split), 0, indices, choice, ids)
     known, labels = task.run(), packed_labels(dataset.labels, ids)
     path = os.path.join(folder, dataset.split + shard_index.ENDING)
     description = Description(dataset.split, "", (task.shard(known),), (), labels, ids)
     shard_index.write(path, description, task.spans(known))
-    return ShardDataset("", dataset.split, labels, ShardEntries(shard_index.load(path), folder, len(indices)), folder)
+    return ShardDataset(
+        "",
+        dataset.split,
+        labels,
+        ShardEntries(shard_index.load(path), folder, len(indices)),
+        folder,
+    )
 
 
 def _cpu_ms(source: SampleSource, indices: list[int], data: Data) -> float:
-    """CPU milliseconds of this thread per training sample: the median of the rounds after the first."""
+    """CPU milliseconds of this thread per training sample: the median of the rounds after the
+    first.
+    """
     cv2.setNumThreads(1)
     maker = SampleMaker(source, data, 0)
     image, mask = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)

@@ -1,4 +1,6 @@
-"""Samples to pack: the bytes to store, and digests of the pixels that decoding these bytes must give."""
+"""Samples to pack: the bytes to store, and digests of the pixels that decoding these bytes must
+give.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ Ids = Literal["raw", "train"]
 
 @dataclass(frozen=True)
 class Packing:
-    """How images are stored. Masks are stored as PNGs in strips (see png_strips), or as arrays if images are "raw"."""
+    """How images are stored. Masks are stored as PNGs in strips (see png_strips), or as arrays if
+    images are "raw".
+    """
 
     image: Form = "keep"
     quality: int = 95  # of JPEGs that are encoded again
@@ -39,8 +43,9 @@ class Packing:
 class Packed:
     """One sample to store, with digests of the pixels that decoding it must give.
 
-    ``pixels``: the digest of the image, or "" if JPEG compression changes the pixels. It is None if the bytes are a
-    copy of the source's, because then the pixels need no comparison. ``ids``: the digest of the mask.
+    ``pixels``: the digest of the image, or "" if JPEG compression changes the pixels. It is None if
+    the bytes are a copy of the source's, because then the pixels need no comparison. ``ids``: the
+    digest of the mask.
     """
 
     image: tuple[str, bytes]  # ending, content
@@ -57,15 +62,20 @@ class Packed:
             header = decode.read_header(image, name)
             same = (header.height, header.width) == self.size
         elif same:
-            seen = array(image, name) if self.image[0] == "npy" else decode.decode_image(image, name)
+            seen = (
+                array(image, name) if self.image[0] == "npy" else decode.decode_image(image, name)
+            )
             same = self.pixels in ("", _digest(seen)) and seen.shape[:2] == self.size
         if not same:
-            reason = "the packed sample differs from the source in pixels: report this, with the file"
+            reason = (
+                "the packed sample differs from the source in pixels: report this, with the file"
+            )
             raise file_error(name, reason, code="packed-pixels-differ")
 
 
 def sound(dataset: Dataset, workers: int, skip_faults: bool) -> tuple[np.ndarray, Ids]:
-    """Indices of the samples without faults, int64, and the ids in their packed masks. Reads all samples.
+    """Indices of the samples without faults, int64, and the ids in their packed masks. Reads all
+    samples.
 
     The ids are "raw" as in the files, or "train" ids if the raw ones do not fit into 8 bits.
     Raises DataError if there are faults and ``skip_faults`` is false, or if no sample is left.
@@ -74,25 +84,33 @@ def sound(dataset: Dataset, workers: int, skip_faults: bool) -> tuple[np.ndarray
     if report.faults and not skip_faults:
         files, reasons = zip(*report.faults)
         head = f"{title}: {counted(len(files), 'fault')}, nothing is packed"
-        text = "\n  ".join([head, *reasons, "repair or remove these files, or leave them out with --skip-faults"])
+        text = "\n  ".join(
+            [head, *reasons, "repair or remove these files, or leave them out with --skip-faults"]
+        )
         raise DataError(text, code="pack-faults", split=dataset.split, files=list(files))
     good = np.setdiff1d(np.arange(len(dataset)), report.bad)
     if not good.size:
         reason = f"{title}: every sample is faulty: {report.faults[0][1]}"
-        raise DataError(reason, code="pack-nothing-sound", split=dataset.split, found=len(report.faults))
+        raise DataError(
+            reason, code="pack-nothing-sound", split=dataset.split, found=len(report.faults)
+        )
     labels = dataset.labels
     fits = dataset.ids == "raw" and all(0 <= raw < 256 for raw in labels.raw_to_train)
     return good, "raw" if fits and not (labels.colors and report.values.colors) else "train"
 
 
 def probe(indices: np.ndarray) -> list[int]:
-    """Up to 32 evenly spaced indices: samples from which sizes and times of all others are estimated."""
+    """Up to 32 evenly spaced indices: samples from which sizes and times of all others are
+    estimated.
+    """
     count = min(32, len(indices))
     return indices[np.arange(count) * len(indices) // count].tolist()
 
 
 def packed_labels(labels: LabelSpace, ids: Ids) -> LabelSpace:
-    """The label space of packed masks. Raw ids keep their mapping. If the masks hold train ids, each maps to itself."""
+    """The label space of packed masks. Raw ids keep their mapping. If the masks hold train ids,
+    each maps to itself.
+    """
     if ids == "train":
         return plain_space(labels.names, labels.ignore_index, labels.palette)
     return LabelSpace(labels.names, labels.palette, labels.ignore_index, labels.raw_to_train)
@@ -107,14 +125,18 @@ def pack_sample(dataset: Dataset, index: int, choice: Packing, ids: Ids) -> Pack
     if shrunk:
         mask = cv2.resize(mask, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
     ending, content, pixels = _image(dataset, record, choice, size if shrunk else None)
-    stored = ("mask.npy", _npy(mask)) if choice.image == "raw" else ("mask.png", png_strips.encode(mask))
+    stored = (
+        ("mask.npy", _npy(mask)) if choice.image == "raw" else ("mask.png", png_strips.encode(mask))
+    )
     return Packed((ending, content), stored, size, pixels, _digest(mask))
 
 
 def _image(
     dataset: Dataset, record: StoredSample, choice: Packing, size: tuple[int, int] | None
 ) -> tuple[str, bytes, str | None]:
-    """Ending, content, and digest of the pixels, as in Packed. ``size``: to shrink to; None: do not shrink."""
+    """Ending, content, and digest of the pixels, as in Packed. ``size``: to shrink to; None: do not
+    shrink.
+    """
     drawn = isinstance(record.image, np.ndarray)
     form = "png" if drawn else decode.read_header(bytes(record.image), record.image_name).format
     if size is None and choice.image == "keep" and not drawn:
@@ -141,10 +163,17 @@ def _pixels(dataset: Dataset, record: StoredSample) -> np.ndarray:
 def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
     """The mask to store: uint8 (H, W)."""
     if record.mask is None:
-        raise file_error(record.image_name, "has no mask: take it out of the split", code="mask-missing")
-    raw = record.mask if isinstance(record.mask, np.ndarray) else decode.decode_mask(record.mask, record.mask_name)
+        raise file_error(
+            record.image_name, "has no mask: take it out of the split", code="mask-missing"
+        )
+    raw = (
+        record.mask
+        if isinstance(record.mask, np.ndarray)
+        else decode.decode_mask(record.mask, record.mask_name)
+    )
     given = isinstance(record.mask, np.ndarray) and record.ids == "train"
-    train = raw if given else dataset.labels.remap(raw, record.mask_name)  # an unknown id is refused here
+    # an unknown id is refused here
+    train = raw if given else dataset.labels.remap(raw, record.mask_name)
     if ids == "train":
         return np.ascontiguousarray(train)
     if given:
@@ -181,4 +210,5 @@ def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
     except ImportError:
         raise MissingExtra("simplejpeg", "", "writing JPEGs") from None
     encode = cast("Callable[..., bytes]", simplejpeg.encode_jpeg)
-    return encode(np.ascontiguousarray(pixels), quality, "RGB", "420", False)  # fastdct=False: exact, but slower
+    # fastdct=False: exact, but slower
+    return encode(np.ascontiguousarray(pixels), quality, "RGB", "420", False)

@@ -42,7 +42,8 @@ class ShardTask:
     def run(self) -> dict[str, Any]:
         """Write the shard unless it exists intact. Returns a dict that describes the shard.
 
-        ``size``, ``sha256``: of the file. ``places``: where each sample lies. ``kept``: whether the shard existed.
+        ``size``, ``sha256``: of the file. ``places``: where each sample lies. ``kept``: whether the
+        shard existed.
         """
         known = self.target.kept(self.number, self.name)
         if known is not None:
@@ -54,7 +55,9 @@ class ShardTask:
 
     def spans(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
         for name, image, mask, size, checks in known["places"]:
-            yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size), tuple(checks))
+            yield ShardSpan(
+                name, self.number, tuple(image), tuple(mask), tuple(size), tuple(checks)
+            )
 
     def _packed(self) -> Iterator[tuple[int, Packed]]:
         with self.dataset.reading_ahead(self.indices, 1):
@@ -62,7 +65,9 @@ class ShardTask:
                 yield index, pack_sample(self.dataset, index, self.choice, self.ids)
 
     def _write(self, stream: BinaryIO) -> dict[str, Any]:
-        """Write the samples as a tar, read it back, and compare. Returns the values of ``run``, except ``kept``."""
+        """Write the samples as a tar, read it back, and compare. Returns the values of ``run``,
+        except ``kept``.
+        """
         digest, size, places = hashlib.sha256(), 0, []
         written: list[Packed] = []
         for index, packed in self._packed():
@@ -75,9 +80,13 @@ class ShardTask:
                     stream.write(part)
                     digest.update(part)
                     size += len(part)
-            places.append((sample, *found, packed.size, (checksum(packed.image[1]), checksum(packed.mask[1]))))
+            places.append(
+                (sample, *found, packed.size, (checksum(packed.image[1]), checksum(packed.mask[1])))
+            )
             # Kept without its content, to save memory: the content is read back from the disk.
-            written.append(replace(packed, image=(packed.image[0], b""), mask=(packed.mask[0], b"")))
+            written.append(
+                replace(packed, image=(packed.image[0], b""), mask=(packed.mask[0], b""))
+            )
         end = tar.END + bytes(-(size + len(tar.END)) % _RECORD)
         stream.write(end)
         digest.update(end)
@@ -90,15 +99,25 @@ class ShardTask:
         return {"size": size + len(end), "sha256": digest.hexdigest(), "places": places}
 
 
-def _compare(stored: memoryview, sha256: str, places: list[Any], written: list[Packed], name: str) -> None:
-    """Raise DataError if the disk returns other bytes than were written, or a sample has other pixels."""
+def _compare(
+    stored: memoryview, sha256: str, places: list[Any], written: list[Packed], name: str
+) -> None:
+    """Raise DataError if the disk returns other bytes than were written, or a sample has other
+    pixels.
+    """
     if hashlib.sha256(stored).hexdigest() != sha256:
         reason = "the disk returns other bytes than were written: check it, and pack again"
         raise file_error(name, reason, code="disk-changes-bytes")
-    wanted = [(f"{key_of(place[0])}.{part[0]}", part[1], part[2]) for place in places for part in place[1:3]]
+    wanted = [
+        (f"{key_of(place[0])}.{part[0]}", part[1], part[2])
+        for place in places
+        for part in place[1:3]
+    ]
     found = list(tar.members(lambda at, size: stored[at : at + size], len(stored), name))
     if found != wanted:
-        different = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
+        different = next(
+            (pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None
+        )
         reason = f"the tar has other members than were written ({different}): report this"
         raise file_error(name, reason, code="packed-members-differ", found=different)
     for (sample, image, mask, *_), packed in zip(places, written):
@@ -108,10 +127,19 @@ def _compare(stored: memoryview, sha256: str, places: list[Any], written: list[P
 
 def member_bytes(packed: Packed) -> int:
     """Bytes that a sample takes in a tar, including headers and padding."""
-    return sum(tar.BLOCK + len(content) + -len(content) % tar.BLOCK for _, content in (packed.image, packed.mask))
+    return sum(
+        tar.BLOCK + len(content) + -len(content) % tar.BLOCK
+        for _, content in (packed.image, packed.mask)
+    )
 
 
 def key_of(name: str) -> str:
-    """Name of a sample in a tar: relative and without dots, since the ending begins at the first dot."""
-    parts = [part.replace("%", "%25").replace(".", "%2E") for part in name.split("/") if part not in ("", ".", "..")]
+    """Name of a sample in a tar: relative and without dots, since the ending begins at the first
+    dot.
+    """
+    parts = [
+        part.replace("%", "%25").replace(".", "%2E")
+        for part in name.split("/")
+        if part not in ("", ".", "..")
+    ]
     return "/".join(parts)

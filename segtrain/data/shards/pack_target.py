@@ -1,4 +1,6 @@
-"""Writes packed shards to a folder on the disk, each with a note (a JSON file), so that a killed pack can continue."""
+"""Writes packed shards to a folder on the disk, each with a note (a JSON file), so that a killed
+pack can continue.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ Write = Callable[[BinaryIO], "dict[str, Any]"]
 
 
 class DiskTarget:
-    """Writes the shards of one split to a folder. Each is written in a hidden subfolder first, and then renamed.
+    """Writes the shards of one split to a folder. Each is written in a hidden subfolder first, and
+    then renamed.
 
-    ``place``: the folder. ``hidden``: the hidden subfolder, with the notes. ``index``: the index file. ``uploads``:
-    number of threads for uploads, in addition to the workers: none for a disk.
+    ``place``: the folder. ``hidden``: the hidden subfolder, with the notes. ``index``: the index
+    file. ``uploads``: number of threads for uploads, in addition to the workers: none for a disk.
     """
 
     uploads = 0
@@ -49,14 +52,18 @@ class DiskTarget:
             yield
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan (options, source, and samples per shard) of an unfinished pack; None if there is no such pack."""
+        """The plan (options, source, and samples per shard) of an unfinished pack; None if there is
+        no such pack.
+        """
         return json.loads(LOCAL.read(self._plan)) if os.path.exists(self._plan) else None
 
     def keep_plan(self, plan: dict[str, Any]) -> None:
         _write_json(self._plan, plan)
 
     def refuse_full(self, total: float, shard: float) -> None:
-        """Raise DataError if the disk lacks space. ``total``: bytes of all shards. ``shard``: bytes of one shard."""
+        """Raise DataError if the disk lacks space. ``total``: bytes of all shards. ``shard``: bytes
+        of one shard.
+        """
         refuse_full_disk(self.hidden, self.place, total, "pack into another folder")
 
     def kept(self, number: int, name: str) -> dict[str, Any] | None:
@@ -100,7 +107,8 @@ def refuse_full_disk(hidden: str, folder: str, need: float, otherwise: str) -> N
 
 @contextmanager
 def locked(hidden: str) -> Iterator[None]:
-    """Create and lock a hidden folder, and remove unfinished files that a killed process left there.
+    """Create and lock a hidden folder, and remove unfinished files that a killed process left
+    there.
 
     Raises DataError if the folder cannot be created, or if another process holds the lock.
     """
@@ -108,8 +116,12 @@ def locked(hidden: str) -> Iterator[None]:
         os.makedirs(hidden, exist_ok=True)
         handle = os.open(os.path.join(hidden, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        reason = f"{hidden}: cannot be created ({error.strerror}): check the folder and its permissions"
-        raise DataError(reason, code="folder-unwritable", folder=hidden, found=error.strerror) from None
+        reason = (
+            f"{hidden}: cannot be created ({error.strerror}): check the folder and its permissions"
+        )
+        raise DataError(
+            reason, code="folder-unwritable", folder=hidden, found=error.strerror
+        ) from None
     try:
         try:
             import fcntl
@@ -125,7 +137,8 @@ def locked(hidden: str) -> Iterator[None]:
                 os.unlink(os.path.join(hidden, name))
         try:
             yield
-        except BaseException:  # a folder that holds only the lock is removed: no later pack can continue from it
+        # a folder that holds only the lock is removed: no later pack can continue from it
+        except BaseException:
             with suppress(OSError):
                 if os.listdir(hidden) == ["lock"]:
                     shutil.rmtree(hidden)

@@ -1,14 +1,16 @@
 """Writer of PNGs in strips, so that a crop is read without decompressing the whole image.
 
-Any program reads such a file as a plain PNG. A strip has ``rows_per_strip`` rows, the last one perhaps fewer. Each
-strip is one IDAT chunk. At its start, the deflate stream restarts, and the PNG filter of its first row does not use the
-row above. A chunk before the IDAT chunks lists the strips, with unsigned big-endian numbers of 32 bits:
+Any program reads such a file as a plain PNG. A strip has ``rows_per_strip`` rows, the last one
+perhaps fewer. Each strip is one IDAT chunk. At its start, the deflate stream restarts, and the PNG
+filter of its first row does not use the row above. A chunk before the IDAT chunks lists the strips,
+with unsigned big-endian numbers of 32 bits:
 
-    stRP   rows per strip; then for each strip the offset of its data, in bytes from the start of all IDAT data
+    stRP   rows per strip; then for each strip the offset of its data, in bytes from the start of
+           all IDAT data
 
-The chunk is ancillary, private, and not safe to copy: a program that changes pixels and does not know the chunk must
-drop it. The bytes of a strip, followed by an empty final block (03 00), are a complete raw deflate stream; the last
-strip has its own final block.
+The chunk is ancillary, private, and not safe to copy: a program that changes pixels and does not
+know the chunk must drop it. The bytes of a strip, followed by an empty final block (03 00), are a
+complete raw deflate stream; the last strip has its own final block.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ import zlib
 
 import numpy as np
 
-ROWS = 64  # a crop decompresses at most 126 rows too many; files of photographs grow by less than 1%, of labels by 10%
+# a crop decompresses at most 126 rows too many; files of photographs grow by less than 1%, of
+# labels
+# by 10%
+ROWS = 64
 _UP = 2  # the number of the PNG filter Up
 _HEADER = b"\x78\x01"  # of a zlib stream: deflate, window of 32 kB
 
@@ -31,16 +36,27 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS) -> bytes:
     for top in range(0, height, rows_per_strip):
         strip = rows[top : top + rows_per_strip]
         last = top + rows_per_strip >= height
-        choices = [_label_rows(strip, up) for up in (False, True)] if pixels.ndim == 2 else [_color_rows(strip)]
-        packed, raw = min(((_deflate(raw, last), raw) for raw in choices), key=lambda pair: len(pair[0]))
+        choices = (
+            [_label_rows(strip, up) for up in (False, True)]
+            if pixels.ndim == 2
+            else [_color_rows(strip)]
+        )
+        packed, raw = min(
+            ((_deflate(raw, last), raw) for raw in choices), key=lambda pair: len(pair[0])
+        )
         adler = zlib.adler32(raw, adler)
         strips.append(packed)
-    starts = len(_HEADER) + np.concatenate(([0], np.cumsum([len(strip) for strip in strips[:-1]]))).astype(np.int64)
+    starts = len(_HEADER) + np.concatenate(
+        ([0], np.cumsum([len(strip) for strip in strips[:-1]]))
+    ).astype(np.int64)
     strips[0] = _HEADER + strips[0]
     strips[-1] += struct.pack(">I", adler)
     parts = [
         b"\x89PNG\r\n\x1a\n",
-        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0 if pixels.ndim == 2 else 2, 0, 0, 0)),
+        _chunk(
+            b"IHDR",
+            struct.pack(">IIBBBBB", width, height, 8, 0 if pixels.ndim == 2 else 2, 0, 0, 0),
+        ),
         _chunk(b"stRP", struct.pack(">I", rows_per_strip) + starts.astype(">u4").tobytes()),
         *(_chunk(b"IDAT", strip) for strip in strips),
         _chunk(b"IEND", b""),
@@ -49,7 +65,12 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS) -> bytes:
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))
+    return (
+        struct.pack(">I", len(body))
+        + kind
+        + body
+        + struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))
+    )
 
 
 def _deflate(raw: bytes, last: bool) -> bytes:
@@ -63,7 +84,9 @@ def _with_filters(filters: np.ndarray, data: np.ndarray) -> bytes:
 
 
 def _label_rows(strip: np.ndarray, up: bool) -> bytes:
-    """Rows with the PNG filter None or, if ``up``, with Up after the first row. Both are undone at memory speed."""
+    """Rows with the PNG filter None or, if ``up``, with Up after the first row. Both are undone at
+    memory speed.
+    """
     data, filters = strip.copy(), np.zeros(len(strip))
     if up:
         data[1:] -= strip[:-1]
@@ -72,14 +95,18 @@ def _label_rows(strip: np.ndarray, up: bool) -> bytes:
 
 
 def _color_rows(strip: np.ndarray) -> bytes:
-    """Rows with the filter that leaves the smallest sum of absolute differences (PNG specification, section 12.7)."""
+    """Rows with the filter that leaves the smallest sum of absolute differences (PNG specification,
+    section 12.7).
+    """
     above = np.zeros_like(strip)
     above[1:] = strip[:-1]
     left, corner = np.zeros_like(strip), np.zeros_like(strip)
     left[:, 3:], corner[:, 3:] = strip[:, :-3], above[:, :-3]
     average = ((left.astype(np.uint16) + above) >> 1).astype(np.uint8)
     # In the order of the filters' numbers: None, Sub, Up, Average, Paeth.
-    data = np.stack([strip - guess for guess in (0, left, above, average, _paeth(left, above, corner))])
+    data = np.stack(
+        [strip - guess for guess in (0, left, above, average, _paeth(left, above, corner))]
+    )
     cost = np.minimum(data, 0 - data).sum(axis=2, dtype=np.int64)
     cost[_UP:, 0] = np.iinfo(np.int64).max  # the first row of a strip must not use the row above it
     best = cost.argmin(axis=0)

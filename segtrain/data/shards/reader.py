@@ -1,7 +1,9 @@
-"""Data set in tar shards, with the same interface and the same pixels as a data set of single files.
+"""Data set in tar shards, with the same interface and the same pixels as a data set of single
+files.
 
-A shard holds ``KEY.jpg`` (or png, npy, ...) beside ``KEY.mask.png`` (or npy), as WebDataset expects. An index locates
-each sample. On a local disk, the samples are views into memory-mapped files.
+A shard holds ``KEY.jpg`` (or png, npy, ...) beside ``KEY.mask.png`` (or npy), as WebDataset
+expects. An index locates each sample. On a local disk, the samples are views into memory-mapped
+files.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 # Ways of packing an image that change none of its pixels.
 _LOSSLESS = ("keep", "restart", "png", "raw")
 # The header of a .npy file of integers in C order.
-_ARRAY = re.compile(rb"\{'descr': *'([<>|=]?[uib]\d+)', *'fortran_order': *False, *'shape': *\(([\d, ]*)\),? *\}\s*")
+_ARRAY = re.compile(
+    rb"\{'descr': *'([<>|=]?[uib]\d+)', *'fortran_order': *False, *'shape': *\(([\d, ]*)\),? *\}\s*"
+)
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,13 @@ class ShardDataset(Dataset):
         return self.entries.table
 
     def _rows(self) -> np.ndarray:
-        """The index rows of all entries: the index's own array, or a copy of some rows if data.limit is set."""
+        """The index rows of all entries: the index's own array, or a copy of some rows if
+        data.limit is set.
+        """
         rows = self.table.rows
-        return rows if len(rows) == len(self) else rows[np.arange(len(self)) * len(rows) // len(self)]
+        return (
+            rows if len(rows) == len(self) else rows[np.arange(len(self)) * len(rows) // len(self)]
+        )
 
     @property
     def sizes_known(self) -> bool:
@@ -66,32 +74,48 @@ class ShardDataset(Dataset):
         return packed.source.partition("-")[0] if same_pixels and complete else ""
 
     def folders(self) -> set[str]:
-        return {self.root, *(os.path.dirname(f"{self.root}/{shard.name}") for shard in self.table.description.shards)}
+        return {
+            self.root,
+            *(
+                os.path.dirname(f"{self.root}/{shard.name}")
+                for shard in self.table.description.shards
+            ),
+        }
 
     def _stored(self, span: ShardSpan, part: tuple[str, int, int], name: str) -> Stored:
-        """The bytes of a tar member, or the array of a .npy member; on a local disk, without a copy."""
+        """The bytes of a tar member, or the array of a .npy member; on a local disk, without a
+        copy.
+        """
         try:
             content = self.store.part(self._range(span, part))
         except DataError as error:
             if error.code != "sample-checksum":
                 raise
             message = f"sample {span.name}: {error}"
-            raise DataError(message, code="sample-checksum", **error.values, sample=span.name) from None
+            raise DataError(
+                message, code="sample-checksum", **error.values, sample=span.name
+            ) from None
         return array(content, name) if part[0].endswith("npy") else content
 
     def _range(self, span: ShardSpan, part: tuple[str, int, int]) -> Range:
         checks = (Check(0, part[2], span.checks[part is span.mask]),) if span.checks else ()
-        return Range(self._shard(span), *part[1:], checks, self._sample(span) if self.store.keeps else None)
+        return Range(
+            self._shard(span), *part[1:], checks, self._sample(span) if self.store.keeps else None
+        )
 
     def _sample(self, span: ShardSpan) -> Range | None:
-        """Image and mask in one range, as a read-ahead would request them; None if they are far apart."""
+        """Image and mask in one range, as a read-ahead would request them; None if they are far
+        apart.
+        """
         if span.mask is None:
             return None
         parts = span.image[1:], span.mask[1:]
         begin, end = min(at for at, _ in parts), max(at + size for at, size in parts)
         if end - begin - sum(size for _, size in parts) > GAP:
             return None
-        checks = (Check(at - begin, size, check) for (at, size), check in zip(parts, span.checks or ()))
+        checks = (
+            Check(at - begin, size, check) for (at, size), check in zip(parts, span.checks or ())
+        )
         return Range(self._shard(span), begin, end - begin, tuple(checks))
 
     def _shard(self, span: ShardSpan) -> str:
@@ -103,13 +127,19 @@ class ShardDataset(Dataset):
 
     def _image(self, span: ShardSpan, name: str) -> Stored:
         found = self._stored(span, span.image, name)
-        if isinstance(found, np.ndarray) and (found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3):
+        if isinstance(found, np.ndarray) and (
+            found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3
+        ):
             reason = f"an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB"
-            raise file_error(name, reason, code="array-not-rgb", found=(str(found.dtype), found.shape))
+            raise file_error(
+                name, reason, code="array-not-rgb", found=(str(found.dtype), found.shape)
+            )
         return found
 
     def record(self, index: int) -> StoredSample:
-        """Views into the shard, not decoded. Only a mask array other than uint8 (H, W) is mapped to train ids."""
+        """Views into the shard, not decoded. Only a mask array other than uint8 (H, W) is mapped to
+        train ids.
+        """
         span = self.entries.span(index)
         entry = self.entries.entry(span)
         image, name = self.ready(self._image(span, entry.image), entry.image), entry.mask or ""
@@ -141,35 +171,53 @@ class ShardDataset(Dataset):
         """Up to ``size`` stored bytes of an image, starting at ``begin``."""
         span = self.entries.span(index)
         _, offset, whole = span.image
-        return bytes(self.store.view(self._shard(span), offset + begin, max(0, min(size, whole - begin))))
+        return bytes(
+            self.store.view(self._shard(span), offset + begin, max(0, min(size, whole - begin)))
+        )
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from the index."""
         size = self.entries.span(index).size
         if all(size):
             return size
-        # The size was unreadable when the shards were indexed: reading the header again raises the error.
+        # The size was unreadable when the shards were indexed: reading the header again raises the
+        # error.
         header = self.header(index)
         return header.height, header.width
 
     def header(self, index: int) -> decode.Header:
-        """The image's header, after a check that the file is complete. Raises DataError if it is cut off."""
+        """The image's header, after a check that the file is complete. Raises DataError if it is
+        cut off.
+        """
         name = self.entries[index].image
         found = self._image(self.entries.span(index), name)
-        return decode.Header("npy", *found.shape) if isinstance(found, np.ndarray) else decode.check_whole(found, name)
+        return (
+            decode.Header("npy", *found.shape)
+            if isinstance(found, np.ndarray)
+            else decode.check_whole(found, name)
+        )
 
     def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
         """As ``Dataset.stamps``; the etag of a sample is that of its shard."""
         rows, found = self._rows(), np.zeros((len(self), 2, 2), np.int64)
-        etags = [self.store.stat(f"{self.root}/{shard.name}").etag for shard in self.table.description.shards]
+        etags = [
+            self.store.stat(f"{self.root}/{shard.name}").etag
+            for shard in self.table.description.shards
+        ]
         found[:, 0, 0], found[:, 1, 0] = rows["image_size"], rows["mask_size"]
         found[:, :, 1] = np.array(etags, np.int64)[rows["shard"]][:, None]
         return found if indices is None else found[np.asarray(indices, np.int64)]
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
-        """Hash of names, sizes in bytes, label space, and checksums of shards that segtrain wrote: 12 hex digits."""
+        """Hash of names, sizes in bytes, label space, and checksums of shards that segtrain wrote:
+        12 hex digits.
+        """
         digest = hashlib.sha256(self.labels.identity())
-        digest.update(json.dumps([[s.name, s.sha256] for s in self.table.description.shards if s.sha256]).encode())
+        digest.update(
+            json.dumps(
+                [[s.name, s.sha256] for s in self.table.description.shards if s.sha256]
+            ).encode()
+        )
         rows, whole = self._rows(), len(self) == len(self.table)
         part = "" if whole else "".join(entry.meta["name"] for entry in self.entries)
         digest.update(self.table.names if whole else part.encode(errors="surrogateescape"))
@@ -178,23 +226,33 @@ class ShardDataset(Dataset):
         return digest.hexdigest()[:12]
 
     def verify(self) -> tuple[tuple[str, str], ...]:
-        """(file, message) for the index and each shard that has changed since it was written. Reads all bytes.
+        """(file, message) for the index and each shard that has changed since it was written. Reads
+        all bytes.
 
-        Samples in a bucket that have checksums were verified when they were read, so nothing is read again.
+        Samples in a bucket that have checksums were verified when they were read, so nothing is
+        read again.
         """
         if self.table.checks is not None:
             return ()
         damage = shard_index.damage(self.table)
         faults = [(self.table.path, str(damage))] if damage else []
         with ThreadPoolExecutor(4) as pool:
-            faults += [fault for fault in pool.map(self._damage, self.table.description.shards) if fault]
+            faults += [
+                fault for fault in pool.map(self._damage, self.table.description.shards) if fault
+            ]
         return tuple(faults)
 
     def _damage(self, shard: shard_index.Shard) -> tuple[str, str] | None:
         path = f"{self.root}/{shard.name}"
         if not shard.sha256 or sha256_of(path, self.store) == shard.sha256:
             return None
-        return path, f"{path}: the checksum differs from that in the index: fetch the shard or pack it again"
+        return (
+            path,
+            (
+                f"{path}: the checksum differs from that in the index: fetch the shard or pack "
+                "it again"
+            ),
+        )
 
 
 def sha256_of(path: str, store: Store = LOCAL) -> str:
@@ -210,16 +268,25 @@ def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
     """Type and shape from a .npy header; None if ``_ARRAY`` does not match it."""
     if found := _ARRAY.fullmatch(header):
         with contextlib.suppress(TypeError, ValueError):
-            return np.dtype(found[1].decode()), tuple(int(part) for part in found[2].split(b",") if part.strip())
+            return np.dtype(found[1].decode()), tuple(
+                int(part) for part in found[2].split(b",") if part.strip()
+            )
     return None
 
 
 def array(content: memoryview, name: str) -> np.ndarray:
-    """The array in the bytes of a .npy file, as a view. Raises DataError if it is damaged or not of integers."""
+    """The array in the bytes of a .npy file, as a view. Raises DataError if it is damaged or not of
+    integers.
+    """
     start = bytes(content[:12])
-    wide = 4 if start[6:7] >= b"\2" else 2  # size in bytes of the field that holds the header's length
+    # size in bytes of the field that holds the header's length
+    wide = 4 if start[6:7] >= b"\2" else 2
     begin = 8 + wide + int.from_bytes(start[8 : 8 + wide], "little")
-    known = _array_header(bytes(content[8 + wide : begin])) if start[:6] == b"\x93NUMPY" and begin < 4096 else None
+    known = (
+        _array_header(bytes(content[8 + wide : begin]))
+        if start[:6] == b"\x93NUMPY" and begin < 4096
+        else None
+    )
     if known is None:
         reason = "is not a .npy file of integers in C order: write it with numpy.save"
         raise file_error(name, reason, code="npy-unreadable")
@@ -228,5 +295,7 @@ def array(content: memoryview, name: str) -> np.ndarray:
     expected = begin + items * dtype.itemsize
     if expected != len(content) or not items or items > 4 * decode.MAX_PIXELS:
         reason = f"{dtype} {shape} does not fit {len(content):,} bytes: write the file again"
-        raise file_error(name, reason, code="npy-size-differs", found=len(content), expected=expected)
+        raise file_error(
+            name, reason, code="npy-size-differs", found=len(content), expected=expected
+        )
     return np.frombuffer(content, dtype, items, begin).reshape(shape)

@@ -1,4 +1,6 @@
-"""Makes tar headers for packed shards, and lists the members of any tar shard while checking it for damage."""
+"""Makes tar headers for packed shards, and lists the members of any tar shard while checking it for
+damage.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +58,18 @@ class _Stream:
 def members(view: View, total: int, name: str) -> Iterator[Member]:
     """The plain files in a tar of ``total`` bytes, in order. ``name`` is for messages.
 
-    Raises DataError for a tar that is damaged, compressed, or cut off (no end mark), or that holds sparse files.
+    Raises DataError for a tar that is damaged, compressed, or cut off (no end mark), or that holds
+    sparse files.
     """
     offset, stream = 0, cast("BinaryIO", _Stream(view, total))
     try:
         archive = tarfile.TarFile(fileobj=stream, encoding="utf-8", errors="surrogateescape")
         for info in iter(archive.next, None):
             if info.issparse():
-                reason = f"the member at byte {info.offset:,} is a sparse file: write the tar without --sparse"
+                reason = (
+                    f"the member at byte {info.offset:,} is a sparse file: write the tar "
+                    "without --sparse"
+                )
                 raise file_error(name, reason, code="tar-sparse", byte=info.offset)
             if archive.offset < info.offset_data:  # a negative size
                 break
@@ -76,8 +82,12 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
         reason = f"the tar ends early, after {total:,} bytes, without its end mark"
         raise _damaged(name, reason, offset, "tar-ends-early")
     if any(view(offset, BLOCK)):
-        raise _damaged(name, f"byte {offset:,} is not a tar header (a damaged or compressed tar)", offset)
-    if any(bytes(view(at, min(_STEP, total - at))).strip(b"\0") for at in range(offset, total, _STEP)):
+        raise _damaged(
+            name, f"byte {offset:,} is not a tar header (a damaged or compressed tar)", offset
+        )
+    if any(
+        bytes(view(at, min(_STEP, total - at))).strip(b"\0") for at in range(offset, total, _STEP)
+    ):
         reason = f"data follows the end mark at byte {offset:,} (concatenated tars)"
         raise _damaged(name, reason, offset, "tar-concatenated")
 

@@ -1,7 +1,8 @@
-"""Number of workers of a rank: enough to keep its device from waiting, but at most its share of the host's cores.
+"""Number of workers of a rank: enough to keep its device from waiting, but at most its share of the
+host's cores.
 
-It follows from measurements: the load of the workers shows how many are enough, and waits of the loop show that there
-are too few.
+It follows from measurements: the load of the workers shows how many are enough, and waits of the
+loop show that there are too few.
 """
 
 from __future__ import annotations
@@ -10,24 +11,30 @@ import math
 from dataclasses import dataclass
 
 WINDOW = 16  # steps between two decisions
-SLACK = 1.25  # workers as a multiple of those busy on average: a reserve, since times of samples and steps vary
+# workers as a multiple of those busy on average: a reserve, since times of samples and steps vary
+SLACK = 1.25
 WAITED = 0.01  # share of the time that the consumer may wait before a worker is added
 
 
 @dataclass(frozen=True)
 class WorkerCount:
-    """Workers of a rank: ``start`` at first, then as many as are needed, from ``least`` to ``most``."""
+    """Workers of a rank: ``start`` at first, then as many as are needed, from ``least`` to
+    ``most``.
+    """
 
     start: int
     least: int
     most: int
 
 
-def worker_count(setting: int | str, cores: int, ranks: int = 1, cpu_training: bool = False) -> WorkerCount:
-    """The setting ``data.workers``; for 'auto', this rank's share of its host's ``cores`` among ``ranks`` ranks.
+def worker_count(
+    setting: int | str, cores: int, ranks: int = 1, cpu_training: bool = False
+) -> WorkerCount:
+    """The setting ``data.workers``; for 'auto', this rank's share of its host's ``cores`` among
+    ``ranks`` ranks.
 
-    For training on the CPU, 'auto' is one worker, which uses the gaps between computations of the model. More workers
-    would take cores from these computations.
+    For training on the CPU, 'auto' is one worker, which uses the gaps between computations of the
+    model. More workers would take cores from these computations.
     """
     if setting != "auto":
         return WorkerCount(int(setting), int(setting), int(setting))
@@ -37,10 +44,11 @@ def worker_count(setting: int | str, cores: int, ranks: int = 1, cpu_training: b
 
 @dataclass
 class Autoscaler:
-    """Starts with many workers, so that the first batch comes soon, then removes unneeded ones or adds more.
+    """Starts with many workers, so that the first batch comes soon, then removes unneeded ones or
+    adds more.
 
-    Call ``next`` after each step for the number of workers from then on. If a removed worker turns out to be needed,
-    the next removal waits twice as long.
+    Call ``next`` after each step for the number of workers from then on. If a removed worker turns
+    out to be needed, the next removal waits twice as long.
     """
 
     count: int
@@ -48,7 +56,8 @@ class Autoscaler:
     least: int = 1
     _steps: int = 0
     _waited: float = 0.0
-    _from: tuple[float, float] | None = None  # time and the workers' busy seconds at the start of the window
+    # time and the workers' busy seconds at the start of the window
+    _from: tuple[float, float] | None = None
     _patience: int = 1  # windows without waiting before a worker is removed
     _quiet: int = 0
     _removed: bool = False
@@ -56,12 +65,13 @@ class Autoscaler:
     def next(self, now: float, waited: float, busy: float) -> int:
         """The number of workers after a step.
 
-        ``now``: seconds on any clock. ``waited``: seconds for which this step waited for samples. ``busy``: seconds
-        that making all samples so far has taken.
+        ``now``: seconds on any clock. ``waited``: seconds for which this step waited for samples.
+        ``busy``: seconds that making all samples so far has taken.
         """
         if self.least == self.most:
             return self.count
-        if self._from is None:  # not counted: the first step waits for its samples with any number of workers
+        # not counted: the first step waits for its samples with any number of workers
+        if self._from is None:
             self._from = now, busy
             return self.count
         self._steps += 1

@@ -63,33 +63,49 @@ class BatchTask:
         colors: bool = False,
         floats: Floats | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """Add n samples of H x W pixels, whose memory begins at byte ``start`` of the block. ``shape``: (n, H, W).
+        """Add n samples of H x W pixels, whose memory begins at byte ``start`` of the block.
+        ``shape``: (n, H, W).
 
-        Returns views of the block: images uint8 (n, H, W, 3) or the ``floats`` (n, 3, H, W), masks uint8 (n, H, W), and
-        colors uint8 [n * COLOR_BYTES].
+        Returns views of the block: images uint8 (n, H, W, 3) or the ``floats`` (n, 3, H, W), masks
+        uint8 (n, H, W), and colors uint8 [n * COLOR_BYTES].
         """
         count, height, width = shape
-        pixels, each = height * width, (height, width, 3) if floats is None else (floats.bytes_of((height, width)),)
+        pixels, each = (
+            height * width,
+            (height, width, 3) if floats is None else (floats.bytes_of((height, width)),),
+        )
         images, masks, looks, _ = offsets(shape, start, floats)
         for k, (task, index) in enumerate(zip(tasks, indices)):
-            image, mask = (images + k * math.prod(each), each), (masks + k * pixels, (height, width))
+            image, mask = (
+                (images + k * math.prod(each), each),
+                (masks + k * pixels, (height, width)),
+            )
             look = ((looks + k * COLOR_BYTES, (COLOR_BYTES,)),) if colors else ()
             self.add(task, (image, mask, *look), partial(files_of, dataset, index))
         part = self.block.part
         views = part(images, (count, *each)), part(masks, shape)
         self.views += views
         seen, ids = map(torch.from_numpy, views)
-        return seen if floats is None else tensor_of(seen, floats, shape), ids, part(looks, (count * COLOR_BYTES,))
+        return (
+            seen if floats is None else tensor_of(seen, floats, shape),
+            ids,
+            part(looks, (count * COLOR_BYTES,)),
+        )
 
 
 def tensor_of(memory: torch.Tensor, floats: Floats, shape: tuple[int, ...]) -> torch.Tensor:
-    """The ``floats`` in ``memory`` uint8 (n, bytes) as a tensor (n, 3, H, W). ``shape``: (n, H, W)."""
+    """The ``floats`` in ``memory`` uint8 (n, bytes) as a tensor (n, 3, H, W). ``shape``: (n, H,
+    W).
+    """
     values = memory.view(getattr(torch, floats.dtype)).view(shape[0], *floats.shape(*shape[1:]))
     return values.permute(0, 3, 1, 2) if floats.channels_last else values
 
 
-def offsets(shape: tuple[int, ...], start: int = 0, floats: Floats | None = None) -> tuple[int, ...]:
-    """Offsets in a block of the images, masks, and colors of ``shape`` (n, H, W), and the offset of their end.
+def offsets(
+    shape: tuple[int, ...], start: int = 0, floats: Floats | None = None
+) -> tuple[int, ...]:
+    """Offsets in a block of the images, masks, and colors of ``shape`` (n, H, W), and the offset of
+    their end.
 
     Each part is padded to whole cache lines (64 bytes).
     """
@@ -113,5 +129,7 @@ def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
             raise
         # If the worker thread ended here, the batch would wait for it forever.
         files, reason = sample.files(), f"{type(error).__name__}: {error}"
-        message = f"{files}: {reason}: code that makes a sample must not exit: remove the exit() call"
+        message = (
+            f"{files}: {reason}: code that makes a sample must not exit: remove the exit() call"
+        )
         return DataError(message, code="sample-failed", files=files, found=reason), began, Cost()

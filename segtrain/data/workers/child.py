@@ -1,6 +1,8 @@
-"""Main loop of a worker process: it makes samples in memory that it shares with its rank, without importing torch.
+"""Main loop of a worker process: it makes samples in memory that it shares with its rank, without
+importing torch.
 
-Messages go over one socket pair. When the rank's end closes, however the rank ended, the worker exits too.
+Messages go over one socket pair. When the rank's end closes, however the rank ended, the worker
+exits too.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class _Worker:
             from segtrain.base.stacks import StackSampler
 
             if self.sampler is not None:
-                self.sampler.stop()  # so that an earlier request does not overwrite the output of this request
+                # so that an earlier request does not overwrite the output of this request
+                self.sampler.stop()
             self.sampler = StackSampler(*rest, host=socket.gethostname())
         elif kind == "maker":
             self.makers[rest[0]] = rest[1:]
@@ -72,21 +75,29 @@ class _Worker:
         try:
             if isinstance(self.makers[key], list):
                 content, script = self.makers[key]
-                # Part of the maker is defined in the main script, so import this script, as multiprocessing does.
+                # Part of the maker is defined in the main script, so import this script, as
+                # multiprocessing does.
                 if script is not None:
                     spawn.prepare(script)
                 self.makers[key] = pickle.loads(content)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            fix = "keep its classes and transforms in importable modules, or set data.worker_kind=thread"
+            fix = (
+                "keep its classes and transforms in importable modules, or set "
+                "data.worker_kind=thread"
+            )
             says = f"a worker process cannot load the data set ({reason}): {fix}"
             return DataError(says, code="worker-cannot-load", found=reason)
-        outputs = [np.ndarray(shape, np.uint8, self.blocks[block], offset) for offset, shape in areas]
+        outputs = [
+            np.ndarray(shape, np.uint8, self.blocks[block], offset) for offset, shape in areas
+        ]
         try:
             self.makers[key](task, *outputs)
         except SegtrainError as error:
             # A subclass might fail to unpickle in the rank, so one of these base classes is sent.
-            kind = next(kind for kind in (DataError, ConfigError, SegtrainError) if isinstance(error, kind))
+            kind = next(
+                kind for kind in (DataError, ConfigError, SegtrainError) if isinstance(error, kind)
+            )
             carried = kind(str(error), code=error.code, **error.values)
             carried.settings, carried.exit_code = error.settings, error.exit_code
             return carried
@@ -106,7 +117,9 @@ def _end_with(channel: Connection) -> None:
 
 @contextlib.contextmanager
 def _exit_if_closed() -> Iterator[None]:
-    """Exit without an error if the rank's end of the channel closes while the block uses the channel."""
+    """Exit without an error if the rank's end of the channel closes while the block uses the
+    channel.
+    """
     try:
         yield
     except (EOFError, OSError):

@@ -1,4 +1,6 @@
-"""Who made the training samples of a rank, and what they cost it: its own workers, and helpers on other hosts."""
+"""Who made the training samples of a rank, and what they cost it: its own workers, and helpers on
+other hosts.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ NO_COST = SampleCost()
 
 @dataclass(frozen=True)
 class Made:
-    """Training samples of a rank so far, by who made them. ``again``: ordered from a helper, but not received."""
+    """Training samples of a rank so far, by who made them. ``again``: ordered from a helper, but
+    not received.
+    """
 
     workers: int
     kind: str
@@ -54,7 +58,9 @@ class Made:
         local = self.local / max(1, self.local + there)
         cores, hosts = counted(self.cores, "helper core"), counted(len(self.helped), "host")
         helped = f"{cores} on {hosts} {100 - 100 * local:.0f} %" if there else "helpers made none"
-        return f"{what}: {counted(self.workers, f'local {self.kind}')} {100 * local:.0f} %, {helped}"
+        return (
+            f"{what}: {counted(self.workers, f'local {self.kind}')} {100 * local:.0f} %, {helped}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         costs = {"make_ms": round(self.made.ms, 3), "receive_ms": round(self.received.ms, 3)}

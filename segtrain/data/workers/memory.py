@@ -1,8 +1,10 @@
-"""Memory of batches: a few blocks of bytes that are allocated once and reused, so that memory stays flat.
+"""Memory of batches: a few blocks of bytes that are allocated once and reused, so that memory stays
+flat.
 
-Blocks that worker processes write are anonymous files in memory (memfd_create), mapped by both sides: they need no room
-in /dev/shm, and none outlives its processes, however they end. On platforms without memfd_create, the free space in
-/dev/shm is checked first. Then each block is an unnamed temporary file there.
+Blocks that worker processes write are anonymous files in memory (memfd_create), mapped by both
+sides: they need no room in /dev/shm, and none outlives its processes, however they end. On
+platforms without memfd_create, the free space in /dev/shm is checked first. Then each block is an
+unnamed temporary file there.
 With a GPU, each block is page-locked once.
 """
 
@@ -27,22 +29,26 @@ _numbers = itertools.count()
 
 
 def keep_freed_memory() -> None:
-    """Let this process reuse freed memory of up to 128 MiB instead of giving it back to the system at once.
+    """Let this process reuse freed memory of up to 128 MiB instead of giving it back to the system
+    at once.
 
-    A transform allocates arrays of some 100 kB to 10 MB for each sample. When their pages go back and forth, the system
-    clears all of them again: measured with ten blurs of torchvision, that was up to a third of the CPU time. It does
-    nothing without the C library's ``mallopt``.
+    A transform allocates arrays of some 100 kB to 10 MB for each sample. When their pages go back
+    and forth, the system clears all of them again: measured with ten blurs of torchvision, that was
+    up to a third of the CPU time. It does nothing without the C library's ``mallopt``.
     """
     import ctypes
 
-    limits = {-3: 32 << 20, -1: 128 << 20}  # M_MMAP_THRESHOLD at its largest, M_TRIM_THRESHOLD: mallopt(3)
+    # M_MMAP_THRESHOLD at its largest, M_TRIM_THRESHOLD: mallopt(3)
+    limits = {-3: 32 << 20, -1: 128 << 20}
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         for name, value in limits.items():
             library.mallopt(name, value)
 
 
 class SharedBlock:
-    """A block of memory. ``array``: uint8 [size]. ``fd``: file that another process maps; -1 if not shared."""
+    """A block of memory. ``array``: uint8 [size]. ``fd``: file that another process maps; -1 if not
+    shared.
+    """
 
     def __init__(self, size: int, shared: bool, pin: bool) -> None:
         self.size = -(-size // PAGE) * PAGE
@@ -82,7 +88,8 @@ class SharedBlock:
 
 
 class Ring:
-    """Blocks that are reused. There are never more of them than the largest number that was in use at the same time.
+    """Blocks that are reused. There are never more of them than the largest number that was in use
+    at the same time.
 
     If all free blocks are too small, a larger block replaces one of them.
     """
@@ -93,7 +100,9 @@ class Ring:
         self._all: list[SharedBlock] = []
 
     def take(self, size: int) -> SharedBlock:
-        """A block of at least ``size`` bytes with arbitrary content. Raises DataError or ConfigError on failure."""
+        """A block of at least ``size`` bytes with arbitrary content. Raises DataError or
+        ConfigError on failure.
+        """
         fit = min((b for b in self._free if b.size >= size), key=lambda b: b.size, default=None)
         if fit is not None:
             self._free.remove(fit)
@@ -111,7 +120,9 @@ class Ring:
         self._free.append(block)
 
     def lend(self, block: SharedBlock, views: list[np.ndarray]) -> None:
-        """Return ``block`` when none of ``views``, and no tensor that was made of one, exists. Empties the list."""
+        """Return ``block`` when none of ``views``, and no tensor that was made of one, exists.
+        Empties the list.
+        """
         left = list(range(len(views)))
 
         def gone() -> None:
@@ -132,20 +143,29 @@ def _shared_file(size: int) -> int:
     """An open, unnamed file of ``size`` bytes of memory. Raises DataError."""
     try:
         fd = os.memfd_create("segtrain-batch", os.MFD_CLOEXEC)
-    except (AttributeError, OSError):  # another platform, an old kernel, or a sandbox that forbids it
+    # another platform, an old kernel, or a sandbox that forbids it
+    except (AttributeError, OSError):
         fd = _temporary_file(size)
     os.ftruncate(fd, size)
     return fd
 
 
 def _temporary_file(size: int) -> int:
-    """An open, unnamed file in /dev/shm, or on platforms without it, in the folder for temporary files."""
+    """An open, unnamed file in /dev/shm, or on platforms without it, in the folder for temporary
+    files.
+    """
     folder = SHM if os.path.isdir(SHM) else None
     if folder:
         room = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
         if room < size:  # a write beyond the free space would kill the process with SIGBUS
-            message = f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the "
-            message += "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
+            message = (
+                f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs "
+                f"{size / 2**20:.1f} MiB: give the "
+            )
+            message += (
+                "container more (docker run --shm-size=2g), lower data.prefetch, or set "
+                "data.worker_kind=thread"
+            )
             raise DataError(message, code="shm-too-small", folder=SHM, found=room, expected=size)
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())

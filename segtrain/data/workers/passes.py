@@ -1,4 +1,6 @@
-"""Base class of the loaders: passes over batches, which workers make (and a bucket delivers) ahead of the consumer."""
+"""Base class of the loaders: passes over batches, which workers make (and a bucket delivers) ahead
+of the consumer.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,11 @@ if TYPE_CHECKING:
 
 
 class Loader:
-    """Iterates over the results of ``_batches``, one pass at a time. At most ``ahead`` batches are in progress.
+    """Iterates over the results of ``_batches``, one pass at a time. At most ``ahead`` batches are
+    in progress.
 
-    The memory of a result is reused when the next result is requested; if ``lends`` is set, when its tensors are gone.
-    Closing ends the pass. It also ends the workers,
+    The memory of a result is reused when the next result is requested; if ``lends`` is set, when
+    its tensors are gone. Closing ends the pass. It also ends the workers,
     except those of a given ``pool``. A pass whose iterator is dropped is closed.
     """
 
@@ -73,7 +76,9 @@ class Loader:
         # OpenCV's own threads would compete with the workers and with the model.
         cv2.setNumThreads(1)
         self._pool = self._shared_pool or WorkerPool(self.workers, self.kind)
-        self._ring = Ring(shared=self._pool.kind == "process" and self._pool.count > 0, pin=self.pin_memory)
+        self._ring = Ring(
+            shared=self._pool.kind == "process" and self._pool.count > 0, pin=self.pin_memory
+        )
         self._reading, self._source = self._read_ahead(), self._batches(self._ring)
         if self._reading is not None and self._ring.shared:
             from segtrain.data.bucket.prefetched import with_bytes
@@ -109,15 +114,20 @@ class Loader:
             if isinstance(batch, Exception):
                 raise batch
             self._asked += 1
-            self._ready_sum += sum(isinstance(one, BatchTask) and not one.left for one in self._waiting)
+            self._ready_sum += sum(
+                isinstance(one, BatchTask) and not one.left for one in self._waiting
+            )
             waited = self._pool.wait(batch)
             self._given = batch
             self._waiting.popleft()
             self._top_up()
             if not self._waiting and self._reading is not None:
-                self._reading.close()  # the last batch is made, and the consumer might never request another
+                # the last batch is made, and the consumer might never request another
+                self._reading.close()
             if self.autoscaler is not None:
-                count = self.autoscaler.next(time.perf_counter(), waited, self._pool.tally.cost.seconds)
+                count = self.autoscaler.next(
+                    time.perf_counter(), waited, self._pool.tally.cost.seconds
+                )
                 if count != self._pool.count:
                     self._pool.resize(count)
             return batch
@@ -126,7 +136,9 @@ class Loader:
             raise
 
     def _top_up(self) -> None:
-        while len(self._waiting) < self.ahead and not (self._waiting and isinstance(self._waiting[-1], Exception)):
+        while len(self._waiting) < self.ahead and not (
+            self._waiting and isinstance(self._waiting[-1], Exception)
+        ):
             try:
                 batch = next(self._source, None)
                 if batch is None:
@@ -152,7 +164,9 @@ class Loader:
                 self._pool.wait(batch)
 
     def queue(self) -> tuple[int, int]:
-        """How many batches this pass has requested, and how many batches were ready at each request, summed up."""
+        """How many batches this pass has requested, and how many batches were ready at each
+        request, summed up.
+        """
         return self._asked, self._ready_sum
 
     def reading(self) -> dict[str, float]:

@@ -1,8 +1,9 @@
-"""Worker pool of a rank: threads, or processes, each of which is supervised by a thread of the rank.
+"""Worker pool of a rank: threads, or processes, each of which is supervised by a thread of the
+rank.
 
-All workers take single samples from one queue, in the order in which the samples are needed. A sample is the same
-whichever worker makes it, so workers may be added or removed. A process that dies is replaced, and its samples are made
-again.
+All workers take single samples from one queue, in the order in which the samples are needed. A
+sample is the same whichever worker makes it, so workers may be added or removed. A process that
+dies is replaced, and its samples are made again.
 """
 
 from __future__ import annotations
@@ -21,21 +22,27 @@ from segtrain.data.workers.made import Made
 from segtrain.data.workers.process import WorkerProcess, pickled
 from segtrain.errors import DataError
 
-MAX_CRASHES = 3  # this many crashes on one sample are an error, and so are this many failed starts in a row
+# this many crashes on one sample are an error, and so are this many failed starts in a row
+MAX_CRASHES = 3
 
 
 class WorkerPool:
-    """``count`` workers of a kind, 'thread' or 'process'; with 0, the consumer's thread does the work while it waits.
+    """``count`` workers of a kind, 'thread' or 'process'; with 0, the consumer's thread does the
+    work while it waits.
 
-    ``say`` gets a line for each worker process that died. Closing the pool ends its threads and processes.
+    ``say`` gets a line for each worker process that died. Closing the pool ends its threads and
+    processes.
     """
 
-    def __init__(self, count: int, kind: str = "thread", say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, count: int, kind: str = "thread", say: Callable[[str], None] | None = None
+    ) -> None:
         self.count, self.kind = count, kind
         self.tally = StageTotals()
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # there are samples in the queue, or too many workers
+        # there are samples in the queue, or too many workers
+        self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)  # a batch is done
         self._queue: deque[SampleTask] = deque()
         self._busy: set[SampleTask] = set()
@@ -66,7 +73,9 @@ class WorkerPool:
         self.start()
 
     def begin(self, batch: BatchTask) -> None:
-        """Append the samples of a batch to the queue. Raises ConfigError for a maker that does not pickle."""
+        """Append the samples of a batch to the queue. Raises ConfigError for a maker that does not
+        pickle.
+        """
         if not self.count:
             return
         if self.kind == "process":
@@ -76,7 +85,9 @@ class WorkerPool:
             self._work.notify(len(batch.samples))
 
     def wait(self, batch: BatchTask) -> float:
-        """Wait for a batch; returns the seconds waited. Raises the error of the first of its samples that failed."""
+        """Wait for a batch; returns the seconds waited. Raises the error of the first of its
+        samples that failed.
+        """
         since = time.perf_counter()
         if not self.count:
             for sample in batch.samples:
@@ -105,8 +116,12 @@ class WorkerPool:
             self._queue = deque(sample for sample in self._queue if sample.batch not in batches)
 
     def cpu_s(self) -> float:
-        """CPU seconds of the worker processes so far. Worker threads are part of this process's own CPU time."""
-        return self._cpu_of_the_gone + sum(process.cpu_s for process in list(self._processes.values()))
+        """CPU seconds of the worker processes so far. Worker threads are part of this process's own
+        CPU time.
+        """
+        return self._cpu_of_the_gone + sum(
+            process.cpu_s for process in list(self._processes.values())
+        )
 
     def describe(self, least: int, most: int) -> str:
         """One line about the workers and the time per sample."""
@@ -126,7 +141,8 @@ class WorkerPool:
         return [process.pid for process in list(self._processes.values())]
 
     def sample_stacks(self, run: str, name: str, order: StackRequest) -> int:
-        """Make each worker process record its stacks, beginning with its next task; returns the number of processes.
+        """Make each worker process record its stacks, beginning with its next task; returns the
+        number of processes.
 
         Worker threads appear in the rank's own stacks.
         """
@@ -157,7 +173,9 @@ class WorkerPool:
     def _retired(self, number: int) -> bool:
         return self._closed or number >= self.count
 
-    def _finish(self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
+    def _finish(
+        self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost
+    ) -> None:
         with self._lock:
             self.tally.add(number, began, cost)
             self._settle(sample, error)
@@ -180,7 +198,8 @@ class WorkerPool:
     def _watched(self, number: int) -> None:
         """Supervise worker process ``number`` and its replacements."""
         process: WorkerProcess | None = None
-        flight: deque[SampleTask] = deque()  # sent, but not answered; a second one in flight hides the round trip
+        # sent, but not answered; a second one in flight hides the round trip
+        flight: deque[SampleTask] = deque()
         try:
             while not self._closed and not self._broken:
                 try:
@@ -216,7 +235,9 @@ class WorkerPool:
                 self._done.notify_all()
 
     def _spawn(self, number: int) -> WorkerProcess:
-        """Start a process. Raises EOFError if it does not become ready, DataError if that happens repeatedly."""
+        """Start a process. Raises EOFError if it does not become ready, DataError if that happens
+        repeatedly.
+        """
         process, exit_reason = None, ""
         try:
             process = WorkerProcess()
@@ -237,12 +258,15 @@ class WorkerPool:
         raise EOFError
 
     def _next(self, number: int, flight: Collection[SampleTask]) -> SampleTask | None:
-        """The next sample to make. None: first wait for those in ``flight``; if there are none, the worker exits."""
+        """The next sample to make. None: first wait for those in ``flight``; if there are none, the
+        worker exits.
+        """
         with self._lock:
             while not self._queue and not flight and not self._retired(number):
                 self._work.wait()
             if self._retired(number) and not flight:
-                del self._threads[number]  # under the lock, so that ``start`` can start a new thread ``number``
+                # under the lock, so that ``start`` can start a new thread ``number``
+                del self._threads[number]
             if self._retired(number) or not self._queue:
                 return None
             if flight and (len(flight) > 1 or len(self._queue) < self.count):
@@ -251,7 +275,9 @@ class WorkerPool:
             self._busy.add(sample)
             return sample
 
-    def _on_worker_death(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
+    def _on_worker_death(
+        self, number: int, process: WorkerProcess, flight: deque[SampleTask]
+    ) -> None:
         """Report a dead process, and put its samples back at the front of the queue."""
         self._close_worker(number, process)
         reason, then = process.exit_reason(), "a new worker replaces it and makes its samples again"
@@ -260,7 +286,10 @@ class WorkerPool:
             flight[0].crashes += 1
             if flight[0].crashes >= MAX_CRASHES:
                 fix = "repair or remove the files (or give the host more memory, if it ran out)"
-                message = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
+                message = (
+                    f"{files}: {MAX_CRASHES} worker processes died on this sample (the "
+                    f"last one {reason}): {fix}"
+                )
                 error = DataError(message, code="sample-kills-workers", files=files, found=reason)
                 self._finish(flight.popleft(), number, error, 0.0, Cost())
                 then = f"it is number {MAX_CRASHES} to die on this sample"

@@ -1,4 +1,6 @@
-"""Measurements in a separate process: the parent sends a request as JSON, and the child answers as JSON."""
+"""Measurements in a separate process: the parent sends a request as JSON, and the child answers as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ from segtrain.errors import SegtrainError
 
 
 def child(module: str, request: dict[str, Any], **environment: str) -> dict[str, Any]:
-    """Run ``python -m segtrain.insight.bench.MODULE``, which calls ``answer_with``, and return its answer.
+    """Run ``python -m segtrain.insight.bench.MODULE``, which calls ``answer_with``, and return its
+    answer.
 
-    The child uses one compute thread. It gets the environment variables of this process, and ``environment``.
-    Raises SegtrainError with the child's error message, or with the last line of its stderr if it crashed.
+    The child uses one compute thread. It gets the environment variables of this process, and
+    ``environment``. Raises SegtrainError with the child's error message, or with the last line of
+    its stderr if it crashed.
     """
     command = [sys.executable, "-m", f"segtrain.insight.bench.{module}"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(command, input=json.dumps(request), env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        command, input=json.dumps(request), env=env, capture_output=True, text=True
+    )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         message = f"segtrain.insight.bench.{module} ended with exit code {done.returncode}: {last}"
@@ -53,8 +59,8 @@ def answer_with(work: Callable[[Config, dict[str, Any]], dict[str, Any]]) -> Non
 def decoder() -> dict[str, str]:
     """Which image decoder this process uses, and why.
 
-    ``path``: "native" (segtrain's own library) or "packages" (Python packages). ``path_says``: one line with the
-    reason.
+    ``path``: "native" (segtrain's own library) or "packages" (Python packages). ``path_says``: one
+    line with the reason.
     """
     return {"path": "native" if native.available() else "packages", "path_says": native.describe()}
 
@@ -62,10 +68,13 @@ def decoder() -> dict[str, str]:
 def few(config: Config, request: dict[str, Any]) -> Dataset:
     """The samples to measure: ``request["samples"]`` of the training split, evenly spread.
 
-    With data.faults=skip, faulty samples are left out. This function also makes ``request["scratch"]`` the cache folder
-    of the process, because nothing that is cached during the measurement is useful later.
+    With data.faults=skip, faulty samples are left out. This function also makes
+    ``request["scratch"]`` the cache folder of the process, because nothing that is cached during
+    the measurement is useful later.
     """
-    dataset = open_dataset(config.data.model_copy(update={"limit": request["samples"]}), config.data.train_split)
+    dataset = open_dataset(
+        config.data.model_copy(update={"limit": request["samples"]}), config.data.train_split
+    )
     os.environ["SEGTRAIN_CACHE"] = request["scratch"]
     if config.data.faults == "skip":
         dataset = without(dataset, check_before_training(dataset, "skip", audit(dataset, 1)).bad)

@@ -1,4 +1,6 @@
-"""Cost of a sample with the decoder of this process (see bench/child.py), measured on one generated street scene."""
+"""Cost of a sample with the decoder of this process (see bench/child.py), measured on one generated
+street scene.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def quick(seconds: float) -> dict[str, Any]:
     Returns the median CPU milliseconds per sample over all rounds, and the decoder.
     """
     image, mask = scene(1, 0, SIZE)
-    files = {"images/train/0.jpg": cv2.cvtColor(image, cv2.COLOR_RGB2BGR), "masks/train/0.png": mask}
+    files = {
+        "images/train/0.jpg": cv2.cvtColor(image, cv2.COLOR_RGB2BGR),
+        "masks/train/0.png": mask,
+    }
     with tempfile.TemporaryDirectory(prefix="segtrain-quick-") as root:
         for name, pixels in files.items():
             (Path(root) / name).parent.mkdir(parents=True)
@@ -40,7 +45,8 @@ def quick(seconds: float) -> dict[str, Any]:
         make(Task(0, 0, CROP, (0.5, 2.0)), *out)
         while not rounds or sum(rounds) < seconds:
             begin = time.thread_time()
-            for epoch in range(8):  # the same eight crops each time, so that both decoders do the same work
+            # the same eight crops each time, so that both decoders do the same work
+            for epoch in range(8):
                 make(Task(0, epoch, CROP, (0.5, 2.0)), *out)
             rounds.append(time.thread_time() - begin)
     return decoder() | {"cpu_ms": 1000 * statistics.median(rounds) / 8}

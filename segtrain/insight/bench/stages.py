@@ -1,7 +1,8 @@
-"""CPU and wall milliseconds of a training sample and of its stages on one core, on samples spread over the data set.
+"""CPU and wall milliseconds of a training sample and of its stages on one core, on samples spread
+over the data set.
 
-The stages are those of a run's spans (data/stages.py). This module runs in a separate process (bench/child.py) with one
-core, one thread, and one decoder, and without torch.
+The stages are those of a run's spans (data/stages.py). This module runs in a separate process
+(bench/child.py) with one core, one thread, and one decoder, and without torch.
 """
 
 from __future__ import annotations
@@ -50,16 +51,25 @@ def cost_of(make: Callable[[], Any]) -> Cost:
 
 
 def summary(costs: list[Cost]) -> dict[str, dict[str, float]]:
-    """``wall_ms`` (median) and ``wall_mean_ms`` of each stage, and of the whole sample also its CPU times."""
+    """``wall_ms`` (median) and ``wall_mean_ms`` of each stage, and of the whole sample also its CPU
+    times.
+    """
     result = {stage: _wall([getattr(cost, stage) for cost in costs]) for stage in STAGES}
     cpu = [1000 * cost.cpu_s for cost in costs]
     whole = _wall([cost.seconds for cost in costs])
-    result["whole"] = {**whole, "cpu_ms": statistics.median(cpu), "cpu_mean_ms": statistics.fmean(cpu)}
+    result["whole"] = {
+        **whole,
+        "cpu_ms": statistics.median(cpu),
+        "cpu_mean_ms": statistics.fmean(cpu),
+    }
     return result
 
 
 def _wall(seconds: list[float]) -> dict[str, float]:
-    return {"wall_ms": 1000 * statistics.median(seconds), "wall_mean_ms": 1000 * statistics.fmean(seconds)}
+    return {
+        "wall_ms": 1000 * statistics.median(seconds),
+        "wall_mean_ms": 1000 * statistics.fmean(seconds),
+    }
 
 
 def image_format(record: StoredSample) -> str:
@@ -76,7 +86,8 @@ def length(stored: Any) -> int:
 def cold_reads(paths: Iterable[str | None]) -> dict[str, Any]:
     """Read files that are not in the page cache, with one thread.
 
-    Returns ``ms_a_file`` (mean wall ms) and ``mb_per_s``. If there was no such file, returns ``why_not``.
+    Returns ``ms_a_file`` (mean wall ms) and ``mb_per_s``. If there was no such file, returns
+    ``why_not``.
     """
     sizes, seconds, why = [], 0.0, NO_FILES
     for path in paths:
@@ -113,7 +124,8 @@ def dropped(path: str) -> bool:
 
 
 def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Pack a few samples in each possible form. Returns a dictionary per form (see ``pack_estimate.EstimateRow``).
+    """Pack a few samples in each possible form. Returns a dictionary per form (see
+    ``pack_estimate.EstimateRow``).
 
     Returns an empty list if the data set is packed already, or if data.cache=ram.
     """
@@ -125,7 +137,8 @@ def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
-    """Measure the samples with this process's decoder. Raises SegtrainError, and DataError naming a bad file.
+    """Measure the samples with this process's decoder. Raises SegtrainError, and DataError naming a
+    bad file.
 
     If ``request["packed"]`` is true, also measure the forms of packed files.
     """

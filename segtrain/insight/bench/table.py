@@ -23,7 +23,8 @@ def _head(result: dict[str, Any]) -> list[str]:
     formats = ", ".join(f"{count} {name}" for name, count in data["formats"].items())
     return [
         f"segtrain bench data  {result['config']}  #{result['hash']}",
-        f"  data    {data['name']}, {data['split']}: {data['measured']} of {data['total']:,} samples ({formats}), "
+        f"  data    {data['name']}, {data['split']}: {data['measured']} of {data['total']:,} "
+        f"samples ({formats}), "
         f"{data['pixels'] / 1e6:.2f} Mpixel; crop {data['crop'][0]}x{data['crop'][1]}",
         f"  bytes   {size(here['bytes_image'])} image + {size(here['bytes_mask'])} mask",
         f"  path    {result['path_says']}",
@@ -58,7 +59,10 @@ def _loader(result: dict[str, Any]) -> list[str]:
 def _verdict(result: dict[str, Any]) -> list[str]:
     best = max(result["rates"], key=lambda row: row["per_s"])
     fits = "fits" if result["data"]["fits_in_memory"] else "does not fit"
-    limit = f"{result['limit_per_s']:.1f} samples/s ({cores(result['host']['cores'])}, {best['cpu_ms']:.2f} ms each)"
+    limit = (
+        f"{result['limit_per_s']:.1f} samples/s ({cores(result['host']['cores'])}, "
+        f"{best['cpu_ms']:.2f} ms each)"
+    )
     lines = [
         f"limit  {limit}; measured {result['measured_per_s']:.1f}",
         f"       needs {result['storage_mb_per_s']:.1f} MB/s of storage; the split, "

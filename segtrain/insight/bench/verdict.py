@@ -1,4 +1,6 @@
-"""Verdict on a measured input pipeline: the bottleneck by the rules of `segtrain diagnose`, and each fix's gain."""
+"""Verdict on a measured input pipeline: the bottleneck by the rules of `segtrain diagnose`, and
+each fix's gain.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,15 @@ def verdicts(
     cold_s: float | None = None,
     rates: Sequence[Mapping[str, Any]] = (),
 ) -> list[Verdict]:
-    """What `segtrain diagnose` would report for a run with this loader and one device. Empty if it never waits.
+    """What `segtrain diagnose` would report for a run with this loader and one device. Empty if it
+    never waits.
 
-    ``rates``: of each kind and number of workers. A kind of worker that is slower than another one is not advised; if
-    the config has such a kind, the first fix is the other one.
+    ``rates``: of each kind and number of workers. A kind of worker that is slower than another one
+    is not advised; if the config has such a kind, the first fix is the other one.
 
-    ``window``: see ``rates.rate``. ``device_per_s``: images/s that the device can train on; None: infinitely fast.
-    ``cold_s``: seconds to read a sample that is not in the page cache; None if the page cache can hold all files, or if
-    the time is not known.
+    ``window``: see ``rates.rate``. ``device_per_s``: images/s that the device can train on; None:
+    infinitely fast. ``cold_s``: seconds to read a sample that is not in the page cache; None if the
+    page cache can hold all files, or if the time is not known.
     """
     from segtrain.data.train_loader import worker_kind
 
@@ -63,8 +66,8 @@ def verdicts(
 def fixes(now: dict[str, Any], fits: bool) -> list[dict[str, Any]]:
     """Fixes, best first, each with its gain: the factor by which samples per CPU-second increase.
 
-    ``now``: see ``stages.measure``. ``fits``: whether data.cache=ram is possible and not set, and its images fit into
-    memory.
+    ``now``: see ``stages.measure``. ``fits``: whether data.cache=ram is possible and not set, and
+    its images fit into memory.
     """
     gains = []
     cost = {name: times["wall_mean_ms"] for name, times in now["stages"].items()}
@@ -77,20 +80,32 @@ def fixes(now: dict[str, Any], fits: bool) -> list[dict[str, Any]]:
             size = row["sample"] / (rows["files"]["sample"] or 1)
             words = f"{PACK} --image {form}: {row['pixels']}, {size:.2g} x the bytes"
             gains.append((f"pack {form}", words, rows["files"]["ms"] / row["ms"]))
-    named = [{"name": name, "do": words, "gain": gain} for name, words, gain in gains if gain > WORTH]
+    named = [
+        {"name": name, "do": words, "gain": gain} for name, words, gain in gains if gain > WORTH
+    ]
     return sorted(named, key=lambda fix: -fix["gain"])
 
 
 def feeding(loader_per_s: float, host_per_s: float, device_per_s: float) -> list[dict[str, Any]]:
-    """For each number of ranks on this host: the images/s that their devices want and get, and their share of waiting.
+    """For each number of ranks on this host: the images/s that their devices want and get, and
+    their share of waiting.
 
-    A device can train on ``device_per_s``, a rank's loader gives ``loader_per_s``, and all loaders of the host together
-    give ``host_per_s``. The CPU time of the training processes themselves is left out.
+    A device can train on ``device_per_s``, a rank's loader gives ``loader_per_s``, and all loaders
+    of the host together give ``host_per_s``. The CPU time of the training processes themselves is
+    left out.
     """
     rows = []
     for count in RANKS:
         wanted = count * device_per_s
         limit = min(count * loader_per_s, host_per_s)
         given, wait = min(wanted, limit), max(0.0, 1 - limit / wanted)
-        rows.append({"ranks": count, "wanted_per_s": wanted, "given_per_s": given, "wait": wait, "fed": wait < ENOUGH})
+        rows.append(
+            {
+                "ranks": count,
+                "wanted_per_s": wanted,
+                "given_per_s": given,
+                "wait": wait,
+                "fed": wait < ENOUGH,
+            }
+        )
     return rows

@@ -1,4 +1,6 @@
-"""Diagnosis of a slow run from the files that it has written: its causes, their fixes, and the gains to expect."""
+"""Diagnosis of a slow run from the files that it has written: its causes, their fixes, and the
+gains to expect.
+"""
 
 from segtrain.insight.diagnose.judge import diagnose as diagnose
 from segtrain.insight.diagnose.judge import judge as judge

@@ -1,4 +1,6 @@
-"""Rules for a loop that waits for a bucket: for failed requests, for its bandwidth, or for its latency."""
+"""Rules for a loop that waits for a bucket: for failed requests, for its bandwidth, or for its
+latency.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,27 @@ if TYPE_CHECKING:
     from segtrain.insight.diagnose.data_rules import Starved
 
 LOST = 0.3  # share of the time of all requests above which retries are the cause
-MOSTLY = 0.5  # bandwidth is the cause if more than this share of a request's time grows with size or number of requests
+# bandwidth is the cause if more than this share of a request's time grows with size or number of
+# requests
+MOSTLY = 0.5
 ONE_EACH = 1.2  # requests per sample: more means that image and mask are requested separately
 SHARDS = "image and mask in one request: segtrain data pack"
 RANKS = "more ranks or hosts: each rank has its own requests in flight"
 # What helps against faults, by their kind.
 AGAINST = {
-    "throttled": "fewer requests: pack single files into shards (segtrain data pack), or ask for a higher limit",
+    "throttled": (
+        "fewer requests: pack single files into shards (segtrain data pack), or ask for "
+        "a higher limit"
+    ),
     "server": "look at the state of the service, or copy the data to another bucket",
 }
 NETWORK = "check the network between the hosts and the bucket, and whether both are in one region"
 
 
 def bucket_verdict(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
-    """The verdict on a loop whose samples wait for a bucket. ``nearer``: the fix that caches samples on the host."""
+    """The verdict on a loop whose samples wait for a bucket. ``nearer``: the fix that caches
+    samples on the host.
+    """
     if reads.lost > LOST:
         return _faults(of, reads, nearer)
     samples, now, read = of.samples, of.now, of.samples.stages["read"]
@@ -39,7 +48,11 @@ def bucket_verdict(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
     grows = max(reads.by_size or 0.0, reads.by_number)
     if grows > MOSTLY:
         by_size = reads.by_size is not None and reads.by_size > MOSTLY
-        how = "its size" if by_size else f"the number in flight (the first ones took {ms(reads.first)})"
+        how = (
+            "its size"
+            if by_size
+            else f"the number in flight (the first ones took {ms(reads.first)})"
+        )
         why += f" and bring {rate}, and {grows:.0%} of the {ms(each)} of a request grows with {how}"
         then = replace(now, wall=now.wall - read)
         return of.verdict("storage-bandwidth", why, nearer, then, "high" if by_size else "medium")
@@ -52,13 +65,20 @@ def bucket_verdict(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
         then = replace(now, wall=now.wall - read * (1 - 1 / per_sample))
         return of.verdict("storage-latency", why, packed, then, sure if reads.at_most else "low")
     fix = replace(nearer, alternatives=(Fix(advice=RANKS), *nearer.alternatives))
-    return of.verdict("storage-latency", why, fix, replace(now, wall=now.wall - read), sure if reads.at_most else "low")
+    return of.verdict(
+        "storage-latency",
+        why,
+        fix,
+        replace(now, wall=now.wall - read),
+        sure if reads.at_most else "low",
+    )
 
 
 def _faults(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
     kinds = sorted(reads.retry_s, key=lambda kind: -reads.retry_s[kind])
     why = (
-        f"the bucket failed {failures(reads)}: retries and the pauses after them take {reads.lost:.0%} of the time of "
+        f"the bucket failed {failures(reads)}: retries and the pauses after them take "
+        f"{reads.lost:.0%} of the time of "
         f"the requests ({rounded(reads.retry_seconds)} s)"
     )
     fix = Fix(advice=AGAINST.get(kinds[0], NETWORK), alternatives=nearer.choices)

@@ -1,4 +1,6 @@
-"""Rules for a lack of cores: other programs use them, or the run itself needs more than there are."""
+"""Rules for a lack of cores: other programs use them, or the run itself needs more than there
+are.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ CROWD = 0.3  # other programs are a cause if they use more than this many cores
 
 
 def other_programs(figures: Figures) -> Verdict | None:
-    """Other programs that use cores of the run. The gain is predicted for a step without the waits that they cause."""
+    """Other programs that use cores of the run. The gain is predicted for a step without the waits
+    that they cause.
+    """
     others, rank = figures.others, figures.most_starved_rank
     if others is None or others <= CROWD:
         return None
@@ -24,18 +28,24 @@ def other_programs(figures: Figures) -> Verdict | None:
     if lost <= LOST:
         return None
     why = (
-        f"other programs keep {rounded(others, 2)} of {_cores(figures):g} cores busy, and this run, which needs more, "
+        f"other programs keep {rounded(others, 2)} of {_cores(figures):g} cores busy, and this "
+        "run, which needs more, "
         f"gets {rounded(figures.own_cpu, 2)}{_waited(figures, rank)}"
     )
     advice = (
-        "stop the other programs, or train where none run; until then, use fewer compute threads and workers than "
+        "stop the other programs, or train where none run; until then, use fewer compute threads "
+        "and workers than "
         "there are cores left"
     )
-    return Verdict(OTHER_PROGRAMS, lost, why, Fix(advice=advice), rank.step / max(alone, 1e-9), "high")
+    return Verdict(
+        OTHER_PROGRAMS, lost, why, Fix(advice=advice), rank.step / max(alone, 1e-9), "high"
+    )
 
 
 def too_few_cores(figures: Figures) -> Verdict | None:
-    """Threads that wait for cores which other threads of the run use. Called only if no earlier rule found a cause."""
+    """Threads that wait for cores which other threads of the run use. Called only if no earlier
+    rule found a cause.
+    """
     rank, count = figures.most_starved_rank, len(figures.ranks)
     if figures.on_gpu or other_programs(figures) is not None:
         return None
@@ -44,16 +54,21 @@ def too_few_cores(figures: Figures) -> Verdict | None:
         return None
     samples, gain, made = rank.samples, 1.0, ""
     if samples is not None and samples.workers:
-        gain = max(1.0, rank.step / max(1e-9, replace(stages_of(figures, rank), wall=0.0, cpu=0.0).step))
+        gain = max(
+            1.0, rank.step / max(1e-9, replace(stages_of(figures, rank), wall=0.0, cpu=0.0).step)
+        )
         used = samples.made * samples.cpu * samples.threads / rank.step * count
         made = f", of which making samples takes {rounded(used, 2)}"
     why = (
-        f"its {counted(count, 'rank')} and their workers keep {rounded(figures.own_cpu, 2)} of {_cores(figures):g} "
+        f"its {counted(count, 'rank')} and their workers keep {rounded(figures.own_cpu, 2)} of "
+        f"{_cores(figures):g} "
         f"cores busy{made}{_waited(figures, rank)}"
     )
     advice = (
-        "use more cores, or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), or fewer ranks "
-        "and threads (parallel.procs, parallel.threads); the predicted gain is that of cheaper samples"
+        "use more cores, or cheaper samples (data.cache=ram, segtrain data pack, cheaper "
+        "augmentation), or fewer ranks "
+        "and threads (parallel.procs, parallel.threads); the predicted gain is that of "
+        "cheaper samples"
     )
     return Verdict("too-few-cores", own / rank.step, why, Fix(advice=advice), gain, "medium")
 
@@ -64,8 +79,8 @@ def _alone(figures: Figures, rank: Rank, others: float) -> float:
     if rank.samples is None:
         return rank.step if figures.on_gpu else rank.step - figures.cpu_wait * theirs
     held = rank.samples.cpu_wait > LOST * rank.samples.wall
-    # Without other programs, only waits for cores would disappear: those of the loop itself, and the time in which
-    # the loop waits for samples because their workers lack cores.
+    # Without other programs, only waits for cores would disappear: those of the loop itself, and
+    # the time in which the loop waits for samples because their workers lack cores.
     least = rank.step - figures.cpu_wait - figures.wait * held
     return min(rank.step, max(least, stages_of(figures, rank, others=False).step))
 

@@ -14,9 +14,12 @@ from segtrain.insight.diagnose.windows import by_helpers
 
 STARVED = 0.10  # share of the time for which the loop may wait without a verdict
 MOSTLY = 0.5
-IDLE = 0.75  # a worker that uses no core for more than this share of a sample's time waits for more than a free core
+# a worker that uses no core for more than this share of a sample's time waits for more than a free
+# core
+IDLE = 0.75
 SLACK = 0.6  # workers that are busy for less than this share of the time do not hold the loop up
-HELPED = 1.3  # if a worker uses more than this multiple of its main thread's CPU time, libraries started threads
+# if a worker uses more than this multiple of its main thread's CPU time, libraries started threads
+HELPED = 1.3
 WORTH = 1.2  # gain above which more workers are the fix
 MOST_WAITING = 64  # most workers to propose for a rank if they mostly wait
 STREAM = 20e6  # bytes/s that any storage gives to one reader
@@ -31,7 +34,9 @@ THREADS = Fix({"data.worker_kind": "thread"})
 
 @dataclass(frozen=True)
 class Starved:
-    """The rank that waits most for its samples. ``now``: the model of its step. ``wait``: share of the time lost."""
+    """The rank that waits most for its samples. ``now``: the model of its step. ``wait``: share of
+    the time lost.
+    """
 
     figures: Figures
     rank: Rank
@@ -40,7 +45,13 @@ class Starved:
     wait: float
 
     def verdict(
-        self, cause: str, evidence: str, fix: Fix, then: Stages | None, confidence: str, part: float = 1.0
+        self,
+        cause: str,
+        evidence: str,
+        fix: Fix,
+        then: Stages | None,
+        confidence: str,
+        part: float = 1.0,
     ) -> Verdict:
         """Make a verdict. ``then``: the model of a step with the fix; None if not known.
 
@@ -60,18 +71,24 @@ class Starved:
         count, kind = self.samples.workers, self.samples.kind
         many = {"thread": "threads", "process": "processes"}.get(kind, kind)
         besides = by_helpers(self.samples.helped, self.samples.made)
-        return f"{count:.3g} {kind if round(count) == 1 else many}" + (f", with {besides}" if besides else "")
+        return f"{count:.3g} {kind if round(count) == 1 else many}" + (
+            f", with {besides}" if besides else ""
+        )
 
     @property
     def largest(self) -> tuple[str, str]:
         """The stage that takes longest, other than reading, and its cause."""
-        stage = max((s for s in self.samples.stages if s != "read"), key=lambda s: self.samples.stages[s])
+        stage = max(
+            (s for s in self.samples.stages if s != "read"), key=lambda s: self.samples.stages[s]
+        )
         other = "shm" if self.samples.kind == "process" else "main-thread"
         return stage, {"decode": "decode", "augment": "augmentation"}.get(stage, other)
 
 
 def data_verdicts(figures: Figures) -> list[Verdict]:
-    """At most two verdicts, the main cause first. Empty if the loop does not wait, or its samples are not recorded."""
+    """At most two verdicts, the main cause first. Empty if the loop does not wait, or its samples
+    are not recorded.
+    """
     rank = figures.most_starved_rank
     samples = rank.samples
     if figures.starved <= STARVED or samples is None:
@@ -85,14 +102,19 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     if rank.busy < SLACK:
         return [_on_the_way(of)]
     waiting = idle(samples) / samples.wall
-    # Libraries start threads in the workers, so the workers of all ranks of the host have more threads than cores.
-    if samples.threads > HELPED and samples.workers * samples.threads * rank.ranks_here > rank.host_cores:
+    # Libraries start threads in the workers, so the workers of all ranks of the host have more
+    # threads than cores.
+    if (
+        samples.threads > HELPED
+        and samples.workers * samples.threads * rank.ranks_here > rank.host_cores
+    ):
         return [_own_threads(of), _stage(of)]
     if samples.stages["read"] > MOSTLY * samples.wall:
         return [_storage(of)]
     if waiting > IDLE:
         return [_stage_that_waits(of, waiting)]
-    # Judge as if no other program ran, because even a run that shares its cores may have too few workers.
+    # Judge as if no other program ran, because even a run that shares its cores may have too few
+    # workers.
     alone = replace(of, now=stages_of(figures, rank, others=False))
     if samples.workers < int(rank.cores) and _too_few(alone).gain > WORTH:
         return [_too_few(of), _stage(of)]
@@ -100,7 +122,9 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
 
 
 def _lost(figures: Figures) -> float:
-    """Share of the time lost to waits for samples. If one late rank is the cause, the mean of the ranks' own waits."""
+    """Share of the time lost to waits for samples. If one late rank is the cause, the mean of the
+    ranks' own waits.
+    """
     slow = behind(figures)
     return figures.mean("wait") if slow is not None and slow.phase == "wait" else figures.starved
 
@@ -108,18 +132,22 @@ def _lost(figures: Figures) -> float:
 def _in_the_loop(of: Starved) -> Verdict:
     enough = workers_needed(replace(of.now, workers=1), max(1, int(of.rank.cores)))
     why = f"samples are made in the loop (data.workers=0), {of.wait:.0%} of the time: {of.costs}"
-    return of.verdict("main-thread", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high")
+    return of.verdict(
+        "main-thread", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high"
+    )
 
 
 def _on_the_way(of: Starved) -> Verdict:
     shared = of.samples.kind == "process"
     way = "through shared memory" if shared else "to the loop"
     why = (
-        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} busy only "
+        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} "
+        "busy only "
         f"{of.rank.busy:.0%} of it: samples are late on their way {way}"
     )
     fix = THREADS if shared else Fix({"data.prefetch": 16})
-    gain = 1 / max(1 - of.wait, 1e-3)  # the limit is for a loop that only waits, as in `segtrain bench data`
+    # the limit is for a loop that only waits, as in `segtrain bench data`
+    gain = 1 / max(1 - of.wait, 1e-3)
     return Verdict("shm" if shared else "main-thread", of.wait, why, fix, gain, "low")
 
 
@@ -127,7 +155,8 @@ def _storage(of: Starved) -> Verdict:
     samples, now = of.samples, of.now
     read, size = samples.stages["read"], f"{rounded(samples.bytes / 1e3)} kB"
     grows, sure = samples.by_size, "high"
-    if grows is None:  # All reads have about the same size, or there are few: assume the rate of slow storage.
+    # All reads have about the same size, or there are few: assume the rate of slow storage.
+    if grows is None:
         grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
     why = f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample"
     if grows > MOSTLY:
@@ -140,18 +169,28 @@ def _storage(of: Starved) -> Verdict:
     enough = workers_needed(now, MOST_WAITING)
     given = f"{size} at {rounded(samples.bytes / read / 1e6)} MB/s"
     why += f", whatever its size ({given}): the workers ({of.workers}) wait for storage to answer"
-    return of.verdict("storage-latency", why, Fix({"data.workers": enough}), replace(now, workers=enough), sure)
+    return of.verdict(
+        "storage-latency", why, Fix({"data.workers": enough}), replace(now, workers=enough), sure
+    )
 
 
 def _stage_that_waits(of: Starved, waiting: float) -> Verdict:
     samples, now = of.samples, of.now
-    if samples.kind == "thread" and samples.workers >= 2 and samples.workers * samples.cpu / samples.wall > 0.7:
+    if (
+        samples.kind == "thread"
+        and samples.workers >= 2
+        and samples.workers * samples.cpu / samples.wall > 0.7
+    ):
         # All threads together use only about one core.
         fix, then = Fix({"data.worker_kind": "process"}), replace(now, wall=samples.cpu)
         what = "threads wait for each other (Python's GIL)"
     else:
         enough = workers_needed(now, MOST_WAITING)
-        fix, then, what = Fix({"data.workers": enough}), replace(now, workers=enough), "it waits for something"
+        fix, then, what = (
+            Fix({"data.workers": enough}),
+            replace(now, workers=enough),
+            "it waits for something",
+        )
     why = f"{of.costs}; for {waiting:.0%} of that time it uses no core: {what}"
     return of.verdict(of.largest[1], why, fix, then, "medium")
 
@@ -161,16 +200,29 @@ def _too_few(of: Starved) -> Verdict:
     enough = max(int(samples.workers) + 1, workers_needed(of.now, max(1, int(rank.cores))))
     used = f"{rounded(samples.workers + rank.computed / rank.step, 2)} of {rank.cores:.3g} cores"
     why = f"the workers ({of.workers}) are always busy and use, with the loop, {used}: {of.costs}"
-    return of.verdict("too-few-workers", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high")
+    return of.verdict(
+        "too-few-workers",
+        why,
+        Fix({"data.workers": enough}),
+        replace(of.now, workers=enough),
+        "high",
+    )
 
 
 def _own_threads(of: Starved) -> Verdict:
     why = (
-        f"each worker uses {rounded(of.samples.threads, 2)} times the CPU time of its main thread: a library in the "
-        f"transforms starts threads of its own, and {of.workers} of each rank share {of.rank.cores:.3g} cores with the "
+        f"each worker uses {rounded(of.samples.threads, 2)} times the CPU time of its main "
+        "thread: a library in the "
+        f"transforms starts threads of its own, and {of.workers} of each rank share "
+        f"{of.rank.cores:.3g} cores with the "
         "loop"
     )
-    fix = Fix(advice="use one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in the transforms")
+    fix = Fix(
+        advice=(
+            "use one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in "
+            "the transforms"
+        )
+    )
     return of.verdict("too-many-threads", why, fix, None, "medium")
 
 
@@ -196,7 +248,11 @@ def _cheaper(of: Starved, cause: str) -> Fix:
     if cause == "augmentation":
         if setting("data.transforms"):
             return Fix(advice="cheaper data.transforms")
-        return Fix({"data.color_jitter_prob": 0.5, "data.rotate": 0}, "fewer changes of color, no rotation")
+        return Fix(
+            {"data.color_jitter_prob": 0.5, "data.rotate": 0}, "fewer changes of color, no rotation"
+        )
     if cause == "shm":
         return THREADS
-    return Fix({"data.worker_kind": "process"}, "putting samples into their batch needs a core of its own")
+    return Fix(
+        {"data.worker_kind": "process"}, "putting samples into their batch needs a core of its own"
+    )

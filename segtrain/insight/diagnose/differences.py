@@ -16,7 +16,9 @@ EXACT, MORE, OTHER, WORDS = "exact", "more", "other", "words"
 
 @dataclass(frozen=True)
 class Change:
-    """A setting in two runs. ``proposed``: its value in the proposed fix, None if the fix does not name it."""
+    """A setting in two runs. ``proposed``: its value in the proposed fix, None if the fix does not
+    name it.
+    """
 
     key: str
     before: Any
@@ -34,17 +36,26 @@ class Change:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ and can matter for speed: ``section.key`` -> both values. A missing key has its default."""
+    """Settings that differ and can matter for speed: ``section.key`` -> both values. A missing key
+    has its default.
+    """
     from segtrain.config import Config, keys_with
 
     left, right, neutral = flat(before), flat(after), keys_with("speed_neutral")
     usual = flat(Config().model_dump(mode="json"))
-    pairs = {key: (left.get(key, usual.get(key)), right.get(key, usual.get(key))) for key in {**left, **right}}
+    pairs = {
+        key: (left.get(key, usual.get(key)), right.get(key, usual.get(key)))
+        for key in {**left, **right}
+    }
     return {key: pair for key, pair in pairs.items() if key not in neutral and not equal(*pair)}
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]) -> tuple[Change, ...]:
-    """The settings of the fix, changed or not, then all other differences. ``proposed``: ``section.key`` -> value."""
+def changes(
+    before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]
+) -> tuple[Change, ...]:
+    """The settings of the fix, changed or not, then all other differences. ``proposed``:
+    ``section.key`` -> value.
+    """
     pairs, same = differing(before, after), flat(before)
     for key in proposed:
         pairs.setdefault(key, (same.get(key), same.get(key)))
@@ -53,25 +64,37 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mappi
 
 
 def possible(
-    verdict: Verdict, settings: Mapping[str, Any], takes: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    verdict: Verdict,
+    settings: Mapping[str, Any],
+    takes: Callable[[Mapping[str, Any]], bool] = lambda _: True,
 ) -> Verdict:
-    """The verdict, with a fix of settings that a run with the config ``settings`` lacks, and that its rules accept.
+    """The verdict, with a fix of settings that a run with the config ``settings`` lacks, and that
+    its rules accept.
 
     Every fix that is printed comes from here. ``takes``: another rule for the settings of a choice.
     """
     has = flat(settings)
     fix = verdict.fix.within(
-        lambda key, value: equal(has.get(key), value), lambda change: takes(change) and accepted(settings, change)
+        lambda key, value: equal(has.get(key), value),
+        lambda change: takes(change) and accepted(settings, change),
     )
-    return verdict if fix == verdict.fix else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
+    return (
+        verdict
+        if fix == verdict.fix
+        else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
+    )
 
 
 def accepted(settings: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-    """Whether the config ``settings`` is valid with ``change`` (``section.key`` -> value), or is not without it."""
+    """Whether the config ``settings`` is valid with ``change`` (``section.key`` -> value), or is
+    not without it.
+    """
     from segtrain.config import make_config
 
     def valid(changed: Mapping[str, Any]) -> bool:
-        sections = {key: dict(part) if isinstance(part, Mapping) else part for key, part in settings.items()}
+        sections = {
+            key: dict(part) if isinstance(part, Mapping) else part for key, part in settings.items()
+        }
         for key, value in changed.items():
             section, _, name = key.partition(".")
             sections.setdefault(section, {})[name] = value
@@ -85,8 +108,9 @@ def accepted(settings: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
 
 
 def fit(changes: Sequence[Change]) -> str:
-    """How the changes fit the fix. ``exact``: all of it and nothing else; ``more``: all of it and other settings;
-    ``other``: not all of it, or other values; ``words``: the fix is advice without settings.
+    """How the changes fit the fix. ``exact``: all of it and nothing else; ``more``: all of it and
+    other settings; ``other``: not all of it, or other values; ``words``: the fix is advice without
+    settings.
     """
     fix = [change for change in changes if change.cure]
     if not fix:
@@ -97,7 +121,9 @@ def fit(changes: Sequence[Change]) -> str:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two values mean the same setting, although YAML turned ``off`` into false or a tuple into a list."""
+    """Whether two values mean the same setting, although YAML turned ``off`` into false or a tuple
+    into a list.
+    """
     return _plain(a) == _plain(b)
 
 

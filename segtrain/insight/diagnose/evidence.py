@@ -1,6 +1,8 @@
-"""Evidence of a run's speed: its spans, journal, system profile, and settings, read from its folder.
+"""Evidence of a run's speed: its spans, journal, system profile, and settings, read from its
+folder.
 
-In a copy of a SageMaker job's output, spans and journal are in one part of the folder and the profile is in another.
+In a copy of a SageMaker job's output, spans and journal are in one part of the folder and the
+profile is in another.
 """
 
 from __future__ import annotations
@@ -58,7 +60,12 @@ def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evi
 def evidence_of(run: RunFolder, say: Callable[[str], None] = silent) -> Evidence:
     """The evidence of a run that is read already. Raises DataError where there are no spans."""
     ranks = run.spans()
-    times = [time for records in ranks for w in records.windows for time in (w["ts"], w["ts"] + w["seconds"])]
+    times = [
+        time
+        for records in ranks
+        for w in records.windows
+        for time in (w["ts"], w["ts"] + w["seconds"])
+    ]
     tracks = run.profile(min(times), max(times), say) if times else {}
     by_node: dict[str, dict[Series, Sequence[float]]] = {}
     for series in sorted(tracks):
@@ -72,7 +79,9 @@ def _mean(values: Sequence[float]) -> float:
 
 def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:
     def means(dimension: str) -> list[float]:
-        return [_mean(values) for series, values in readings.items() if series.dimension == dimension]
+        return [
+            _mean(values) for series, values in readings.items() if series.dimension == dimension
+        ]
 
     by_name = {series.name: values for series, values in readings.items()}
     used, gpus = means("CPUUtilization"), means("GPUUtilization")

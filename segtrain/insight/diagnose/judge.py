@@ -1,4 +1,6 @@
-"""The diagnosis of a run: the causes that hold it up, the worst first, and the facts that they rest on."""
+"""The diagnosis of a run: the causes that hold it up, the worst first, and the facts that they rest
+on.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ STEPS, SECONDS = 6, 20.0  # a run that has less of both after its start is too s
 
 
 def diagnose(run: str | Path, on: str = "") -> Diagnosis:
-    """Diagnose a run folder, or a copy of a SageMaker job's output. Raises DataError where there are no spans.
+    """Diagnose a run folder, or a copy of a SageMaker job's output. Raises DataError where there
+    are no spans.
 
-    ``on``: the type of its machines, for prices; "" if the run says it. Raises ConfigError if the type is unknown.
+    ``on``: the type of its machines, for prices; "" if the run says it. Raises ConfigError if the
+    type is unknown.
     """
     return judge(gather(Path(run)), on)
 
@@ -38,38 +42,56 @@ def judge(evidence: Evidence, on: str = "") -> Diagnosis:
         failure = loop_rules.shm_failure(evidence)
         if failure is not None:
             return Diagnosis(failure.cause, (possible(failure, evidence.config),))
-        compiles = ": its first step compiles the model" if evidence.setting("train.compile") else ""
+        compiles = (
+            ": its first step compiles the model" if evidence.setting("train.compile") else ""
+        )
         return Diagnosis(UNKNOWN, (), {"why": f"no window of steps has been written yet{compiles}"})
     short = _too_short(figures)
-    verdicts = [possible(verdict, evidence.config) for verdict in _verdicts(figures, steady=not short)]
+    verdicts = [
+        possible(verdict, evidence.config) for verdict in _verdicts(figures, steady=not short)
+    ]
     bound = UNKNOWN if short or figures.starved > STARVED else HEALTHY
     if verdicts:
-        return Diagnosis(verdicts[0].cause, tuple(verdicts), _facts(figures) | ways(figures, verdicts, on))
+        return Diagnosis(
+            verdicts[0].cause, tuple(verdicts), _facts(figures) | ways(figures, verdicts, on)
+        )
     return Diagnosis(bound, (), _facts(figures) | ({"why": short} if short else {}))
 
 
 def _too_short(figures: Figures) -> str:
     """Why the run is too short to show its usual time of a step; "" if it is long enough."""
-    steps, seconds = min(rank.steps for rank in figures.ranks), max(rank.steps * rank.step for rank in figures.ranks)
+    steps, seconds = (
+        min(rank.steps for rank in figures.ranks),
+        max(rank.steps * rank.step for rank in figures.ranks),
+    )
     if not figures.steady:
         return "too short to judge: it has only windows of its start"
     if steps < STEPS and seconds < SECONDS:
-        return f"too short to judge: only {counted(steps, 'step')} in {seconds:.2g} s follow its start"
+        return (
+            f"too short to judge: only {counted(steps, 'step')} in {seconds:.2g} s follow its start"
+        )
     return ""
 
 
 def _verdicts(figures: Figures, steady: bool) -> list[Verdict]:
-    """The verdicts, the worst first. For a run that is not ``steady``, only those of the rules for ``always``."""
+    """The verdicts, the worst first. For a run that is not ``steady``, only those of the rules for
+    ``always``.
+    """
     verdicts = list(chain.from_iterable(_ask("always", figures)))
     if steady:
         verdicts += chain.from_iterable(_ask("steady", figures))
-        if figures.starved <= STARVED and all(verdict.cause == OTHER_PROGRAMS for verdict in verdicts):
+        if figures.starved <= STARVED and all(
+            verdict.cause == OTHER_PROGRAMS for verdict in verdicts
+        ):
             verdicts += next(filter(None, _ask("last", figures)), [])
-    return sorted(verdicts, key=lambda verdict: -verdict.share)  # stable: the first of equals explains the others
+    # stable: the first of equals explains the others
+    return sorted(verdicts, key=lambda verdict: -verdict.share)
 
 
 def _ask(when: When, figures: Figures) -> Iterator[list[Verdict]]:
-    """The verdicts of each rule with this ``when``. A rule that finds several causes is called once."""
+    """The verdicts of each rule with this ``when``. A rule that finds several causes is called
+    once.
+    """
     for rule in dict.fromkeys(cause.rule for cause in CAUSES.values() if cause.when == when):
         said = rule(figures)
         yield said if isinstance(said, list) else [] if said is None else [said]

@@ -1,4 +1,6 @@
-"""Lines about a run's speed for the console: one while it waits for its samples, and one at its end."""
+"""Lines about a run's speed for the console: one while it waits for its samples, and one at its
+end.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +21,33 @@ SURE = 2  # checks in a row that must agree
 
 
 class Starving:
-    """Watches the windows of a run and reports why it waits for its samples: once, and again when the cause changes.
+    """Watches the windows of a run and reports why it waits for its samples: once, and again when
+    the cause changes.
 
-    ``run``: its folder, which has the spans of the other ranks of this host. A rank that has its samples waits for a
-    rank whose samples are late, so the spans of one rank do not show what the run waits for.
+    ``run``: its folder, which has the spans of the other ranks of this host. A rank that has its
+    samples waits for a rank whose samples are late, so the spans of one rank do not show what the
+    run waits for.
     """
 
-    def __init__(self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path | None = None
+    ) -> None:
         self._config, self._tell, self._run = config, tell, run
         self._said = self._seen = ""
         self._times = 0
 
     def check(self, records: Records) -> None:
-        """Check the last windows of one rank. If the run does not wait, this only sums up a few numbers."""
+        """Check the last windows of one rank. If the run does not wait, this only sums up a few
+        numbers.
+        """
         windows = records.windows[-WINDOWS:]
-        waited = sum(window["phases"].get(phase, 0.0) for window in windows for phase in ("wait", "sync"))
+        waited = sum(
+            window["phases"].get(phase, 0.0) for window in windows for phase in ("wait", "sync")
+        )
         cause = ""
-        if len(windows) == WINDOWS and waited > STARVED * sum(window["seconds"] for window in windows):
+        if len(windows) == WINDOWS and waited > STARVED * sum(
+            window["seconds"] for window in windows
+        ):
             mine = Records(records.rank, records.begins, windows)
             diagnosis = judge(Evidence((mine, *self._others(mine)), config=self._config))
             cause = diagnosis.bound if diagnosis.verdicts else ""
@@ -50,12 +62,18 @@ class Starving:
         here = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
         first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + here)
         recent = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
-        since = [replace(of, windows=tuple(w for w in of.windows if w["last"] >= first)) for of in recent if of]
+        since = [
+            replace(of, windows=tuple(w for w in of.windows if w["last"] >= first))
+            for of in recent
+            if of
+        ]
         return [of for of in since if of.windows]
 
 
 def closing_line(run: Path) -> str | None:
-    """A line about what limited the speed of a run; None if the run was too short to tell, or has no spans."""
+    """A line about what limited the speed of a run; None if the run was too short to tell, or has
+    no spans.
+    """
     try:
         diagnosis = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):

@@ -1,8 +1,9 @@
 """Model of the time of a step, from which the predicted gains are computed.
 
-Workers make the samples of a rank while the rank computes. Together they use the rank's share of the host's cores. The
-longest of three times bounds the step: the time of the device, of the workers, or of the cores. The time in which the
-loop stops for log lines, evaluations, and checkpoints (``stalls``) is added:
+Workers make the samples of a rank while the rank computes. Together they use the rank's share of
+the host's cores. The longest of three times bounds the step: the time of the device, of the
+workers, or of the cores. The time in which the loop stops for log lines, evaluations, and
+checkpoints (``stalls``) is added:
 
 step = max(device, samples * wall / workers, (samples * cpu + computed) / cores) + stalls
 """
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 from segtrain.insight.diagnose.stats import Figures, Rank, Samples
 from segtrain.observe.spans import NO_STEP
 
-# A rank gets at least this share of its cores if other programs need them too: the system divides cores evenly.
+# A rank gets at least this share of its cores if other programs need them too: the system divides
+# cores evenly.
 SHARED = 0.5
 
 
@@ -43,14 +45,20 @@ class Stages:
 def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     """The terms of a rank's step. ``others=False``: as if no other program ran.
 
-    The time in which ranks wait for each other because one of them has no samples, or no core, is not part of the
-    device's time. Cores that other programs use do not count as the rank's, but it has at least half of its share.
+    The time in which ranks wait for each other because one of them has no samples, or no core, is
+    not part of the device's time. Cores that other programs use do not count as the rank's, but it
+    has at least half of its share.
     """
     samples = rank.samples
     assert samples is not None
     stalls = rank.spent(*NO_STEP)
-    # On a CPU, the term of the cores covers the waits for them, which get shorter if the workers need less CPU time.
-    cpu_wait = 0.0 if rank.device.startswith("cuda") else figures.cpu_wait * (figures.own_part if others else 1.0)
+    # On a CPU, the term of the cores covers the waits for them, which get shorter if the workers
+    # need less CPU time.
+    cpu_wait = (
+        0.0
+        if rank.device.startswith("cuda")
+        else figures.cpu_wait * (figures.own_part if others else 1.0)
+    )
     cores = rank.cores
     if others and figures.free_cores is not None:
         used = (samples.made * samples.cpu * samples.threads + rank.computed) / rank.step
@@ -58,7 +66,8 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     return Stages(
         device=max(0.0, rank.step - figures.wait - stalls - cpu_wait),
         stalls=stalls,
-        # Only those of training, although workers also make samples for evaluations; and not those of helpers.
+        # Only those of training, although workers also make samples for evaluations; and not those
+        # of helpers.
         samples=max(0.0, rank.images - sum(samples.helped.values())),
         wall=samples.cpu + idle(samples),
         cpu=samples.cpu * samples.threads,
@@ -69,7 +78,9 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
 
 
 def idle(samples: Samples) -> float:
-    """Seconds of a sample in which its worker needs no core: it waits for storage, a lock, or a clock."""
+    """Seconds of a sample in which its worker needs no core: it waits for storage, a lock, or a
+    clock.
+    """
     return max(0.0, samples.wall - samples.cpu - samples.cpu_wait)
 
 

@@ -1,6 +1,7 @@
 """Rules for what interrupts the steps: log lines, checkpoints, evaluations, and torch.compile.
 
-They depend on the length of the run, because a fix must not propose an interval that the run never reaches.
+They depend on the length of the run, because a fix must not propose an interval that the run never
+reaches.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from segtrain.insight.diagnose.verdict import Fix, Verdict
 from segtrain.insight.diagnose.windows import steps_of
 from segtrain.observe.spans import NO_STEP, Records
 
-# Cause -> share of the time that its pauses may take, least number of pauses per run with the fix, and their name.
+# Cause -> share of the time that its pauses may take, least number of pauses per run with the fix,
+# and their name.
 PAUSES = {
     "logging": (0.05, 10, "log lines"),
     "checkpoint": (0.05, 3, "checkpoints"),
     "evaluation": (0.20, 3, "evaluations"),
 }
-NO_FIX = 0.20  # share of the time above which a pause is reported even if the run is too short for a longer interval
+# share of the time above which a pause is reported even if the run is too short for a longer
+# interval
+NO_FIX = 0.20
 TO = 0.02  # share of the time that a pause takes after its fix
 WORTH = 1.5  # least factor by which a proposed interval is longer
 WAITS = ("wait", *SYNC_PHASES, *NO_STEP)  # phases in which nothing is compiled
@@ -37,41 +41,71 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ep|st)")
 
 
 def pauses(figures: Figures) -> list[Verdict]:
-    """Causes that interrupt the steps. Other programs make pauses longer too: that part is left out."""
+    """Causes that interrupt the steps. Other programs make pauses longer too: that part is left
+    out.
+    """
     others = other_programs(figures)
     lost = others.share if others else 0.0
     verdicts = (_logging(figures), _checkpoint(figures), _evaluation(figures))
-    return [v for v in verdicts if v.share * (1 - lost) > (PAUSES[v.cause][0] if v.fix.settings else NO_FIX)]
+    return [
+        v
+        for v in verdicts
+        if v.share * (1 - lost) > (PAUSES[v.cause][0] if v.fix.settings else NO_FIX)
+    ]
 
 
 def _pause(
-    figures: Figures, cause: str, share: float, evidence: str, key: str, every: str, gone: float, also: dict[str, Any]
+    figures: Figures,
+    cause: str,
+    share: float,
+    evidence: str,
+    key: str,
+    every: str,
+    gone: float,
+    also: dict[str, Any],
 ) -> Verdict:
-    """The verdict on a pause whose interval is now ``key=every``. ``also``: more settings of the fix.
+    """The verdict on a pause whose interval is now ``key=every``. ``also``: more settings of the
+    fix.
 
-    ``gone``: the part of the time that gets shorter with a longer interval, as a share of the whole.
+    ``gone``: the part of the time that gets shorter with a longer interval, as a share of the
+    whole.
     """
-    # How many times rarer the pause must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50, ...
+    # How many times rarer the pause must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50,
+    # ...
     wanted = share / (1 - share) / TO * (1 - TO)
-    factor = next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted)
+    factor = next(
+        step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted
+    )
     _, least, name = PAUSES[cause]
     longer = rarer(every, factor, length_of(figures.evidence), least)
-    settings = ({key: int(longer[0][:-2]) if key == "log.every" else longer[0]} if longer else {}) | also
-    fix = Fix(settings, "" if settings else f"none needed: its few {name} matter only because the run is so short")
+    settings = (
+        {key: int(longer[0][:-2]) if key == "log.every" else longer[0]} if longer else {}
+    ) | also
+    fix = Fix(
+        settings,
+        "" if settings else f"none needed: its few {name} matter only because the run is so short",
+    )
     gain = 1 / (1 - gone + gone / longer[1]) if longer else 1.0
     return Verdict(cause, share, f"{share:.0%} of the time{evidence}", fix, gain, "high")
 
 
 def _logging(figures: Figures) -> Verdict:
     share, every = figures.most("log"), int(figures.evidence.setting("log.every", 10))
-    why = f": a log line takes {ms(share * figures.step * every)}, every {every} steps of {ms(figures.step)}"
+    why = (
+        f": a log line takes {ms(share * figures.step * every)}, every {every} steps of "
+        f"{ms(figures.step)}"
+    )
     return _pause(figures, "logging", share, why, "log.every", f"{every}st", share, {})
 
 
 def _checkpoint(figures: Figures) -> Verdict:
     share, evidence = figures.most("checkpoint"), figures.evidence
     every, count = interval_of(evidence, "checkpoint"), len(evidence.events_of("checkpoint"))
-    background = {"checkpoint.background": True} if evidence.setting("checkpoint.background", True) is False else {}
+    background = (
+        {"checkpoint.background": True}
+        if evidence.setting("checkpoint.background", True) is False
+        else {}
+    )
     why = f": the loop stops for {count} checkpoints (checkpoint.every={every})"
     return _pause(figures, "checkpoint", share, why, "checkpoint.every", every, share, background)
 
@@ -92,31 +126,43 @@ def _evaluation(figures: Figures) -> Verdict:
 def compiling(figures: Figures) -> Verdict | None:
     """Compiling that takes much of the run.
 
-    All windows count, also those of the start: the first steps compile, and so do steps with a new input size.
+    All windows count, also those of the start: the first steps compile, and so do steps with a new
+    input size.
     """
     evidence = figures.evidence
     compiled = [of for records in evidence.ranks if (of := _compiled(records)) is not None]
     if not evidence.setting("train.compile") or not compiled:
         return None
     seconds, usual, steps, so_far = max(compiled)
-    left = 0.0 if evidence.events_of("run_end") else max(0.0, length_of(evidence).get("st", 0.0) - steps)
+    left = (
+        0.0
+        if evidence.events_of("run_end")
+        else max(0.0, length_of(evidence).get("st", 0.0) - steps)
+    )
     whole = so_far + left * usual
     if seconds <= LOST * whole:
         return None
     pays = usual + seconds / (steps + left)
     words = f"without it a step may take up to {rounded(pays)} s, and the run still ends no later"
-    off, longer = Fix({"train.compile": False}, words), Fix(advice="train longer: compiling is paid for only once")
+    off, longer = (
+        Fix({"train.compile": False}, words),
+        Fix(advice="train longer: compiling is paid for only once"),
+    )
     first, second = (off, longer) if pays > NEVER * usual else (longer, off)
     why = (
-        f"torch.compile took {rounded(seconds)} s of the {rounded(whole)} s {'planned for' if left else 'of'} this "
+        f"torch.compile took {rounded(seconds)} s of the {rounded(whole)} s "
+        f"{'planned for' if left else 'of'} this "
         f"run, which has {steps + left:g} steps of {ms(usual)}"
     )
     # The gain is 1 (not predicted), because steps without torch.compile were not measured.
-    return Verdict("compiling", seconds / whole, why, replace(first, alternatives=(second,)), 1.0, "high")
+    return Verdict(
+        "compiling", seconds / whole, why, replace(first, alternatives=(second,)), 1.0, "high"
+    )
 
 
 def _compiled(records: Records) -> tuple[float, float, int, float] | None:
-    """Seconds of compiling, seconds of a usual step, number of steps so far, seconds of all windows.
+    """Seconds of compiling, seconds of a usual step, number of steps so far, seconds of all
+    windows.
 
     None if there is no window after the start.
     """
@@ -137,7 +183,9 @@ def _work(window: Mapping[str, Any]) -> float:
 
 def length_of(evidence: Evidence) -> dict[str, float]:
     """Steps (``st``) and epochs (``ep``) of the whole run, as far as its journal tells them."""
-    length = {"st": float(evidence.start["total_steps"])} if evidence.start.get("total_steps") else {}
+    length = (
+        {"st": float(evidence.start["total_steps"])} if evidence.start.get("total_steps") else {}
+    )
     lines = (e for e in reversed(evidence.events_of("step")) if e.get("epoch") and e.get("step"))
     epoch = next((line["step"] / line["epoch"] for line in lines), None)
     return {**length, "ep": length["st"] / epoch} if length and epoch else length
@@ -152,8 +200,11 @@ def interval_of(evidence: Evidence, section: str) -> str:
     return f"{chosen}st" if chosen else "1ep"
 
 
-def rarer(every: str, factor: float, length: Mapping[str, float], least: int) -> tuple[str, float] | None:
-    """``every`` made ``factor`` times as long, and the factor that was possible; None where it is too small to matter.
+def rarer(
+    every: str, factor: float, length: Mapping[str, float], least: int
+) -> tuple[str, float] | None:
+    """``every`` made ``factor`` times as long, and the factor that was possible; None where it is
+    too small to matter.
 
     The event still happens at least ``least`` times in the run.
     """
@@ -163,7 +214,8 @@ def rarer(every: str, factor: float, length: Mapping[str, float], least: int) ->
     now, unit = float(match[1]), match[2]
     wanted, most = now * factor, (length.get(unit) or math.inf) / least
     if wanted > most:
-        # Round down: to whole steps, to whole epochs from 10 epochs on, else to two significant digits.
+        # Round down: to whole steps, to whole epochs from 10 epochs on, else to two significant
+        # digits.
         power = 1 if unit == "st" or most >= 10 else 10 ** (1 - math.floor(math.log10(most)))
         wanted = math.floor(most * power) / power
     return (f"{wanted:.12g}{unit}", wanted / now) if wanted >= WORTH * now else None

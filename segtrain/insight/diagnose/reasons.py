@@ -1,4 +1,6 @@
-"""Reasons why a run with the fix is not as fast as predicted: what else differs, and times of its steps and samples."""
+"""Reasons why a run with the fix is not as fast as predicted: what else differs, and times of its
+steps and samples.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,29 @@ class TimeShare:
 
 
 def _times(before: Mapping[str, float], after: Mapping[str, float]) -> list[TimeShare]:
-    return [TimeShare(name, before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
+    return [
+        TimeShare(name, before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}
+    ]
 
 
 def phases(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
     """The phases of a step in two runs, the largest change first."""
-    was, now = ({name: part * facts["step_ms"] for name, part in facts["phases"].items()} for facts in (before, after))
+    was, now = (
+        {name: part * facts["step_ms"] for name, part in facts["phases"].items()}
+        for facts in (before, after)
+    )
     terms = sorted(_times(was, now), key=lambda term: (-abs(term.after - term.before), term.name))
-    return tuple(term for term in terms if max(term.before, term.after) >= 0.01 * max(before["step_ms"], 1e-9))
+    return tuple(
+        term
+        for term in terms
+        if max(term.before, term.after) >= 0.01 * max(before["step_ms"], 1e-9)
+    )
 
 
 def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
-    """The stages of a sample in two runs, in order; empty if a run has no figures about its samples."""
+    """The stages of a sample in two runs, in order; empty if a run has no figures about its
+    samples.
+    """
     was, now = (facts.get("workers", {}).get("stages_ms", {}) for facts in (before, after))
     return tuple(_times(was, now)) if was and now else ()
 
@@ -52,10 +65,18 @@ def ms_text(value: float) -> str:
 
 def incomparable(before: Evidence, after: Evidence, changes: Sequence[Change]) -> tuple[str, ...]:
     """Why the speeds of two runs cannot be compared: another model or another data set."""
-    texts = [f"another model ({change.text})" for change in changes if change.key in MODEL and not change.cure]
+    texts = [
+        f"another model ({change.text})"
+        for change in changes
+        if change.key in MODEL and not change.cure
+    ]
     was, now = _images(before), _images(after)
     scenes = before.setting("data.layout") == after.setting("data.layout") == "scenes"
-    moved = [change.text for change in changes if change.key in (SCENES if scenes else FILES) and not change.cure]
+    moved = [
+        change.text
+        for change in changes
+        if change.key in (SCENES if scenes else FILES) and not change.cure
+    ]
     if was and now and was != now:
         texts.append(f"another data set ({was} before, {now} after)")
     elif moved and (scenes or not (was and now)):
@@ -64,12 +85,16 @@ def incomparable(before: Evidence, after: Evidence, changes: Sequence[Change]) -
 
 
 def _images(evidence: Evidence) -> str:
-    """The journal's line about the data set. The folder is left out: it may change while the images stay the same."""
+    """The journal's line about the data set. The folder is left out: it may change while the images
+    stay the same.
+    """
     return str(evidence.start.get("derived", {}).get("data", "")).partition(": ")[2]
 
 
 def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]]:
-    """Facts about hosts, ranks, and versions that both runs know and that differ: name -> before, after."""
+    """Facts about hosts, ranks, and versions that both runs know and that differ: name -> before,
+    after.
+    """
     was, now = _environment(before), _environment(after)
     return {key: (was[key], now[key]) for key in was if was[key] != now.get(key, was[key])}
 
@@ -79,7 +104,9 @@ def _environment(evidence: Evidence) -> dict[str, str]:
     derived = evidence.start.get("derived", {})
 
     def of_ranks(key: str) -> str:
-        return ", ".join(sorted({str(begin[key]).partition(":")[0] for begin in begins if key in begin}))
+        return ", ".join(
+            sorted({str(begin[key]).partition(":")[0] for begin in begins if key in begin})
+        )
 
     facts: dict[str, Any] = {
         "host": of_ranks("host"),
@@ -106,7 +133,9 @@ def reasons(
     phases: Sequence[TimeShare],
     stages: Sequence[TimeShare],
 ) -> tuple[str, ...]:
-    """Sentences: first what was changed by hand, then what the hosts did, then what the figures show."""
+    """Sentences: first what was changed by hand, then what the hosts did, then what the figures
+    show.
+    """
     others = [change.text for change in changes if not change.cure]
     texts = [f"other settings differ as well: {', '.join(others)}"] if others else []
     texts += differs(environment)
@@ -116,7 +145,10 @@ def reasons(
     texts += short_runs(before, after)
     step = sum(term.before for term in phases)
     texts += [
-        f"'{term.name}' took {ms_text(term.before)} ms of a step and now takes {ms_text(term.after)} ms"
+        (
+            f"'{term.name}' took {ms_text(term.before)} ms of a step and now takes "
+            f"{ms_text(term.after)} ms"
+        )
         for term in phases
         if abs(term.after - term.before) > MOVED * step
     ]
@@ -129,11 +161,17 @@ def reasons(
             f"mostly '{worst.name}' ({ms_text(worst.before)} -> {ms_text(worst.after)} ms)"
         )
     if after.verdicts:
-        cause = "the cause is still there" if after.bound == before.bound else "what now holds the run up"
+        cause = (
+            "the cause is still there"
+            if after.bound == before.bound
+            else "what now holds the run up"
+        )
         texts.append(f"{cause}: {after.verdicts[0].evidence}")
     return tuple(texts)
 
 
 def short_runs(before: Diagnosis, after: Diagnosis) -> list[str]:
-    short = [word for word, run in (("before", before), ("after", after)) if not run.facts["steady"]]
+    short = [
+        word for word, run in (("before", before), ("after", after)) if not run.facts["steady"]
+    ]
     return [f"the run {word} is so short that these figures include its start" for word in short]

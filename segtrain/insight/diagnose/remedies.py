@@ -1,7 +1,8 @@
-"""Ways to feed a device that waits for its samples, with speed and price: fixes, another machine type, helpers.
+"""Ways to feed a device that waits for its samples, with speed and price: fixes, another machine
+type, helpers.
 
-The speeds follow from the model of a step (model.py) and the run's own figures, the prices from segtrain/machines. All
-types are assumed to have cores and GPUs as fast as the run's own.
+The speeds follow from the model of a step (model.py) and the run's own figures, the prices from
+segtrain/machines. All types are assumed to have cores and GPUs as fast as the run's own.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from segtrain.machines.receiving import WORTH, receive_seconds
 
 # A faster way that gains less than this is not listed.
 LEAST_GAIN = 1.05
-# The newest types may be missing in a region; of each kind only the cheapest for the same work is listed.
+# The newest types may be missing in a region; of each kind only the cheapest for the same work is
+# listed.
 _HELPERS = ("ml.c5.", "ml.c6i.", "ml.c7i.")
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """``gain``: speed as a multiple of the present one. ``price``: dollars per hour of one host with the remedy.
+    """``gain``: speed as a multiple of the present one. ``price``: dollars per hour of one host
+    with the remedy.
 
-    ``cost``: of the same work, as a multiple of the present cost. ``most``: whether ``gain`` is an upper limit.
+    ``cost``: of the same work, as a multiple of the present cost. ``most``: whether ``gain`` is an
+    upper limit.
     """
 
     name: str
@@ -45,7 +49,8 @@ class Remedy:
 def with_helpers(now: Stages, cores: float, receive: float, link: float = float("inf")) -> float:
     """Seconds of a step if ``cores`` helper cores per rank make samples too.
 
-    ``receive``: CPU seconds that the rank needs for a sample of a helper. ``link``: samples/s that the network carries.
+    ``receive``: CPU seconds that the rank needs for a sample of a helper. ``link``: samples/s that
+    the network carries.
     """
     if not cores or not now.cpu:
         return now.step
@@ -70,17 +75,25 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     # The gain of cheaper samples is predicted for samples without the stage.
     most = lacking[0].cause != "too-few-workers"
     ways = [
-        *(Remedy(choice.text, gain, machine.price, 1 / gain, most) for choice in lacking[0].fix.choices if gain > 1),
+        *(
+            Remedy(choice.text, gain, machine.price, 1 / gain, most)
+            for choice in lacking[0].fix.choices
+            if gain > 1
+        ),
         *_types(now, machine),
         *_helpers(now, machine, rank.ranks_here, receiving(figures)),
     ]
-    return sorted((way for way in ways if way.gain >= LEAST_GAIN), key=lambda way: (way.cost, -way.gain))
+    return sorted(
+        (way for way in ways if way.gain >= LEAST_GAIN), key=lambda way: (way.cost, -way.gain)
+    )
 
 
 def ways(figures: Figures, verdicts: Sequence[Verdict], on: str = "") -> dict[str, Any]:
-    """``remedies`` for the facts of a diagnosis; empty if there are none, or if the machine type is unknown.
+    """``remedies`` for the facts of a diagnosis; empty if there are none, or if the machine type is
+    unknown.
 
-    ``on``: the type of the run's machines, "" if the run says it. Raises ConfigError if the table does not have it.
+    ``on``: the type of the run's machines, "" if the run says it. Raises ConfigError if the table
+    does not have it.
     """
     name = on or figures.most_starved_rank.machine
     machine = machines().get(name)
@@ -89,7 +102,9 @@ def ways(figures: Figures, verdicts: Sequence[Verdict], on: str = "") -> dict[st
             return {}
         near = closest(on, machines(), 0.6)
         fix = f"did you mean {near}?" if near else "segtrain/machines/sagemaker.csv lists the types"
-        raise ConfigError(f"--on={on}: unknown machine type: {fix}", code="unknown-machine-type", found=on)
+        raise ConfigError(
+            f"--on={on}: unknown machine type: {fix}", code="unknown-machine-type", found=on
+        )
     listed = remedies(figures, verdicts, machine)
     if not listed:
         return {}
@@ -111,11 +126,16 @@ def why_no_helpers(figures: Figures) -> str:
     receive = receiving(figures)
     if receive < WORTH * samples.cpu:
         return ""
-    return f"helpers would not pay: receiving a sample takes {ms(receive)} of CPU, and making it {ms(samples.cpu)}"
+    return (
+        f"helpers would not pay: receiving a sample takes {ms(receive)} of CPU, and making it "
+        f"{ms(samples.cpu)}"
+    )
 
 
 def receiving(figures: Figures) -> float:
-    """CPU seconds of a rank for a sample that a helper made: as the run has measured it, else for its crop."""
+    """CPU seconds of a rank for a sample that a helper made: as the run has measured it, else for
+    its crop.
+    """
     samples, crop = figures.most_starved_rank.samples, figures.evidence.setting("data.crop", (0, 0))
     if samples is not None and samples.receive is not None:
         return samples.receive
@@ -131,7 +151,9 @@ def _types(now: Stages, machine: Machine) -> Iterator[Remedy]:
         if not same or other.vcpus <= machine.vcpus or other.price is None:
             continue
         cores = now.cores * other.vcpus / machine.vcpus
-        then = replace(now, cores=cores, workers=max(now.workers, cores - min(1.0, now.computed / now.step)))
+        then = replace(
+            now, cores=cores, workers=max(now.workers, cores - min(1.0, now.computed / now.step))
+        )
         gain = now.step / then.step
         name = f"{other.name}: {other.vcpus} vCPUs instead of {machine.vcpus}"
         ways.append(Remedy(name, gain, other.price, other.price / machine.price / gain))

@@ -1,4 +1,6 @@
-"""Statistics of the steady windows of a run: a mean step of each rank, and the cost of its samples."""
+"""Statistics of the steady windows of a run: a mean step of each rank, and the cost of its
+samples.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,15 @@ class Samples:
     stages: Mapping[str, float]  # wall seconds of each stage
     cpu: float
     bytes: float
-    cpu_wait: float  # seconds of ``wall`` in which no core was free; if not counted, all but those of work and reading
+    # seconds of ``wall`` in which no core was free; if not counted, all but those of work and
+    # reading
+    cpu_wait: float
     by_size: float | None  # share of the reading that grows with the bytes read; None: not known
-    threads: float  # CPU time of a worker process as a multiple of its main thread's; above 1: libraries use threads
-    helped: Mapping[str, float] = field(default_factory=dict)  # samples per step that helpers made, by host
+    # CPU time of a worker process as a multiple of its main thread's; above 1: libraries use
+    # threads
+    threads: float
+    # samples per step that helpers made, by host
+    helped: Mapping[str, float] = field(default_factory=dict)
     receive: float | None = None  # CPU seconds for one of these; None: not measured
 
     @property
@@ -65,16 +72,20 @@ class Rank:
     steps: int
     phases: Mapping[str, float]
     cpu: float  # CPU time of the process
-    cpu_wait: float  # time in which the loop's thread had no free core, outside ``wait``; 0 if not counted
+    # time in which the loop's thread had no free core, outside ``wait``; 0 if not counted
+    cpu_wait: float
     other_cpu: float  # CPU time of the loop's thread in the phase ``other``
     other_cpu_wait: float  # time in the phase ``other`` in which the loop's thread had no free core
     fastest: float  # mean step of the fastest window
-    least_own: float  # mean of ``own`` in the window where it is least: where other programs disturbed least
+    # mean of ``own`` in the window where it is least: where other programs disturbed least
+    least_own: float
     least_awake: float  # mean of ``awake`` in the window where it is least
     least: Mapping[str, float]  # least share of each phase in a window
-    crowded: Mapping[str, Any] | None  # measured slowdown of its passes by more threads than cores (docs/spans.md)
+    # measured slowdown of its passes by more threads than cores (docs/spans.md)
+    crowded: Mapping[str, Any] | None
     samples: Samples | None
-    shared: float | None  # seconds of gradient communication, including what the backward pass hides
+    # seconds of gradient communication, including what the backward pass hides
+    shared: float | None
     bucket: BucketReads | None
 
     @property
@@ -83,7 +94,9 @@ class Rank:
 
     @property
     def own(self) -> float:
-        """Seconds of its own work in a step: without waits for other ranks, log lines, evaluations, and checkpoints."""
+        """Seconds of its own work in a step: without waits for other ranks, log lines, evaluations,
+        and checkpoints.
+        """
         return _own(self.phases)
 
     @property
@@ -95,7 +108,9 @@ class Rank:
     def cpu_with_workers(self) -> float:
         """CPU seconds, including those of worker processes."""
         of = self.samples
-        return self.cpu + (of.cpu * of.threads * of.made if of is not None and of.kind == "process" else 0.0)
+        return self.cpu + (
+            of.cpu * of.threads * of.made if of is not None and of.kind == "process" else 0.0
+        )
 
     @property
     def computed(self) -> float:
@@ -108,7 +123,9 @@ class Rank:
     def busy(self) -> float:
         """Share of the time in which its workers make samples; 0 without workers."""
         of = self.samples
-        return of.made * of.wall / (of.workers * self.step) if of is not None and of.workers else 0.0
+        return (
+            of.made * of.wall / (of.workers * self.step) if of is not None and of.workers else 0.0
+        )
 
     def spent(self, *phases: str) -> float:
         return sum(self.phases.get(phase, 0.0) for phase in phases)
@@ -147,7 +164,9 @@ class Figures:
 
     @property
     def starved(self) -> float:
-        """Share of the time in which the slowest rank waits for its samples, and all others for it."""
+        """Share of the time in which the slowest rank waits for its samples, and all others for
+        it.
+        """
         return min(1.0, self.wait / self.step)
 
     @property
@@ -158,7 +177,9 @@ class Figures:
     @property
     def others(self) -> float | None:
         """Cores that other programs keep busy on its hosts; None without a system profile."""
-        return max(0.0, sum(host.busy for host in self.hosts) - self.own_cpu) if self.hosts else None
+        return (
+            max(0.0, sum(host.busy for host in self.hosts) - self.own_cpu) if self.hosts else None
+        )
 
     @property
     def own_part(self) -> float:
@@ -184,7 +205,10 @@ class Figures:
 def run_stats(evidence: Evidence) -> Figures | None:
     """Statistics of a run; None if no rank has a window yet."""
     steady = all(_steady(records) for records in evidence.ranks)
-    known = [(records, _usable(_steady(records) or records.windows, records)) for records in evidence.ranks]
+    known = [
+        (records, _usable(_steady(records) or records.windows, records))
+        for records in evidence.ranks
+    ]
     known = [(records, windows) for records, windows in known if windows]
     if not known:
         return None
@@ -195,11 +219,14 @@ def run_stats(evidence: Evidence) -> Figures | None:
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
     """The windows except the first of each process, which holds the warm-up.
 
-    If there are enough windows, the last one is left out too if it holds an evaluation or a checkpoint, as at the end.
+    If there are enough windows, the last one is left out too if it holds an evaluation or a
+    checkpoint, as at the end.
     """
     first = {begin.get("ts") for begin in records.begins}
     windows = tuple(window for window in records.windows if window["ts"] not in first)
-    closing = len(windows) >= ENOUGH and any(phase in windows[-1]["phases"] for phase in FINAL_PHASES)
+    closing = len(windows) >= ENOUGH and any(
+        phase in windows[-1]["phases"] for phase in FINAL_PHASES
+    )
     return windows[:-1] if closing else windows
 
 
@@ -222,7 +249,9 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         return float(sum(w.get(key, 0.0) for w in windows)) / steps
 
     def least_own(cpu_waits: bool) -> float:
-        return min(max(0.0, _own(w["phases"]) - cpu_waits * cpu_wait_of(w)) / steps_of(w) for w in windows)
+        return min(
+            max(0.0, _own(w["phases"]) - cpu_waits * cpu_wait_of(w)) / steps_of(w) for w in windows
+        )
 
     counted = all("cpu_wait_s" in w for w in windows)  # whether this system counts waits for cores
     gradients = [w["shared"]["seconds"] for w in windows if "shared" in w]
@@ -248,7 +277,10 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         fastest=min(sum(w["phases"].values()) / steps_of(w) for w in windows),
         least_own=least_own(False),
         least_awake=least_own(True),
-        least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
+        least={
+            p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows)
+            for p in phases
+        },
         crowded=begin.get("crowded"),
         shared=statistics.median(gradients) if gradients else None,
         bucket=bucket_reads(windows),
@@ -269,15 +301,21 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
     made = sum(w.get("samples", 0) for w in work)
     if not made:
         return None
-    stages = {stage: sum(w.get("seconds", {}).get(stage, 0.0) for w in work) / made for stage in STAGES}
+    stages = {
+        stage: sum(w.get("seconds", {}).get(stage, 0.0) for w in work) / made for stage in STAGES
+    }
     if not sum(stages.values()):
         return None
     cpu, of_processes, waited = (
-        sum(w.get(key, 0.0) for w in work) / made for key in ("cpu_s", "process_cpu_s", "cpu_wait_s")
+        sum(w.get(key, 0.0) for w in work) / made
+        for key in ("cpu_s", "process_cpu_s", "cpu_wait_s")
     )
     # Masks and images differ enough in size to tell which share of the reading grows with it.
     counted_reads = [w for w in work if "reads" in w]
-    n, bb, bt = (sum(w["reads"].get(key, 0.0) for w in counted_reads) for key in ("count", "bytes2", "bytes_s"))
+    n, bb, bt = (
+        sum(w["reads"].get(key, 0.0) for w in counted_reads)
+        for key in ("count", "bytes2", "bytes_s")
+    )
     b = sum(w.get("bytes", 0) for w in counted_reads)
     t = sum(w.get("seconds", {}).get("read", 0.0) for w in counted_reads)
     return Samples(

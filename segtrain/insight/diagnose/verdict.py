@@ -1,4 +1,6 @@
-"""Results of a diagnosis: verdicts, each with a cause, its evidence, its fix, and the gain predicted for the fix."""
+"""Results of a diagnosis: verdicts, each with a cause, its evidence, its fix, and the gain
+predicted for the fix.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ OTHER_PROGRAMS = "other-programs"  # the one cause that is no fault of the run
 
 @dataclass(frozen=True)
 class Fix:
-    """``settings`` (``section.key`` -> value) belong together; each of ``alternatives`` may replace this fix.
+    """``settings`` (``section.key`` -> value) belong together; each of ``alternatives`` may replace
+    this fix.
 
-    ``advice`` stands alone where no setting helps; otherwise it says when the settings fit, or what they do.
+    ``advice`` stands alone where no setting helps; otherwise it says when the settings fit, or what
+    they do.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -42,32 +46,49 @@ class Fix:
         """All choices in one sentence."""
         return "; or: ".join(choice.text for choice in self.choices)
 
-    def within(self, same: Callable[[str, Any], bool], takes: Callable[[Mapping[str, Any]], bool]) -> Fix:
-        """The fix without settings for which ``same`` is true, and without choices whose settings ``takes`` refuses, or
-        that have none left.
+    def within(
+        self, same: Callable[[str, Any], bool], takes: Callable[[Mapping[str, Any]], bool]
+    ) -> Fix:
+        """The fix without settings for which ``same`` is true, and without choices whose settings
+        ``takes`` refuses, or that have none left.
         """
         kept = [
-            Fix({key: value for key, value in choice.settings.items() if not same(key, value)}, choice.advice)
+            Fix(
+                {key: value for key, value in choice.settings.items() if not same(key, value)},
+                choice.advice,
+            )
             for choice in self.choices
         ]
         left = [
-            new for new, old in zip(kept, self.choices) if not old.settings or (new.settings and takes(new.settings))
+            new
+            for new, old in zip(kept, self.choices)
+            if not old.settings or (new.settings and takes(new.settings))
         ]
         has = [new.settings for new in kept if new.settings]
-        why = "its config takes none that would help" if has else f"the run already has {' '.join(self.words)}"
+        why = (
+            "its config takes none that would help"
+            if has
+            else f"the run already has {' '.join(self.words)}"
+        )
         first, *others = left or [Fix(advice=f"none is known: {why}")]
         return Fix(first.settings, first.advice, tuple(others))
 
     def to_dict(self) -> dict[str, Any]:
         others = [choice.to_dict() for choice in self.alternatives]
-        return {"settings": dict(self.settings), "advice": self.advice, **({"alternatives": others} if others else {})}
+        return {
+            "settings": dict(self.settings),
+            "advice": self.advice,
+            **({"alternatives": others} if others else {}),
+        }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A cause that was found. ``cause``: its key in the table of causes. ``share``: share of time lost to it, 0 to 1.
+    """A cause that was found. ``cause``: its key in the table of causes. ``share``: share of time
+    lost to it, 0 to 1.
 
-    ``gain``: predicted speed with the fix as a multiple of the present one; 1 where nothing is predicted.
+    ``gain``: predicted speed with the fix as a multiple of the present one; 1 where nothing is
+    predicted.
     """
 
     cause: str
@@ -83,7 +104,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``bound``: a cause, ``healthy``, or ``unknown``. ``verdicts``: worst first. ``facts``: figures behind them."""
+    """``bound``: a cause, ``healthy``, or ``unknown``. ``verdicts``: worst first. ``facts``:
+    figures behind them.
+    """
 
     bound: str
     verdicts: tuple[Verdict, ...] = ()
@@ -91,12 +114,18 @@ class Diagnosis:
 
     @property
     def proposed(self) -> Verdict | None:
-        """The first verdict that a change of the run can fix. If the only verdict is on other programs, that one."""
+        """The first verdict that a change of the run can fix. If the only verdict is on other
+        programs, that one.
+        """
         own = [verdict for verdict in self.verdicts if verdict.cause != OTHER_PROGRAMS]
         return next(iter([*own, *self.verdicts]), None)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"bound": self.bound, "verdicts": [verdict.to_dict() for verdict in self.verdicts], "facts": self.facts}
+        return {
+            "bound": self.bound,
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
+            "facts": self.facts,
+        }
 
 
 def _word(value: Any) -> str:

@@ -1,4 +1,6 @@
-"""Comparison of a run with a second run that has the proposed fix: the predicted gain against the measured gain."""
+"""Comparison of a run with a second run that has the proposed fix: the predicted gain against the
+measured gain.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,26 @@ from shlex import quote
 from typing import Any
 
 from segtrain.errors import DataError
-from segtrain.insight.diagnose.differences import EXACT, MORE, OTHER, WORDS, Change, changes, differing, fit
+from segtrain.insight.diagnose.differences import (
+    EXACT,
+    MORE,
+    OTHER,
+    WORDS,
+    Change,
+    changes,
+    differing,
+    fit,
+)
 from segtrain.insight.diagnose.evidence import Evidence, evidence_of
 from segtrain.insight.diagnose.judge import judge
-from segtrain.insight.diagnose.reasons import TimeShare, environments, incomparable, phases, reasons, stages
+from segtrain.insight.diagnose.reasons import (
+    TimeShare,
+    environments,
+    incomparable,
+    phases,
+    reasons,
+    stages,
+)
 from segtrain.insight.diagnose.verdict import Diagnosis, Fix, Verdict
 from segtrain.insight.runs.folder import RunFolder, read_folder, settings_of, silent
 from segtrain.observe.journal import say_on_stderr
@@ -30,7 +48,9 @@ _RANK = {EXACT: 2, MORE: 1, WORDS: 0, OTHER: 0}
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One of the two runs. ``shown``: what a user calls it: the folder, or where it was fetched from."""
+    """One of the two runs. ``shown``: what a user calls it: the folder, or where it was fetched
+    from.
+    """
 
     run: Path
     diagnosis: Diagnosis
@@ -48,7 +68,12 @@ class ComparedRun:
 
     @property
     def began(self) -> float:
-        times = [begin["ts"] for records in self.evidence.ranks for begin in records.begins if "ts" in begin]
+        times = [
+            begin["ts"]
+            for records in self.evidence.ranks
+            for begin in records.begins
+            if "ts" in begin
+        ]
         return float(min(times, default=0.0))
 
 
@@ -72,9 +97,12 @@ class Verification:
     @property
     def tested(self) -> bool:
         """Whether these runs test the prediction."""
-        if self.fit == WORDS and self.before.first is not None:  # only a smaller cause shows that advice was followed
+        # only a smaller cause shows that advice was followed
+        if self.fit == WORDS and self.before.first is not None:
             cause, share = self.before.first.cause, self.before.first.share
-            left = max((v.share for v in self.after.diagnosis.verdicts if v.cause == cause), default=0.0)
+            left = max(
+                (v.share for v in self.after.diagnosis.verdicts if v.cause == cause), default=0.0
+            )
             return not self.incomparable and left < SMALLER * share
         return not self.incomparable and self.fit != OTHER
 
@@ -112,26 +140,44 @@ class Verification:
 
     @property
     def held(self) -> bool | None:
-        """Whether the prediction held. None if nothing was predicted, or if these runs do not test the prediction."""
+        """Whether the prediction held. None if nothing was predicted, or if these runs do not test
+        the prediction.
+        """
         return abs(self.off) <= HELD if self.off is not None and self.tested else None
 
     def to_dict(self) -> dict[str, Any]:
-        before, after = ({"run": run.shown, **run.diagnosis.to_dict()} for run in (self.before, self.after))
+        before, after = (
+            {"run": run.shown, **run.diagnosis.to_dict()} for run in (self.before, self.after)
+        )
         return {
-            "before": before, "after": after, "swapped": self.swapped, "fit": self.fit,
+            "before": before,
+            "after": after,
+            "swapped": self.swapped,
+            "fit": self.fit,
             "fix": self.fix.to_dict() if self.fix else None,
-            "changes": [{**asdict(change), "as_proposed": change.as_proposed} for change in self.changes],
+            "changes": [
+                {**asdict(change), "as_proposed": change.as_proposed} for change in self.changes
+            ],
             "environment": {key: list(pair) for key, pair in self.environment.items()},
-            "not_comparable": self.incomparable, "predicted": self.predicted, "measured": round(self.measured, 4),
-            "off": self.off, "held": self.held, "reasons": self.reasons,
-            "phases_ms": [asdict(term) for term in self.phases], "stages_ms": [asdict(term) for term in self.stages],
-        }  # fmt: skip
+            "not_comparable": self.incomparable,
+            "predicted": self.predicted,
+            "measured": round(self.measured, 4),
+            "off": self.off,
+            "held": self.held,
+            "reasons": self.reasons,
+            "phases_ms": [asdict(term) for term in self.phases],
+            "stages_ms": [asdict(term) for term in self.stages],
+        }
 
 
 def verify(
-    run: str | Path, other: str | Path, say: Callable[[str], None] = say_on_stderr, shown: tuple[str, str] = ("", "")
+    run: str | Path,
+    other: str | Path,
+    say: Callable[[str], None] = say_on_stderr,
+    shown: tuple[str, str] = ("", ""),
 ) -> Verification:
-    """Compare two run folders, in any order. Raises DataError where one has no spans, or no window yet.
+    """Compare two run folders, in any order. Raises DataError where one has no spans, or no window
+    yet.
 
     ``shown``: what to call them instead of their folders.
     """
@@ -146,14 +192,20 @@ def compared(run: RunFolder, say: Callable[[str], None] = silent, shown: str = "
     evidence = evidence_of(run, say)
     diagnosis = judge(evidence)
     if "images_per_s" not in diagnosis.facts:
-        why = diagnosis.verdicts[0].evidence if diagnosis.verdicts else "let it train for some seconds"
+        why = (
+            diagnosis.verdicts[0].evidence
+            if diagnosis.verdicts
+            else "let it train for some seconds"
+        )
         message = f"{run.top} has no window of steps yet, so its speed is not known: {why}"
         raise DataError(message, code="no-steps-yet", run=str(run.top))
     return ComparedRun(run.top, diagnosis, evidence, shown or str(run.top))
 
 
 def compare(run: ComparedRun, other: ComparedRun) -> Verification:
-    """Compare two runs. The run whose settings fit the fix better is ``after``; if they fit equally, the later run."""
+    """Compare two runs. The run whose settings fit the fix better is ``after``; if they fit
+    equally, the later run.
+    """
     (fix, changed), (fix_back, changed_back) = _closest(run, other), _closest(other, run)
     rank = _RANK[fit(changed)] if fix else 0
     rank_back = _RANK[fit(changed_back)] if fix_back else 0
@@ -163,20 +215,29 @@ def compare(run: ComparedRun, other: ComparedRun) -> Verification:
 
 
 def _closest(before: ComparedRun, after: ComparedRun) -> tuple[Fix | None, tuple[Change, ...]]:
-    """Which choice of the fix proposed for ``before`` is closest to ``after``, and the changes compared with it."""
+    """Which choice of the fix proposed for ``before`` is closest to ``after``, and the changes
+    compared with it.
+    """
     choices = before.first.fix.choices if before.first else ()
     pairs = [(choice, _changes(before, after, choice.settings)) for choice in choices]
-    return max(pairs, key=lambda pair: _RANK[fit(pair[1])], default=(None, _changes(before, after, {})))
+    return max(
+        pairs, key=lambda pair: _RANK[fit(pair[1])], default=(None, _changes(before, after, {}))
+    )
 
 
-def _changes(before: ComparedRun, after: ComparedRun, proposed: Mapping[str, Any]) -> tuple[Change, ...]:
-    """The changes between two runs; empty if one of them has no config.yaml, because then they are not known."""
+def _changes(
+    before: ComparedRun, after: ComparedRun, proposed: Mapping[str, Any]
+) -> tuple[Change, ...]:
+    """The changes between two runs; empty if one of them has no config.yaml, because then they are
+    not known.
+    """
     configs = before.evidence.config, after.evidence.config
     return changes(*configs, proposed) if all(configs) else ()
 
 
 def earlier_prediction(run: Path) -> str | None:
-    """A line about a finished run in a neighboring folder whose proposed fix is exactly what this run changed.
+    """A line about a finished run in a neighboring folder whose proposed fix is exactly what this
+    run changed.
 
     Never raises: other folders may have torn or foreign files, or no read access.
     """
@@ -194,7 +255,12 @@ def earlier_prediction(run: Path) -> str | None:
                 pair = compare(compared(read_folder(folder, silent)), here)
                 earlier = pair.before.run == folder and pair.before.began < here.began
                 end = [(e.get("event"), e.get("status")) for e in pair.before.evidence.events[-1:]]
-                if earlier and end == [("run_end", "done")] and pair.fit == EXACT and not pair.incomparable:
+                if (
+                    earlier
+                    and end == [("run_end", "done")]
+                    and pair.fit == EXACT
+                    and not pair.incomparable
+                ):
                     return _prediction(pair)
     except Exception:
         pass
@@ -213,5 +279,12 @@ def _prediction(pair: Verification) -> str:
     words, before = " ".join(pair.fix.words) if pair.fix else "", pair.before.shown
     if pair.predicted is None:
         return f"proposed by {before}: {words}, no gain predicted; measured {pair.measured:.2f}x"
-    why = "" if pair.held else f" (why: segtrain diagnose {quote(before)} --against {quote(pair.after.shown)})"
-    return f"predicted by {before}: {pair.predicted:.2f}x faster with {words}; measured {pair.measured:.2f}x{why}"
+    why = (
+        ""
+        if pair.held
+        else f" (why: segtrain diagnose {quote(before)} --against {quote(pair.after.shown)})"
+    )
+    return (
+        f"predicted by {before}: {pair.predicted:.2f}x faster with {words}; measured "
+        f"{pair.measured:.2f}x{why}"
+    )

@@ -1,4 +1,6 @@
-"""Text of a verified prediction: a page for `segtrain diagnose A --against B`, and sentences for `segtrain diff`."""
+"""Text of a verified prediction: a page for `segtrain diagnose A --against B`, and sentences for
+`segtrain diff`.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,34 @@ NO_REASON = "the figures do not say why"
 
 
 def page(pair: Verification) -> str:
-    """Text: whether the prediction held and if not why, the two runs, the fix, the gain, and the parts of a step."""
+    """Text: whether the prediction held and if not why, the two runs, the fix, the gain, and the
+    parts of a step.
+    """
     before, after = pair.before, pair.after
     lines = [f"{after.shown} after {before.shown}: {outcome(pair)}", ""]
     width = max(len(before.shown), len(after.shown))
     for word, run in (("before", before), ("after", after)):
-        lines.append(f"  {word:<8} {run.shown:<{width}}  {rounded(run.rate, 4):>8} images/s  {headline(run.diagnosis)}")
+        lines.append(
+            f"  {word:<8} {run.shown:<{width}}  {rounded(run.rate, 4):>8} images/s  "
+            f"{headline(run.diagnosis)}"
+        )
     parts = [("fix", _fix(pair)), ("changed", settings(pair)), ("gain", gain(pair))]
     parts += [("why", text) for text in why(pair)]
     if pair.swapped:
         reason = "it has the fix" if pair.fit in (EXACT, MORE) else "it began later"
-        parts.append(("order", f"{after.shown} was named first, but is taken as the run after the fix: {reason}"))
+        parts.append(
+            (
+                "order",
+                f"{after.shown} was named first, but is taken as the run after the fix: {reason}",
+            )
+        )
     parts += [("note", text) for text in notes(pair)]
     for first in after.diagnosis.verdicts[:1]:
         more = f", about {first.gain:.2f}x faster again" if first.gain > 1.05 else ""
         parts.append(("next", f"{first.cause}: {first.fix.texts}{more}"))
-    paragraph = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * 11, break_on_hyphens=False, break_long_words=False)
+    paragraph = textwrap.TextWrapper(
+        WIDTH, subsequent_indent=" " * 11, break_on_hyphens=False, break_long_words=False
+    )
     for word, text in parts:
         paragraph.initial_indent = f"  {word:<8} "
         lines += paragraph.wrap(text)
@@ -54,15 +68,32 @@ def outcome(pair: Verification) -> str:
 
 
 def sentences(pair: Verification, before: str = "A", after: str = "B") -> list[str]:
-    """Sentences for a page about more than speed, which calls the two runs ``before`` and ``after``."""
+    """Sentences for a page about more than speed, which calls the two runs ``before`` and
+    ``after``.
+    """
     if pair.before.first is None and pair.after.first is None and not pair.incomparable:
-        return ["Nothing but the device limits either of them."] if pair.after.diagnosis.bound == HEALTHY else []
-    texts = [f"{before} was {headline(pair.before.diagnosis)}; {after} is {headline(pair.after.diagnosis)}."]
+        return (
+            ["Nothing but the device limits either of them."]
+            if pair.after.diagnosis.bound == HEALTHY
+            else []
+        )
+    texts = [
+        (
+            f"{before} was {headline(pair.before.diagnosis)}; {after} is "
+            f"{headline(pair.after.diagnosis)}."
+        )
+    ]
     if pair.incomparable:
-        return [*texts, _sentence(f"their speeds cannot be compared: {'; '.join(pair.incomparable)}")]
+        return [
+            *texts,
+            _sentence(f"their speeds cannot be compared: {'; '.join(pair.incomparable)}"),
+        ]
     if pair.before.first is not None:
         known = pair.before.evidence.config and pair.after.evidence.config and pair.fit != WORDS
-        texts.append(f"Proposed for {before}: {_fix(pair)}; {after}{' has' if known else ':'} {settings(pair)}.")
+        texts.append(
+            f"Proposed for {before}: {_fix(pair)}; {after}{' has' if known else ':'} "
+            f"{settings(pair)}."
+        )
         texts.append(f"In images/s of steady windows: {gain(pair)}.")
     return texts + [_sentence(text) for text in (*why(pair), *notes(pair))]
 
@@ -81,10 +112,17 @@ def gain(pair: Verification) -> str:
         return f"no gain was predicted, {measured}"
     both = f"predicted {pair.predicted:.2f}x, {measured}"
     if pair.held is None or pair.off is None:
-        untried = "its cause did not become smaller" if pair.fit == WORDS else "the prediction was for another change"
+        untried = (
+            "its cause did not become smaller"
+            if pair.fit == WORDS
+            else "the prediction was for another change"
+        )
         return f"{both}; but {untried}"
     off = f"{abs(pair.off):.0%} too {'high' if pair.off > 0 else 'low'}"
-    return f"{both}: {off}, the prediction {'held' if pair.held else 'did not hold'} (within {HELD:.0%})"
+    return (
+        f"{both}: {off}, the prediction {'held' if pair.held else 'did not hold'} (within "
+        f"{HELD:.0%})"
+    )
 
 
 def _fix(pair: Verification) -> str:
@@ -104,20 +142,30 @@ def settings(pair: Verification) -> str:
     if not (pair.before.evidence.config and pair.after.evidence.config):
         return "not known: one of the runs has no config.yaml"
     if pair.before.first is None or pair.fit == WORDS:
-        advice = "the fix is not a setting, so no config shows whether it was applied; " if pair.before.first else ""
-        return advice + (f"these settings differ{too}" if others else "no setting that matters for speed differs")
+        advice = (
+            "the fix is not a setting, so no config shows whether it was applied; "
+            if pair.before.first
+            else ""
+        )
+        return advice + (
+            f"these settings differ{too}" if others else "no setting that matters for speed differs"
+        )
     if pair.fit == EXACT:
         return f"the fix and nothing else that matters for speed: {fixed}"
     if pair.fit == MORE:
         return f"the fix ({fixed}) and more{too}"
-    kept = [f"{c.key} is {shown(c.after)} and not {shown(c.proposed)}" for c in fix if not c.as_proposed]
+    kept = [
+        f"{c.key} is {shown(c.after)} and not {shown(c.proposed)}" for c in fix if not c.as_proposed
+    ]
     return f"not the fix: {', '.join(kept) or 'nothing was changed'}" + (
         f"; these differ as well{too}" if others else ""
     )
 
 
 def why(pair: Verification) -> Sequence[str]:
-    """The reasons, if the prediction did not hold, or if there was no prediction but the speeds differ; else empty."""
+    """The reasons, if the prediction did not hold, or if there was no prediction but the speeds
+    differ; else empty.
+    """
     alone = pair.predicted is None and not pair.incomparable and abs(pair.measured - 1) > HELD
     return pair.reasons or (NO_REASON,) if pair.held is False or alone else ()
 
@@ -137,5 +185,7 @@ def _table(title: str, terms: Sequence[TimeShare]) -> list[str]:
         return []
     whole = TimeShare("all", sum(term.before for term in terms), sum(term.after for term in terms))
     rows = [[f"  {title:<16}", "   before", "    after"]]
-    rows += [[f"    {term.name}", ms_text(term.before), ms_text(term.after)] for term in (*terms, whole)]
+    rows += [
+        [f"    {term.name}", ms_text(term.before), ms_text(term.after)] for term in (*terms, whole)
+    ]
     return ["", *columns(rows, right=(1, 2))]

@@ -1,4 +1,6 @@
-"""Sums over the windows of ranks: requests to buckets, samples of helpers, and waits of all ranks together."""
+"""Sums over the windows of ranks: requests to buckets, samples of helpers, and waits of all ranks
+together.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from segtrain.observe.spans import NO_STEP
 class BucketReads:
     """Sums over windows.
 
-    ``retries``: kind of fault -> number of failed requests. ``retry_s``: kind of fault -> seconds of these requests and
-    of the pauses after them.
+    ``retries``: kind of fault -> number of failed requests. ``retry_s``: kind of fault -> seconds
+    of these requests and of the pauses after them.
     """
 
     requests: float  # including failed ones
@@ -26,7 +28,8 @@ class BucketReads:
     retries: Mapping[str, float]
     retry_s: Mapping[str, float]
     wall: float  # seconds of the windows
-    by_size: float | None  # share of ``seconds`` that grows with the bytes of a request; None: not known
+    # share of ``seconds`` that grows with the bytes of a request; None: not known
+    by_size: float | None
     first: float  # seconds of the first requests for samples; 0: not known
     ahead: Mapping[str, float]  # figures of the read-ahead at the end
 
@@ -45,7 +48,9 @@ class BucketReads:
 
     @property
     def lost(self) -> float:
-        """Share of the time of all requests that goes to failed requests and the pauses after them."""
+        """Share of the time of all requests that goes to failed requests and the pauses after
+        them.
+        """
         whole = self.seconds + self.retry_seconds
         return self.retry_seconds / whole if whole else 0.0
 
@@ -60,11 +65,17 @@ class BucketReads:
 
         It is computed from the time of the first requests of a pass, when few are in flight.
         """
-        return max(0.0, 1 - self.first * self.answered / self.seconds) if self.first and self.seconds else 0.0
+        return (
+            max(0.0, 1 - self.first * self.answered / self.seconds)
+            if self.first and self.seconds
+            else 0.0
+        )
 
     @property
     def at_most(self) -> bool:
-        """Whether the read-ahead has reached its limit of threads or memory, and so of requests in flight."""
+        """Whether the read-ahead has reached its limit of threads or memory, and so of requests in
+        flight.
+        """
         threads, held = (self.ahead.get(f"most_{key}", 0) for key in ("threads", "held"))
         return bool(threads and self.ahead.get("threads", 0) >= threads) or bool(
             held and self.ahead.get("held", 0) >= 0.9 * held
@@ -102,10 +113,11 @@ def bucket_reads(windows: Iterable[Mapping[str, Any]]) -> BucketReads | None:
 
 
 def share_by_size(n: float, b: float, t: float, bb: float, bt: float) -> float | None:
-    """Share of the read time that grows with the bytes read: by the slope of a line through (bytes, seconds).
+    """Share of the read time that grows with the bytes read: by the slope of a line through (bytes,
+    seconds).
 
-    The arguments are sums over reads: their number, bytes, seconds, squared bytes, and bytes times seconds. None if
-    there are fewer than 8 reads, or if all have about the same size.
+    The arguments are sums over reads: their number, bytes, seconds, squared bytes, and bytes times
+    seconds. None if there are fewer than 8 reads, or if all have about the same size.
     """
     if n < 8 or not t or bb * n < 1.1 * b * b:
         return None
@@ -122,7 +134,9 @@ def samples_of_helpers(work: Sequence[Mapping[str, Any]], steps: int) -> dict[st
 
 
 def receive_cost(work: Sequence[Mapping[str, Any]]) -> float | None:
-    """CPU seconds of the rank for a sample that a helper made; None if there were none, or it was not measured."""
+    """CPU seconds of the rank for a sample that a helper made; None if there were none, or it was
+    not measured.
+    """
     known = [window for window in work if "receive_s" in window]
     there = sum(sum(window.get("helpers", {}).values()) for window in known)
     return sum(window["receive_s"] for window in known) / there if there > 0 else None
@@ -147,7 +161,10 @@ def straggler_wait(ranks: Sequence[Windows]) -> tuple[float, float]:
     for block in _blocks(ranks):
         waits, syncs, gradient_syncs, cpu_waits = zip(*map(_means, block))
         for_samples = _slowest(waits, map(sum, zip(waits, syncs)))
-        rest = (more + max(0.0, sync - (for_samples - own)) for own, sync, more in zip(waits, syncs, gradient_syncs))
+        rest = (
+            more + max(0.0, sync - (for_samples - own))
+            for own, sync, more in zip(waits, syncs, gradient_syncs)
+        )
         for_cores = _slowest(cpu_waits, map(sum, zip(cpu_waits, rest)))
         count = sum(map(steps_of, block[0]))
         steps, wait, held = steps + count, wait + count * for_samples, held + count * for_cores
@@ -155,13 +172,19 @@ def straggler_wait(ranks: Sequence[Windows]) -> tuple[float, float]:
 
 
 def _slowest(own: Sequence[float], most: Iterable[float]) -> float:
-    """Estimate of the sum of the longest waits. ``own``: the sum of each rank. ``most``: upper bounds, by rank."""
+    """Estimate of the sum of the longest waits. ``own``: the sum of each rank. ``most``: upper
+    bounds, by rank.
+    """
     return max(max(own), min(sum(own), min(most)))
 
 
 def _blocks(ranks: Sequence[Windows]) -> list[list[Windows]]:
-    """Blocks of windows, by rank. A block ends at a step at which a window of every rank ends, if there is one."""
-    ends = sorted(set.intersection(*({w["last"] for w in windows} for windows in ranks))) or [float("inf")]
+    """Blocks of windows, by rank. A block ends at a step at which a window of every rank ends, if
+    there is one.
+    """
+    ends = sorted(set.intersection(*({w["last"] for w in windows} for windows in ranks))) or [
+        float("inf")
+    ]
     return [
         [[w for w in windows if before < w["last"] <= end] for windows in ranks]
         for before, end in zip([float("-inf"), *ends], ends)
@@ -170,7 +193,10 @@ def _blocks(ranks: Sequence[Windows]) -> list[list[Windows]]:
 
 def _means(windows: Windows) -> tuple[float, ...]:
     """Seconds of a mean step: in ``wait``, ``sync``, and ``gradient_sync``, and without a core."""
-    sums = [sum(w["phases"].get(phase, 0.0) for w in windows) for phase in ("wait", "sync", "gradient_sync")]
+    sums = [
+        sum(w["phases"].get(phase, 0.0) for w in windows)
+        for phase in ("wait", "sync", "gradient_sync")
+    ]
     steps = sum(map(steps_of, windows))
     return tuple(spent / steps for spent in (*sums, sum(map(cpu_wait_of, windows))))
 
@@ -180,7 +206,9 @@ def steps_of(window: Mapping[str, Any]) -> int:
 
 
 def cpu_wait_of(window: Mapping[str, Any]) -> float:
-    """Seconds for which the steps of a window waited for a core, at most the time that they took."""
+    """Seconds for which the steps of a window waited for a core, at most the time that they
+    took.
+    """
     phases = window["phases"]
     awake = sum(s for phase, s in phases.items() if phase != "wait")
     inside = awake - sum(phases.get(phase, 0.0) for phase in NO_STEP)

@@ -13,16 +13,19 @@ from segtrain.insight.diagnose.cores_rules import CROWD
 from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis
 
 WIDTH = 110
-# A run that uses at least this share of its cores is as fast as they allow, even if other programs use a few.
+# A run that uses at least this share of its cores is as fast as they allow, even if other programs
+# use a few.
 BUSY = 0.85
 WORTH = 1.25  # gain above which cheaper samples are mentioned
 
 
 def page(run: Path, diagnosis: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
-    """Text: what bounds the run, each cause with its evidence and fix, and commands that try the first fix.
+    """Text: what bounds the run, each cause with its evidence and fix, and commands that try the
+    first fix.
 
-    ``earlier``: the line about an earlier run whose diagnosis predicted the speed of this one. ``shown``: the place
-    from which the copy in ``run`` was fetched; then there are no commands, because the run trains elsewhere.
+    ``earlier``: the line about an earlier run whose diagnosis predicted the speed of this one.
+    ``shown``: the place from which the copy in ``run`` was fetched; then there are no commands,
+    because the run trains elsewhere.
     """
     lines = [f"{shown or run}: {headline(diagnosis)}"]
     if "step_ms" in diagnosis.facts:
@@ -30,17 +33,34 @@ def page(run: Path, diagnosis: Diagnosis, earlier: str | None = None, shown: str
     if earlier:
         lines.append(f"  {earlier}")
     for number, verdict in enumerate(diagnosis.verdicts, 1):
-        lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
-        do = [("or" if number else "do", choice.text) for number, choice in enumerate(verdict.fix.choices)]
+        lines += [
+            "",
+            (
+                f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} "
+                "confidence)"
+            ),
+        ]
+        do = [
+            ("or" if number else "do", choice.text)
+            for number, choice in enumerate(verdict.fix.choices)
+        ]
         gain = f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
-        for head, text in (("why", verdict.evidence), *do, ("gain", gain if verdict.gain > 1.005 else "not predicted")):
-            lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {head:<5}", subsequent_indent=" " * 8)
+        for head, text in (
+            ("why", verdict.evidence),
+            *do,
+            ("gain", gain if verdict.gain > 1.005 else "not predicted"),
+        ):
+            lines += textwrap.wrap(
+                text, WIDTH, initial_indent=f"   {head:<5}", subsequent_indent=" " * 8
+            )
     lines += _ways(diagnosis)
     return "\n".join(lines if shown else lines + _try(run, diagnosis))
 
 
 def _ways(diagnosis: Diagnosis) -> list[str]:
-    """A table of ways to make the run faster, with the cost of the same work; empty if no prices are known."""
+    """A table of ways to make the run faster, with the cost of the same work; empty if no prices
+    are known.
+    """
     known = diagnosis.facts.get("remedies")
     if not known:
         return []
@@ -51,8 +71,10 @@ def _ways(diagnosis: Diagnosis) -> list[str]:
         speed = f"{'up to ' * way['most']}{way['gain']:.2f}x"
         lines += textwrap.wrap(
             f"{speed:>11}  {price:>9}  {100 * (way['cost'] - 1):+4.0f} % cost  {way['name']}",
-            WIDTH, initial_indent="  ", subsequent_indent=" " * 38,
-        )  # fmt: skip
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent=" " * 38,
+        )
     return lines + ([f"  {known['note']}"] if known["note"] else [])
 
 
@@ -87,7 +109,9 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def line(diagnosis: Diagnosis) -> str:
-    """The diagnosis in short, for the console: while a run waits for its samples, and at the end of a run."""
+    """The diagnosis in short, for the console: while a run waits for its samples, and at the end of
+    a run.
+    """
     if not diagnosis.verdicts:
         return headline(diagnosis)
     first = diagnosis.verdicts[0]
@@ -96,7 +120,9 @@ def line(diagnosis: Diagnosis) -> str:
 
 
 def closing(diagnosis: Diagnosis, run: Path) -> str:
-    """``line`` for the end of a run. If cores are too few, a line about the speed: the run is not at fault then."""
+    """``line`` for the end of a run. If cores are too few, a line about the speed: the run is not
+    at fault then.
+    """
     if diagnosis.bound != "too-few-cores":
         return line(diagnosis)
     cores, first = diagnosis.facts["cores"], diagnosis.verdicts[0]
@@ -104,8 +130,15 @@ def closing(diagnosis: Diagnosis, run: Path) -> str:
         why = f", as fast as {'this core allows' if cores == 1 else f'these {cores} cores allow'}"
     else:
         why = f"; its threads wait for a core {first.share:.0%} of the time"
-    more = f"; cheaper samples would make it up to {rounded(first.gain, 2)}x faster" if first.gain > WORTH else ""
-    return f"{rounded(diagnosis.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
+    more = (
+        f"; cheaper samples would make it up to {rounded(first.gain, 2)}x faster"
+        if first.gain > WORTH
+        else ""
+    )
+    return (
+        f"{rounded(diagnosis.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose "
+        f"{shlex.quote(str(run))})"
+    )
 
 
 def _step(diagnosis: Diagnosis) -> str:
@@ -119,10 +152,16 @@ def _step(diagnosis: Diagnosis) -> str:
         text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
     bucket = facts.get("bucket", {})
     if bucket.get("retries"):
-        text += f"\n  the bucket failed {bucket['failures']}; retries took {rounded(bucket['retry_s'])} s, and "
+        text += (
+            f"\n  the bucket failed {bucket['failures']}; retries took "
+            f"{rounded(bucket['retry_s'])} s, and "
+        )
         text += f"the other requests {rounded(bucket['seconds'])} s"
     if bucket.get("late"):
-        text += f"\n  the bucket answered {bucket['late']:,} of {bucket['requests']:,} requests so late "
+        text += (
+            f"\n  the bucket answered {bucket['late']:,} of {bucket['requests']:,} requests "
+            "so late "
+        )
         text += "that they were sent a second time"
     if not facts["steady"]:
         text += "\n  the run is so short that these figures include its start"

@@ -1,4 +1,6 @@
-"""Checks of the machine: cores, OpenMP settings, memory, shared memory, cache folder, open files, image decoders."""
+"""Checks of the machine: cores, OpenMP settings, memory, shared memory, cache folder, open files,
+image decoders.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def checks() -> Iterator[CheckLine]:
 def cores(allowed: int, there: int, quota: float | None) -> CheckLine:
     if quota is not None and quota < allowed:
         fix = "segtrain respects the quota; to raise it: docker --cpus, or resources.limits.cpu"
-        return CheckLine(NOTE, "cores", f"{quota:.3g} by the container's quota; the host shows {allowed}", fix)
+        return CheckLine(
+            NOTE, "cores", f"{quota:.3g} by the container's quota; the host shows {allowed}", fix
+        )
     if allowed < there:
         fix = "raise it with taskset, or with cpus-per-task of the job"
         return CheckLine(NOTE, "cores", f"{allowed} of {there}, by affinity", fix)
@@ -84,7 +88,10 @@ def cache() -> CheckLine:
     folder = cache_folder()
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK):
-        fix = "set SEGTRAIN_CACHE to a writable folder; without a cache, each start reads the whole data set"
+        fix = (
+            "set SEGTRAIN_CACHE to a writable folder; without a cache, each start reads the "
+            "whole data set"
+        )
         return CheckLine(PROBLEM, "cache", f"{folder}: not writable", fix)
     free = shutil.disk_usage(there).free
     found = f"{folder}: {free / 2**30:.1f} GiB free"
@@ -105,7 +112,9 @@ def open_files() -> Iterator[CheckLine]:
 
 
 def decoders() -> Iterator[CheckLine]:
-    """The native decoder and the packages that replace it: which one is in use, and how fast each is."""
+    """The native decoder and the packages that replace it: which one is in use, and how fast each
+    is.
+    """
     turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
     with ThreadPoolExecutor(2) as pool:
         native, packages = pool.map(_tried, ("", "0"))
@@ -121,22 +130,33 @@ def decoders() -> Iterator[CheckLine]:
     used = packages if turned_off or not there else native
     speed = f"{used['cpu_ms']:.1f} ms of CPU per sample of 1024x512"
     if there and turned_off:
-        found = f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs {native['cpu_ms']:.1f} ms"
+        found = (
+            f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs "
+            f"{native['cpu_ms']:.1f} ms"
+        )
         yield CheckLine(NOTE, "decoder", found, "unset SEGTRAIN_NATIVE")
     elif there:
-        yield CheckLine(OK, "decoder", f"{native['path_says']}: {speed}; packages need {packages['cpu_ms']:.1f} ms")
+        yield CheckLine(
+            OK,
+            "decoder",
+            f"{native['path_says']}: {speed}; packages need {packages['cpu_ms']:.1f} ms",
+        )
     else:
         why, _, fix = str(native["path_says"]).partition(": ")[2].rpartition(": ")
         yield CheckLine(NOTE, "decoder", f"packages: {speed}; {why}", fix)
 
 
 def _tried(switch: str) -> dict[str, object] | str:
-    """Results of ``segtrain.insight.bench.quick`` with this SEGTRAIN_NATIVE ("": as if unset), or an error message."""
+    """Results of ``segtrain.insight.bench.quick`` with this SEGTRAIN_NATIVE ("": as if unset), or
+    an error message.
+    """
     try:
         # Imported here, because it needs OpenCV, which may be missing.
         from segtrain.insight.bench.child import child
 
         with tempfile.TemporaryDirectory(prefix="segtrain-bench-") as scratch:
-            return child("quick", {"seconds": SECONDS}, SEGTRAIN_NATIVE=switch, SEGTRAIN_CACHE=scratch)
+            return child(
+                "quick", {"seconds": SECONDS}, SEGTRAIN_NATIVE=switch, SEGTRAIN_CACHE=scratch
+            )
     except (SegtrainError, ImportError) as error:
         return str(error)

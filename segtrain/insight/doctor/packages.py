@@ -35,19 +35,30 @@ OPTIONAL = {  # package -> (extra of segtrain that installs it, its purpose)
     "onnxruntime": ("export", "verifying ONNX files"),
     "pandas": ("pandas", "data frames of runs"),
     "matplotlib": ("plot", "plots of runs"),
-    **{kind.package: (kind.extra, f"tracking (log.{kind.setting})") for kind in TRACKERS if kind.extra},
+    **{
+        kind.package: (kind.extra, f"tracking (log.{kind.setting})")
+        for kind in TRACKERS
+        if kind.extra
+    },
     "google-auth": ("vertex", "tracking (log.vertex), and Vertex AI jobs"),
     "nvidia-ml-py": ("gpu", "GPUs in the system profile"),
     "boto3": ("sagemaker", "SageMaker jobs"),
 }
-OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")
-FATAL = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors")  # no run starts without these
+OPENCV = (
+    "opencv-python-headless",
+    "opencv-python",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+# no run starts without these
+FATAL = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors")
 SECONDS = 20.0  # time limit for the process in which torch looks for GPUs
 
 _SEE_GPU = """
 import torch
 ready = torch.cuda.is_available()
-print(",".join(torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())) if ready else "")
+names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())] if ready else []
+print(",".join(names))
 """
 
 
@@ -58,7 +69,13 @@ def checks() -> Iterator[CheckLine]:
     else:
         yield CheckLine(OK, "python", f"{found}, {platform.system()} {platform.machine()}")
     if sys.platform == "win32":
-        yield CheckLine(PROBLEM, "system", "Windows: training does not run", "use WSL 2: wsl --install", fatal=True)
+        yield CheckLine(
+            PROBLEM,
+            "system",
+            "Windows: training does not run",
+            "use WSL 2: wsl --install",
+            fatal=True,
+        )
     yield from needed()
     yield gpu(sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))))
     yield from torchvision()
@@ -80,8 +97,12 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def needed() -> Iterator[CheckLine]:
-    """One line if all required packages are installed, else one line per missing or outdated package."""
-    wrong = [name for name, least in NEEDED.items() if numbers(version(name) or "0") < numbers(least)]
+    """One line if all required packages are installed, else one line per missing or outdated
+    package.
+    """
+    wrong = [
+        name for name, least in NEEDED.items() if numbers(version(name) or "0") < numbers(least)
+    ]
     for package in wrong:
         least, fix = NEEDED[package], f"pip install '{package}>={NEEDED[package]}'"
         found = f"{version(package) or 'missing'}; {least} or later is required"
@@ -89,11 +110,18 @@ def needed() -> Iterator[CheckLine]:
     if not wrong:
         yield CheckLine(OK, "packages", f"all {len(NEEDED)} required packages are installed")
     if version("simplejpeg") is None:
-        yield CheckLine(NOTE, "simplejpeg", "missing: OpenCV decodes JPEG, at half the speed", "pip install simplejpeg")
+        yield CheckLine(
+            NOTE,
+            "simplejpeg",
+            "missing: OpenCV decodes JPEG, at half the speed",
+            "pip install simplejpeg",
+        )
 
 
 def built_for_cuda() -> str | None:
-    """The CUDA version that torch was built for, read from its files: "" for a CPU build, None if it is unknown."""
+    """The CUDA version that torch was built for, read from its files: "" for a CPU build, None if
+    it is unknown.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -115,7 +143,9 @@ def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def gpu(files: list[str]) -> CheckLine:
-    """Check whether the installed build of torch can use the GPUs. ``files``: device files of the GPUs."""
+    """Check whether the installed build of torch can use the GPUs. ``files``: device files of the
+    GPUs.
+    """
     found = version("torch")
     if found is None:
         return CheckLine(NOTE, "gpu", "not checked without torch")
@@ -125,44 +155,63 @@ def gpu(files: list[str]) -> CheckLine:
         return CheckLine(OK, "gpu", f"{built}; no NVIDIA GPU: training runs on the CPU")
     gpus = counted(len(files), "NVIDIA GPU")
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
-        return CheckLine(NOTE, "gpu", f"{built}; CUDA_VISIBLE_DEVICES hides {gpus}", "unset it to use them")
+        return CheckLine(
+            NOTE, "gpu", f"{built}; CUDA_VISIBLE_DEVICES hides {gpus}", "unset it to use them"
+        )
     if cuda == "":
         fix = "install a CUDA build of torch that fits the driver: pytorch.org/get-started"
         return CheckLine(PROBLEM, "gpu", f"{built} is a CPU build, but this host has {gpus}", fix)
     try:
         command = [sys.executable, "-c", _SEE_GPU]
-        seen = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout.strip()
+        seen = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS
+        ).stdout.strip()
     except subprocess.TimeoutExpired:
-        return CheckLine(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "run nvidia-smi")
+        return CheckLine(
+            PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "run nvidia-smi"
+        )
     if not seen:
-        fix = f"driver {driver() or 'missing'}: install one for CUDA {cuda}, or a torch build for an older CUDA"
+        fix = (
+            f"driver {driver() or 'missing'}: install one for CUDA {cuda}, or a torch build "
+            "for an older CUDA"
+        )
         return CheckLine(PROBLEM, "gpu", f"{built} cannot use {gpus}", fix)
     return CheckLine(OK, "gpu", f"{built}, driver {driver()}: {seen}")
 
 
 def torchvision() -> Iterator[CheckLine]:
-    """Report a problem if torch and torchvision are builds for different targets (the CPU, or a version of CUDA).
+    """Report a problem if torch and torchvision are builds for different targets (the CPU, or a
+    version of CUDA).
 
     In that case, importing torchvision fails.
     """
     torch, vision = version("torch") or "", version("torchvision") or ""
     local = [found.partition("+")[2] for found in (torch, vision)]
     if torch and vision and all(local) and local[0] != local[1]:
-        said = f"{vision} with torch {torch}: the import fails (operator torchvision::nms does not exist)"
-        yield CheckLine(PROBLEM, "torchvision", said, "install both from the same index with one command")
+        said = (
+            f"{vision} with torch {torch}: the import fails (operator torchvision::nms does "
+            "not exist)"
+        )
+        yield CheckLine(
+            PROBLEM, "torchvision", said, "install both from the same index with one command"
+        )
 
 
 def opencv() -> Iterator[CheckLine]:
     there = [name for name in OPENCV if version(name)]
     if not there:
-        yield CheckLine(PROBLEM, "opencv", "missing", "pip install opencv-python-headless", fatal=True)
+        yield CheckLine(
+            PROBLEM, "opencv", "missing", "pip install opencv-python-headless", fatal=True
+        )
         return
     if len(there) > 1:
         fix = f"pip uninstall {' '.join(there)}; pip install opencv-python-headless"
         yield CheckLine(NOTE, "opencv", f"{' and '.join(there)} overwrite each other's files", fix)
     import cv2
 
-    yield CheckLine(OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads (1 while data are loaded)")
+    yield CheckLine(
+        OK, "opencv", f"{cv2.__version__}, {cv2.getNumThreads()} threads (1 while data are loaded)"
+    )
 
 
 def optional() -> Iterator[CheckLine]:
@@ -171,4 +220,6 @@ def optional() -> Iterator[CheckLine]:
         yield CheckLine(OK, "optional", ", ".join(there))
     for name, (extra, purpose) in OPTIONAL.items():
         if version(name) is None:
-            yield CheckLine(NOTE, name, f"missing: needed for {purpose}", f"pip install 'segtrain[{extra}]'")
+            yield CheckLine(
+                NOTE, name, f"missing: needed for {purpose}", f"pip install 'segtrain[{extra}]'"
+            )

@@ -1,4 +1,6 @@
-"""The machines that a plan chooses from: types of a cloud's table, nodes of a cluster, and the host of a past run."""
+"""The machines that a plan chooses from: types of a cloud's table, nodes of a cluster, and the host
+of a past run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ GBIT = 25.0  # network of a node, which neither sinfo nor a run tells
 
 
 def node(name: str, cores: int, memory_gb: float, kind: str, count: int) -> Machine:
-    """A node with ``count`` GPUs that its cluster, or its driver, calls ``kind``. It costs nothing."""
+    """A node with ``count`` GPUs that its cluster, or its driver, calls ``kind``. It costs
+    nothing.
+    """
     known = gpu_named(kind) if count else None
     gpu = known.name if known else kind
     return Machine(
@@ -51,7 +55,8 @@ _GRES = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 
 
 def machines_of(where: str) -> list[Machine]:
-    """The machines of ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas, also retired ones.
+    """The machines of ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas, also
+    retired ones.
 
     Raises ConfigError.
     """
@@ -64,16 +69,24 @@ def machines_of(where: str) -> list[Machine]:
     for name in names:
         if name not in known:
             near = closest(name, [*known, *CLOUDS], 0.6)
-            fix = f"did you mean {near}?" if near else "write aws, gcp, slurm:PARTITION, or types of their tables"
+            fix = (
+                f"did you mean {near}?"
+                if near
+                else "write aws, gcp, slurm:PARTITION, or types of their tables"
+            )
             text = f"--where={where}: unknown machine type {name!r}: {fix}"
             raise ConfigError(text, code="unknown-machine-type", found=name)
     return [replace(known[name], retired="") for name in names]  # a type that is named is wanted
 
 
 def partition(name: str) -> list[Machine]:
-    """The kinds of node in a Slurm partition, by ``sinfo``. Nodes of a partition cost nothing. Raises ConfigError."""
+    """The kinds of node in a Slurm partition, by ``sinfo``. Nodes of a partition cost nothing.
+    Raises ConfigError.
+    """
     if not shutil.which("sinfo"):
-        text = f"--where=slurm:{name}: this host has no sinfo: run plan on a login node of the cluster"
+        text = (
+            f"--where=slurm:{name}: this host has no sinfo: run plan on a login node of the cluster"
+        )
         raise ConfigError(text, code="no-sinfo", found=name)
     asked = [*_SINFO, "--partition", name]
     try:
@@ -82,22 +95,32 @@ def partition(name: str) -> list[Machine]:
         done = subprocess.CompletedProcess(asked, 1, "", "no answer within 20 s")
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        text = f"--where=slurm:{name}: sinfo failed ({reason}): check that the cluster can be reached from this host"
+        text = (
+            f"--where=slurm:{name}: sinfo failed ({reason}): check that the cluster can be "
+            "reached from this host"
+        )
         raise ConfigError(text, code="sinfo-failed", found=name)
     kinds = nodes(done.stdout)
     if not kinds:
-        text = f"--where=slurm:{name}: sinfo lists no node in this partition: `sinfo` lists the partitions"
+        text = (
+            f"--where=slurm:{name}: sinfo lists no node in this partition: `sinfo` lists the "
+            "partitions"
+        )
         raise ConfigError(text, code="no-such-partition", found=name)
     return kinds
 
 
 def nodes(text: str) -> list[Machine]:
-    """The kinds of node in the output of sinfo, one for each number of cores and kind of GPU: the smallest memory."""
+    """The kinds of node in the output of sinfo, one for each number of cores and kind of GPU: the
+    smallest memory.
+    """
     kinds: dict[tuple[int, str, int], Machine] = {}
     for line in text.splitlines():
         name, cores, memory, gres = (word.strip() for word in line.split("|"))
         (kind, count) = next(iter(_GRES.findall(gres)), ("", "0"))
         one = node(name, int(cores), int(memory.rstrip("+")) / 1024, kind, int(count))
         before = kinds.setdefault((one.vcpus, one.gpu, one.gpus), one)
-        kinds[(one.vcpus, one.gpu, one.gpus)] = replace(before, memory_gb=min(before.memory_gb, one.memory_gb))
+        kinds[(one.vcpus, one.gpu, one.gpus)] = replace(
+            before, memory_gb=min(before.memory_gb, one.memory_gb)
+        )
     return list(kinds.values())

@@ -20,36 +20,51 @@ if TYPE_CHECKING:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds of a time such as "90m", "2h", or "1d"; 0 for "". Raises ConfigError for anything else."""
+    """Seconds of a time such as "90m", "2h", or "1d"; 0 for "". Raises ConfigError for anything
+    else.
+    """
     seconds = limits.seconds_of(text)
     if text and seconds is None:
-        raise ConfigError(f"--deadline={text}: not a time: write 90m, 2h, or 1d", code="bad-time", found=text)
+        raise ConfigError(
+            f"--deadline={text}: not a time: write 90m, 2h, or 1d", code="bad-time", found=text
+        )
     return seconds or 0.0
 
 
 def budget_of(dollars: float | None) -> float:
-    """Dollars; None: no budget, which is 0 here. Raises ConfigError for other numbers that are no amount."""
+    """Dollars; None: no budget, which is 0 here. Raises ConfigError for other numbers that are no
+    amount.
+    """
     if dollars is None:
         return 0.0
     if not 0 < dollars < inf:
-        text = f"--budget={dollars:g}: not an amount of dollars: write a positive number, such as 80"
+        text = (
+            f"--budget={dollars:g}: not an amount of dollars: write a positive number, such as 80"
+        )
         raise ConfigError(text, code="bad-budget", found=dollars)
     return dollars
 
 
 def described_of(images: int, size: str) -> tuple[int, tuple[int, int]] | None:
-    """Number and (height, width) of the images of a data set that is not here; None: it is. Raises ConfigError."""
+    """Number and (height, width) of the images of a data set that is not here; None: it is. Raises
+    ConfigError.
+    """
     sides = [int(side) for side in size.lower().split("x") if side.isdecimal()]
     if images > 0 and len(sides) == 2 and all(sides):
         return images, (sides[0], sides[1])
     if images or size:
-        text = f"--images={images} --image-size={size}: write both, such as --images 2975 --image-size 1024x2048"
+        text = (
+            f"--images={images} --image-size={size}: write both, such as --images 2975 "
+            "--image-size 1024x2048"
+        )
         raise ConfigError(text, code="bad-description", images=images, size=size)
     return None
 
 
 def hosts_of(text: str) -> tuple[int, ...]:
-    """Numbers of machines such as "1,2,4", each at least 1. Raises ConfigError for anything else."""
+    """Numbers of machines such as "1,2,4", each at least 1. Raises ConfigError for anything
+    else.
+    """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) for word in words):
         says = f"--hosts={text}: not a list of numbers of machines: write 1,2,4"
@@ -73,7 +88,10 @@ def plan(args: Namespace, overrides: list[str], services: Services = ()) -> None
 def _like(args: Namespace, overrides: list[str], services: Services) -> None:
     if args.config or overrides or args.probe:
         what = args.config or " ".join(overrides) or "--probe"
-        text = f"--like={args.like} takes all of its figures from the run: remove {what}, or remove --like"
+        text = (
+            f"--like={args.like} takes all of its figures from the run: remove {what}, or "
+            "remove --like"
+        )
         raise ConfigError(text, code="plan-of-two", found=what)
     from segtrain.insight.plan import offers, words
     from segtrain.insight.plan.saved import save
@@ -86,7 +104,10 @@ def _like(args: Namespace, overrides: list[str], services: Services) -> None:
     where = machines_of(args.where)
     run = local(args.like, services=services)
     if not run.folder.is_dir():
-        text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
+        text = (
+            f"--like={args.like}: there is no such folder: name the folder of a run, such as "
+            "runs/NAME"
+        )
         raise ConfigError(text, code="folder-missing", found=args.like)
     terms, own = terms_like(run.folder, args.on)
     planned = offers.plan(terms, hosts, where, own)
@@ -113,14 +134,23 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     market = market_of(args.spot, args.preemptions)
     config = load_config(args.config, overrides)
     described = described_of(args.images, args.image_size)
-    planned = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note)
+    planned = plan_of(
+        config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note
+    )
     if args.save:
         _note(f"kept in {save(planned, config.model_dump(mode='json'), args.save)}")
     offer = planned.best(*limits) or next(iter(planned.offers), None)
     if args.json:
         print(json.dumps({**words.as_dict(planned, *limits, market), **about_job(planned, offer)}))
     else:
-        _show(args, planned, about_config(planned, offer), config.name or "the defaults", limits, market)
+        _show(
+            args,
+            planned,
+            about_config(planned, offer),
+            config.name or "the defaults",
+            limits,
+            market,
+        )
 
 
 def _show(
@@ -144,7 +174,9 @@ def _show(
 def _record(args: Namespace, overrides: list[str], services: Services) -> None:
     other = args.config or " ".join(overrides) or args.like
     if other:
-        raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
+        raise ConfigError(
+            f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other
+        )
     from segtrain.insight.plan import record
 
     records = record.record(args.record or ["runs"], args.on, services)

@@ -1,4 +1,6 @@
-"""What a plan from a config says beside its offers: where its figures are from, strategies, and sources of data."""
+"""What a plan from a config says beside its offers: where its figures are from, strategies, and
+sources of data.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,21 @@ EBS: Range = (0.25e9, 1e9)
 DISK_FROM = "a local NVMe disk reads 1 to 3 GB/s, a volume 0.25 to 1: assumed"
 MOUNT_S: Range = (0.02, 0.13)
 MOUNT_MOST: Range = (100.0, 300.0)
-MOUNT_FROM = "20 to 130 ms a file, at most 100 to 300 files/s of a mount: bench/accounts.py, assumed from account 4"
+MOUNT_FROM = (
+    "20 to 130 ms a file, at most 100 to 300 files/s of a mount: bench/accounts.py, "
+    "assumed from account 4"
+)
 FSX_GB, FSX_MB_S = 1.2, (125, 1000)
-FSX_FROM = "1.2 TiB at 125 to 1000 MB/s per TiB: page of FSx for Lustre, as remembered; without the first read from S3"
+FSX_FROM = (
+    "1.2 TiB at 125 to 1000 MB/s per TiB: page of FSx for Lustre, as remembered; without "
+    "the first read from S3"
+)
 BUCKET_S: Range = (0.03, 0.1)
 BUCKET_MOST = 5500.0  # GET requests/s of one prefix of S3
 IN_FLIGHT = 64  # requests of a rank that the reader has at most in flight, by rule of thumb
 BUCKET_FROM = (
-    "64 requests of a rank in flight, 30 to 100 ms each, 5,500/s of a prefix: page of S3 performance, as remembered"
+    "64 requests of a rank in flight, 30 to 100 ms each, 5,500/s of a prefix: page of "
+    "S3 performance, as remembered"
 )
 LISTED, LIST_S = 1000, (0.1, 0.3)  # names of one answer, and its seconds
 
@@ -48,9 +57,11 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Source:
-    """Where samples come from. ``start``: seconds before the first step. ``limit``: images/s of all hosts, at most.
+    """Where samples come from. ``start``: seconds before the first step. ``limit``: images/s of all
+    hosts, at most.
 
-    ``bound``: what limits it. ``enough``: whether the least of ``limit`` is more than the job takes.
+    ``bound``: what limits it. ``enough``: whether the least of ``limit`` is more than the job
+    takes.
     """
 
     name: str
@@ -77,12 +88,19 @@ def strategies(job: Job, offer: Offer) -> list[Sharing]:
         return offer_of(scaled, offer.machine, offer.machine, offer.hosts, draws).rate
 
     ddp, fsdp = (need(job.config, dry, ranks, name).total for name in ("ddp", "fsdp"))
-    # The weights are gathered for the forward and for the backward pass, and the gradients are reduced and scattered.
+    # The weights are gathered for the forward and for the backward pass, and the gradients are
+    # reduced and scattered.
     more = (2 * weights + terms.gradients) / (2 * terms.gradients)
     own, gathered = 2 * share * terms.gradients, share * (2 * weights + terms.gradients)
     return [
         Sharing("ddp", ddp, own, rate(1.0), "all-reduce of the gradients"),
-        Sharing("fsdp", fsdp, gathered, rate(more), "gathers that the forward pass does not hide are not counted"),
+        Sharing(
+            "fsdp",
+            fsdp,
+            gathered,
+            rate(more),
+            "gathers that the forward pass does not hide are not counted",
+        ),
     ]
 
 
@@ -104,7 +122,9 @@ def sources(job: Job, offer: Offer) -> list[Source]:
     listing = (answers * LIST_S[0], answers * LIST_S[1])
 
     def asked(each: int) -> Range:
-        low, high = (min(ranks * IN_FLIGHT / seconds, BUCKET_MOST) / each for seconds in BUCKET_S[::-1])
+        low, high = (
+            min(ranks * IN_FLIGHT / seconds, BUCKET_MOST) / each for seconds in BUCKET_S[::-1]
+        )
         return min(low, wire), min(high, wire)
 
     def at(rates: Range) -> Range:
@@ -115,7 +135,13 @@ def sources(job: Job, offer: Offer) -> list[Source]:
     fsx = at((1e6 * FSX_GB * FSX_MB_S[0], 1e6 * FSX_GB * FSX_MB_S[1]))
     rows: list[tuple[str, Range, Range, str, str]] = [
         (disk, (copies[0], copies[1]), read, "the disk", f"{COPY_FROM}; {DISK_FROM}"),
-        ("mounted bucket (FastFile, FUSE)", (0.0, 0.0), (reads[0], reads[1]), "the latency of a file", MOUNT_FROM),
+        (
+            "mounted bucket (FastFile, FUSE)",
+            (0.0, 0.0),
+            (reads[0], reads[1]),
+            "the latency of a file",
+            MOUNT_FROM,
+        ),
         ("FSx for Lustre", (0.0, 0.0), fsx, "its throughput", FSX_FROM),
         ("bucket, single files", listing, asked(files), "requests", BUCKET_FROM),
         ("bucket, shards", LIST_S, asked(1), "requests", BUCKET_FROM),
@@ -131,7 +157,10 @@ def about_job(plan: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
     """For JSON: the job, and what runs it. ``offer``: the one whose details are shown."""
     job = plan.job
     return {
-        "dropped": [{"machine": name, "hosts": hosts, "why": why} for (name, hosts), why in plan.dropped.items()],
+        "dropped": [
+            {"machine": name, "hosts": hosts, "why": why}
+            for (name, hosts), why in plan.dropped.items()
+        ],
         "total": job.total,
         "sample": vars(job.sample),
         "step": job.step and vars(job.step),
@@ -142,10 +171,13 @@ def about_job(plan: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
 
 
 def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]:
-    """The first line of a plan from a config, and its notes. ``offer``: the one whose details are shown."""
+    """The first line of a plan from a config, and its notes. ``offer``: the one whose details are
+    shown.
+    """
     job, train = plan.job, plan.job.config.train
     head = (
-        f"{job.total:,.0f} images ({train.duration} of {job.stored.images:,}), {train.batch_size} in a step over all "
+        f"{job.total:,.0f} images ({train.duration} of {job.stored.images:,}), "
+        f"{train.batch_size} in a step over all "
         f"GPUs, in {train.precision}, by {job.config.name or 'the defaults'}"
     )
     notes, images, sample = list[str](), job.network.most, job.sample
@@ -158,17 +190,25 @@ def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]
     measured = [cost] if sample.measured else []
     guessed = [] if sample.measured else [f"{cost}; --probe measures it"]
     if job.step is not None:
-        measured.append(f"{1000 * job.step.seconds:.3g} ms for {job.step.images} images on {job.step.gpu}")
+        measured.append(
+            f"{1000 * job.step.seconds:.3g} ms for {job.step.images} images on {job.step.gpu}"
+        )
     else:
-        guessed.append(f"GPUs reach {TENSOR:.0%} of their peak, and {MEMORY:.0%} of their memory's rate")
+        guessed.append(
+            f"GPUs reach {TENSOR:.0%} of their peak, and {MEMORY:.0%} of their memory's rate"
+        )
     guessed += assumed("speed", "again on CPUs")
-    guessed.append(f"{sum(ALLOWED.values()) / GIB:g} GiB, and {FRAGMENTS - 1:.0%} of activations, that no pass sees")
+    guessed.append(
+        f"{sum(ALLOWED.values()) / GIB:g} GiB, and {FRAGMENTS - 1:.0%} of activations, that no "
+        "pass sees"
+    )
     if offer is not None:
         notes += _details(job, offer)
     notes += [
         "",
         f"computed, by a pass without data: for an image {dry.flops / images / 1e9:,.3g} GFLOP, "
-        f"{dry.moved / images / 1e9:,.3g} GB of memory traffic, and {dry.kept / images / GIB:,.2g} GiB of activations; "
+        f"{dry.moved / images / 1e9:,.3g} GB of memory traffic, and "
+        f"{dry.kept / images / GIB:,.2g} GiB of activations; "
         f"{sum(size for size, _ in dry.gradients) / 1e6:,.3g} MB of gradients",
         *([f"measured: {'; '.join(measured)}"] if measured else []),
         tables(plan),
@@ -176,7 +216,9 @@ def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]
     ]
     if offer is not None:
         machine = offer.machine
-        notes.append(pauses(job.scores(gpus()[machine.gpu], machine.vcpus / machine.gpus), job.saves()))
+        notes.append(
+            pauses(job.scores(gpus()[machine.gpu], machine.vcpus / machine.gpus), job.saves())
+        )
     return head, notes
 
 
@@ -189,12 +231,16 @@ def _details(job: Job, offer: Offer) -> list[str]:
     for row in sharing:
         low, middle, high = row.rate
         lines.append(
-            f"  {row.name:<6} {row.memory / GIB:5.1f} GiB per GPU, {row.sent / 1e6:,.0f} MB sent by a rank in a step, "
+            f"  {row.name:<6} {row.memory / GIB:5.1f} GiB per GPU, {row.sent / 1e6:,.0f} MB sent "
+            "by a rank in a step, "
             f"{middle:,.0f} images/s ({low:,.0f} to {high:,.0f}): {row.says}"
         )
     if places:
         size = job.stored.total_bytes / 1e9
-        lines += ["", f"sources of the {size:,.3g} GB of data on {named}, for {wants:,.0f} images/s:"]
+        lines += [
+            "",
+            f"sources of the {size:,.3g} GB of data on {named}, for {wants:,.0f} images/s:",
+        ]
     for place in places:
         start = f"{place.start[0] / 60:.1f} to {place.start[1] / 60:.1f} min before the first step"
         limit = f"at most {place.limit[0]:,.0f} to {place.limit[1]:,.0f} images/s"

@@ -1,7 +1,9 @@
-"""The terms of a plan from a config: what its network computes and sends, what its samples cost, and whether it fits.
+"""The terms of a plan from a config: what its network computes and sends, what its samples cost,
+and whether it fits.
 
-FLOPs, activations, and memory are computed by a pass without data (dry.py). The time of a step on a GPU follows from
-them by the roofline of device.py, or from a measured step on a GPU of this machine.
+FLOPs, activations, and memory are computed by a pass without data (dry.py). The time of a step on a
+GPU follows from them by the roofline of device.py, or from a measured step on a GPU of this
+machine.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from segtrain.insight.plan.offers import DRAWN, HOSTS, Offer, Plan, drawn, offer
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import Gpu, Machine, gpus
 
-# bytes/s of a checkpoint, assumed: to the memory of the host, from where it is written in the background, or to a disk.
+# bytes/s of a checkpoint, assumed: to the memory of the host, from where it is written in the
+# background, or to a disk.
 COPIED, WRITTEN = 2e9, 0.4e9
 # Year of the software, for device.precision_named.
 YEAR = 2026
@@ -29,7 +32,8 @@ YEAR = 2026
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU and wall seconds of a training sample on one core. ``spread``: factors between which they lie.
+    """CPU and wall seconds of a training sample on one core. ``spread``: factors between which they
+    lie.
 
     ``first``: CPU seconds of one that is not in memory yet, with data.cache=ram.
     """
@@ -44,7 +48,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Stored:
-    """The data set: training images, and mean bytes of an image with its mask (0 if they are generated)."""
+    """The data set: training images, and mean bytes of an image with its mask (0 if they are
+    generated).
+    """
 
     images: int
     mean_bytes: float
@@ -57,7 +63,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Scored:
-    """What an evaluation predicts: images of the validation split, and the size of the first one."""
+    """What an evaluation predicts: images of the validation split, and the size of the first
+    one.
+    """
 
     images: int
     size: tuple[int, int]
@@ -94,7 +102,9 @@ class Job:
         return float(self.steps * self.config.train.batch_size)
 
     def micro(self, ranks: int) -> int:
-        """Images of a rank's micro-batch, the largest one; 0 if there are more ranks than images."""
+        """Images of a rank's micro-batch, the largest one; 0 if there are more ranks than
+        images.
+        """
         images = self.config.train.batch_size // self.config.train.accumulate
         return -(-images // ranks) if images >= ranks else 0
 
@@ -106,7 +116,9 @@ class Job:
     def roofline(self, gpu: Gpu, images: int) -> float:
         """Seconds of a micro-batch of ``images`` on a GPU by its data sheet."""
         asked = self.config.train.precision
-        meant = {"fp32": "fp32 without TF32", "auto": "bf16" if gpu.bf16 else "fp16"}.get(asked, asked)
+        meant = {"fp32": "fp32 without TF32", "auto": "bf16" if gpu.bf16 else "fp16"}.get(
+            asked, asked
+        )
         precision = device.precision_named(meant, gpu, YEAR)
         transposed = self.config.train.channels_last is False and precision[0] != "fp32"
         return device.step(self.work, images, gpu, precision, device.TRANSPOSED * transposed)
@@ -123,14 +135,17 @@ class Job:
 
     def _times(self, every: str) -> float:
         """How often a run evaluates, or saves."""
-        interval = interval_in_steps(every, self.stored.images, self.config.train.batch_size, self.steps)
+        interval = interval_in_steps(
+            every, self.stored.images, self.config.train.batch_size, self.steps
+        )
         return float(-(-self.steps // interval))
 
     def scores(self, gpu: Gpu, cores: float) -> tuple[float, float]:
         """How many evaluations the run has, and the seconds of one on one rank with ``cores``.
 
-        Its forward passes take a third of a step's time for their pixels: those of all windows, scales, and mirrored
-        images. Meanwhile, the cores read the images, each of which costs as much as a training sample.
+        Its forward passes take a third of a step's time for their pixels: those of all windows,
+        scales, and mirrored images. Meanwhile, the cores read the images, each of which costs as
+        much as a training sample.
         """
         if self.scored is None:
             return 0.0, 0.0
@@ -153,7 +168,9 @@ class Job:
         images, times = self.micro(ranks), self.config.train.accumulate
         dry = self.network.step(images)
         gradients = dry.gradients
-        least, usual, most = (times * seconds for seconds in self.device(gpus()[machine.gpu], images))
+        least, usual, most = (
+            times * seconds for seconds in self.device(gpus()[machine.gpu], images)
+        )
         return Terms(
             machine=machine.name,
             images=self.config.train.batch_size / ranks,
@@ -186,7 +203,8 @@ class Job:
 
 @dataclass(frozen=True)
 class ConfigPlan(Plan):
-    """The plan of ``job``. Its terms differ between types and numbers of hosts; ``terms`` are those of the last offer.
+    """The plan of ``job``. Its terms differ between types and numbers of hosts; ``terms`` are those
+    of the last offer.
 
     ``dropped``: (type, hosts) -> why it is missing among the offers of the type.
     """
@@ -207,19 +225,27 @@ def plan_config(job: Job, where: Sequence[Machine], hosts: Sequence[int] = HOSTS
             ranks = count * machine.gpus
             images = job.micro(ranks)
             reasons[count] = (
-                f"train.batch_size={job.config.train.batch_size} is less than one image for each of {ranks} GPUs"
+                f"train.batch_size={job.config.train.batch_size} is less than one image for each "
+                f"of {ranks} GPUs"
             )
             if images:
-                reasons[count] = refusal(job.config, job.network, images, ranks, machine.gpu_memory_gb)
+                reasons[count] = refusal(
+                    job.config, job.network, images, ranks, machine.gpu_memory_gb
+                )
             if not reasons[count]:
                 terms = job.terms(machine, ranks)
                 offers.append(offer_of(terms, machine, machine, count, draws))
-        refused = {count: reason for count, reason in sorted(reasons.items(), reverse=True) if reason}
+        refused = {
+            count: reason for count, reason in sorted(reasons.items(), reverse=True) if reason
+        }
         if why or len(refused) == len(reasons):
-            # Of the reasons, the one of memory with the most hosts, where each GPU has least to hold.
+            # Of the reasons, the one of memory with the most hosts, where each GPU has least to
+            # hold.
             memory = (reason for reason in refused.values() if reason.startswith("needs"))
             left_out[machine.name] = why or next(memory, [*refused.values()][-1])
         else:
-            dropped |= {(machine.name, count): refused[count] for count in hosts if count in refused}
+            dropped |= {
+                (machine.name, count): refused[count] for count in hosts if count in refused
+            }
     nothing = Terms("", 0.0, 0.0, job.sample.wall, job.sample.cpu, 0.0, 0.0, job.total)
     return ConfigPlan(terms or nothing, tuple(offers), left_out, job, dropped)

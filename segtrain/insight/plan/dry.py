@@ -1,7 +1,8 @@
-"""A pass of the network without data: FLOPs and bytes of its operators, its gradients, and the memory that it needs.
+"""A pass of the network without data: FLOPs and bytes of its operators, its gradients, and the
+memory that it needs.
 
-The network runs on torch's meta device, whose tensors have shapes but no content. tests/insight/test_plan_dry.py
-compares the bytes with those of real passes.
+The network runs on torch's meta device, whose tensors have shapes but no content.
+tests/insight/test_plan_dry.py compares the bytes with those of real passes.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ _SIDE = 64  # of the image on which the loss runs
 class Dry:
     """A training step of ``images`` images on one device. Sizes in bytes, unless said otherwise.
 
-    ``layers``: of all images. ``parameters``: (all, trained), numbers. ``gradients``: size of each gradient in the
-    order in which the backward pass makes them, and the share of its FLOPs that is done by then. ``kept``: of the
-    activations, for the backward pass. ``peak``: the most of activations and gradients at the same time, beside the
-    loss. ``loss``: the most that the loss needs beside its low-resolution logits: for one image, or with
-    loss.full_logits for all. ``norms``: trained batch norms.
+    ``layers``: of all images. ``parameters``: (all, trained), numbers. ``gradients``: size of each
+    gradient in the order in which the backward pass makes them, and the share of its FLOPs that is
+    done by then. ``kept``: of the activations, for the backward pass. ``peak``: the most of
+    activations and gradients at the same time, beside the loss. ``loss``: the most that the loss
+    needs beside its low-resolution logits: for one image, or with loss.full_logits for all.
+    ``norms``: trained batch norms.
     """
 
     images: int
@@ -59,7 +61,9 @@ class Dry:
 
     @property
     def work(self) -> Work:
-        """The costs of an image. A frozen encoder has no backward pass, so the FLOPs are a third of those of a step."""
+        """The costs of an image. A frozen encoder has no backward pass, so the FLOPs are a third of
+        those of a step.
+        """
         products = [layer for layer in self.layers if layer.flops and not layer.backward]
         return Work(
             kind="dense",
@@ -75,7 +79,9 @@ class DryModel:
 
     def __init__(self, config: Config, classes: int, most: int) -> None:
         self.config, self.most = config, max(4, most)
-        network = build_model(config.model.model_copy(update={"encoder_weights": None, "init": ""}), classes)
+        network = build_model(
+            config.model.model_copy(update={"encoder_weights": None, "init": ""}), classes
+        )
         self._loss = _loss(config, classes)
         self._network = network.to("meta")
         if not config.loss.aux_weight:
@@ -86,9 +92,9 @@ class DryModel:
     def step(self, images: int) -> Dry:
         """A step of up to ``most`` images on one device.
 
-        Steps of 2 images, which batch norm needs, and of ``most`` are computed. Of any other step, ``peak`` and
-        ``loss`` lie on straight lines between them, and the rest is that of ``most``. ``peak``, which is the largest of
-        many sums, is never too low.
+        Steps of 2 images, which batch norm needs, and of ``most`` are computed. Of any other step,
+        ``peak`` and ``loss`` lie on straight lines between them, and the rest is that of ``most``.
+        ``peak``, which is the largest of many sums, is never too low.
         """
         if images == 2:
             return self._few
@@ -112,14 +118,23 @@ class DryModel:
         try:
             tally = _network(self.config, network, images)
         except (NotImplementedError, RuntimeError, AttributeError) as error:
-            arch, reason = self.config.model.arch, (str(error) or type(error).__name__).splitlines()[0][:150]
-            text = f"model.arch={arch}: its memory and FLOPs cannot be computed ({reason}): use plan --like RUN"
+            arch, reason = (
+                self.config.model.arch,
+                (str(error) or type(error).__name__).splitlines()[0][:150],
+            )
+            text = (
+                f"model.arch={arch}: its memory and FLOPs cannot be computed ({reason}): use "
+                "plan --like RUN"
+            )
             raise ConfigError(text, code="model-not-traceable", found=arch) from error
         sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
         return Dry(
             images=images,
             layers=(*tally.rows, *(row.times(images) for row in rows)),
-            parameters=(sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)),
+            parameters=(
+                sum(size for size, _ in sizes),
+                sum(size for size, trained in sizes if trained),
+            ),
             buffers=float(sum(b.numel() * b.element_size() for b in network.buffers())),
             gradients=tuple(tally.gradients),
             kept=tally.kept,
@@ -134,7 +149,8 @@ def _network(config: Config, network: SegModel, images: int) -> Tally:
     for parameter in network.parameters():
         parameter.grad = None
     known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
-    tally, dtype = Tally(known), AUTOCAST.get(config.train.precision, torch.bfloat16)  # auto: 16 bits on most GPUs
+    # auto: 16 bits on most GPUs
+    tally, dtype = Tally(known), AUTOCAST.get(config.train.precision, torch.bfloat16)
     with ExitStack() as stack:
         stack.enter_context(_gradient_order(network, tally))
         stack.enter_context(tally)
@@ -172,7 +188,8 @@ def _gradient_order(network: SegModel, tally: Tally) -> Iterator[None]:
 def _loss(config: Config, classes: int) -> tuple[float, list[Layer]]:
     """Peak bytes of the loss of one image of the crop's size, and its operators.
 
-    It runs with real tensors on a small image, because some losses look at their values. It grows with the pixels.
+    It runs with real tensors on a small image, because some losses look at their values. It grows
+    with the pixels.
     """
     criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)
     low = torch.randn(1, classes, _SIDE // 4, _SIDE // 4, requires_grad=True)

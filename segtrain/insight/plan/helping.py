@@ -1,4 +1,6 @@
-"""Whether hosts that make samples pay for a job like a past run: the speed with and without them."""
+"""Whether hosts that make samples pay for a job like a past run: the speed with and without
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from segtrain.machines.receiving import WORTH
 
 @dataclass(frozen=True)
 class Need:
-    """Images/s of all ranks: what the devices take, what the training hosts alone reach, and what helpers add to that.
+    """Images/s of all ranks: what the devices take, what the training hosts alone reach, and what
+    helpers add to that.
 
-    ``hours``: of the whole run without helpers, and with them. ``make``, ``receive``: CPU seconds of a sample.
+    ``hours``: of the whole run without helpers, and with them. ``make``, ``receive``: CPU seconds
+    of a sample.
     """
 
     device: float
@@ -36,20 +40,34 @@ class Need:
         return self.receive < WORTH * self.make
 
 
-def need(terms: Terms, training: Machine, hosts: int, helping: Sequence[tuple[Machine, int]]) -> Need:
-    """For ``hosts`` training hosts of a type, and helping hosts (type, number). Time for gradients is left out."""
+def need(
+    terms: Terms, training: Machine, hosts: int, helping: Sequence[tuple[Machine, int]]
+) -> Need:
+    """For ``hosts`` training hosts of a type, and helping hosts (type, number). Time for gradients
+    is left out.
+    """
     own, local = machines()[terms.machine], training.gpus or 1
     ranks, cores = local * hosts, training.vcpus / local
     ratio = 1.0 if training.gpu == own.gpu else gpus()[own.gpu].speed / gpus()[training.gpu].speed
     device = terms.device * ratio
     now = Stages(
-        device=device, stalls=0.0, samples=terms.images, wall=terms.wall, cpu=terms.cpu,
-        workers=max(1.0, cores - 1), computed=terms.computed, cores=cores,
-    )  # fmt: skip
+        device=device,
+        stalls=0.0,
+        samples=terms.images,
+        wall=terms.wall,
+        cpu=terms.cpu,
+        workers=max(1.0, cores - 1),
+        computed=terms.computed,
+        cores=cores,
+    )
     there = sum(machine.vcpus * count for machine, count in helping) / ranks
     steps = now.step, with_helpers(now, there, terms.receive)
     rates = [ranks * terms.images / max(1e-9, step) for step in (device, *steps)]
     return Need(
-        rates[0], rates[1], rates[2], (terms.total / rates[1] / 3600, terms.total / rates[2] / 3600), terms.cpu,
+        rates[0],
+        rates[1],
+        rates[2],
+        (terms.total / rates[1] / 3600, terms.total / rates[2] / 3600),
+        terms.cpu,
         terms.receive,
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""The page of a plan, one HTML file: time and money over numbers of machines, the parts of a step, and its words."""
+"""The page of a plan, one HTML file: time and money over numbers of machines, the parts of a step,
+and its words.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,23 @@ from segtrain.insight.report import page as report_page
 from segtrain.insight.report.charts import Charts
 from segtrain.insight.report.html import details, esc, figure, page, table, utc
 
-COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")  # Color-blind readers can tell these apart.
+# Color-blind readers can tell these apart.
+COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")
 BARS = 14
 # What a step is made of -> color.
 PART_COLORS = dict(zip(PARTS, ("forward", "gradient_sync", "wait", "sync")))
-TITLES = {"device": "device", "gradients": "wait for gradients", "samples": "wait for samples",
-          "slowest rank": "wait for the slowest rank"}  # fmt: skip
+TITLES = {
+    "device": "device",
+    "gradients": "wait for gradients",
+    "samples": "wait for samples",
+    "slowest rank": "wait for the slowest rank",
+}
 
 
 def write(file: Path, plan: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
-    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises DataError."""
+    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises
+    DataError.
+    """
     return report_page.write(file, render(plan, text, of, deadline_s, budget))
 
 
@@ -30,8 +39,13 @@ def render(plan: Plan, text: str, of: str, deadline_s: float = 0.0, budget: floa
     best = plan.best(deadline_s, budget)
     head = f"<h1>Plan of {esc(of)}</h1>"
     if not plan.offers:
-        return page(f"Plan of {of}", [("", "", head), ("words", "In words", _words(text))], {}, _footer())
-    said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, plan))}</p>'
+        return page(
+            f"Plan of {of}", [("", "", head), ("words", "In words", _words(text))], {}, _footer()
+        )
+    said = (
+        '<p class="headline '
+        f'{"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, plan))}</p>'
+    )
     offers, drawn = _few(plan, best), Charts()
     sections = [
         ("", "", f"{head}<p class=quiet>{plan.terms.total:,.0f} images</p>{said}"),
@@ -53,11 +67,19 @@ def _few(plan: Plan, best: Offer | None) -> list[Offer]:
     return few if best is None or best in few else [best, *few[:-1]]
 
 
-def _curves(drawn: Charts, plan: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
+def _curves(
+    drawn: Charts, plan: Plan, offers: list[Offer], deadline_s: float, budget: float
+) -> str:
     names = list(dict.fromkeys(offer.machine.name for offer in offers))[: len(COLORS)]
-    own = {name: sorted((o for o in plan.offers if o.machine.name == name), key=lambda o: o.hosts) for name in names}
+    own = {
+        name: sorted((o for o in plan.offers if o.machine.name == name), key=lambda o: o.hosts)
+        for name in names
+    }
     figures = ""
-    kinds = (("hours", "Time to the end", "h", 3600.0, deadline_s), ("dollars", "Cost on demand", "$", 1.0, budget))
+    kinds = (
+        ("hours", "Time to the end", "h", 3600.0, deadline_s),
+        ("dollars", "Cost on demand", "$", 1.0, budget),
+    )
     for chart, title, unit, scale, limit in kinds:
         if chart == "dollars" and not all(one.dollars[0] for many in own.values() for one in many):
             continue  # the nodes of a cluster cost nothing
@@ -69,14 +91,23 @@ def _curves(drawn: Charts, plan: Plan, offers: list[Offer], deadline_s: float, b
             line = {"label": name, "color": color, "knee": plan.knee(name)}
             series.append({**line, "x": hosts, "y": usual, "low": low, "high": high})
             ends += [*low, *high]
-            rows += [(name, *row) for row in zip(hosts, *([f"{v:,.2f}" for v in part] for part in (low, usual, high)))]
+            rows += [
+                (name, *row)
+                for row in zip(hosts, *([f"{v:,.2f}" for v in part] for part in (low, usual, high)))
+            ]
         numbers = table(("type", "hosts", "10 %", "usual", "90 %"), rows)
         label = f"{'deadline' if chart == 'hours' else 'budget'} {limit / scale:.3g} {unit}"
         drawn[chart] = {
-            "type": "lines", "axis": "hosts", "unit": unit, "height": 300, "points": True, "log": True,
-            "range": [min(ends) / 1.15, max(ends) * 1.15], "series": series,
+            "type": "lines",
+            "axis": "hosts",
+            "unit": unit,
+            "height": 300,
+            "points": True,
+            "log": True,
+            "range": [min(ends) / 1.15, max(ends) * 1.15],
+            "series": series,
             "limit": {"y": limit / scale, "label": label} if limit else None,
-        }  # fmt: skip
+        }
         note = "bars: 80 % of the cases; ring: the knee, beyond which doubling pays little"
         figures += figure(chart, title, numbers, note)
     return figures
@@ -90,11 +121,17 @@ def _steps(offers: list[Offer]) -> str:
         low, middle, high = map(short_seconds, one.step)
         parts = [(one.parts[part] / longest, PART_COLORS[part]) for part in PARTS]
         rows.append((name, middle, parts, f"{low} to {high}", ""))
-        cells.append((name, f"{one.batch:,.0f}", *(short_seconds(one.parts[part]) for part in PARTS), middle))
+        cells.append(
+            (name, f"{one.batch:,.0f}", *(short_seconds(one.parts[part]) for part in PARTS), middle)
+        )
     key = html.key([(TITLES[part], color) for part, color in PART_COLORS.items()])
     numbers = table(("machines", "images", *(TITLES[part] for part in PARTS), "step"), cells)
     caption = "<b>Parts of a step</b> in the usual case, and the interval of the whole"
-    return html.bars(caption, ("machines", "step", "80 % of the cases"), rows) + key + details("as a table", numbers)
+    return (
+        html.bars(caption, ("machines", "step", "80 % of the cases"), rows)
+        + key
+        + details("as a table", numbers)
+    )
 
 
 def _words(text: str) -> str:

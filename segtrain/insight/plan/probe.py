@@ -1,4 +1,6 @@
-"""What a config says of its job, and measurements on this machine: the cost of a sample, and a step on its GPU."""
+"""What a config says of its job, and measurements on this machine: the cost of a sample, and a step
+on its GPU.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from segtrain.data.labels.classes import label_space
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError, DataError
 from segtrain.insight.plan.candidates import machines_of
-from segtrain.insight.plan.described import ConfigPlan, Job, Sample, Scored, Step, Stored, plan_config
+from segtrain.insight.plan.described import (
+    ConfigPlan,
+    Job,
+    Sample,
+    Scored,
+    Step,
+    Stored,
+    plan_config,
+)
 from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.offers import HOSTS
 from segtrain.machines.gpu_names import gpu_named
@@ -23,7 +33,8 @@ from segtrain.machines.gpu_names import gpu_named
 SAMPLES = 12  # whose cost is measured
 SIZED = 200  # whose bytes are looked up
 STEPS, WARM = 5, 3
-# Without a measurement: CPU seconds per million pixels of an image, to decode it, and of a crop, to augment it.
+# Without a measurement: CPU seconds per million pixels of an image, to decode it, and of a crop, to
+# augment it.
 DECODE_S, CROP_S = 5e-3, 8e-3
 ASSUMED_SPREAD = (0.4, 2.5)
 # Other processors than this machine's.
@@ -39,30 +50,38 @@ def plan(
     described: tuple[int, tuple[int, int]] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> ConfigPlan:
-    """Predict speed, time, and cost of training ``config`` on each machine type and number of hosts.
+    """Predict speed, time, and cost of training ``config`` on each machine type and number of
+    hosts.
 
-    ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas. ``probe``: measure what samples cost here, and a
-    step if there is a GPU. ``described``: number and (height, width) of the training images, in place of the data set.
-    ``say``: told what is being done. ``best``, ``offers``, and ``left_out`` of the result hold
-    the answer; seconds, dollars, and images/s are (10 %, 50 %, 90 %) of the cases. Raises SegtrainError.
+    ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas. ``probe``: measure what
+    samples cost here, and a step if there is a GPU. ``described``: number and (height, width) of
+    the training images, in place of the data set. ``say``: told what is being done. ``best``,
+    ``offers``, and ``left_out`` of the result hold
+    the answer; seconds, dollars, and images/s are (10 %, 50 %, 90 %) of the cases. Raises
+    SegtrainError.
     """
     job = job_without_data(config, *described) if described else job_of(config, probe, say)
     return plan_config(job, machines_of(where), hosts)
 
 
 def job_without_data(config: Config, images: int, size: tuple[int, int]) -> Job:
-    """The job of a config, for ``images`` training images of ``size`` (height, width) in place of its data set.
+    """The job of a config, for ``images`` training images of ``size`` (height, width) in place of
+    its data set.
 
     Evaluations, and the bytes of the files, are not known. Raises SegtrainError.
     """
     layout = LAYOUTS[config.data.layout]
     labels = label_space(config.data, layout.labels, layout.other_classes)
-    network = DryModel(config, labels.num_classes, config.train.batch_size // config.train.accumulate)
+    network = DryModel(
+        config, labels.num_classes, config.train.batch_size // config.train.accumulate
+    )
     return Job(config, Stored(images, 0.0, 0), network, assumed_sample(config, size))
 
 
 def job_of(config: Config, probe: bool, say: Callable[[str], None] = lambda text: None) -> Job:
-    """The job of a config. ``probe``: measure a sample, and a step if there is a GPU. Raises SegtrainError."""
+    """The job of a config. ``probe``: measure a sample, and a step if there is a GPU. Raises
+    SegtrainError.
+    """
     train = config.train
     say("reading the listing of the data set")
     try:
@@ -70,7 +89,9 @@ def job_of(config: Config, probe: bool, say: Callable[[str], None] = lambda text
     except DataError as error:
         if error.code != "folder-missing":
             raise
-        text = f"{error}. Or describe the data: --images 2975 --image-size 1024x2048 (height x width)"
+        text = (
+            f"{error}. Or describe the data: --images 2975 --image-size 1024x2048 (height x width)"
+        )
         raise DataError(text, code=error.code, **error.values) from None
     if not len(dataset):
         text = f"split {config.data.train_split} has no images: plan needs their number"
@@ -111,7 +132,10 @@ def assumed_sample(config: Config, size: tuple[int, int]) -> Sample:
     height, width = size
     crop = config.data.crop[0] * config.data.crop[1]
     decode, augment = DECODE_S * height * width / 1e6, CROP_S * crop / 1e6
-    says = f"{1000 * DECODE_S:g} ms of CPU per million pixels of an image, and {1000 * CROP_S:g} of a crop"
+    says = (
+        f"{1000 * DECODE_S:g} ms of CPU per million pixels of an image, and {1000 * CROP_S:g} "
+        "of a crop"
+    )
     kept = config.data.cache == "ram"
     cost = augment + (0.0 if kept else decode)
     return Sample(cost, cost, ASSUMED_SPREAD, says, measured=False, first=kept * (decode + augment))
@@ -135,11 +159,15 @@ def measured_sample(config: Config, dataset: Dataset) -> Sample:
         left = 1 - once / whole["wall_mean_ms"]
     says = f"{measured['samples']} samples on one core of this machine ({measured['path_says']})"
     first = cpu if kept else 0.0
-    return Sample(left * cpu, left * max(cpu, wall), MEASURED_SPREAD, says, measured=True, first=first)
+    return Sample(
+        left * cpu, left * max(cpu, wall), MEASURED_SPREAD, says, measured=True, first=first
+    )
 
 
 def measured_step(config: Config, classes: int) -> Step | None:
-    """A step of the config on this machine's GPU, with as many images as fit; None without a GPU of the table."""
+    """A step of the config on this machine's GPU, with as many images as fit; None without a GPU of
+    the table.
+    """
     import torch
 
     if not torch.cuda.is_available() or config.train.device == "cpu":
@@ -171,7 +199,9 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
     settings = config.model.model_copy(update={"encoder_weights": None, "init": ""})
     network = build_model(settings, classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)
-    pictures = torch.randn(images, 3, *config.data.crop, device=device).to(memory_format=torch.channels_last)
+    pictures = torch.randn(images, 3, *config.data.crop, device=device).to(
+        memory_format=torch.channels_last
+    )
     target = torch.randint(0, classes, (images, *config.data.crop), device=device)
     times, way = [], config.loss.upsample
     for _ in range(WARM + STEPS):

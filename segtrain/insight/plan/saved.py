@@ -23,15 +23,23 @@ FORMAT = 1
 
 
 def save(plan: Plan, settings: Mapping[str, Any], place: str, machine: str = "") -> Path:
-    """Write a plan into the run folder ``place``, and return the file. Raises ConfigError, and DataError.
+    """Write a plan into the run folder ``place``, and return the file. Raises ConfigError, and
+    DataError.
 
-    ``settings``: of the run that is planned. ``machine``: the type of the run that the plan is from.
+    ``settings``: of the run that is planned. ``machine``: the type of the run that the plan is
+    from.
     """
     if is_bucket(place):
-        text = f"--save={place}: a plan is kept in a folder of this machine: name one, such as runs/NAME"
+        text = (
+            f"--save={place}: a plan is kept in a folder of this machine: name one, such as "
+            "runs/NAME"
+        )
         raise ConfigError(text, code="save-not-local", found=place)
     if (Path(place) / JOURNAL).is_file():
-        text = f"--save={place}: this run has begun, and a plan is of a run to come: name its folder, such as runs/NEXT"
+        text = (
+            f"--save={place}: this run has begun, and a plan is of a run to come: name its "
+            "folder, such as runs/NEXT"
+        )
         raise ConfigError(text, code="save-too-late", found=place)
     return write(content(plan, settings, machine), Path(place))
 

@@ -1,7 +1,8 @@
-"""Time and cost on spot machines, at a price and a rate of preemptions that the user gives, in closed forms.
+"""Time and cost on spot machines, at a price and a rate of preemptions that the user gives, in
+closed forms.
 
-Preemptions and failures come at a constant rate, whatever the run does, so the time to the next one is exponential.
-One lost host stops all ranks. Seconds throughout, and rates per second.
+Preemptions and failures come at a constant rate, whatever the run does, so the time to the next one
+is exponential. One lost host stops all ranks. Seconds throughout, and rates per second.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ MOST_LOST = 700.0  # beyond it, the exponential is larger than any number
 def checkpoint_interval(checkpoint: float, rate: float) -> float:
     """Seconds of work between two checkpoints with which a run ends soonest.
 
-    ``checkpoint``: seconds that one takes; ``rate``: of preemptions of the whole job. The result is the estimate of
-    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
-    Computer Systems 22 (2006), doi:10.1016/j.future.2004.11.016; a test compares it with the captions of its figures 3
-    to 5. Its first term is that of J. W. Young, "A first order approximation to the optimum checkpoint interval",
-    CACM 17 (1974). If a checkpoint takes twice the mean time to a preemption or more, it is that mean time.
+    ``checkpoint``: seconds that one takes; ``rate``: of preemptions of the whole job. The result is
+    the estimate of J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
+    restart dumps", Future Generation Computer Systems 22 (2006), doi:10.1016/j.future.2004.11.016;
+    a test compares it with the captions of its figures 3 to 5. Its first term is that of J. W.
+    Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974). If a
+    checkpoint takes twice the mean time to a preemption or more, it is that mean time.
     """
     between = 1 / rate
     if checkpoint >= 2 * between:
@@ -36,17 +38,22 @@ def checkpoint_interval(checkpoint: float, rate: float) -> float:
     return sqrt(2 * checkpoint * between) * (1 + sqrt(part) / 3 + part / 9) - checkpoint
 
 
-def expected_seconds(work: float, every: float, checkpoint: float, resume: float, rate: float) -> float:
-    """Expected seconds of a run of ``work`` seconds that saves after each ``every`` seconds of work.
+def expected_seconds(
+    work: float, every: float, checkpoint: float, resume: float, rate: float
+) -> float:
+    """Expected seconds of a run of ``work`` seconds that saves after each ``every`` seconds of
+    work.
 
-    ``resume``: seconds from a preemption to the next step: new machines, start, and loading. Work since the last
-    checkpoint is lost. Preemptions also hit checkpoints and resumes.
+    ``resume``: seconds from a preemption to the next step: new machines, start, and loading. Work
+    since the last checkpoint is lost. Preemptions also hit checkpoints and resumes.
 
-    A segment has s = every + checkpoint seconds. A try ends after (1 - exp(-rate s)) / rate seconds on average, and
-    fails with the probability f = 1 - exp(-rate s). Then a resume comes first, which may fail too, and takes
-    D = (exp(rate resume) - 1) / rate. So the expected time of a segment is E = f / rate + f (D + E), or
-    E = exp(rate resume) (exp(rate s) - 1) / rate. Exact for a whole number of segments. Infinite beyond 700 preemptions
-    in a segment or a resume.
+    A segment has s = every + checkpoint seconds. A try ends after (1 - exp(-rate s)) / rate seconds
+    on average, and fails with the probability f = 1 - exp(-rate s). Then a resume comes first,
+    which may fail too, and takes
+    D = (exp(rate resume) - 1) / rate. So the expected time of a segment is E = f / rate + f (D +
+    E), or
+    E = exp(rate resume) (exp(rate s) - 1) / rate. Exact for a whole number of segments. Infinite
+    beyond 700 preemptions in a segment or a resume.
     """
     if rate * (every + checkpoint + resume) > MOST_LOST:
         return inf
@@ -85,7 +92,9 @@ class Market:
         return checkpoint_interval(self.checkpoint, self.preemptions * offer.hosts)
 
     def seconds(self, offer: Offer) -> Interval:
-        """With a checkpoint after each interval, in place of the run's own. Infinite if preemptions leave no time."""
+        """With a checkpoint after each interval, in place of the run's own. Infinite if preemptions
+        leave no time.
+        """
         every, rate = self.interval(offer), self.preemptions * offer.hosts
         low, middle, high = (
             expected_seconds(seconds - offer.saving, every, self.checkpoint, self.resume, rate)
@@ -101,9 +110,15 @@ class Market:
         return low, middle, high
 
     def rows(self, plan: Plan) -> list[dict[str, Any] | None]:
-        """For JSON: ``dollars``, ``seconds``, and ``checkpoint_s`` of each offer; None if it does not end."""
+        """For JSON: ``dollars``, ``seconds``, and ``checkpoint_s`` of each offer; None if it does
+        not end.
+        """
         return [
-            {"dollars": self.dollars(one), "seconds": self.seconds(one), "checkpoint_s": self.interval(one)}
+            {
+                "dollars": self.dollars(one),
+                "seconds": self.seconds(one),
+                "checkpoint_s": self.interval(one),
+            }
             if self.seconds(one)[1] < inf
             else None
             for one in plan.offers
@@ -112,16 +127,24 @@ class Market:
     def note(self, best: Offer | None) -> str:
         """What the spot column assumes, and the checkpoints that the best offer should write."""
         text = (
-            f"spot: {self.share:.0%} of the price on demand and {3600 * self.preemptions:g} preemptions per hour and "
+            f"spot: {self.share:.0%} of the price on demand and {3600 * self.preemptions:g} "
+            "preemptions per hour and "
             f"host, as given; a checkpoint of {self.checkpoint:.3g} s "
-            f"({'measured' if self.measured else 'assumed'}), and {self.resume:.0f} s until a lost run goes on"
+            f"({'measured' if self.measured else 'assumed'}), and {self.resume:.0f} s until a "
+            "lost run goes on"
         )
         if best is not None and self.seconds(best)[1] == inf:
-            text += "; at that rate, the best offer does not end: it loses its hosts sooner than it saves its work"
+            text += (
+                "; at that rate, the best offer does not end: it loses its hosts sooner than "
+                "it saves its work"
+            )
         elif best is not None:
             hours = self.seconds(best)[1] / 3600
             minutes = self.interval(best) / 60
-            text += f"; the best offer then takes {hours:.2f} h with a checkpoint every {minutes:.0f} minutes"
+            text += (
+                f"; the best offer then takes {hours:.2f} h with a checkpoint every "
+                f"{minutes:.0f} minutes"
+            )
         return text
 
 
@@ -134,12 +157,15 @@ def market_of(share: float | None, preemptions: str, run: Path | None = None) ->
         return None
     match = _RATE.fullmatch(preemptions)
     if share is None or not (0 < share <= 1 and match and float(match[1])):
-        given = [f"--spot={share:g}"] * (share is not None) + [f"--preemptions={preemptions}"] * bool(preemptions)
+        given = [f"--spot={share:g}"] * (share is not None) + [
+            f"--preemptions={preemptions}"
+        ] * bool(preemptions)
         raise ConfigError(
             f"{' '.join(given)}: write a share of the price on demand and how often a host "
             "is taken away, as in --spot=0.35 --preemptions=0.05/h",
-            code="bad-spot", found=[share, preemptions],
-        )  # fmt: skip
+            code="bad-spot",
+            found=[share, preemptions],
+        )
     events = gather(run).events_of("checkpoint") if run else []
     took = [float(event["seconds"]) for event in events if event.get("seconds")]
     rate = float(match[1]) / _HOURS[match[2]] / 3600

@@ -1,4 +1,6 @@
-"""Terms of a plan from a past run: time of the device, cost of a sample, bytes of the gradients, and length."""
+"""Terms of a plan from a past run: time of the device, cost of a sample, bytes of the gradients,
+and length.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,19 @@ _HALVED = ("fp16", "bf16")  # values of parallel.compress
 class Terms:
     """Seconds, images, and bytes of one rank and one step of a run.
 
-    ``machine``: the type of its hosts. ``device``: the device's work without communication. ``wall``, ``cpu``: of one
-    sample. ``computed``: CPU time of the step without its samples. ``gradients``: what the ranks exchange. ``images``:
-    of a rank's step; ``total``: of the whole run, all ranks. ``receive``: CPU time of a sample that a helper makes.
-    ``device_range``, ``sample_range``: factors between which the device's time and the costs of samples lie.
-    ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known. ``unsent``: why
-    ``gradients`` are not known; "" if they are. ``workers``: of a rank's loader; None: one for each core but one.
-    ``local``: ranks of a host of a run without GPUs. ``scores``, ``saves``: how many evaluations and checkpoints
-    the whole run has, and how many seconds one takes: an evaluation on one rank. ``busy``: share of its hosts' vCPUs
-    that the run used. ``kept``: samples that stay in memory after they are read once (data.cache=ram), of which each
-    costs ``first`` (wall and CPU time) until then. ``cold``: the costs are those of samples not yet in memory.
-    ``synced``: all-reduces of synchronized batch norms in a step.
+    ``machine``: the type of its hosts. ``device``: the device's work without communication.
+    ``wall``, ``cpu``: of one sample. ``computed``: CPU time of the step without its samples.
+    ``gradients``: what the ranks exchange. ``images``: of a rank's step; ``total``: of the whole
+    run, all ranks. ``receive``: CPU time of a sample that a helper makes. ``device_range``,
+    ``sample_range``: factors between which the device's time and the costs of samples lie.
+    ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not
+    known. ``unsent``: why ``gradients`` are not known; "" if they are. ``workers``: of a rank's
+    loader; None: one for each core but one. ``local``: ranks of a host of a run without GPUs.
+    ``scores``, ``saves``: how many evaluations and checkpoints the whole run has, and how many
+    seconds one takes: an evaluation on one rank. ``busy``: share of its hosts' vCPUs that the run
+    used. ``kept``: samples that stay in memory after they are read once (data.cache=ram), of which
+    each costs ``first`` (wall and CPU time) until then. ``cold``: the costs are those of samples
+    not yet in memory. ``synced``: all-reduces of synchronized batch norms in a step.
     """
 
     machine: str
@@ -83,7 +87,9 @@ def terms_like(run: Path, on: str = "") -> tuple[Terms, Machine | None]:
 
 
 def terms_there(run: Path) -> tuple[Terms, Machine]:
-    """The terms of a run for hosts like its own, of whatever type, and such a host. Raises as ``terms_of``."""
+    """The terms of a run for hosts like its own, of whatever type, and such a host. Raises as
+    ``terms_of``.
+    """
     figures, evidence = _figures(run)
     host = host_of(figures.most_starved_rank)
     return _terms(figures, evidence, host.name), host
@@ -97,13 +103,17 @@ def _of_type(figures: Figures, evidence: Evidence, run: Path, on: str) -> Terms:
         raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
     if on and on_gpu != bool(kind.gpus):
         has = "has no GPU" if on_gpu else "has GPUs"
-        text = f"--on={on}: the run trained on {rank.device}, and this type {has}: name the type that it ran on"
+        text = (
+            f"--on={on}: the run trained on {rank.device}, and this type {has}: name the type "
+            "that it ran on"
+        )
         raise ConfigError(text, code="other-device", found=on)
     return _terms(figures, evidence, name)
 
 
 def _figures(run: Path) -> tuple[Figures, Evidence]:
-    """The statistics of a run that tells enough, after its first epoch if possible, and its whole evidence.
+    """The statistics of a run that tells enough, after its first epoch if possible, and its whole
+    evidence.
 
     Raises DataError, and ConfigError.
     """
@@ -113,17 +123,23 @@ def _figures(run: Path) -> tuple[Figures, Evidence]:
         figures = run_stats(evidence)
     if figures is None or not figures.steady or not evidence.start.get("total_steps"):
         fix = "name a run that trained for at least two log windows"
-        raise ConfigError(f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run))
+        raise ConfigError(
+            f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run)
+        )
     if figures.most_starved_rank.samples is None:
         fix = "name a run with data.workers of at least 1 and log.spans=true"
         raise ConfigError(
-            f"{run}: it does not say what its samples cost: {fix}", code="no-sample-costs", found=str(run)
+            f"{run}: it does not say what its samples cost: {fix}",
+            code="no-sample-costs",
+            found=str(run),
         )
     return figures, evidence
 
 
 def _first_epoch(evidence: Evidence) -> tuple[int, float]:
-    """Steps and samples of the first epoch of a run that keeps samples in memory; (0, 0) for any other run."""
+    """Steps and samples of the first epoch of a run that keeps samples in memory; (0, 0) for any
+    other run.
+    """
     seen = [
         (event["step"], event["epoch"])
         for event in evidence.events_of("step")
@@ -138,7 +154,12 @@ def _first_epoch(evidence: Evidence) -> tuple[int, float]:
 def _after(evidence: Evidence, step: int, before: bool = False) -> Evidence:
     """The evidence with the windows after a step alone; ``before``: with those until it."""
     ranks = tuple(
-        replace(rank, windows=tuple(w for w in rank.windows if (w["last"] <= step if before else w["first"] > step)))
+        replace(
+            rank,
+            windows=tuple(
+                w for w in rank.windows if (w["last"] <= step if before else w["first"] > step)
+            ),
+        )
         for rank in evidence.ranks
     )
     return replace(evidence, ranks=ranks) if step else evidence
@@ -181,13 +202,17 @@ def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
 
 
 def _gradients(evidence: Evidence) -> tuple[tuple[float, float], ...]:
-    """(bytes, share of the backward pass after which it is ready) of each gradient; () if the run measured none."""
+    """(bytes, share of the backward pass after which it is ready) of each gradient; () if the run
+    measured none.
+    """
     event = next(iter(evidence.events_of("gradients")), {})
     sizes, ready = event.get("bytes"), event.get("ready")
     compress = evidence.setting("parallel.compress", "none")
     if not isinstance(sizes, list) or not isinstance(ready, list) or compress == "powersgd":
         return ()
-    if len(sizes) != len(ready) or not all(isinstance(value, (int, float)) for value in (*sizes, *ready)):
+    if len(sizes) != len(ready) or not all(
+        isinstance(value, (int, float)) for value in (*sizes, *ready)
+    ):
         return ()
     share = 0.5 if compress in _HALVED else 1.0
     return tuple((share * size, place) for size, place in zip(sizes, ready))
@@ -196,15 +221,24 @@ def _gradients(evidence: Evidence) -> tuple[tuple[float, float], ...]:
 def _device(rank: Rank, usual: float) -> float:
     """Seconds of the device's work in a step, without communication. ``usual``: with communication.
 
-    On a host whose cores are all busy, waits for cores hide in communication. The work takes at least its CPU time.
+    On a host whose cores are all busy, waits for cores hide in communication. The work takes at
+    least its CPU time.
     """
-    least = 1e-6 if rank.device.startswith("cuda") else max(1e-6, rank.computed / max(1, rank.threads))
+    least = (
+        1e-6 if rank.device.startswith("cuda") else max(1e-6, rank.computed / max(1, rank.threads))
+    )
     return max(least, usual - rank.spent("gradient_sync", "sync"))
 
 
 def _pauses(evidence: Evidence, kind: str, steps: int, ranks: int) -> tuple[float, float]:
-    """How many evaluations or checkpoints a run of ``steps`` has, and the seconds of one, on one of its ``ranks``."""
-    took = {event.get("step"): event["seconds"] for event in evidence.events_of(kind) if event.get("seconds")}
+    """How many evaluations or checkpoints a run of ``steps`` has, and the seconds of one, on one of
+    its ``ranks``.
+    """
+    took = {
+        event.get("step"): event["seconds"]
+        for event in evidence.events_of(kind)
+        if event.get("seconds")
+    }
     if not took:
         return 0.0, 0.0
     done = max(event.get("step") or 0 for event in evidence.events_of("step", kind))
@@ -212,7 +246,8 @@ def _pauses(evidence: Evidence, kind: str, steps: int, ranks: int) -> tuple[floa
 
 
 def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
-    """The terms of a job of ``ranks`` with ``config``, which has the length and the batch, by those of a run like it.
+    """The terms of a job of ``ranks`` with ``config``, which has the length and the batch, by those
+    of a run like it.
 
     Raises ConfigError if the run has other settings than the job.
     """
@@ -248,7 +283,14 @@ def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
 
 def _unknown(name: str, run: Path) -> str:
     if not name:
-        return f"{run}: it does not say on which type of machine it ran: give it with --on, such as --on ml.g5.xlarge"
+        return (
+            f"{run}: it does not say on which type of machine it ran: give it with --on, such "
+            "as --on ml.g5.xlarge"
+        )
     near = closest(name, all_types(), 0.6)
-    fix = f"did you mean {near}?" if near else "sagemaker.csv and vertex.csv in segtrain/machines list the types"
+    fix = (
+        f"did you mean {near}?"
+        if near
+        else "sagemaker.csv and vertex.csv in segtrain/machines list the types"
+    )
     return f"--on={name}: unknown machine type: {fix}"

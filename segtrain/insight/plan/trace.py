@@ -1,4 +1,6 @@
-"""What happens in a pass: FLOPs and bytes of its operators, live and kept bytes, and autocast for the meta device."""
+"""What happens in a pass: FLOPs and bytes of its operators, live and kept bytes, and autocast for
+the meta device.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,30 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# What autocast runs in half precision on CUDA, and what in float32 (torch's page "Automatic Mixed Precision").
+# What autocast runs in half precision on CUDA, and what in float32 (torch's page "Automatic Mixed
+# Precision").
 _HALF = {
-    "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "__matmul__", "bmm", "mm", "addmm", "baddbmm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose2d",
+    "linear",
+    "matmul",
+    "__matmul__",
+    "bmm",
+    "mm",
+    "addmm",
+    "baddbmm",
     "scaled_dot_product_attention",
-}  # fmt: skip
+}
 _FULL = {"softmax", "log_softmax", "layer_norm", "group_norm", "norm"}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One operator of a pass. ``moved``: bytes that it reads and writes; ``made``: numbers that it writes."""
+    """One operator of a pass. ``moved``: bytes that it reads and writes; ``made``: numbers that it
+    writes.
+    """
 
     flops: float
     moved: float
@@ -50,7 +65,9 @@ class Tally(TorchDispatchMode):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         outputs = list(_tensors(out))
         for tensor in outputs:
@@ -107,7 +124,9 @@ class Autocast(TorchFunctionMode):
 
 @contextmanager
 def kept_bytes(known: set[int]) -> Iterator[dict[int, int]]:
-    """Address -> bytes of each storage that autograd keeps for the backward pass, except the ``known`` ones."""
+    """Address -> bytes of each storage that autograd keeps for the backward pass, except the
+    ``known`` ones.
+    """
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -126,8 +145,8 @@ def _flops(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> flo
 
     aten = torch.ops.aten
     if operator == aten.convolution_backward:
-        # Torch counts the gradient of the weights as that of a convolution without groups. Each gradient costs as much
-        # as the forward pass, whatever the number of groups.
+        # Torch counts the gradient of the weights as that of a convolution without groups. Each
+        # gradient costs as much as the forward pass, whatever the number of groups.
         gradient, images, weights, _, stride, padding, dilation, transposed, *_, wanted = args
         forward = (images, weights, None, stride, padding, dilation, transposed)
         return float(sum(wanted[:2]) * flop_registry[aten.convolution](*forward, out_val=gradient))

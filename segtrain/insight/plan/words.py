@@ -1,4 +1,6 @@
-"""Text and JSON of a plan: offers, the one to take, and which figures were measured, looked up, and assumed."""
+"""Text and JSON of a plan: offers, the one to take, and which figures were measured, looked up, and
+assumed.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,27 @@ def page(
     every: bool = False,
     market: Market | None = None,
 ) -> str:
-    """The plan as text. ``about``: its first line, and notes on its figures (``about_run``, and ``about_config``).
+    """The plan as text. ``about``: its first line, and notes on its figures (``about_run``, and
+    ``about_config``).
 
-    ``every``: all offers, not only the best for each GPU and number of hosts. ``market``: of spot machines, for a
-    column of their dollars.
+    ``every``: all offers, not only the best for each GPU and number of hosts. ``market``: of spot
+    machines, for a column of their dollars.
     """
     best, (head, notes) = plan.best(deadline_s, budget), about
     lines = [f"{head}. In parentheses: 80 % of the cases.", ""]
     if plan.offers:
         lines += [*table(plan, best, every, market), ""]
-    lines += [choice(best, deadline_s, budget, plan), *notes, market.note(best) if market else NO_SPOT]
+    lines += [
+        choice(best, deadline_s, budget, plan),
+        *notes,
+        market.note(best) if market else NO_SPOT,
+    ]
     return "\n".join([*lines, *_left_out(plan)])
 
 
-def as_dict(plan: Plan, deadline_s: float, budget: float, market: Market | None = None) -> dict[str, Any]:
+def as_dict(
+    plan: Plan, deadline_s: float, budget: float, market: Market | None = None
+) -> dict[str, Any]:
     best = plan.best(deadline_s, budget)
     return {
         "offers": [offer.to_dict() for offer in plan.offers],
@@ -49,24 +58,41 @@ def as_dict(plan: Plan, deadline_s: float, budget: float, market: Market | None 
 
 
 def table(plan: Plan, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
-    """The lines of the offers. ``every``: all of them, not only the best for each GPU and number of hosts."""
+    """The lines of the offers. ``every``: all of them, not only the best for each GPU and number of
+    hosts.
+    """
     offers = list(plan.offers) if every else shown(plan)
     offers.sort(key=lambda one: (one.dollars[1], one.seconds[1]))
     cut = offers if every else offers[:MOST]
     if best is not None and best not in cut:
         cut.append(best)
     on_spot = ["dollars on spot"] if market else []
-    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", *on_spot, "bound by", "cores: needs, has", "")
+    head = (
+        "type",
+        "hosts",
+        "images/s",
+        "scaling",
+        "hours",
+        "dollars",
+        *on_spot,
+        "bound by",
+        "cores: needs, has",
+        "",
+    )
     return columns([head, *(_cells(offer, plan, best, market) for offer in cut)])
 
 
 def _cells(offer: Offer, plan: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
-    marks = ["<- best"] * (offer is best) + ["knee"] * (offer.hosts == plan.knee(offer.machine.name))
+    marks = ["<- best"] * (offer is best) + ["knee"] * (
+        offer.hosts == plan.knee(offer.machine.name)
+    )
     low, middle, high = offer.rate
     machine = offer.machine
     return (
         # The names of nodes, which are of no type, say it already.
-        f"{machine.name} ({machine.gpus} x {machine.gpu})" if machine.gpus and machine.price_source else machine.name,
+        f"{machine.name} ({machine.gpus} x {machine.gpu})"
+        if machine.gpus and machine.price_source
+        else machine.name,
         str(offer.hosts),
         f"{middle:,.0f} ({low:,.0f} to {high:,.0f})",
         f"{offer.efficiency:.0%}",
@@ -100,30 +126,43 @@ def choice(best: Offer | None, deadline_s: float, budget: float, plan: Plan) -> 
         cheapest = min(plan.offers, key=lambda one: one.dollars[1])
         return (
             f"no offer ends{within}: the fastest is {fastest.hosts} x {fastest.machine.name} with "
-            f"{fastest.seconds[1] / 3600:.2f} h, and the cheapest {cheapest.hosts} x {cheapest.machine.name} with "
+            f"{fastest.seconds[1] / 3600:.2f} h, and the cheapest {cheapest.hosts} x "
+            f"{cheapest.machine.name} with "
             f"${cheapest.dollars[1]:,.2f}"
         )
     kind = "the fastest" if budget and not deadline_s else "the cheapest"
     known = all_types().get(best.machine.name)
-    retired = f"; {best.machine.name} is retired: {known.retired}" if known and known.retired else ""
+    retired = (
+        f"; {best.machine.name} is retired: {known.retired}" if known and known.retired else ""
+    )
     hours, dollars = best.seconds[1] / 3600, best.dollars[1]
-    return f"{kind}{within}: {best.hosts} x {best.machine.name}, {hours:.2f} h, ${dollars:,.2f}{retired}"
+    return (
+        f"{kind}{within}: {best.hosts} x {best.machine.name}, {hours:.2f} h, "
+        f"${dollars:,.2f}{retired}"
+    )
 
 
 def _remarks(terms: Terms) -> list[str]:
-    """What data.cache=ram means for the costs of samples, and other programs for the speed of the run."""
+    """What data.cache=ram means for the costs of samples, and other programs for the speed of the
+    run.
+    """
     texts = []
     if terms.cold:
         texts.append(
-            "the run ended in its first epoch, before its samples were in memory (data.cache=ram): those of later "
+            "the run ended in its first epoch, before its samples were in memory "
+            "(data.cache=ram): those of later "
             "epochs cost less than planned; name a run of two epochs or more"
         )
     elif terms.kept:
         cost = f"{1000 * terms.first[1]:.3g} ms of CPU"
-        texts.append(f"until it is in memory (data.cache=ram), each of {terms.kept:,.0f} samples costs {cost}")
+        texts.append(
+            f"until it is in memory (data.cache=ram), each of {terms.kept:,.0f} samples "
+            f"costs {cost}"
+        )
     if terms.others >= NOTABLE:
         texts.append(
-            f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan is for hosts without "
+            f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan "
+            "is for hosts without "
             "them, so its speed is higher than the run's"
         )
     return texts
@@ -131,7 +170,8 @@ def _remarks(terms: Terms) -> list[str]:
 
 def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
     return (
-        f"counted: {scores[0]:.0f} evaluations of {scores[1]:.3g} s on one rank, shared by all ranks, and "
+        f"counted: {scores[0]:.0f} evaluations of {scores[1]:.3g} s on one rank, shared by all "
+        "ranks, and "
         f"{saves[0]:.0f} checkpoints of {saves[1]:.3g} s"
     )
 
@@ -161,7 +201,8 @@ def about_run(plan: Plan, run: str) -> tuple[str, list[str]]:
     sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
     notes = [
         "",
-        f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
+        f"measured, by the run on {terms.machine}: a step's device time "
+        f"{1000 * terms.device:.3g} ms, a sample "
         f"{1000 * terms.cpu:.3g} ms of CPU, {sent}",
         *_remarks(terms),
         pauses(terms.scores, terms.saves),
@@ -171,5 +212,8 @@ def about_run(plan: Plan, run: str) -> tuple[str, list[str]]:
         "the global batch grows with the number of devices: choose lr and schedule for it",
     ]
     if not on_gpus:
-        notes.append("no GPU is offered: the run trained on CPUs, and that does not tell the time of a step on a GPU")
+        notes.append(
+            "no GPU is offered: the run trained on CPUs, and that does not tell the time of a "
+            "step on a GPU"
+        )
     return f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}", notes

@@ -1,4 +1,6 @@
-"""The diagnosis as the first block of a report: a card for each verdict, with its evidence, fix, and charts."""
+"""The diagnosis as the first block of a report: a card for each verdict, with its evidence, fix,
+and charts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from segtrain.insight.report.html import bars, esc
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.spans import FOLDER
 
-NO_SPANS = "This run wrote no spans, so this page cannot say what held it up: log.spans=true (the default) writes them."
+NO_SPANS = (
+    "This run wrote no spans, so this page cannot say what held it up: log.spans=true "
+    "(the default) writes them."
+)
 TOO_SHORT = "The run was too short to tell what held it up: its figures are from its start."
 TOO_EARLY = "The run is too young to tell what holds it up: make this page again in a minute."
 SLOW_ROW = "the others wait for the rank that waits least"
@@ -38,7 +43,9 @@ _SURE = {"high": 3, "medium": 2, "low": 1}
 
 
 def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
-    """The diagnosis of a run, or None and the reason to show. The reason is "" for a run without steps."""
+    """The diagnosis of a run, or None and the reason to show. The reason is "" for a run without
+    steps.
+    """
     try:
         evidence = evidence_of(run)
     except DataError as error:
@@ -53,12 +60,22 @@ def html(diagnosis: Diagnosis | None, why: str, run: RunFolder, places: Mapping[
     if diagnosis is None:
         return _plain(why) if why else ""
     running = run.row["status"] == "running"
-    if diagnosis.bound == UNKNOWN and (not diagnosis.facts.get("phases") or "why" in diagnosis.facts):
+    if diagnosis.bound == UNKNOWN and (
+        not diagnosis.facts.get("phases") or "why" in diagnosis.facts
+    ):
         return _plain(TOO_EARLY if running else TOO_SHORT)
-    basis = f'<p class="quiet basis">{esc(_basis(diagnosis, running))}</p>' if "steps" in diagnosis.facts else ""
+    basis = (
+        f'<p class="quiet basis">{esc(_basis(diagnosis, running))}</p>'
+        if "steps" in diagnosis.facts
+        else ""
+    )
     if diagnosis.verdicts:
-        cards = "".join(_card(number, verdict, places) for number, verdict in enumerate(diagnosis.verdicts))
-        return f'<ol class="cards" aria-label="What holds the run up, worst first">{cards}</ol>{basis}'
+        cards = "".join(
+            _card(number, verdict, places) for number, verdict in enumerate(diagnosis.verdicts)
+        )
+        return (
+            f'<ol class="cards" aria-label="What holds the run up, worst first">{cards}</ol>{basis}'
+        )
     said = headline(diagnosis)
     text = f"<h3>{esc(said[:1].upper() + said[1:])}</h3>"
     if diagnosis.bound == HEALTHY:
@@ -66,7 +83,11 @@ def html(diagnosis: Diagnosis | None, why: str, run: RunFolder, places: Mapping[
         def share(*phases: str) -> str:
             return percent(sum(diagnosis.facts["phases"].get(phase, 0.0) for phase in phases))
 
-        ranks = f"for other ranks {share('sync', 'gradient_sync')}, " if diagnosis.facts["ranks"] > 1 else ""
+        ranks = (
+            f"for other ranks {share('sync', 'gradient_sync')}, "
+            if diagnosis.facts["ranks"] > 1
+            else ""
+        )
         calm = (
             f"Waiting for data takes {share('wait')} of its time, {ranks}logging and checkpoints "
             f"{share('log', 'checkpoint')}. A faster device or a smaller model would speed it up."
@@ -87,7 +108,8 @@ def _basis(diagnosis: Diagnosis, running: bool) -> str:
     return (
         f"From the spans of {steps} of {ranks} on {hosts}{', so far' * running}; "
         "the first second of each process and an evaluation at the end do not count. "
-        "A step's time here is a mean, with its share of the evaluations and checkpoints between steps."
+        "A step's time here is a mean, with its share of the evaluations and checkpoints "
+        "between steps."
     )
 
 
@@ -103,17 +125,27 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
         # Each choice has its settings, with a button that copies them, and its advice.
         ("Do", '<span class="words">or</span>'.join(map(_choice, verdict.fix.choices))),
         ("Gain", gain),
-        ("Confidence", f'<span class="dots" aria-hidden="true">{dots}</span> {esc(verdict.confidence)}'),
+        (
+            "Confidence",
+            f'<span class="dots" aria-hidden="true">{dots}</span> {esc(verdict.confidence)}',
+        ),
     ]
     links = _links(cause.charts, places)
     if links:
-        rows.append(("See", links + (f": {SLOW_ROW}" if verdict.cause in ("slow-rank", "slow-host") else "")))
+        rows.append(
+            (
+                "See",
+                links + (f": {SLOW_ROW}" if verdict.cause in ("slow-rank", "slow-host") else ""),
+            )
+        )
     listed = "".join(f"<div><dt>{what}</dt><dd>{content}</dd></div>" for what, content in rows)
     share = min(1.0, max(0.0, verdict.share))
     how = "of the time is lost to it" if share < 1 else "of the run is held up by it"
     return (
-        f'<li class="card {"first" if number == 0 else ""}"><h3>{esc(said)} <code>{esc(verdict.cause)}</code></h3>'
-        f'<p class="lost"><span class="meter" aria-hidden="true"><i style="width:{100 * share:.1f}%"></i></span>'
+        f'<li class="card {"first" if number == 0 else ""}"><h3>{esc(said)} '
+        f"<code>{esc(verdict.cause)}</code></h3>"
+        '<p class="lost"><span class="meter" aria-hidden="true"><i '
+        f'style="width:{100 * share:.1f}%"></i></span>'
         f"<b>{percent(share, 0)}</b> {how}</p><dl>{listed}</dl></li>"
     )
 
@@ -122,13 +154,21 @@ def _choice(fix: Fix) -> str:
     line = esc(" ".join(fix.words))
     copied = (
         f'<span class="copy"><code>{line}</code>'
-        f'<button type="button" data-copy="{line}" aria-label="Copy {line}" hidden>copy</button></span>'
+        f'<button type="button" data-copy="{line}" aria-label="Copy {line}" '
+        "hidden>copy</button></span>"
     )
-    return (copied if fix.settings else "") + (f'<span class="words">{esc(fix.advice)}</span>' if fix.advice else "")
+    return (copied if fix.settings else "") + (
+        f'<span class="words">{esc(fix.advice)}</span>' if fix.advice else ""
+    )
 
 
 def _links(shown: tuple[Chart, ...], places: Mapping[str, str]) -> str:
-    links = [(title, key) for chart in shown for title, key in places.items() if title.startswith(TITLES[chart])]
+    links = [
+        (title, key)
+        for chart in shown
+        for title, key in places.items()
+        if title.startswith(TITLES[chart])
+    ]
     return ", ".join(f'<a href="#{esc(key)}">{esc(title)}</a>' for title, key in links)
 
 
@@ -143,7 +183,10 @@ def sample_cost(diagnosis: Diagnosis | None) -> str:
     total, names = work["sample_ms"], {"assemble": "put into its batch"}
     costs = [(names.get(stage, stage), ms, "stage") for stage, ms in work["stages_ms"].items()]
     costs += [("total", total, "whole"), ("CPU time", work["cpu_ms"], "cpu")]
-    rows = [(name, short_seconds(ms / 1000), [(ms / total, "")], percent(ms / total), kind) for name, ms, kind in costs]
+    rows = [
+        (name, short_seconds(ms / 1000), [(ms / total, "")], percent(ms / total), kind)
+        for name, ms, kind in costs
+    ]
     count, kind = work["count"], work["kind"]
     many = kind if count == 1 else "processes" if kind == "process" else f"{kind}s"
     workers = f"{count:g} {many}" if count else "the loop itself"

@@ -1,4 +1,6 @@
-"""Differences between two runs: facts, figures, phase times, and classes, for the console and as a page."""
+"""Differences between two runs: facts, figures, phase times, and classes, for the console and as a
+page.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _IDLE = {"out", "run folder"}
 
 @dataclass(frozen=True)
 class DiffRow:
-    """``change`` is in words; ``better``: +1 if B is better, -1 if it is worse, 0 if neither is better."""
+    """``change`` is in words; ``better``: +1 if B is better, -1 if it is worse, 0 if neither is
+    better.
+    """
 
     what: str
     a: str
@@ -48,7 +52,8 @@ class Comparison:
     config: Sequence[DiffRow]
     environment: Sequence[DiffRow]
     data: Sequence[DiffRow]
-    # Predicted and measured gain, if one run repeats the other with its proposed fix. None if a run has no spans.
+    # Predicted and measured gain, if one run repeats the other with its proposed fix. None if a run
+    # has no spans.
     verification: Verification | None
 
 
@@ -60,12 +65,17 @@ def compare(a: RunFolder, b: RunFolder) -> Comparison:
         with contextlib.suppress(DataError):  # a run without spans, or without steps
             verification = verify.compare(verify.compared(a), verify.compared(b))
     return Comparison(
-        a, b, _figures(a, b, speed(laps_a), speed(laps_b)), stages, moved, _classes(a, b),
+        a,
+        b,
+        _figures(a, b, speed(laps_a), speed(laps_b)),
+        stages,
+        moved,
+        _classes(a, b),
         config=differences(facts.settings(a.config), facts.settings(b.config)),
         environment=differences(facts.environment(a), facts.environment(b)),
         data=differences(facts.data(a), facts.data(b)),
         verification=verification,
-    )  # fmt: skip
+    )
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[DiffRow]:
@@ -73,7 +83,9 @@ def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[DiffRow]:
     return [DiffRow(key, a.get(key, NOTHING), b.get(key, NOTHING)) for key in keys]
 
 
-def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | None) -> list[DiffRow]:
+def _figures(
+    a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | None
+) -> list[DiffRow]:
     best = _points("best mIoU", _score(a, "miou"), _score(b, "miou"))
     rows = [
         replace(best, a=best.a + few(a.best), b=best.b + few(b.best)),
@@ -82,7 +94,13 @@ def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | N
     ]
     if pace_a and pace_b:
         rows += [
-            _ratio("images/s", pace_a.images_per_s, pace_b.images_per_s, lambda v: f"{v:.3g}", more=True),
+            _ratio(
+                "images/s",
+                pace_a.images_per_s,
+                pace_b.images_per_s,
+                lambda v: f"{v:.3g}",
+                more=True,
+            ),
             _ratio("time of a step", pace_a.step_s, pace_b.step_s, short_seconds),
             _points("waiting for data", pace_a.wait, pace_b.wait, more=False),
             _ratio("cores busy", pace_a.cores, pace_b.cores, lambda v: f"{v:.2f}", judged=False),
@@ -104,17 +122,25 @@ def _plain(what: str, a: object, b: object) -> DiffRow:
     return DiffRow(what, NOTHING if a is None else str(a), NOTHING if b is None else str(b))
 
 
-def _points(what: str, a: float | None, b: float | None, more: bool = True, digits: int = 2) -> DiffRow:
+def _points(
+    what: str, a: float | None, b: float | None, more: bool = True, digits: int = 2
+) -> DiffRow:
     change, better = "", 0
     if a is not None and b is not None:
         change = f"{100 * (b - a):+.{digits}f} points"
-        # A share of time may vary by one percentage point from one day to the next; a score does not.
+        # A share of time may vary by one percentage point from one day to the next; a score does
+        # not.
         better = 0 if abs(b - a) < (5e-4 if more else 1e-2) else 1 if (b > a) == more else -1
     return DiffRow(what, percent(a, digits), percent(b, digits), change, better)
 
 
 def _ratio(
-    what: str, a: float | None, b: float | None, show: Callable[[float], str], more: bool = False, judged: bool = True
+    what: str,
+    a: float | None,
+    b: float | None,
+    show: Callable[[float], str],
+    more: bool = False,
+    judged: bool = True,
 ) -> DiffRow:
     texts = [NOTHING if value is None else show(value) for value in (a, b)]
     change, better = "", 0
@@ -126,16 +152,24 @@ def _ratio(
 
 
 def _stages(a: dict[str, float], b: dict[str, float]) -> tuple[list[DiffRow], DiffRow | None]:
-    """Rows with the times of all phases, and the row that differs most (None if steps cannot be compared)."""
-    rows = {name: _ratio(words(name), a.get(name), b.get(name), short_seconds) for name in {**a, **b}}
+    """Rows with the times of all phases, and the row that differs most (None if steps cannot be
+    compared).
+    """
+    rows = {
+        name: _ratio(words(name), a.get(name), b.get(name), short_seconds) for name in {**a, **b}
+    }
     if not a or not b:
         return list(rows.values()), None
     whole = _ratio("whole step, mean", sum(a.values()), sum(b.values()), short_seconds)
-    return [*rows.values(), whole], rows[max(rows, key=lambda name: abs(b.get(name, 0.0) - a.get(name, 0.0)))]
+    return [*rows.values(), whole], rows[
+        max(rows, key=lambda name: abs(b.get(name, 0.0) - a.get(name, 0.0)))
+    ]
 
 
 def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
-    """IoU by class name, the largest change first. Classes that only one of the runs has come last."""
+    """IoU by class name, the largest change first. Classes that only one of the runs has come
+    last.
+    """
     tables = []
     for run in (a, b):
         values = classes.ious(run.best) if run.best else []
@@ -156,21 +190,44 @@ def sentences(comparison: Comparison) -> list[str]:
     if score and score.change:
         word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
         said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
-        if [row.what for row in comparison.config if row.what not in ("out", "name")] == ["train.seed"]:
-            said.append("Only the seed differs: this is the noise between two runs, and one pair cannot show its size.")
-    protocol = [row.what.removeprefix("scored: ") for row in comparison.data if row.what.startswith("scored: ")]
+        if [row.what for row in comparison.config if row.what not in ("out", "name")] == [
+            "train.seed"
+        ]:
+            said.append(
+                "Only the seed differs: this is the noise between two runs, and one pair cannot "
+                "show its size."
+            )
+    protocol = [
+        row.what.removeprefix("scored: ")
+        for row in comparison.data
+        if row.what.startswith("scored: ")
+    ]
     if protocol and comparison.a.best and comparison.b.best:
-        said.append(f"The evaluation protocols differ ({', '.join(protocol)}), so these scores cannot be compared.")
+        said.append(
+            f"The evaluation protocols differ ({', '.join(protocol)}), so these scores cannot be "
+            "compared."
+        )
     if step and step.change:
         said.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
         if (moved := comparison.moved) is not None and step.better:
-            said.append(f"Most of the difference is in: {moved.what} ({moved.a} in A, {moved.b} in B).")
+            said.append(
+                f"Most of the difference is in: {moved.what} ({moved.a} in A, {moved.b} in B)."
+            )
     if comparison.verification is not None:
-        said += verified(comparison.verification, *("BA" if comparison.verification.swapped else "AB"))
-    counts = ((comparison.config, "setting", ""), (comparison.environment, "fact", " of the environment"),
-              (comparison.data, "fact", " of the data"))  # fmt: skip
+        said += verified(
+            comparison.verification, *("BA" if comparison.verification.swapped else "AB")
+        )
+    counts = (
+        (comparison.config, "setting", ""),
+        (comparison.environment, "fact", " of the environment"),
+        (comparison.data, "fact", " of the data"),
+    )
     differing = [counted(len(rows), what) + of for rows, what, of in counts if rows]
-    said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment, and data are equal.")
+    said.append(
+        f"They differ in {', '.join(differing)}."
+        if differing
+        else "Config, environment, and data are equal."
+    )
     return said
 
 
@@ -190,14 +247,18 @@ def console(comparison: Comparison) -> str:
     name_a, name_b = names(comparison.a, comparison.b)
     lines += _aligned(("", f"A {name_a}", f"B {name_b}", "B to A"), comparison.figures)
     for title, rows in (
-        ("stage times", comparison.stages), ("config", comparison.config), ("environment", comparison.environment),
-        ("data", comparison.data), ("IoU by class", comparison.classes[:CLASSES]),
-    ):  # fmt: skip
+        ("stage times", comparison.stages),
+        ("config", comparison.config),
+        ("environment", comparison.environment),
+        ("data", comparison.data),
+        ("IoU by class", comparison.classes[:CLASSES]),
+    ):
         if rows:
             lines += ["", *_aligned((title, "A", "B", ""), rows)]
     if len(comparison.classes) > CLASSES:
         lines.append(
-            f"and {len(comparison.classes) - CLASSES} more classes, which changed less: diff --out PAGE.html shows all"
+            f"and {len(comparison.classes) - CLASSES} more classes, which changed less: diff "
+            "--out PAGE.html shows all"
         )
     return "\n".join(lines)
 
@@ -213,8 +274,15 @@ def _clip(text: str, most: int = 44) -> str:
 MARKS = {1: "up", -1: "down", 0: ""}
 
 
-def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[str], None] = say_on_stderr) -> str:
-    """The table for the console; the page goes to ``out`` if given. Raises DataError for a folder without a run."""
+def diff(
+    a: str | Path,
+    b: str | Path,
+    out: Path | None = None,
+    say: Callable[[str], None] = say_on_stderr,
+) -> str:
+    """The table for the console; the page goes to ``out`` if given. Raises DataError for a folder
+    without a run.
+    """
     comparison = compare(load(a, say), load(b, say))
     if out is not None:
         write(out, render(comparison))
@@ -223,22 +291,36 @@ def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[s
 
 def render(comparison: Comparison) -> str:
     a, b = comparison.a, comparison.b
-    # The charts zoom together by the clock of the longer run. All of them are over steps, none over time.
+    # The charts zoom together by the clock of the longer run. All of them are over steps, none over
+    # time.
     longer = max((a, b), key=lambda run: run.steps[-1]["step"] if run.steps else 0)
-    drawn: charts.Charts = {"clock": {**charts.clock(longer, axis(longer.events)), "steps_only": True}}
+    drawn: charts.Charts = {
+        "clock": {**charts.clock(longer, axis(longer.events)), "steps_only": True}
+    }
     name_a, name_b = names(a, b)
 
     def of_both(of_a: charts.Points, of_b: charts.Points) -> list[charts.Curve]:
         return [(f"A {name_a}", "a", of_a), (f"B {name_b}", "b", of_b)]
 
-    loss, speeds = (of_both(*(charts.curve(run.steps, name) for run in (a, b))) for name in ("loss", "images_per_s"))
+    loss, speeds = (
+        of_both(*(charts.curve(run.steps, name) for run in (a, b)))
+        for name in ("loss", "images_per_s")
+    )
     learning = charts.lines(drawn, "loss", "Loss", loss, log=True)
     scores = of_both(*(charts.scores(run.evals, "miou") for run in (a, b)))
-    learning += charts.lines(drawn, "miou", "mIoU on the validation split", scores, unit="%", points=True)
+    learning += charts.lines(
+        drawn, "miou", "mIoU on the validation split", scores, unit="%", points=True
+    )
     rate = charts.lines(drawn, "rate", "Images/s", speeds)
     said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(comparison))
-    ious = _rows("class", comparison.classes, "IoU, best evaluation of each") if comparison.classes else ""
-    tables = _rows("", comparison.figures) + (_rows("mean in a step", comparison.stages) if comparison.stages else "")
+    ious = (
+        _rows("class", comparison.classes, "IoU, best evaluation of each")
+        if comparison.classes
+        else ""
+    )
+    tables = _rows("", comparison.figures) + (
+        _rows("mean in a step", comparison.stages) if comparison.stages else ""
+    )
     sections = [
         ("", "", f"<h1>{esc(name_a)} and {esc(name_b)}</h1>{_who(a, b)}"),
         ("summary", "Summary", f'<div class="prose">{said}</div><div class="side">{tables}</div>'),
@@ -249,14 +331,22 @@ def render(comparison: Comparison) -> str:
         ("speed", "Speed", rate),
         ("classes", "Classes", ious),
     ]
-    return page(f"{name_a} and {name_b}: difference", sections, drawn, f"segtrain {__version__}, made {utc()}")
+    return page(
+        f"{name_a} and {name_b}: difference",
+        sections,
+        drawn,
+        f"segtrain {__version__}, made {utc()}",
+    )
 
 
 def _who(a: RunFolder, b: RunFolder) -> str:
     def line(letter: str, run: RunFolder) -> str:
         name = f"#{run.row['hash']} · " if run.row["hash"] else ""
         mark = f'<b class="letter {letter.lower()}">{letter}</b>'
-        return f"<p class=quiet>{mark} {esc(name)}{esc(run.folder)} · {utc(run.row['started'] or 0)}</p>"
+        return (
+            f"<p class=quiet>{mark} {esc(name)}{esc(run.folder)} · "
+            f"{utc(run.row['started'] or 0)}</p>"
+        )
 
     return line("A", a) + line("B", b)
 
@@ -264,7 +354,9 @@ def _who(a: RunFolder, b: RunFolder) -> str:
 def _rows(what: str, rows: Sequence[DiffRow], caption: str = "") -> str:
     cells = [(row.what, row.a, row.b, row.change) for row in rows]
     marks = [MARKS[row.better] for row in rows]
-    return table((what, "A", "B", "B to A"), cells, kind="pair", caption=caption, heads=True, marks=marks)
+    return table(
+        (what, "A", "B", "B to A"), cells, kind="pair", caption=caption, heads=True, marks=marks
+    )
 
 
 def _facts(rows: Sequence[DiffRow], what: str) -> str:

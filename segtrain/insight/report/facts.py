@@ -25,21 +25,37 @@ def _text(value: Any) -> str:
 def environment(run: RunFolder) -> dict[str, str]:
     start = run.start
     facts = {
-        "segtrain": start.get("version"), **start.get("versions", {}), "host": start.get("host"),
-        "device": start.get("device"), "ranks": start.get("world_size"), **start.get("derived", {}),
-    }  # fmt: skip
-    return {str(key): str(value) for key, value in facts.items() if key != "data" and value not in (None, "")}
+        "segtrain": start.get("version"),
+        **start.get("versions", {}),
+        "host": start.get("host"),
+        "device": start.get("device"),
+        "ranks": start.get("world_size"),
+        **start.get("derived", {}),
+    }
+    return {
+        str(key): str(value)
+        for key, value in facts.items()
+        if key != "data" and value not in (None, "")
+    }
 
 
 def data(run: RunFolder) -> dict[str, str]:
-    """Facts about the data and the evaluation protocol: scores can be compared if the protocol is equal."""
+    """Facts about the data and the evaluation protocol: scores can be compared if the protocol is
+    equal.
+    """
     facts = {key: value for key, value in run.start.get("derived", {}).items() if key == "data"}
     for event in run.events:
         if event["event"] == "faults":
-            skipped = f"{event.get('skipped')} of {event.get('images')} images, see {event.get('file')}"
+            skipped = (
+                f"{event.get('skipped')} of {event.get('images')} images, see {event.get('file')}"
+            )
             facts[f"left out of {event.get('role')}"] = skipped
     protocol = run.evals[-1].get("protocol", {}) if run.evals else {}
-    facts |= {f"scored: {key.replace('_', ' ')}": value for key, value in protocol.items() if key != "line"}
+    facts |= {
+        f"scored: {key.replace('_', ' ')}": value
+        for key, value in protocol.items()
+        if key != "line"
+    }
     return {key: _text(value) for key, value in facts.items()}
 
 
@@ -51,19 +67,27 @@ def config_table(run: RunFolder) -> str:
         return "<p class=quiet>The folder has no config.yaml.</p>"
     caption = "Settings that differ from the defaults"
     cells = [(key, value, usual.get(key, "")) for key, value in changed.items()]
-    own = table(("setting", "value", "default"), cells, left=(0, 1, 2), kind="facts", caption=caption)
+    own = table(
+        ("setting", "value", "default"), cells, left=(0, 1, 2), kind="facts", caption=caption
+    )
     others = table(("setting", "value"), list(rest.items()), left=(0, 1), kind="facts")
     return own + details(f"{len(rest)} settings at their defaults", others)
 
 
 def pairs(caption: str, facts: Mapping[str, str]) -> str:
-    return table((), list(facts.items()), left=(0, 1), kind="facts", caption=caption) if facts else ""
+    return (
+        table((), list(facts.items()), left=(0, 1), kind="facts", caption=caption) if facts else ""
+    )
 
 
 def happenings(run: RunFolder) -> str:
     """Starts, evaluations, checkpoints, and ends, in order."""
     rows = [
-        (f"{datetime.fromtimestamp(event['ts'], timezone.utc):%Y-%m-%d %H:%M:%S}", event.get("step", ""), said)
+        (
+            f"{datetime.fromtimestamp(event['ts'], timezone.utc):%Y-%m-%d %H:%M:%S}",
+            event.get("step", ""),
+            said,
+        )
         for event in run.events
         if (said := _said(event))
     ]
@@ -73,7 +97,13 @@ def happenings(run: RunFolder) -> str:
 
 def _said(event: Mapping[str, Any]) -> str:
     seconds = event.get("seconds")
-    took = "" if seconds is None else f", {duration(seconds)}" if seconds >= 10 else f", {seconds:.2f} s"
+    took = (
+        ""
+        if seconds is None
+        else f", {duration(seconds)}"
+        if seconds >= 10
+        else f", {seconds:.2f} s"
+    )
     kind = event["event"]
     if kind == "run_start":
         return f"a process starts on {event.get('host')} (pid {event.get('pid')})"

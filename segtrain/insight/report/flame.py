@@ -1,4 +1,6 @@
-"""Flame graphs of the Python stacks that ``segtrain profile stacks`` has sampled: which functions the time goes to."""
+"""Flame graphs of the Python stacks that ``segtrain profile stacks`` has sampled: which functions
+the time goes to.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,30 @@ from segtrain.insight.report.html import details, esc, table
 LEAST = 0.004  # share of a graph's time; smaller frames are too narrow to read, and are left out
 ROW = 19  # pixels
 MOST_BYTES = 64 << 20  # of all files together
-# Functions in which a thread only waits, and files of the standard library in which threads only wait.
+# Functions in which a thread only waits, and files of the standard library in which threads only
+# wait.
 _WAITS = ("_end_with", "_watch")
 _WAITING_FILES = (
-    "threading.py", "socket.py", "selectors.py", "queue.py", "subprocess.py", "multiprocessing/connection.py",
-)  # fmt: skip
+    "threading.py",
+    "socket.py",
+    "selectors.py",
+    "queue.py",
+    "subprocess.py",
+    "multiprocessing/connection.py",
+)
 _PLACE = re.compile(r"(.*) \((.*):(\d+)\)")
 _NAME = re.compile(r"rank-(\d+)(?:-worker-(\d+))?")
-_LOOP = "run (segtrain/training/loop.py:"  # The frames that lead to this function are the same in all runs.
-_CALLS = ("Module._wrapped_call_impl (torch/", "Module._call_impl (torch/")  # between a module and its caller
+# The frames that lead to this function are the same in all runs.
+_LOOP = "run (segtrain/training/loop.py:"
+# between a module and its caller
+_CALLS = ("Module._wrapped_call_impl (torch/", "Module._call_impl (torch/")
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Seconds that a thread of a process spent in one stack. ``frames``: its functions, the outermost first."""
+    """Seconds that a thread of a process spent in one stack. ``frames``: its functions, the
+    outermost first.
+    """
 
     process: str
     thread: str
@@ -41,12 +53,16 @@ class Stack:
     @property
     def waits(self) -> bool:
         match = _PLACE.fullmatch(self.frames[-1])
-        return match is not None and (match[2] in _WAITING_FILES or match[1].split(".")[-1] in _WAITS)
+        return match is not None and (
+            match[2] in _WAITING_FILES or match[1].split(".")[-1] in _WAITS
+        )
 
 
 @dataclass
 class Frame:
-    """A box of a flame graph. ``inner``: the frames that it called; ``seconds`` includes their time."""
+    """A box of a flame graph. ``inner``: the frames that it called; ``seconds`` includes their
+    time.
+    """
 
     label: str
     seconds: float = 0.0
@@ -85,7 +101,9 @@ def section(run: Path) -> str:
     if not stacks:
         return ""
     return f"<p class=quiet>{_about(run, stacks)}</p>" + "".join(
-        _graph(f"stacks{index}", title, chosen) for index, (title, chosen) in enumerate(_groups(stacks)) if chosen
+        _graph(f"stacks{index}", title, chosen)
+        for index, (title, chosen) in enumerate(_groups(stacks))
+        if chosen
     )
 
 
@@ -95,20 +113,27 @@ def _about(run: Path, stacks: list[Stack]) -> str:
     samples = sum(process.get("samples", 0) for process in facts)
     return (
         f"{samples:,} samples of {_processes(stacks, 'process')} in {seconds:g} s, by "
-        "<code>segtrain profile stacks</code>. The width of a function is the wall time in it and in what it "
-        "called; frames above it were called by it. Click one to zoom, click the lowest one to zoom out. "
-        '<span class="flame-key"><i class="own"></i>segtrain <i class="torch"></i>torch <i class="lib"></i>other '
+        "<code>segtrain profile stacks</code>. The width of a function is the wall time in it "
+        "and in what it "
+        "called; frames above it were called by it. Click one to zoom, click the lowest one to "
+        "zoom out. "
+        '<span class="flame-key"><i class="own"></i>segtrain <i class="torch"></i>torch <i '
+        'class="lib"></i>other '
         'libraries <i class="user"></i>your code <i class="idle"></i>waits</span>'
     )
 
 
 def _groups(stacks: list[Stack]) -> Iterator[tuple[str, list[Stack]]]:
-    """Title and stacks of each graph. A graph has the stacks of all ranks, because all ranks do the same."""
+    """Title and stacks of each graph. A graph has the stacks of all ranks, because all ranks do the
+    same.
+    """
     parts: dict[str, list[Stack]] = {"loop": [], "process": [], "thread": [], "other": []}
     for stack in stacks:
         part, frames = _part(stack), stack.frames
         if part == "loop":
-            begin = next((index for index, label in enumerate(frames) if label.startswith(_LOOP)), 0)
+            begin = next(
+                (index for index, label in enumerate(frames) if label.startswith(_LOOP)), 0
+            )
             stack = replace(stack, frames=frames[begin:])
         parts[part].append(stack)
     yield f"The loop of {_processes(parts['loop'], 'rank')}", parts["loop"]
@@ -117,7 +142,10 @@ def _groups(stacks: list[Stack]) -> Iterator[tuple[str, list[Stack]]]:
     else:
         threads = {(stack.process, stack.thread) for stack in parts["thread"]}
         yield f"Data workers: {counted(len(threads), 'thread')}", parts["thread"]
-    yield "Other threads, where they do not wait", [stack for stack in parts["other"] if not stack.waits]
+    yield (
+        "Other threads, where they do not wait",
+        [stack for stack in parts["other"] if not stack.waits],
+    )
 
 
 def _part(stack: Stack) -> str:
@@ -136,7 +164,8 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
     root = Frame("all")
     for stack in stacks:
         root.add(stack.frames, stack.seconds)
-    idle = {stack.frames[-1] for stack in stacks if stack.waits}  # innermost frames of threads that wait
+    # innermost frames of threads that wait
+    idle = {stack.frames[-1] for stack in stacks if stack.waits}
     drawn = list(_frames(root, 0.0, 1.0, 0, root.seconds, idle))
     depth = 1 + max(level for level, *_ in drawn)
     own = defaultdict[str, float](float)  # seconds in each function itself, not in what it called
@@ -145,25 +174,30 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
     hot = sorted(own.items(), key=lambda item: -item[1])[:40]
     cells = "".join(html for _, html in drawn)
     rows = [(label, percent(seconds / root.seconds), f"{seconds:.2f} s") for label, seconds in hot]
+    numbers = table(("function", "share", "time"), rows)
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b></figcaption>'
-        f'<div class="flame" tabindex="0" role="img" aria-label="{esc(title)}" style="height:{depth * ROW}px">'
+        f'<div class="flame" tabindex="0" role="img" aria-label="{esc(title)}" '
+        f'style="height:{depth * ROW}px">'
         f"{cells}</div>"
-        f"{details('as a table: functions by their own time', table(('function', 'share', 'time'), rows))}</figure>"
+        f"{details('as a table: functions by their own time', numbers)}</figure>"
     )
 
 
 def _frames(
     frame: Frame, left: float, width: float, level: int, total: float, idle: set[str]
 ) -> Iterator[tuple[int, str]]:
-    """(level, HTML) of a frame and of all frames inside it. ``left`` and ``width`` are shares of the graph's width."""
+    """(level, HTML) of a frame and of all frames inside it. ``left`` and ``width`` are shares of
+    the graph's width.
+    """
     name, _, code = frame.label.partition(" (")
     kind = "idle" if frame.label in idle and not frame.inner else _kind(code)
     said = f"{frame.label}: {percent(frame.seconds / total)}, {frame.seconds:.2f} s"
     yield (
         level,
         f'<i class="{kind}" data-x="{left:.5f}" data-w="{width:.5f}" title="{esc(said)}" '
-        f'style="left:{100 * left:.3f}%;width:{100 * width:.3f}%;bottom:{level * ROW}px">{esc(name)}</i>',
+        f'style="left:{100 * left:.3f}%;width:{100 * width:.3f}%;bottom:{level * ROW}px">'
+        f"{esc(name)}</i>",
     )
     for inner in sorted(frame.inner.values(), key=lambda one: -one.seconds):
         share = inner.seconds / total

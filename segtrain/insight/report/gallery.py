@@ -1,4 +1,6 @@
-"""Gallery of a report: the worst and the best images, and the pictures that a run wrote, small enough for a page."""
+"""Gallery of a report: the worst and the best images, and the pictures that a run wrote, small
+enough for a page.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ from segtrain.observe import image_table
 from segtrain.observe.image_table import ImageRow
 
 _MOST_BYTES = 500_000  # of all pictures together
-# Width in pixels and JPEG quality, tried in this order until a picture is small enough. The first width suits a laptop
-# with a high-density screen (two pixels per point).
+# Width in pixels and JPEG quality, tried in this order until a picture is small enough. The first
+# width suits a laptop with a high-density screen (two pixels per point).
 _FORMS = ((1360, 82), (1360, 68), (1080, 68), (820, 62))
-_LISTED = 4  # The worst and the best images are listed by name, up to this many of each: as many as a run draws.
+# The worst and the best images are listed by name, up to this many of each: as many as a run draws.
+_LISTED = 4
 _SHEETS = {
     "worst": (
         "Worst predictions",
@@ -49,19 +52,25 @@ def _scores(drawn: charts.Charts, rows: list[ImageRow], when: str) -> str:
     if not scored:
         return ""
     void = len(rows) - len(scored)
-    note = f"{len(scored)} images, {when}" + (f"; {void} more are all void and have no score" if void else "")
+    note = f"{len(scored)} images, {when}" + (
+        f"; {void} more are all void and have no score" if void else ""
+    )
     worst = scored[: min(_LISTED, (len(scored) + 1) // 2)]
     best = scored[::-1][: min(_LISTED, len(scored) // 2)]
     shares = [row.miou for row in scored if row.miou is not None]
     chart = charts.image_scores(drawn, shares, note)
-    return chart + f'<div class="side">{_names("The worst images", worst)}{_names("The best images", best)}</div>'
+    return chart + (
+        "<div "
+        f'class="side">{_names("The worst images", worst)}{_names("The best images", best)}</div>'
+    )
 
 
 def _table(run: RunFolder) -> tuple[list[ImageRow], str]:
     """Scores of the images in one evaluation, and a text that says which evaluation that is.
 
-    It is the last one if its table can be read, because the images of the last evaluation are drawn. Else it is the
-    best one, because a run that has not ended has only this table. Empty if neither table can be read.
+    It is the last one if its table can be read, because the images of the last evaluation are
+    drawn. Else it is the best one, because a run that has not ended has only this table. Empty if
+    neither table can be read.
     """
     for file, event, which in (
         (image_table.LAST, run.evals[-1] if run.evals else {}, "last"),
@@ -79,15 +88,28 @@ def _names(caption: str, rows: Sequence[ImageRow]) -> str:
         return ""
     names = image_table.short_names([row.image for row in rows])
     cells = [
-        (name, percent(row.miou), percent(row.accuracy), f"{row.worst_class} {percent(row.worst_iou)}")
+        (
+            name,
+            percent(row.miou),
+            percent(row.accuracy),
+            f"{row.worst_class} {percent(row.worst_iou)}",
+        )
         for name, row in zip(names, rows)
     ]
-    return table(("image", "mIoU", "pixel accuracy", "its worst class, IoU"), cells, left=(0, 3), caption=caption)
+    return table(
+        ("image", "mIoU", "pixel accuracy", "its worst class, IoU"),
+        cells,
+        left=(0, 3),
+        caption=caption,
+    )
 
 
 def _sheets(folder: Path) -> str:
     order = [*_SHEETS]
-    paths = sorted(folder.glob("*.png"), key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name))
+    paths = sorted(
+        folder.glob("*.png"),
+        key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name),
+    )
     return "".join(_figure(path, _fitted(path, _MOST_BYTES // len(paths))) for path in paths)
 
 
@@ -98,26 +120,34 @@ def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
     text = base64.b64encode(data).decode("ascii")
     title, said = _SHEETS.get(path.stem, (path.stem, ""))
     return (
-        f'<figure class="picture"><figcaption><b>{esc(title)}</b> <span>{esc(said)}</span></figcaption>'
-        f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" alt="{esc(title)}: {_ALT}">'
+        f'<figure class="picture"><figcaption><b>{esc(title)}</b> '
+        f"<span>{esc(said)}</span></figcaption>"
+        f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" '
+        f'alt="{esc(title)}: {_ALT}">'
         "</figure>"
     )
 
 
 def _fitted(path: Path, share: int) -> tuple[bytes, tuple[int, int]] | str:
-    """A picture as JPEG of at most ``share`` bytes with its width and height, or why it is missing."""
+    """A picture as JPEG of at most ``share`` bytes with its width and height, or why it is
+    missing.
+    """
     try:
         with open_file(path) as file, Image.open(file) as sheet:
             picture = sheet.convert("RGB")
     except (OSError, ValueError) as error:
         return f"{path.name} cannot be read: {error}"
-    small = next((form for size in _FORMS if len((form := _jpeg(picture, *size))[0]) <= share), None)
+    small = next(
+        (form for size in _FORMS if len((form := _jpeg(picture, *size))[0]) <= share), None
+    )
     return small or f"{path.name} is left out, it would make the page heavy: see {path}"
 
 
 def _jpeg(picture: Image.Image, width: int, quality: int) -> tuple[bytes, tuple[int, int]]:
     if picture.width > width:
-        picture = picture.resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
+        picture = picture.resize(
+            (width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS
+        )
     out = io.BytesIO()
     picture.save(out, "JPEG", quality=quality, optimize=True, progressive=True)
     return out.getvalue(), picture.size

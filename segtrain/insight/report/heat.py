@@ -1,4 +1,6 @@
-"""Heat maps over the time of a run: cores and GPUs from the system profile, and the waits of ranks from their spans."""
+"""Heat maps over the time of a run: cores and GPUs from the system profile, and the waits of ranks
+from their spans.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,23 @@ from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track
 
-Window = tuple[float, float, Mapping[str, Any]]  # begin and end in seconds on the run's axis, and the phases
+# begin and end in seconds on the run's axis, and the phases
+Window = tuple[float, float, Mapping[str, Any]]
 NONE = 255  # value of a cell without a reading; other cells hold percent times two, 0 to 200
 GPUS = "GPUs"
 _CELLS = 300_000  # of one map: 400 kB in the page
 _WAIT_CELLS = 100_000
 _COLUMNS = 1500
-# Title of each map of the ranks' waits -> the phases that count as such a wait. A map shows their share of each window.
+# Title of each map of the ranks' waits -> the phases that count as such a wait. A map shows their
+# share of each window.
 WAITS = {"Waiting for data": ("wait",), "Waiting for other ranks": ("sync", "gradient_sync")}
 
 
 @dataclass(frozen=True)
 class Map:
-    """``cells`` uint8 (rows, columns); column k covers ``width`` seconds of the run from ``k * width`` on."""
+    """``cells`` uint8 (rows, columns); column k covers ``width`` seconds of the run from ``k *
+    width`` on.
+    """
 
     title: str
     rows: tuple[str, ...]
@@ -45,50 +51,72 @@ class Map:
 
 
 def read_maps(run: RunFolder, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
-    """Maps of the GPUs of all hosts, of their memory, and of the cores of each host; empty without a profile.
+    """Maps of the GPUs of all hosts, of their memory, and of the cores of each host; empty without
+    a profile.
 
-    The profile may be anywhere in the folder: in the folder of a SageMaker job, it is beside the run.
+    The profile may be anywhere in the folder: in the folder of a SageMaker job, it is beside the
+    run.
     """
     if not time.parts:
         return []
     tracks = run.profile(time.parts[0][0] - 2, time.parts[-1][1] + 2, say)
-    return [found for title, rows in _groups(tracks) if (found := _map(title, rows, time)) is not None]
+    return [
+        found for title, rows in _groups(tracks) if (found := _map(title, rows, time)) is not None
+    ]
 
 
 def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, list[Track]]]]]:
     """Title and rows of each map; a row is the mean of its tracks."""
     nodes = sorted({series.node for series in tracks}, key=_natural)
     several = len(nodes) > 1
-    of_gpus: dict[str, list[tuple[str, list[Track]]]] = {"GPUUtilization": [], "GPUMemoryUtilization": []}
+    of_gpus: dict[str, list[tuple[str, list[Track]]]] = {
+        "GPUUtilization": [],
+        "GPUMemoryUtilization": [],
+    }
     cores = []
     for node in nodes:
         own = {series: track for series, track in tracks.items() if series.node == node}
         rows: list[tuple[str, list[Track]]] = []
         for series in sorted(own, key=lambda series: _natural(series.name)):
             if series.dimension in of_gpus:
-                # One map shows the GPUs of all hosts. Its row labels must be short, to fit beside the map.
+                # One map shows the GPUs of all hosts. Its row labels must be short, to fit beside
+                # the map.
                 name = f"{node.removeprefix('algo-')}: {series.name}" if several else series.name
                 of_gpus[series.dimension].append((name, [own[series]]))
             elif series.dimension == "CPUUtilization":
                 rows.append((series.name, [own[series]]))
         waits = [track for series, track in own.items() if series.dimension == "I/OWaitPercentage"]
-        memory = [track for series, track in own.items() if series.name == "MemoryUsedPercent" and not series.dimension]
+        memory = [
+            track
+            for series, track in own.items()
+            if series.name == "MemoryUsedPercent" and not series.dimension
+        ]
         rows += [row for row in (("disk wait", waits), ("memory", memory)) if row[1]]
         cores.append((f"Cores of {node}" if several else "Cores", rows))
-    return [group for group in [*zip((GPUS, "Memory of GPUs"), of_gpus.values()), *cores] if group[1]]
+    return [
+        group for group in [*zip((GPUS, "Memory of GPUs"), of_gpus.values()), *cores] if group[1]
+    ]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
     """Sort key that puts cpu2 before cpu10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part)
+        for part in re.split(r"(\d+)", text)
+        if part
+    ]
 
 
 def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: Axis) -> Map | None:
     gaps = np.diff(np.asarray(rows[0][1][0].times))
     # A reading sometimes comes a little late: a column has two, so that none stays empty.
-    width, columns = _grid(time, 2 * float(np.median(gaps)) if len(gaps) else 1.0, _CELLS // len(rows))
+    width, columns = _grid(
+        time, 2 * float(np.median(gaps)) if len(gaps) else 1.0, _CELLS // len(rows)
+    )
     cells = np.stack([_row(tracks, time, width, columns) for _, tracks in rows])
-    return Map(title, tuple(name for name, _ in rows), width, cells) if (cells != NONE).any() else None
+    return (
+        Map(title, tuple(name for name, _ in rows), width, cells) if (cells != NONE).any() else None
+    )
 
 
 def _grid(time: Axis, least: float, most: int) -> tuple[float, int]:
@@ -104,7 +132,9 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
         before = 0.0
         for begin, end in time.parts:
             inside = (times >= begin) & (times <= end)
-            column = np.minimum(((times[inside] - begin + before) / width).astype(np.int64), columns - 1)
+            column = np.minimum(
+                ((times[inside] - begin + before) / width).astype(np.int64), columns - 1
+            )
             sums += np.bincount(column, values[inside], columns)
             counts += np.bincount(column, minlength=columns)
             before += end - begin
@@ -124,7 +154,9 @@ def read_waits(run: RunFolder, time: Axis) -> list[Map]:
     rows: dict[str, list[Window]] = {}
     for record in records:
         begins = [(time.at(window["ts"]), window) for window in record.windows if window["seconds"]]
-        windows = [(begin, begin + w["seconds"], w["phases"]) for begin, w in begins if begin is not None]
+        windows = [
+            (begin, begin + w["seconds"], w["phases"]) for begin, w in begins if begin is not None
+        ]
         if windows:
             rows[f"rank {record.rank}"] = windows
     if not rows:
@@ -138,8 +170,12 @@ def read_waits(run: RunFolder, time: Axis) -> list[Map]:
     return maps
 
 
-def _waits(windows: Sequence[Window], phases: Sequence[str], width: float, columns: int) -> np.ndarray:
-    """The cells of a row. Each column is the mean of the windows that overlap it, weighted by the overlap."""
+def _waits(
+    windows: Sequence[Window], phases: Sequence[str], width: float, columns: int
+) -> np.ndarray:
+    """The cells of a row. Each column is the mean of the windows that overlap it, weighted by the
+    overlap.
+    """
     waited, covered = np.zeros(columns), np.zeros(columns)
     for begin, end, spent in windows:
         share = min(1.0, sum(spent.get(phase, 0.0) for phase in phases) / (end - begin))
@@ -148,4 +184,6 @@ def _waits(windows: Sequence[Window], phases: Sequence[str], width: float, colum
             waited[column] += share * part
             covered[column] += part
     there = covered > 0.01 * width
-    return np.where(there, np.rint(200 * waited / np.where(there, covered, 1)), NONE).astype(np.uint8)
+    return np.where(there, np.rint(200 * waited / np.where(there, covered, 1)), NONE).astype(
+        np.uint8
+    )

@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from importlib.resources import files
 from typing import Any
 
-# The page may load nothing over the network: it works offline, and no server learns that it was opened.
+# The page may load nothing over the network: it works offline, and no server learns that it was
+# opened.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _SHELL = """<!doctype html>
 <html lang="en" data-theme="auto">
@@ -49,20 +50,29 @@ def asset(name: str) -> str:
     return (files("segtrain.insight.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def page(title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[str, Any], footer: str) -> str:
-    """HTML of a page. ``sections``: (id, heading, HTML), left out if empty. ``charts``: what report.js draws, by id."""
+def page(
+    title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[str, Any], footer: str
+) -> str:
+    """HTML of a page. ``sections``: (id, heading, HTML), left out if empty. ``charts``: what
+    report.js draws, by id.
+    """
     there = [section for section in sections if section[2]]
     body = "\n".join(
-        f'<section id="{key}"><h2>{esc(heading)}</h2>\n{content}\n</section>' if heading else content
+        f'<section id="{key}"><h2>{esc(heading)}</h2>\n{content}\n</section>'
+        if heading
+        else content
         for key, heading, content in there
     )
-    # Even inside a JSON string, "</script" would end the script element, and "<!--" would open a comment in it.
+    # Even inside a JSON string, "</script" would end the script element, and "<!--" would open a
+    # comment in it.
     data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return _SHELL.format(
         policy=_POLICY,
         title=esc(title),
         styles=asset("uPlot.min.css") + asset("report.css"),
-        links="".join(f'<a href="#{key}">{esc(heading)}</a>' for key, heading, _ in there if heading),
+        links="".join(
+            f'<a href="#{key}">{esc(heading)}</a>' for key, heading, _ in there if heading
+        ),
         body=body,
         footer=footer,
         data=data,
@@ -72,9 +82,15 @@ def page(title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[s
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[Any]], *, left: Sequence[int] = (0,), kind: str = "",
-    caption: str = "", heads: bool = False, marks: Sequence[str] = (),
-) -> str:  # fmt: skip
+    head: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    left: Sequence[int] = (0,),
+    kind: str = "",
+    caption: str = "",
+    heads: bool = False,
+    marks: Sequence[str] = (),
+) -> str:
     """A table with escaped cells; columns that are not in ``left`` have right-aligned numbers.
 
     ``heads``: the first cell of each row is its header. ``marks``: the CSS class of each row.
@@ -83,7 +99,13 @@ def table(
     def cells(row: Sequence[Any], scope: str = "") -> str:
         found = []
         for column, cell in enumerate(row):
-            tag = f'th scope="{scope}"' if scope else 'th scope="row"' if heads and column == 0 else "td"
+            tag = (
+                f'th scope="{scope}"'
+                if scope
+                else 'th scope="row"'
+                if heads and column == 0
+                else "td"
+            )
             found.append(f"<{tag}{'' if column in left else ' class=n'}>{esc(cell)}</{tag[:2]}>")
         return "".join(found)
 
@@ -92,16 +114,22 @@ def table(
     if marks:
         body = "".join(f'<tr class="{mark}">{cells(row)}</tr>' for row, mark in zip(rows, marks))
     title = f"<caption>{esc(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table class="{kind}">{title}{top}<tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="{kind}">{title}{top}<tbody>{body}</tbody></table></div>'
+    )
 
 
 Parts = Sequence[tuple[float, str]]
 
 
-def bars(caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str, Parts, str, str]]) -> str:
-    """A table with a bar in each row: (name, figure, parts of the bar, figure, CSS class of the row).
+def bars(
+    caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str, Parts, str, str]]
+) -> str:
+    """A table with a bar in each row: (name, figure, parts of the bar, figure, CSS class of the
+    row).
 
-    A part is a length, where 1 is the longest bar, and its color in report.css; "": the color of the row.
+    A part is a length, where 1 is the longest bar, and its color in report.css; "": the color of
+    the row.
     """
 
     def drawn(parts: Parts) -> str:
@@ -120,7 +148,8 @@ def bars(caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str
     return (
         f'<div class="scroll"><table class="bars"><caption>{caption}</caption>'
         f'<thead><tr><th scope="col">{first}</th><th scope="col" class=n>{figure}</th>'
-        f'<th scope="col"><span class=hide>bar</span></th><th scope="col" class=n>{second}</th></tr></thead>'
+        '<th scope="col"><span class=hide>bar</span></th><th scope="col" '
+        f"class=n>{second}</th></tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -137,7 +166,10 @@ def details(summary: str, content: str) -> str:
 
 def key(items: Sequence[tuple[str, str]]) -> str:
     """(label, color) of each series."""
-    swatches = (f'<span><i style="background:var(--{color})"></i>{esc(label)}</span>' for label, color in items)
+    swatches = (
+        f'<span><i style="background:var(--{color})"></i>{esc(label)}</span>'
+        for label, color in items
+    )
     return f'<p class="key">{" ".join(swatches)}</p>'
 
 
@@ -153,7 +185,8 @@ def tiles(rows: Sequence[tuple[str, str, str]]) -> str:
 def figure(key: str, title: str, numbers: str, note: str = "") -> str:
     """The box of the chart ``key``. ``numbers`` is its table."""
     return (
-        f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{f" <span>{esc(note)}</span>" if note else ""}</figcaption>'
+        f'<figure id="{key}"><figcaption><b>{esc(title)}</b>'
+        f"{f' <span>{esc(note)}</span>' if note else ''}</figcaption>"
         f'<div class="plot" tabindex="0" role="img" aria-label="{esc(title)}"></div>'
         f"{details('as a table', numbers)}</figure>"
     )
@@ -167,5 +200,7 @@ def thinned(rows: Sequence[Any], most: int = 40) -> list[Any]:
 
 
 def figures(value: float | None, digits: int = 4) -> float | None:
-    """``value`` rounded to ``digits`` significant digits, so that the data of a chart takes few bytes."""
+    """``value`` rounded to ``digits`` significant digits, so that the data of a chart takes few
+    bytes.
+    """
     return None if value is None else float(f"{value:.{digits}g}")

@@ -19,8 +19,14 @@ from segtrain.observe.journal import say_on_stderr
 
 FILE = "report.html"
 _LAPS = 700  # most laps in a chart: a screen could not show more
-NO_PROFILE = "This run wrote no system profile: log.profile_ms=500 shows here how busy each core and each GPU was."
-NO_READING = "There are no readings of a system profile: none were written yet, or they were not copied with the run."
+NO_PROFILE = (
+    "This run wrote no system profile: log.profile_ms=500 shows here how busy each core "
+    "and each GPU was."
+)
+NO_READING = (
+    "There are no readings of a system profile: none were written yet, or they were not "
+    "copied with the run."
+)
 
 
 def report(
@@ -31,7 +37,8 @@ def report(
     out: Path | None = None,
     shown: str = "",
 ) -> Path:
-    """Write the page into the run folder, or to ``out``. ``shown``: the place of the run if ``folder`` is a copy.
+    """Write the page into the run folder, or to ``out``. ``shown``: the place of the run if
+    ``folder`` is a copy.
 
     Raises DataError for a folder without a run, or one that cannot be written.
     """
@@ -48,7 +55,10 @@ def write(path: Path, text: str) -> Path:
         with writing(path) as stream:
             stream.write(text.encode())
     except OSError as error:
-        problem = f"the page cannot be written: {error.strerror or error}: check the permissions of the folder"
+        problem = (
+            f"the page cannot be written: {error.strerror or error}: check the permissions "
+            "of the folder"
+        )
         raise file_error(str(path), problem, code="page-unwritable") from None
     return path
 
@@ -66,7 +76,9 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
     when = when_it_worked = ""
     if pace is not None:
         when = charts.loop(drawn, parts, names, time)
-        when_it_worked = charts.steps(drawn, parts, few, names, time) + charts.spread(drawn, all_laps, names)
+        when_it_worked = charts.steps(drawn, parts, few, names, time) + charts.spread(
+            drawn, all_laps, names
+        )
         places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
     for kind, of_kind, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
         for number_of, found in enumerate(of_kind):
@@ -88,11 +100,20 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
         ("learning", "Learning", _learning(drawn, run)),
         ("classes", "Classes", classes.section(run)),
         ("pictures", "Pictures", gallery(drawn, run)),
-        ("facts", "Facts", facts.config_table(run) + facts.pairs("Environment", facts.environment(run))
-         + facts.pairs("Data and protocol", facts.data(run)) + facts.happenings(run)),
-    ]  # fmt: skip
+        (
+            "facts",
+            "Facts",
+            facts.config_table(run)
+            + facts.pairs("Environment", facts.environment(run))
+            + facts.pairs("Data and protocol", facts.data(run))
+            + facts.happenings(run),
+        ),
+    ]
     return page(
-        f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {utc()} from {esc(shown or run.folder)}"
+        f"{run.name}: report",
+        sections,
+        drawn,
+        f"segtrain {__version__}, made {utc()} from {esc(shown or run.folder)}",
     )
 
 
@@ -111,7 +132,13 @@ def _learning(drawn: charts.Charts, run: RunFolder) -> str:
         ("pixel accuracy", "eval", charts.scores(run.evals, "accuracy")),
     ]
     return (
-        charts.lines(drawn, "loss", "Loss", [("loss", "a", charts.curve(run.steps, "loss"))], log=True)
-        + charts.lines(drawn, "miou", "Scores on the validation split", scores, unit="%", points=True)
-        + charts.lines(drawn, "lr", "Learning rate", [("lr", "a", charts.curve(run.steps, "lr"))], height=140)
+        charts.lines(
+            drawn, "loss", "Loss", [("loss", "a", charts.curve(run.steps, "loss"))], log=True
+        )
+        + charts.lines(
+            drawn, "miou", "Scores on the validation split", scores, unit="%", points=True
+        )
+        + charts.lines(
+            drawn, "lr", "Learning rate", [("lr", "a", charts.curve(run.steps, "lr"))], height=140
+        )
     )

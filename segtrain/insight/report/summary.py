@@ -24,8 +24,10 @@ def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
         texts.append(where_time_went(pace, str(run.start.get("device", "cpu"))))
         if pace.wait < STARVED <= pace.worst_wait:  # A short slow part does not show in the mean.
             texts.append(
-                f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in "
-                f"the tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
+                f"The loop waited for data {percent(pace.wait, 0)} of the time, but "
+                f"{percent(pace.worst_wait, 0)} in "
+                f"the tenth of the run that ends with step {pace.worst_step}: something slowed "
+                "the input down there."
             )
     paragraphs = "".join(f"<p>{esc(text)}</p>" for text in texts)
     return (
@@ -37,17 +39,27 @@ def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
 def _state(run: RunFolder) -> tuple[str, str]:
     """Mood and headline."""
     progress = f"step {run.row['step'] or 0} of {run.row['steps'] or '?'}"
-    signal = next((name for event in reversed(run.events) if (name := _stopped_by(event))), "a signal")
+    signal = next(
+        (name for event in reversed(run.events) if (name := _stopped_by(event))), "a signal"
+    )
     larger = " with a larger limit" if "=" in signal else ""
     gone = "its process is gone; the same command continues from the last checkpoint"
     states = {
         "done": ("good", f"Finished: {progress}, {duration(run.row['time'] or 0)}"),
-        "failed": ("bad", f"Failed at {progress}: {run.end.get('error') or 'no error was recorded'}"),
-        "stopped": ("open", f"Stopped by {signal} at {progress}: the same command{larger} continues it"),
+        "failed": (
+            "bad",
+            f"Failed at {progress}: {run.end.get('error') or 'no error was recorded'}",
+        ),
+        "stopped": (
+            "open",
+            f"Stopped by {signal} at {progress}: the same command{larger} continues it",
+        ),
         "killed": ("bad", f"Ended without a message at {progress}: {gone}"),
         "running": ("open", f"Running: {progress} when this page was made"),
     }
-    return states.get(run.row["status"], ("open", "No process of this run has written anything yet"))
+    return states.get(
+        run.row["status"], ("open", "No process of this run has written anything yet")
+    )
 
 
 def _stopped_by(event: Mapping[str, Any]) -> str:
@@ -79,7 +91,10 @@ def where_time_went(pace: Speed, device: str) -> str:
         shown += share
     text = f"A step took {short_seconds(pace.step_s)}: {', '.join(parts)}."
     if device.startswith("cuda"):
-        text += " These are GPU times: a wait for data that is hidden behind GPU work counts as that work."
+        text += (
+            " These are GPU times: a wait for data that is hidden behind GPU work counts as "
+            "that work."
+        )
     return text
 
 
@@ -87,7 +102,9 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     """(what, value, remark) of the figures that matter most."""
     figures = [("best mIoU", "-", "not evaluated")]
     if best := run.best:
-        figures = [("best mIoU", percent(best["scores"]["miou"], 2), f"step {best['step']}{few(best)}")]
+        figures = [
+            ("best mIoU", percent(best["scores"]["miou"], 2), f"step {best['step']}{few(best)}")
+        ]
     if pace is not None:
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
         figures += [

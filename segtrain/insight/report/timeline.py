@@ -1,4 +1,6 @@
-"""Timeline of a run: laps, pauses, one axis of time without the gaps between its processes, and the speed."""
+"""Timeline of a run: laps, pauses, one axis of time without the gaps between its processes, and the
+speed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _SLACK = 2.0  # seconds that a profile may begin before the first event and end 
 
 @dataclass(frozen=True)
 class Lap:
-    """The time from one ``step`` event of the journal to the next: ``steps`` optimizer steps, up to step ``step``.
+    """The time from one ``step`` event of the journal to the next: ``steps`` optimizer steps, up to
+    step ``step``.
 
     Times are Unix seconds.
     """
@@ -29,7 +32,9 @@ class Lap:
     step: int
     steps: int
     spans: dict[str, float]
-    first: bool  # first lap of its process; it is too slow to measure speed: the loader fills, and kernels are chosen
+    # first lap of its process; it is too slow to measure speed: the loader fills, and kernels are
+    # chosen
+    first: bool
     event: Event
 
     @property
@@ -45,7 +50,8 @@ class Lap:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A period in which the run did one thing: either training (``lap``), or the pause that ``kind`` names.
+    """A period in which the run did one thing: either training (``lap``), or the pause that
+    ``kind`` names.
 
     ``kind``: start, eval, or checkpoint; "" for training.
     """
@@ -65,7 +71,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Axis:
-    """Converts Unix time to seconds since the run began, leaving out the time in which none of its processes ran."""
+    """Converts Unix time to seconds since the run began, leaving out the time in which none of its
+    processes ran.
+    """
 
     parts: tuple[tuple[float, float], ...]  # begin and end of each process
 
@@ -106,7 +114,11 @@ def laps(events: Iterable[Event]) -> list[Lap]:
             spans = json_text.sound(event.get("spans"), {})
             if event["step"] > step and spans:
                 begin = event["ts"] - sum(spans.values()) if first else before
-                all_laps.append(Lap(begin, event["ts"], event["step"], event["step"] - step, spans, first, event))
+                all_laps.append(
+                    Lap(
+                        begin, event["ts"], event["step"], event["step"] - step, spans, first, event
+                    )
+                )
             step, before, first = event["step"], event["ts"], False
     return all_laps
 
@@ -123,8 +135,13 @@ def pauses(events: Sequence[Event], all_laps: Sequence[Lap]) -> list[Stretch]:
         if event["event"] in (EVAL, CHECKPOINT) and seconds:
             begin = event["ts"] - seconds
             before = events[index - 1] if index else event
-            if event["event"] == EVAL and before["event"] == "step" and before.get("step") == event.get("step"):
-                begin = min(begin, before["ts"])  # Before the scores, weights are averaged: this time counts too.
+            if (
+                event["event"] == EVAL
+                and before["event"] == "step"
+                and before.get("step") == event.get("step")
+            ):
+                # Before the scores, weights are averaged: this time counts too.
+                begin = min(begin, before["ts"])
             end = _until(event, events[index + 1 :], all_laps)
             kept.append(Stretch(begin, end, kind=event["event"]))
         elif event["event"] == "run_start":
@@ -135,7 +152,9 @@ def pauses(events: Sequence[Event], all_laps: Sequence[Lap]) -> list[Stretch]:
 
 
 def _until(event: Event, later: Sequence[Event], all_laps: Sequence[Lap]) -> float:
-    """When training went on after a pause. The ``seconds`` of an evaluation leave out the drawing of its pictures."""
+    """When training went on after a pause. The ``seconds`` of an evaluation leave out the drawing
+    of its pictures.
+    """
     end = float(event["ts"])
     if event["event"] != EVAL or not later:
         return end
@@ -165,7 +184,9 @@ def pieces(all_laps: Sequence[Lap], stops: Sequence[Stretch]) -> list[Stretch]:
 
 
 def merged(all_laps: Sequence[Lap], most: int) -> list[Lap]:
-    """At most about ``most`` laps: neighbors of one process are added up. ``event`` is that of the last one."""
+    """At most about ``most`` laps: neighbors of one process are added up. ``event`` is that of the
+    last one.
+    """
     size = -(-len(all_laps) // most)
     if size <= 1:
         return list(all_laps)
@@ -175,7 +196,12 @@ def merged(all_laps: Sequence[Lap], most: int) -> list[Lap]:
             groups.append([])
         groups[-1].append(lap)
     return [
-        replace(group[-1], begin=group[0].begin, steps=sum(lap.steps for lap in group), spans=_sums(group))
+        replace(
+            group[-1],
+            begin=group[0].begin,
+            steps=sum(lap.steps for lap in group),
+            spans=_sums(group),
+        )
         for group in groups
     ]
 
@@ -195,7 +221,8 @@ def means(all_laps: Sequence[Lap]) -> dict[str, float]:
     return {phase: sums.get(phase, 0.0) / count for phase in phases(kept)} if count else {}
 
 
-# Phases in the order of a step, with the words for them. A phase that is not listed here is shown by its own name.
+# Phases in the order of a step, with the words for them. A phase that is not listed here is shown
+# by its own name.
 PHASES = {
     "wait": "waiting for data",
     "device": "copy to the device",
@@ -217,7 +244,8 @@ class Speed:
     shares: dict[str, float]  # shares of the phases in the time of a step; they add up to 1
     images_per_s: float | None  # median over the laps
     cores: float | None  # CPU seconds per second, of all ranks
-    worst_wait: float  # share of waiting in the worst tenth of the run, which ends with step ``worst_step``
+    # share of waiting in the worst tenth of the run, which ends with step ``worst_step``
+    worst_wait: float
     worst_step: int
 
     @property
@@ -234,7 +262,13 @@ def speed(all_laps: Sequence[Lap]) -> Speed | None:
     shares = {phase: seconds / whole for phase, seconds in mean.items()}
     rates = [lap.event["images_per_s"] for lap in kept if lap.event.get("images_per_s") is not None]
     step_s = statistics.median(lap.seconds / lap.steps for lap in kept)
-    return Speed(step_s, shares, statistics.median(rates) if rates else None, _cores(all_laps), *_worst_wait(kept))
+    return Speed(
+        step_s,
+        shares,
+        statistics.median(rates) if rates else None,
+        _cores(all_laps),
+        *_worst_wait(kept),
+    )
 
 
 def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
@@ -242,14 +276,20 @@ def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
     shares = []
     for index in range(0, len(kept), size):
         sums = _sums(kept[index : index + size])
-        shares.append((sums.get("wait", 0.0) / (sum(sums.values()) or 1.0), kept[index : index + size][-1].step))
+        shares.append(
+            (
+                sums.get("wait", 0.0) / (sum(sums.values()) or 1.0),
+                kept[index : index + size][-1].step,
+            )
+        )
     return max(shares)
 
 
 def _cores(all_laps: Sequence[Lap]) -> float | None:
     """CPU seconds per second, from the differences of ``cpu_s`` between laps.
 
-    The value of ``cpu_s`` itself is not used, because its first value includes the imports of all ranks.
+    The value of ``cpu_s`` itself is not used, because its first value includes the imports of all
+    ranks.
     """
     cpu = wall = 0.0
     for before, lap in itertools.pairwise(all_laps):

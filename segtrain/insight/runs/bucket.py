@@ -1,4 +1,6 @@
-"""Lists the objects of runs in the buckets of S3, Google, and Azure, and keeps local copies of them."""
+"""Lists the objects of runs in the buckets of S3, Google, and Azure, and keeps local copies of
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ from segtrain.errors import ConfigError, DataError, file_error
 
 OUTAGE_S = 60.0  # seconds without an answer after which a request fails
 PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
-MOST_OBJECTS = 300_000  # Listing more takes minutes, and so many objects are a whole bucket rather than one run.
+# Listing more takes minutes, and so many objects are a whole bucket rather than one run.
+MOST_OBJECTS = 300_000
 HEAD = 1 << 16  # bytes fetched from the start of a file that is too large to be fetched whole
-TRIES = 3  # tries to read both parts of an object from one version, if the object is replaced at the same time
+# tries to read both parts of an object from one version, if the object is replaced at the same time
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Object:
 class WantedFile:
     """An object to fetch.
 
-    If it has more than ``most`` + HEAD bytes, only its first lines and its last ``most`` bytes are fetched.
+    If it has more than ``most`` + HEAD bytes, only its first lines and its last ``most`` bytes are
+    fetched.
     """
 
     item: Object
@@ -62,7 +67,9 @@ class WantedFile:
 
     @property
     def mark(self) -> str:
-        """A text that identifies the bytes to fetch: if it is equal to an earlier one, they have not changed."""
+        """A text that identifies the bytes to fetch: if it is equal to an earlier one, they have
+        not changed.
+        """
         return f"{self.item.etag} {self.bytes} {self.item.size}"
 
     @property
@@ -79,12 +86,21 @@ def list_objects(uri: str) -> list[Object]:
     base, prefix = split_url(uri)
     scheme, bucket = uri.partition(":")[0], base.partition("://")[2]
     if not bucket:
-        raise ConfigError(f"{uri!r} names no bucket: {scheme}://BUCKET/PREFIX", code="bucket-name-missing")
+        raise ConfigError(
+            f"{uri!r} names no bucket: {scheme}://BUCKET/PREFIX", code="bucket-name-missing"
+        )
     objects: list[Object] = []
     with explained(uri):
         for page in client_of(base).below(prefix and f"{prefix}/", OUTAGE_S):
             objects += [
-                Object(bucket, item["path"], item["size"], etag_of(item), item["last_modified"].timestamp(), scheme)
+                Object(
+                    bucket,
+                    item["path"],
+                    item["size"],
+                    etag_of(item),
+                    item["last_modified"].timestamp(),
+                    scheme,
+                )
                 for item in page
             ]
             if len(objects) > MOST_OBJECTS:
@@ -118,7 +134,9 @@ def fetch(wanted: WantedFile, target: Path) -> None:
 
 
 def _ends(client: Client, wanted: WantedFile) -> tuple[bytes, bytes]:
-    """The first and the last bytes of an object, both from the same version, even if a run replaces it meanwhile."""
+    """The first and the last bytes of an object, both from the same version, even if a run replaces
+    it meanwhile.
+    """
     for left in reversed(range(TRIES)):
         try:
             head = client.get(wanted.item.key, (0, HEAD), "", OUTAGE_S)
@@ -133,13 +151,18 @@ def _ends(client: Client, wanted: WantedFile) -> tuple[bytes, bytes]:
 
 @contextlib.contextmanager
 def explained(what: str, target: Path | None = None) -> Iterator[None]:
-    """Name the location in the error of an outage, and leave out data.outage_s, which does not apply here."""
+    """Name the location in the error of an outage, and leave out data.outage_s, which does not
+    apply here.
+    """
     try:
         yield
     except DataError as error:
         if error.code != "bucket-unreachable":
             raise
-        problem = f"the bucket did not answer for {OUTAGE_S:g} s: check the network, and the address of the bucket"
+        problem = (
+            f"the bucket did not answer for {OUTAGE_S:g} s: check the network, and the "
+            "address of the bucket"
+        )
         raise file_error(what, problem, code="bucket-unreachable") from None
     except OSError as error:
         raise unwritable(target or Path(tempfile.gettempdir()), error) from None
@@ -147,19 +170,32 @@ def explained(what: str, target: Path | None = None) -> Iterator[None]:
 
 def unwritable(path: Path, error: OSError) -> DataError:
     """The error for a copy that cannot be written."""
-    problem = f"it cannot be written: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with free space"
+    problem = (
+        f"it cannot be written: {error.strerror or error}: set SEGTRAIN_CACHE to a folder "
+        "with free space"
+    )
     return file_error(str(path), problem, code="cache-unwritable")
 
 
 # The command of each cloud that lists objects.
-LIST_COMMANDS = {"s3": "aws s3 ls", "gs": "gcloud storage ls", "az": "az storage blob list -c CONTAINER"}
+LIST_COMMANDS = {
+    "s3": "aws s3 ls",
+    "gs": "gcloud storage ls",
+    "az": "az storage blob list -c CONTAINER",
+}
 
 
 def print_command(item: Object) -> str:
     """The command that writes an object to the standard output."""
     if item.scheme == "az":
-        return f"az storage blob download -c {quote(item.bucket)} -n {quote(item.key)} --no-progress"
-    return f"gcloud storage cat {quote(item.uri)}" if item.scheme == "gs" else f"aws s3 cp {quote(item.uri)} -"
+        return (
+            f"az storage blob download -c {quote(item.bucket)} -n {quote(item.key)} --no-progress"
+        )
+    return (
+        f"gcloud storage cat {quote(item.uri)}"
+        if item.scheme == "gs"
+        else f"aws s3 cp {quote(item.uri)} -"
+    )
 
 
 def to_read_all_of(home: str) -> str:
@@ -172,7 +208,10 @@ def to_read_all_of(home: str) -> str:
         copy = f"gcloud storage rsync -r --exclude='.*\\.pt$' {quote(home)} FOLDER"
     if home.startswith("az://"):
         container, _, prefix = home.removeprefix("az://").partition("/")
-        copy = f"az storage blob download-batch -s {quote(container)} -d FOLDER --pattern {quote(prefix + '/*')}"
+        copy = (
+            f"az storage blob download-batch -s {quote(container)} -d FOLDER --pattern "
+            f"{quote(prefix + '/*')}"
+        )
     return f"To read all of it: {copy}, then name FOLDER"
 
 
@@ -203,7 +242,9 @@ class Copy:
         }
 
     def take(self, files: Mapping[str, WantedFile]) -> None:
-        """Fetch the missing files in parallel. The first error ends the fetch; no file is left half-written."""
+        """Fetch the missing files in parallel. The first error ends the fetch; no file is left
+        half-written.
+        """
         missing, pool = self.missing(files), ThreadPoolExecutor(PARALLEL)
         try:
             fetched = pool.map(lambda name: fetch(files[name], self.folder / name), missing)
@@ -213,11 +254,13 @@ class Copy:
             pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for thousands of files.
             self._keep()
 
-    def unpack(self, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]) -> None:
+    def unpack(
+        self, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]
+    ) -> None:
         """Unpack the files of a tar.gz whose names match ``names`` into the folder ``UNPACKED``.
 
-        Group 1 of the match is the file's path in that folder. Files that would bring the sum above ``most`` bytes are
-        left out, with a warning. The archive itself is not kept.
+        Group 1 of the match is the file's path in that folder. Files that would bring the sum above
+        ``most`` bytes are left out, with a warning. The archive itself is not kept.
         """
         folder, uri = self.folder / UNPACKED, archive.item.uri
         if self._marks.get(UNPACKED) == archive.mark and folder.is_dir():
@@ -226,9 +269,10 @@ class Copy:
         left, out = most, 0
         try:
             with (
-                explained(uri, folder), stream(archive.item) as content,
+                explained(uri, folder),
+                stream(archive.item) as content,
                 tarfile.open(fileobj=content, mode="r|gz") as tar,
-            ):  # fmt: skip
+            ):
                 for member in tar:
                     match = names.fullmatch(PurePosixPath(member.name).as_posix())
                     source = tar.extractfile(member) if match and member.isfile() else None
@@ -243,10 +287,15 @@ class Copy:
                     target.write_bytes(source.read())
                     os.utime(target, (member.mtime, member.mtime))
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            problem = f"the archive is incomplete ({error}): the job writes it when it ends: try again then"
+            problem = (
+                f"the archive is incomplete ({error}): the job writes it when it ends: try "
+                "again then"
+            )
             raise file_error(uri, problem, code="archive-torn") from None
         if out:
-            say(f"warning: {uri} has more than {most >> 20} MB of records: {out} files are left out")
+            say(
+                f"warning: {uri} has more than {most >> 20} MB of records: {out} files are left out"
+            )
         self._marks[UNPACKED] = archive.mark
         self._keep()
 

@@ -1,7 +1,8 @@
 """Reader of run folders: where they are, and what is in them.
 
-A folder may be complete, half-written, or a partial copy: any file may be missing, empty, or torn. In a copy of a
-SageMaker job, the profile may be in another subfolder than the spans and the journal.
+A folder may be complete, half-written, or a partial copy: any file may be missing, empty, or torn.
+In a copy of a SageMaker job, the profile may be in another subfolder than the spans and the
+journal.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def silent(text: str) -> None:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run, read from ``folder``; ``classes`` are the names of its labels. Missing files leave gaps.
+    """A run, read from ``folder``; ``classes`` are the names of its labels. Missing files leave
+    gaps.
 
-    ``top``: the folder that the user named: ``folder``, or one above it, which may also hold the system profile.
+    ``top``: the folder that the user named: ``folder``, or one above it, which may also hold the
+    system profile.
     """
 
     folder: Path
@@ -51,16 +54,22 @@ class RunFolder:
     @cached_property
     def row(self) -> Mapping[str, Any]:
         """The row of ``segtrain runs``."""
-        return run_row(self.folder, self.config, read_mapping(self.folder / "best.json", journal.say_on_stderr))
+        return run_row(
+            self.folder, self.config, read_mapping(self.folder / "best.json", journal.say_on_stderr)
+        )
 
     @cached_property
     def steps(self) -> tuple[Event, ...]:
-        """The step events in order of steps. If a resumed process repeated a step, only its newest event is kept."""
+        """The step events in order of steps. If a resumed process repeated a step, only its newest
+        event is kept.
+        """
         return tuple(journal.curve(self.events, "step"))
 
     @cached_property
     def evals(self) -> tuple[Event, ...]:
-        """The evaluations that have scores. If a resumed process repeated one, only the newest is kept."""
+        """The evaluations that have scores. If a resumed process repeated one, only the newest is
+        kept.
+        """
         return tuple(event for event in journal.curve(self.events, "eval") if "scores" in event)
 
     def setting(self, key: str, default: Any = None) -> Any:
@@ -71,8 +80,12 @@ class RunFolder:
         """The records of all ranks, in the order of ranks. Raises DataError if there are none."""
         return tuple(read_spans(self.folder))
 
-    def profile(self, start: float, end: float, say: Say = journal.say_on_stderr) -> dict[Series, Track]:
-        """Readings of the system profile between two Unix times; empty if there are none (log.profile_ms=0)."""
+    def profile(
+        self, start: float, end: float, say: Say = journal.say_on_stderr
+    ) -> dict[Series, Track]:
+        """Readings of the system profile between two Unix times; empty if there are none
+        (log.profile_ms=0).
+        """
         try:
             return read_profile(self.top, start, end, say=say)
         except DataError:
@@ -105,16 +118,23 @@ def newest(events: tuple[Event, ...], *kinds: str) -> Event:
 
 
 def load(folder: str | Path, say: Say = journal.say_on_stderr) -> RunFolder:
-    """The run in ``folder``, or the one run below it. Raises DataError if there is none, or several."""
+    """The run in ``folder``, or the one run below it. Raises DataError if there is none, or
+    several.
+    """
     home = run_home(folder)
-    if not any((home / name).is_file() for name in ("config.yaml", journal.FILE, "best.json")) and not _has_spans(home):
-        problem = f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)"
+    if not any(
+        (home / name).is_file() for name in ("config.yaml", journal.FILE, "best.json")
+    ) and not _has_spans(home):
+        problem = (
+            f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)"
+        )
         raise DataError(problem, code="not-a-run-folder", file=str(home))
     return read_folder(folder, say)
 
 
 def read_folder(folder: str | Path, say: Say = journal.say_on_stderr) -> RunFolder:
-    """The run in a folder that may still be empty. ``say`` gets a warning for each file that cannot be read.
+    """The run in a folder that may still be empty. ``say`` gets a warning for each file that cannot
+    be read.
 
     Raises ConfigError for a run of segtrain 0.1, whose spans have other names.
     """
@@ -157,7 +177,9 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_mapping(path: Path, say: Say = silent) -> dict[str, Any]:
-    """The mapping in a .yaml or .json file; empty if it is missing, and with a warning if it cannot be read."""
+    """The mapping in a .yaml or .json file; empty if it is missing, and with a warning if it cannot
+    be read.
+    """
     try:
         text = read_text(path)
         value = json_text.parse(text) if path.suffix == ".json" else load_yaml(text)
@@ -171,14 +193,22 @@ def read_mapping(path: Path, say: Say = silent) -> dict[str, Any]:
 
 
 def find_runs(folder: str | Path) -> list[Path]:
-    """Run folders at or below ``folder``, oldest first. Raises DataError if the folder does not exist."""
+    """Run folders at or below ``folder``, oldest first. Raises DataError if the folder does not
+    exist.
+    """
     folder = Path(folder)
     if not folder.is_dir():
-        problem = f"there is no folder {folder}: name the folder that holds your runs (the default is runs/)"
+        problem = (
+            f"there is no folder {folder}: name the folder that holds your runs (the "
+            "default is runs/)"
+        )
         raise DataError(problem, code="folder-missing", file=str(folder))
     runs = []
     for path, folders, files in os.walk(folder):
-        records = {*files} & {journal.FILE, "best.json"} or {*files, *folders} >= {"config.yaml", "checkpoints"}
+        records = {*files} & {journal.FILE, "best.json"} or {*files, *folders} >= {
+            "config.yaml",
+            "checkpoints",
+        }
         if records or (SPANS in folders and _has_spans(Path(path))):
             runs.append(Path(path))
             folders.clear()  # a run folder contains no other run folder
@@ -190,7 +220,8 @@ def find_runs(folder: str | Path) -> list[Path]:
 def run_home(folder: str | Path) -> Path:
     """The one run folder at or below ``folder``, or ``folder`` itself if there is none.
 
-    In a copy of a SageMaker job's output, the run folder is a subfolder. Raises DataError if there are several runs.
+    In a copy of a SageMaker job's output, the run folder is a subfolder. Raises DataError if there
+    are several runs.
     """
     folder = Path(folder)
     runs = find_runs(folder) if folder.is_dir() else []
@@ -208,11 +239,15 @@ def _started(run: Path) -> float:
     """Unix time of the first event; 0 if there is none."""
     try:
         with open_file(run / journal.FILE) as file:
-            return next(float(event["ts"]) for event in journal.parse_lines([file.readline()], "", silent))
+            return next(
+                float(event["ts"]) for event in journal.parse_lines([file.readline()], "", silent)
+            )
     except (OSError, KeyError, StopIteration):
         return 0.0
 
 
 def few(event: Event) -> str:
-    """`` (1 of 2 classes)`` for an evaluation whose ground truth lacks some of the classes, else an empty text."""
+    """`` (1 of 2 classes)`` for an evaluation whose ground truth lacks some of the classes, else an
+    empty text.
+    """
     return of_classes(pixels_of(event))

@@ -1,7 +1,8 @@
-"""Local copies of runs in buckets, also of jobs of a platform: small files are copied, checkpoints are not.
+"""Local copies of runs in buckets, also of jobs of a platform: small files are copied, checkpoints
+are not.
 
-    gs://BUCKET/PREFIX      a run folder, or a prefix with one run somewhere below, such as the checkpoints of a job
-    s3://BUCKET/PREFIX      likewise, as is az://CONTAINER/PREFIX
+    gs://BUCKET/PREFIX      a run folder, or a prefix with one run somewhere below, such as the
+    checkpoints of a job s3://BUCKET/PREFIX      likewise, as is az://CONTAINER/PREFIX
     NAME:...                a job or an experiment of a platform, see RunService
 
 The copy is in ``$SEGTRAIN_CACHE/remote``. A file is fetched again when its ETag has changed.
@@ -37,17 +38,23 @@ from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
 
 # Most bytes that are fetched from a run, for each kind of file.
-MOST_LINES, MOST_SPANS, MOST_PROFILE, MOST_PICTURES, MOST_ARCHIVE = (mb << 20 for mb in (128, 128, 256, 16, 512))
-# When a job ends, its run is packed into this archive, with the checkpoints if the job has no S3 prefix for them.
+MOST_LINES, MOST_SPANS, MOST_PROFILE, MOST_PICTURES, MOST_ARCHIVE = (
+    mb << 20 for mb in (128, 128, 256, 16, 512)
+)
+# When a job ends, its run is packed into this archive, with the checkpoints if the job has no S3
+# prefix for them.
 ARCHIVE = "/output/output.tar.gz"
 _RECORDS = ("config.yaml", "labels.json", "best.json", PLAN, FILE)
 _SPANS = r"spans/rank-\d+\.jsonl"
 _PICTURES = r"pictures/[^/]+\.png|images-(?:best|last)\.csv|stacks/rank-[\w-]+\.(?:txt|json)"
 _PROFILE = r"profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json"
 _HOME = re.compile(rf"(?:(.*)/)?(?:journal\.jsonl|best\.json|{_SPANS})")
-_UNPACK = re.compile(rf"(?:\./)?(?:run/)?({'|'.join(map(re.escape, _RECORDS))}|{_SPANS}|{_PICTURES}|{_PROFILE})")
+_UNPACK = re.compile(
+    rf"(?:\./)?(?:run/)?({'|'.join(map(re.escape, _RECORDS))}|{_SPANS}|{_PICTURES}|{_PROFILE})"
+)
 _TAIL = 32768  # bytes at the end of a journal that hold its newest event
-_MARGIN_S = 120  # seconds of the profile that are fetched before the first event and after the newest one
+# seconds of the profile that are fetched before the first event and after the newest one
+_MARGIN_S = 120
 
 Say = Callable[[str], None]
 
@@ -56,7 +63,8 @@ Say = Callable[[str], None]
 class Location:
     """A folder to read. ``shown``: its name as the user gave it.
 
-    ``stem``: how the names of files about it begin, such as STEM-report.html; "" for a local folder.
+    ``stem``: how the names of files about it begin, such as STEM-report.html; "" for a local
+    folder.
     """
 
     folder: Path
@@ -68,8 +76,8 @@ class Location:
 class RunService:
     """A platform that knows runs by names. ``prefixes``: how such locations begin.
 
-    ``folders``: the URIs of a run's folders in buckets. Raises ConfigError for a location without files. ``rows``: the
-    rows of the table of runs, if the platform itself has them.
+    ``folders``: the URIs of a run's folders in buckets. Raises ConfigError for a location without
+    files. ``rows``: the rows of the table of runs, if the platform itself has them.
     """
 
     prefixes: tuple[str, ...]
@@ -89,14 +97,18 @@ def is_remote(location: str, services: Services) -> bool:
 
 
 def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> Location:
-    """The local folder for a location: the folder itself, or a copy of the one remote run. Raises SegtrainError."""
+    """The local folder for a location: the folder itself, or a copy of the one remote run. Raises
+    SegtrainError.
+    """
     if not is_remote(location, services):
         return Location(Path(location), location)
     uris, objects = objects_of(location, services)
     homes = homes_in(objects)
     archives = [item for item in objects if item.uri.endswith(ARCHIVE)]
     if len(homes) > 1 or (not homes and len(archives) != 1):
-        raise _not_one(location, homes or [item.uri.removesuffix(ARCHIVE) for item in archives], objects)
+        raise _not_one(
+            location, homes or [item.uri.removesuffix(ARCHIVE) for item in archives], objects
+        )
     copy = Copy(copy_folder(location, uris))
     wanted: dict[str, WantedFile] = {}
     if homes:
@@ -110,7 +122,10 @@ def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> L
         _warn_of_cuts(homes[0], wanted, say)
     elif archives[0].size > MOST_ARCHIVE:
         uri = archives[0].uri
-        fix = f"unpack it with {print_command(archives[0])} | tar xz --exclude=checkpoints, then name that folder"
+        fix = (
+            f"unpack it with {print_command(archives[0])} | tar xz --exclude=checkpoints, then "
+            "name that folder"
+        )
         problem = f"it has {_mb(archives[0].size)}, because it includes checkpoints: {fix}"
         raise file_error(uri, problem, code="archive-too-large", found=archives[0].size)
     else:
@@ -118,11 +133,16 @@ def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> L
     wanted |= _profile(objects, homes, copy.folder, say)
     fetch(location, copy, wanted, objects, say)
     copy.keep_only({*wanted, *([] if homes else [UNPACKED])})
-    return Location(copy.folder, location, _stem(homes[0] if homes and location.startswith(CLOUDS) else location))
+    return Location(
+        copy.folder,
+        location,
+        _stem(homes[0] if homes and location.startswith(CLOUDS) else location),
+    )
 
 
 def rows(location: str, say: Say = say_on_stderr, services: Services = ()) -> list[dict[str, Any]]:
-    """The rows of the table of runs for a folder, a prefix in a bucket, or a location of one of ``services``.
+    """The rows of the table of runs for a folder, a prefix in a bucket, or a location of one of
+    ``services``.
 
     Raises SegtrainError.
     """
@@ -154,11 +174,15 @@ def objects_of(location: str, services: Services) -> tuple[list[str], list[Objec
     Raises SegtrainError if there are no objects.
     """
     uris = _resolve(location, services)
-    found = {item.uri: item for uri in uris for item in list_objects(uri)}  # One folder may include another.
+    # One folder may include another.
+    found = {item.uri: item for uri in uris for item in list_objects(uri)}
     if not found:
         problem = f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}"
         listed = LIST_COMMANDS[uris[0].partition("://")[0]]
-        fix = f"check the name with `{listed}`; the first files of a job appear some minutes after it started to train"
+        fix = (
+            f"check the name with `{listed}`; the first files of a job appear some minutes "
+            "after it started to train"
+        )
         raise DataError(f"{problem}: {fix}", code="no-objects", place=location)
     return uris, list(found.values())
 
@@ -170,19 +194,28 @@ def _resolve(location: str, services: Services) -> list[str]:
     service = service_of(location, services)
     if service is not None:
         return service.folders(location)
-    fix = "name a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or sagemaker:JOB"
+    fix = (
+        "name a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or "
+        "sagemaker:JOB"
+    )
     raise unknown_place(location, fix)
 
 
 def unknown_place(location: str, fix: str) -> ConfigError:
-    return ConfigError(f"{location}: runs cannot be read from there: {fix}", code="unknown-place", place=location)
+    return ConfigError(
+        f"{location}: runs cannot be read from there: {fix}", code="unknown-place", place=location
+    )
 
 
 def homes_in(objects: Iterable[Object]) -> list[str]:
     """URIs of run folders, none inside another."""
-    found = sorted({f"{item.base}/{m[1] or ''}" for item in objects if (m := _HOME.fullmatch(item.key))})
+    found = sorted(
+        {f"{item.base}/{m[1] or ''}" for item in objects if (m := _HOME.fullmatch(item.key))}
+    )
     return [
-        home for home in found if not any(home.startswith(f"{other.rstrip('/')}/") for other in found if other != home)
+        home
+        for home in found
+        if not any(home.startswith(f"{other.rstrip('/')}/") for other in found if other != home)
     ]
 
 
@@ -190,14 +223,20 @@ def _not_one(location: str, several: Sequence[str], objects: Sequence[Object]) -
     if several:
         table = f"segtrain runs {quote(location)}"
         problem = f"has {len(several)} runs: name one of {some_of(several)} ({table} lists them)"
-        return DataError(f"{location} {problem}", code="several-runs", place=location, found=len(several))
+        return DataError(
+            f"{location} {problem}", code="several-runs", place=location, found=len(several)
+        )
     problem = f"has {len(objects)} objects and no run (no {FILE}, no spans/)"
     fix = "name the prefix of the checkpoints, or sagemaker:JOB, which finds it"
-    return DataError(f"{location} {problem}: {fix}", code="no-run", place=location, found=len(objects))
+    return DataError(
+        f"{location} {problem}: {fix}", code="no-run", place=location, found=len(objects)
+    )
 
 
 def inside(objects: Iterable[Object], home: str) -> dict[str, Object]:
-    """The objects of a run folder by their paths in it. Keys with a part ``..``, ``.``, or "" are left out."""
+    """The objects of a run folder by their paths in it. Keys with a part ``..``, ``.``, or "" are
+    left out.
+    """
     start = f"{home.rstrip('/')}/"
     found = {item.uri[len(start) :]: item for item in objects if item.uri.startswith(start)}
     return {name: item for name, item in found.items() if not {"", ".", ".."} & {*name.split("/")}}
@@ -206,10 +245,14 @@ def inside(objects: Iterable[Object], home: str) -> dict[str, Object]:
 def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
     cut = {name: want for name, want in wanted.items() if want.bytes < want.item.size}
     if cut:
-        size, most = sum(want.item.size for want in cut.values()), min(want.most for want in cut.values())
+        size, most = (
+            sum(want.item.size for want in cut.values()),
+            min(want.most for want in cut.values()),
+        )
         names = next(iter(cut)) + (f" and {len(cut) - 1} more have" if len(cut) > 1 else " has")
         say(
-            f"warning: {home}: {names} {_mb(size)}: of each, the first lines and the newest {_mb(most)} are read. "
+            f"warning: {home}: {names} {_mb(size)}: of each, the first lines and the newest "
+            f"{_mb(most)} are read. "
             f"{to_read_all_of(home)}"
         )
 
@@ -224,30 +267,42 @@ def _pictures(files: Mapping[str, Object]) -> dict[str, WantedFile]:
     return wanted
 
 
-def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say: Say) -> dict[str, WantedFile]:
+def _profile(
+    objects: Sequence[Object], homes: Sequence[str], folder: Path, say: Say
+) -> dict[str, WantedFile]:
     """The system profile during the run: the run's own, or else the platform's.
 
     If the profile is too large, only every n-th minute is taken.
     """
     if any((folder / UNPACKED / "profile").rglob("*.algo-*.json")):
         return {}
-    own = [item for home in homes for name, item in inside(objects, home).items() if name.startswith("profile/")]
+    own = [
+        item
+        for home in homes
+        for name, item in inside(objects, home).items()
+        if name.startswith("profile/")
+    ]
     first, last = _times(folder)
     start, end = first - _MARGIN_S, max(last, *(item.modified for item in objects)) + _MARGIN_S
     found = _minutes(own, start, end) or _minutes(objects, start, end)
     size = sum(item.size for _, _, item in found)
     every = -(-size // MOST_PROFILE)
     if every > 1:
-        found = [(minute, node, item) for minute, node, item in found if minute // MINUTE % every == 0]
+        found = [
+            (minute, node, item) for minute, node, item in found if minute // MINUTE % every == 0
+        ]
         say(
-            f"warning: the system profile has {_mb(size)}: {every - 1} of {every} minutes are left out. "
+            f"warning: the system profile has {_mb(size)}: {every - 1} of {every} minutes are "
+            "left out. "
             f"{to_read_all_of(found[0][2].uri.partition('/system/')[0])}"
         )
     folders: dict[str, int] = {}
     files = {}
     for minute, node, item in found:
         number = folders.setdefault(item.uri.partition("/system/")[0], len(folders))
-        files[f"profile/{number}/system/incremental/{minute}.{node}.json"] = WantedFile(item, item.size)
+        files[f"profile/{number}/system/incremental/{minute}.{node}.json"] = WantedFile(
+            item, item.size
+        )
     return files
 
 
@@ -257,11 +312,17 @@ def _minutes(objects: Iterable[Object], start: float, end: float) -> list[tuple[
     A file whose name is not a full minute may have readings of any time.
     """
     moments = ((minute_and_node(item.uri), item) for item in objects)
-    return [(*m, item) for m, item in moments if m is not None and (start <= m[0] <= end or m[0] % MINUTE)]
+    return [
+        (*m, item)
+        for m, item in moments
+        if m is not None and (start <= m[0] <= end or m[0] % MINUTE)
+    ]
 
 
 def _times(folder: Path) -> tuple[float, float]:
-    """Unix times of the first and the newest event in a copy, by the clock of the training host; -inf if unknown."""
+    """Unix times of the first and the newest event in a copy, by the clock of the training host;
+    -inf if unknown.
+    """
     for home in (folder, folder / UNPACKED):
         try:
             with open_file(home / FILE) as file:
@@ -275,13 +336,16 @@ def _times(folder: Path) -> tuple[float, float]:
     return -math.inf, -math.inf
 
 
-def fetch(location: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say) -> None:
+def fetch(
+    location: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say
+) -> None:
     """Fetch the missing files, and print how many."""
     todo = copy.missing(wanted)
     size, fetched = (sum(want.bytes for want in files.values()) for files in (wanted, todo))
     left = sum(item.size for item in objects) - sum(want.item.size for want in wanted.values())
     say(
-        f"{location}: {len(wanted)} files of records ({_mb(size)}), to fetch: {len(todo)} ({_mb(fetched)}), into "
+        f"{location}: {len(wanted)} files of records ({_mb(size)}), to fetch: {len(todo)} "
+        f"({_mb(fetched)}), into "
         f"{copy.folder}; {len(objects) - len(wanted)} other files ({_mb(left)}) stay there"
     )
     copy.take(wanted)
@@ -292,7 +356,9 @@ def _mb(size: int) -> str:
 
 
 def _stem(location: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", re.split(r"[/:]", location.rstrip("/"))[-1]).strip("-.") or "run"
+    return (
+        re.sub(r"[^\w.-]+", "-", re.split(r"[/:]", location.rstrip("/"))[-1]).strip("-.") or "run"
+    )
 
 
 def copy_folder(location: str, uris: Sequence[str]) -> Path:

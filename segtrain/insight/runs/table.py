@@ -25,7 +25,9 @@ def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
 
 
 def read_run(run: Path) -> dict[str, Any]:
-    config, best = (read_mapping(run / name, say_on_stderr) for name in ("config.yaml", "best.json"))
+    config, best = (
+        read_mapping(run / name, say_on_stderr) for name in ("config.yaml", "best.json")
+    )
     return run_row(run, config, best)
 
 
@@ -33,25 +35,63 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Aligned text with one line per run, followed by the warnings of the runs."""
     if not rows:
         return "no runs"
-    head = ["name", "hash", "status", "step", "best mIoU", "at step", "last mIoU", "time", "strategy", "ranks", "batch"]
+    head = [
+        "name",
+        "hash",
+        "status",
+        "step",
+        "best mIoU",
+        "at step",
+        "last mIoU",
+        "time",
+        "strategy",
+        "ranks",
+        "batch",
+    ]
     cells = [[*head, "images/s", "s/epoch", "out"]]
     for row in rows:
         step = "-" if row["step"] is None else f"{row['step']}/{row['steps'] or '?'}"
         present, classes = row.get("classes_present"), row.get("classes")
-        few = f" ({present} of {classes} classes)" if present is not None and present != classes else ""
+        few = (
+            f" ({present} of {classes} classes)"
+            if present is not None and present != classes
+            else ""
+        )
         best, last = (percent(row[key], 2) + few for key in ("miou", "last_miou"))
         best_step = "-" if row["best_step"] is None else str(row["best_step"])
         seconds = "-" if row["time"] is None else duration(row["time"])
         name, hash = str(row["name"]), row["hash"] or "-"
-        setup = ("-" if row.get(key) is None else str(row[key]) for key in ("strategy", "ranks", "batch"))
-        speed = ("-" if row.get(key) is None else f"{row[key]:.1f}" for key in ("images_per_s", "epoch_s"))
-        cells.append([name, hash, row["status"], step, best, best_step, last, seconds, *setup, *speed, row["out"]])
-    warned = [f"warning: {row['out']}: {text}" for row in rows for text in row.get("warnings") or ()]
+        setup = (
+            "-" if row.get(key) is None else str(row[key]) for key in ("strategy", "ranks", "batch")
+        )
+        speed = (
+            "-" if row.get(key) is None else f"{row[key]:.1f}"
+            for key in ("images_per_s", "epoch_s")
+        )
+        cells.append(
+            [
+                name,
+                hash,
+                row["status"],
+                step,
+                best,
+                best_step,
+                last,
+                seconds,
+                *setup,
+                *speed,
+                row["out"],
+            ]
+        )
+    warned = [
+        f"warning: {row['out']}: {text}" for row in rows for text in row.get("warnings") or ()
+    ]
     return "\n".join([*columns(cells, right={3, 4, 5, 6, 7, 9, 10, 11, 12}), *warned])
 
 
 def data_frame(folder: str | Path = "runs", services: Services = ()) -> pandas.DataFrame:
-    """The rows of a folder, a bucket, or a location of ``services`` as a pandas frame, ``started`` as UTC times.
+    """The rows of a folder, a bucket, or a location of ``services`` as a pandas frame, ``started``
+    as UTC times.
 
     Raises MissingExtra without pandas.
     """

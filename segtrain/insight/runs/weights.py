@@ -1,4 +1,6 @@
-"""Local copies of runs and exports in buckets with their weights, for `segtrain eval`, `predict`, and `export`."""
+"""Local copies of runs and exports in buckets with their weights, for `segtrain eval`, `predict`,
+and `export`.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +13,63 @@ from segtrain.base.files import alone
 from segtrain.base.json_text import read_json
 from segtrain.errors import CheckpointError, DataError
 from segtrain.insight.runs.bucket import INDEX, Copy, Object, WantedFile
-from segtrain.insight.runs.remote import Say, Services, copy_folder, fetch, homes_in, inside, is_remote, objects_of
+from segtrain.insight.runs.remote import (
+    Say,
+    Services,
+    copy_folder,
+    fetch,
+    homes_in,
+    inside,
+    is_remote,
+    objects_of,
+)
 from segtrain.observe.journal import say_on_stderr
 
 _CHECKPOINT = re.compile(r"checkpoints/step-\d+\.pt")
 # Files of a run that the commands read besides its weights.
-_RECORDS = ("config.yaml", "labels.json", "parts.json", "best.json", "faults.jsonl", "journal.jsonl", "data/")
+_RECORDS = (
+    "config.yaml",
+    "labels.json",
+    "parts.json",
+    "best.json",
+    "faults.jsonl",
+    "journal.jsonl",
+    "data/",
+)
 _EXPORT = ("model.json", "weights.safetensors")
 
 
-def with_weights(location: str, which: str = "best", say: Say = say_on_stderr, services: Services = ()) -> Path:
-    """The local folder for a location: the folder itself, or a copy of the run or export in a bucket.
+def with_weights(
+    location: str, which: str = "best", say: Say = say_on_stderr, services: Services = ()
+) -> Path:
+    """The local folder for a location: the folder itself, or a copy of the run or export in a
+    bucket.
 
-    ``which``: the checkpoint to copy (best, last). Its checksums are checked when it is loaded. Raises SegtrainError.
+    ``which``: the checkpoint to copy (best, last). Its checksums are checked when it is loaded.
+    Raises SegtrainError.
     """
     if not is_remote(location, services):
         return Path(location)
     uris, objects = objects_of(location, services)
     folder = copy_folder(location, ["weights", *uris])
-    with alone(folder / INDEX):  # Of the ranks of a host, the first one fetches, and the others find everything there.
+    # Of the ranks of a host, the first one fetches, and the others find everything there.
+    with alone(folder / INDEX):
         copy = Copy(folder)
         home = _home(location, uris, objects)
         files = inside(objects, home)
-        wanted = {name: WantedFile(item, item.size) for name, item in files.items() if name in _EXPORT}
+        wanted = {
+            name: WantedFile(item, item.size) for name, item in files.items() if name in _EXPORT
+        }
         if "model.json" not in files or "config.yaml" in files:
-            wanted = {name: WantedFile(item, item.size) for name, item in files.items() if name.startswith(_RECORDS)}
+            wanted = {
+                name: WantedFile(item, item.size)
+                for name, item in files.items()
+                if name.startswith(_RECORDS)
+            }
             copy.take({name: wanted[name] for name in ("best.json",) if name in wanted})
-            name = _checkpoint(home, files, read_json(folder / "best.json") if which == "best" else {})
+            name = _checkpoint(
+                home, files, read_json(folder / "best.json") if which == "best" else {}
+            )
             wanted[name] = WantedFile(files[name], files[name].size)
         fetch(location, copy, wanted, objects, say)
         copy.keep_only(wanted)
@@ -54,14 +86,23 @@ def _home(location: str, uris: list[str], objects: Iterable[Object]) -> str:
     if uris[0] in found:
         return uris[0]
     problem = f"{location} has {len(found)} runs or exports: name the prefix of one"
-    raise DataError(problem, code="several-runs" if found else "no-run", place=location, found=len(found))
+    raise DataError(
+        problem, code="several-runs" if found else "no-run", place=location, found=len(found)
+    )
 
 
 def _checkpoint(home: str, files: Mapping[str, Object], best: Mapping[str, object]) -> str:
-    """The name of the best checkpoint, else of the newest one. Raises CheckpointError if there is none."""
+    """The name of the best checkpoint, else of the newest one. Raises CheckpointError if there is
+    none.
+    """
     named = f"checkpoints/{best.get('checkpoint')}"
-    names = sorted((name for name in files if _CHECKPOINT.fullmatch(name)), key=lambda name: (len(name), name))
+    names = sorted(
+        (name for name in files if _CHECKPOINT.fullmatch(name)), key=lambda name: (len(name), name)
+    )
     if not names:
-        text = f"{home} holds no checkpoint: train it first (segtrain train ... out={quote(str(home))})"
+        text = (
+            f"{home} holds no checkpoint: train it first (segtrain train ... "
+            f"out={quote(str(home))})"
+        )
         raise CheckpointError(text, code="no-checkpoint", run=home)
     return named if named in names else names[-1]

@@ -1,8 +1,10 @@
-"""Hosts that make samples for the hosts that train: they join Ray, and end when the training has ended.
+"""Hosts that make samples for the hosts that train: they join Ray, and end when the training has
+ended.
 
-The first training host starts Ray's head and a Register. Every helping host keeps one connection to the Register: over
-it, it learns when Ray can be joined and when the training is over, and a broken connection tells it that the first
-training host is gone. So the end of a helping host depends neither on Ray nor on the exit codes of Ray's commands.
+The first training host starts Ray's head and a Register. Every helping host keeps one connection to
+the Register: over it, it learns when Ray can be joined and when the training is over, and a broken
+connection tells it that the first training host is gone. So the end of a helping host depends
+neither on Ray nor on the exit codes of Ray's commands.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ _PAUSE_S = 0.2
 
 @contextlib.contextmanager
 def helped(plan: HelpPlan, received: list[int], say: Say, port: int = PORT) -> Iterator[None]:
-    """For one process of each training host: Ray runs inside the context, and the helping hosts end after it.
+    """For one process of each training host: Ray runs inside the context, and the helping hosts end
+    after it.
 
-    ``received``: signals; after the first one, nothing is waited for. Raises SegtrainError if Ray does not start, or if
-    a required helping host does not join.
+    ``received``: signals; after the first one, nothing is waited for. Raises SegtrainError if Ray
+    does not start, or if a required helping host does not join.
     """
     own = ray_node.address(plan.current)
     if plan.current != plan.head:
@@ -71,7 +74,8 @@ def _start_head(node: RayNode, received: list[int], say: Say) -> None:
 def help_out(plan: HelpPlan, received: list[int], say: Say, port: int = PORT) -> int:
     """For a helping host: make samples until the training is over, and return 0.
 
-    Raises SegtrainError if the first training host refuses this host, is lost, or cannot be reached and ``required``.
+    Raises SegtrainError if the first training host refuses this host, is lost, or cannot be reached
+    and ``required``.
     """
     try:
         connection = _connected((plan.head, port), plan, received)
@@ -93,7 +97,14 @@ def help_out(plan: HelpPlan, received: list[int], say: Say, port: int = PORT) ->
         line.close()
 
 
-def _help(plan: HelpPlan, node: RayNode, line: Line, heard: queue.Queue[Message], received: list[int], say: Say) -> int:
+def _help(
+    plan: HelpPlan,
+    node: RayNode,
+    line: Line,
+    heard: queue.Queue[Message],
+    received: list[int],
+    say: Say,
+) -> int:
     wanted, starts = False, 0  # whether Ray is to run on this host, and how often it was started
     while not received:
         try:
@@ -110,7 +121,10 @@ def _help(plan: HelpPlan, node: RayNode, line: Line, heard: queue.Queue[Message]
             text = f"the first training host, {plan.head}, is gone: see its log for the cause"
             raise SegtrainError(text, code="head-lost", host=plan.head)
         if "lost" in message:
-            say(f"Ray has ended on {plan.head}: this host helps no more, and waits for the end of the training")
+            say(
+                f"Ray has ended on {plan.head}: this host helps no more, and waits for the end "
+                "of the training"
+            )
             wanted = False
             node.end()
         wanted = wanted or "open" in message
@@ -121,8 +135,17 @@ def _help(plan: HelpPlan, node: RayNode, line: Line, heard: queue.Queue[Message]
     return 0
 
 
-def _start(node: RayNode, line: Line, heard: queue.Queue[Message], received: list[int], say: Say, last: bool) -> bool:
-    """Join Ray, and tell the Register. Returns False if this failed, and is not to be tried again."""
+def _start(
+    node: RayNode,
+    line: Line,
+    heard: queue.Queue[Message],
+    received: list[int],
+    say: Say,
+    last: bool,
+) -> bool:
+    """Join Ray, and tell the Register. Returns False if this failed, and is not to be tried
+    again.
+    """
     try:
         if node.start(lambda: bool(received) or not heard.empty()):
             line.send(joined=True)
@@ -135,17 +158,24 @@ def _start(node: RayNode, line: Line, heard: queue.Queue[Message], received: lis
         return not last
 
 
-def _connected(address: tuple[str, int], plan: HelpPlan, received: list[int]) -> socket.socket | None:
-    """A connection to a port of the first training host, which may start later; None after a signal."""
+def _connected(
+    address: tuple[str, int], plan: HelpPlan, received: list[int]
+) -> socket.socket | None:
+    """A connection to a port of the first training host, which may start later; None after a
+    signal.
+    """
     end = time.monotonic() + plan.join_s
     while not received:
         with contextlib.suppress(OSError):
             return socket.create_connection(address, timeout=5)
         if time.monotonic() >= end:
             raise SegtrainError(
-                f"{plan.head} has not opened port {address[1]} within {plan.join_s:g} s: look at its log, and let "
+                f"{plan.head} has not opened port {address[1]} within {plan.join_s:g} s: look at "
+                "its log, and let "
                 "the hosts of this job connect to each other on all ports",
-                code="head-not-reached", host=plan.head, port=address[1],
-            )  # fmt: skip
+                code="head-not-reached",
+                host=plan.head,
+                port=address[1],
+            )
         time.sleep(_PAUSE_S)
     return None

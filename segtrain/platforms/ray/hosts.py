@@ -1,4 +1,6 @@
-"""Variables of a rank that a worker of Ray Train starts: its place among the workers, and the rendezvous."""
+"""Variables of a rank that a worker of Ray Train starts: its place among the workers, and the
+rendezvous.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ WORKER = "SEGTRAIN_RAY_WORKER"  # set for a rank that Ray Train has started
 
 
 def environment(context: Any, address: str, port: int) -> dict[str, str]:
-    """``context``: ``ray.train.get_context()``; ``address`` and ``port``: the rendezvous, on the host of rank 0."""
+    """``context``: ``ray.train.get_context()``; ``address`` and ``port``: the rendezvous, on the
+    host of rank 0.
+    """
     return {
         WORKER: "1",
         "RANK": str(context.get_world_rank()),

@@ -1,4 +1,6 @@
-"""Ray on one host of a job: started as a child of this process, with a token, and ended within seconds."""
+"""Ray on one host of a job: started as a child of this process, with a token, and ended within
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from segtrain.parallel.spawn import dying_with_parent
 
 PORT = 6379  # of Ray's head
 ROLE = "segtrain/role"  # label of a node: help (it makes samples), or train (it runs ranks)
-# Bytes of Ray's shared memory on a host. Samples travel by connections of segtrain; Ray itself refuses less than 75 MB.
+# Bytes of Ray's shared memory on a host. Samples travel by connections of segtrain; Ray itself
+# refuses less than 75 MB.
 STORE = 500_000_000
 START_S = 180.0  # for `ray start` to end with success
 END_S = 20.0  # from SIGTERM, after which Ray ends its processes, to SIGKILL
@@ -35,7 +38,8 @@ _HEADLESS_S = "5"
 def environment(head: str, token: str) -> dict[str, str]:
     """The variables by which a rank finds the cluster, and is let in.
 
-    Without the last one, Ray ends a rank 60 seconds after the head is gone (measured with Ray 2.60).
+    Without the last one, Ray ends a rank 60 seconds after the head is gone (measured with Ray
+    2.60).
     """
     return {
         "RAY_ADDRESS": f"{head}:{PORT}",
@@ -46,7 +50,9 @@ def environment(head: str, token: str) -> dict[str, str]:
 
 
 def address(host: str) -> str:
-    """The IP address of a host, because Ray's nodes know each other by address. Raises SegtrainError."""
+    """The IP address of a host, because Ray's nodes know each other by address. Raises
+    SegtrainError.
+    """
     try:
         return socket.gethostbyname(host)
     except OSError as error:
@@ -57,8 +63,8 @@ def address(host: str) -> str:
 class RayNode:
     """Ray's processes on this host. ``head``: the address of the head; "" starts the head itself.
 
-    ``role`` "help": all cores of this host are for samples; "train": none. Raises MissingExtra without Ray. ``start``
-    raises SegtrainError if Ray does not come up.
+    ``role`` "help": all cores of this host are for samples; "train": none. Raises MissingExtra
+    without Ray. ``start`` raises SegtrainError if Ray does not come up.
     """
 
     def __init__(self, own: str, head: str, role: str, token: str) -> None:
@@ -68,7 +74,11 @@ class RayNode:
         words = [f"--address={head}:{PORT}"] if head else words
         self._command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words),
-            *(f"--node-ip-address={own}", f"--num-cpus={cores() if role == 'help' else 0}", "--num-gpus=0"),
+            *(
+                f"--node-ip-address={own}",
+                f"--num-cpus={cores() if role == 'help' else 0}",
+                "--num-gpus=0",
+            ),
             *(f"--labels={ROLE}={role}", f"--object-store-memory={STORE}", "--disable-usage-stats"),
         ]
         self._environment = {
@@ -76,7 +86,8 @@ class RayNode:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": token,
             "RAY_gcs_rpc_server_reconnect_timeout_s": _HEADLESS_S,
-            # Processes that Ray starts must find this code, although Ray does not start them in this folder.
+            # Processes that Ray starts must find this code, although Ray does not start them in
+            # this folder.
             "PYTHONPATH": os.pathsep.join(filter(None, (_code(), os.environ.get("PYTHONPATH")))),
         }
         self._process: subprocess.Popen[str] | None = None
@@ -88,11 +99,19 @@ class RayNode:
         self._up = False
         self._last.clear()
         self._process = subprocess.Popen(
-            self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=dying_with_parent(signal.SIGTERM),
-        )  # fmt: skip
+            self._command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            preexec_fn=dying_with_parent(signal.SIGTERM),
+        )
         changed = threading.Event()
-        threading.Thread(target=self._read, args=(self._process, changed), name="ray-node", daemon=True).start()
+        threading.Thread(
+            target=self._read, args=(self._process, changed), name="ray-node", daemon=True
+        ).start()
         waited = 0.0
         while not changed.wait(0.2):
             waited += 0.2
@@ -104,10 +123,12 @@ class RayNode:
                 break
         if not self._up:
             raise SegtrainError(
-                f"Ray did not start on this host ({self.last or f'nothing within {START_S:g} s'}): see /tmp/ray of "
+                "Ray did not start on this host "
+                f"({self.last or f'nothing within {START_S:g} s'}): see /tmp/ray of "
                 "this host, and the versions of Ray and Python of all hosts",
-                code="ray-not-started", found=self.last,
-            )  # fmt: skip
+                code="ray-not-started",
+                found=self.last,
+            )
         return True
 
     def _read(self, process: subprocess.Popen[str], changed: threading.Event) -> None:

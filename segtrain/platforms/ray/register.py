@@ -1,4 +1,6 @@
-"""Register of helping hosts, on the first training host: who has joined, and who is told that the training is over."""
+"""Register of helping hosts, on the first training host: who has joined, and who is told that the
+training is over.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,12 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True)
 class HelpPlan:
-    """Who helps whom. ``training``: the hosts that train; the first one has the Register and Ray's head.
+    """Who helps whom. ``training``: the hosts that train; the first one has the Register and Ray's
+    head.
 
-    ``join_s``: after this time, a helping host that has not joined is named. ``required``: it then ends the training,
-    which does not begin without it; else the training begins at once, and goes on alone.
+    ``join_s``: after this time, a helping host that has not joined is named. ``required``: it then
+    ends the training, which does not begin without it; else the training begins at once, and goes
+    on alone.
     """
 
     current: str
@@ -38,7 +42,8 @@ class HelpPlan:
 class Register(Server):
     """Which helping hosts have joined.
 
-    ``node``: Ray on this host. If it ends by itself, the helping hosts stop to help, and the training goes on alone.
+    ``node``: Ray on this host. If it ends by itself, the helping hosts stop to help, and the
+    training goes on alone.
     """
 
     def __init__(self, plan: HelpPlan, node: RayNode, say: Say, port: int = PORT) -> None:
@@ -65,16 +70,21 @@ class Register(Server):
         self._tell(over=True)
 
     def wait(self, received: list[int]) -> None:
-        """Wait until all helping hosts have joined. Raises SegtrainError that names those that have not."""
+        """Wait until all helping hosts have joined. Raises SegtrainError that names those that have
+        not.
+        """
         end = time.monotonic() + self._plan.join_s
         while (missing := self.missing) and not received:
             if self._failed or time.monotonic() >= end:
                 why = "; ".join(f"{host}: {text}" for host, text in self._failed.items())
                 raise SegtrainError(
-                    f"{', '.join(missing)} did not join within {self._plan.join_s:g} s{f' ({why})' if why else ''}: "
-                    "look at the logs of these hosts, or train without them (helpers_required: false)",
-                    code="helpers-not-joined", missing=missing,
-                )  # fmt: skip
+                    f"{', '.join(missing)} did not join within {self._plan.join_s:g} "
+                    f"s{f' ({why})' if why else ''}: "
+                    "look at the logs of these hosts, or train without them "
+                    "(helpers_required: false)",
+                    code="helpers-not-joined",
+                    missing=missing,
+                )
             time.sleep(_PAUSE_S)
 
     def _tick(self) -> None:
@@ -82,13 +92,18 @@ class Register(Server):
             return
         if self._open and not self._lost and not self._node.running:
             self._lost = True
-            self._say(f"Ray has ended on this host: the training goes on without helpers ({self._node.last})")
+            self._say(
+                "Ray has ended on this host: the training goes on without helpers "
+                f"({self._node.last})"
+            )
             self._tell(lost=True)
         if time.monotonic() >= self._due:
             self._due = float("inf")
             if (missing := self.missing) and not self._plan.required:
                 late = f"within {self._plan.join_s:g} s"
-                self._say(f"{', '.join(missing)} did not join {late}: the training goes on without them")
+                self._say(
+                    f"{', '.join(missing)} did not join {late}: the training goes on without them"
+                )
 
     def _take(self, line: Line, message: Message) -> None:
         host = next((host for host, known in self._lines.items() if known is line), None)
@@ -102,8 +117,12 @@ class Register(Server):
             self._say(f"{host} does not help: {message['failed']}")
 
     def _meet(self, line: Line, host: str, token: str) -> None:
-        if host not in self._plan.helping or not hmac.compare_digest(token.encode(), self._plan.token.encode()):
-            line.send(refused=f"{host} is no helping host of this job, or its code bundle is another one")
+        if host not in self._plan.helping or not hmac.compare_digest(
+            token.encode(), self._plan.token.encode()
+        ):
+            line.send(
+                refused=f"{host} is no helping host of this job, or its code bundle is another one"
+            )
             raise ValueError(host)
         self._lines[host] = line
         if self._over:

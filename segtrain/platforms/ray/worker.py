@@ -1,7 +1,9 @@
-"""What runs in the worker processes of Ray Train, and a look at a node of the cluster before they are started.
+"""What runs in the worker processes of Ray Train, and a look at a node of the cluster before they
+are started.
 
-A worker runs its rank as a child process, by the same command as everywhere: Ray calls a function of a training in a
-thread, where signals cannot be handled, and may end the worker at any time, which must not leave half a process group.
+A worker runs its rank as a child process, by the same command as everywhere: Ray calls a function
+of a training in a thread, where signals cannot be handled, and may end the worker at any time,
+which must not leave half a process group.
 """
 
 from __future__ import annotations
@@ -26,15 +28,17 @@ from segtrain.parallel.cluster import free_port
 from segtrain.parallel.spawn import dying_with_parent
 from segtrain.platforms.ray import hosts as ray_hosts
 
-COMPARED = ("torch", "numpy", "segmentation-models-pytorch")  # packages whose versions must be the same on all nodes
+# packages whose versions must be the same on all nodes
+COMPARED = ("torch", "numpy", "segmentation-models-pytorch")
 _PAUSE_S = 0.5
 
 
 def work(order: Mapping[str, Any]) -> dict[str, int]:
-    """Train as one rank, and return its exit code: 0, or that of an error that another start would meet again.
+    """Train as one rank, and return its exit code: 0, or that of an error that another start would
+    meet again.
 
-    Raises RuntimeError for any other end, after which Ray starts all workers again. ``order``: the arguments of
-    ``segtrain train``, and further environment variables.
+    Raises RuntimeError for any other end, after which Ray starts all workers again. ``order``: the
+    arguments of ``segtrain train``, and further environment variables.
     """
     import ray
     from ray.train import get_context
@@ -54,9 +58,11 @@ def work(order: Mapping[str, Any]) -> dict[str, int]:
         **ray_hosts.environment(context, address, port),
     }
     child = subprocess.Popen(
-        [sys.executable, "-m", "segtrain", "train", *order["arguments"]], env=environment,
-        cwd=code, preexec_fn=dying_with_parent(),
-    )  # fmt: skip
+        [sys.executable, "-m", "segtrain", "train", *order["arguments"]],
+        env=environment,
+        cwd=code,
+        preexec_fn=dying_with_parent(),
+    )
     preempted = False
     while (ended := child.poll()) is None:
         if not preempted and (seconds := _preemption()) is not None:
@@ -65,14 +71,17 @@ def work(order: Mapping[str, Any]) -> dict[str, int]:
             child.send_signal(signal.SIGTERM)
         time.sleep(_PAUSE_S)
     while preempted and ended == EXIT_RESUMABLE:
-        time.sleep(_PAUSE_S)  # Ray ends this process at the deadline, and counts a preemption instead of a failure.
+        # Ray ends this process at the deadline, and counts a preemption instead of a failure.
+        time.sleep(_PAUSE_S)
     if ended in (0, EXIT_ERROR):
         return {"code": ended}
     raise RuntimeError(f"rank {rank} ended with exit code {ended}: see its output above")
 
 
 def _interface(address: str) -> dict[str, str]:
-    """The variable that gives gloo the interface with an address; else it would look up the name of the host."""
+    """The variable that gives gloo the interface with an address; else it would look up the name of
+    the host.
+    """
     for name, addresses in psutil.net_if_addrs().items():
         if address in (one.address for one in addresses):
             return {"GLOO_SOCKET_IFNAME": name}
@@ -91,7 +100,8 @@ def _bundle() -> str:
 def _preemption() -> float | None:
     """Seconds until a node of this training is taken away; None if none is.
 
-    ``ray.train.get_preemption_info()`` has the same information, but waits until all workers call it.
+    ``ray.train.get_preemption_info()`` has the same information, but waits until all workers call
+    it.
     """
     from ray.train.v2._internal.execution.context import get_train_context
 
@@ -102,7 +112,9 @@ def _preemption() -> float | None:
 
 
 def look(mark: str) -> dict[str, Any]:
-    """What a node of the cluster has. ``mark``: a file that this command has just written to the run folder."""
+    """What a node of the cluster has. ``mark``: a file that this command has just written to the
+    run folder.
+    """
     found: dict[str, str | None] = {}
     for package in COMPARED:
         try:

@@ -1,8 +1,9 @@
-"""Entry point of a process of a SageMaker job: reads the files of the container, trains as one rank, keeps the result.
+"""Entry point of a process of a SageMaker job: reads the files of the container, trains as one
+rank, keeps the result.
 
-It works the same under the toolkit of AWS (torchrun, mpirun with smddprun, or a single process) and in a container
-without the toolkit. It takes no arguments. It imports most modules late, so that the failure text can name a package
-that is missing in the image.
+It works the same under the toolkit of AWS (torchrun, mpirun with smddprun, or a single process) and
+in a container without the toolkit. It takes no arguments. It imports most modules late, so that the
+failure text can name a package that is missing in the image.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ if TYPE_CHECKING:
     from segtrain.config import Config
     from segtrain.parallel.cluster import Cluster
 
-PORT = "7777"  # MASTER_PORT of AWS's toolkit, which under mpirun sets it only for the ranks of the first host
+# MASTER_PORT of AWS's toolkit, which under mpirun sets it only for the ranks of the first host
+PORT = "7777"
 LITTLE_SHM = 512 * 2**20
-# Seconds that a host waits before it fails, if its only error is that it lost another rank. SageMaker shows the failure
-# reason of the host that fails first, and this should be the host with the cause.
+# Seconds that a host waits before it fails, if its only error is that it lost another rank.
+# SageMaker shows the failure reason of the host that fails first, and this should be the host with
+# the cause.
 LOST_S = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, and return the exit code: 0 if the run is done, or was stopped by a signal with its state saved.
+    """Train, and return the exit code: 0 if the run is done, or was stopped by a signal with its
+    state saved.
 
     ``argv`` is ignored, because the toolkit repeats the hyperparameters there in another form.
     """
@@ -58,22 +62,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ranks_folder(base: Path) -> Path:
-    """Folder with the PIDs that entrypoint.sh signals. It has a default, because mpirun does not pass variables on."""
+    """Folder with the PIDs that entrypoint.sh signals. It has a default, because mpirun does not
+    pass variables on.
+    """
     return Path(os.environ.get("SEGTRAIN_RANKS") or base / "segtrain-ranks")
 
 
 @contextlib.contextmanager
 def reachable(ranks: Path) -> Iterator[list[int]]:
-    """Register this process with entrypoint.sh for a stop, and yield a list to which each SIGTERM is appended.
+    """Register this process with entrypoint.sh for a stop, and yield a list to which each SIGTERM
+    is appended.
 
-    If the stop came before the registration, the file ``stop`` in the folder shows it, and a SIGTERM is appended too.
-    Without entrypoint.sh there is no such folder, and SIGTERM must reach this process by other means.
+    If the stop came before the registration, the file ``stop`` in the folder shows it, and a
+    SIGTERM is appended too. Without entrypoint.sh there is no such folder, and SIGTERM must reach
+    this process by other means.
     """
     received = note_signals(signal.SIGTERM)
     mark = ranks / f"{os.getpid()}.pid"
     if ranks.is_dir():
         mark.write_text(f"{os.getpid()}\n")
-        if (ranks / "stop").exists():  # Checked last: entrypoint.sh sets the flag before it looks for PIDs.
+        # Checked last: entrypoint.sh sets the flag before it looks for PIDs.
+        if (ranks / "stop").exists():
             received.append(signal.SIGTERM)
     try:
         yield received
@@ -86,7 +95,10 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if plan is not None and hosts.current in hosts.helping:
         return sagemaker_helping.help_here(plan, base, received)
     if not hosts.trains:
-        print(f"host {hosts.current} of the group {hosts.group!r} has nothing to do: {', '.join(hosts.training)} train")
+        print(
+            f"host {hosts.current} of the group {hosts.group!r} has nothing to do: "
+            f"{', '.join(hosts.training)} train"
+        )
         return 0
     from segtrain.installed import discover, provided
     from segtrain.observe.journal import finished
@@ -129,7 +141,9 @@ def _introduce(config: Config, cluster: Cluster, hosts: Hosts, remarks: list[str
 
 
 def _spare_shm(local_ranks: int) -> bool:
-    """Keep NCCL off a /dev/shm that is too small. Every rank of a host sees the same size and so decides alike."""
+    """Keep NCCL off a /dev/shm that is too small. Every rank of a host sees the same size and so
+    decides alike.
+    """
     if not os.path.isdir("/dev/shm") or local_ranks == 1 or "NCCL_SHM_DISABLE" in os.environ:
         return False
     if shutil.disk_usage("/dev/shm").total >= LITTLE_SHM:
@@ -141,32 +155,41 @@ def _spare_shm(local_ranks: int) -> bool:
 def _shm_remarks(config: Config, spared: bool) -> list[str]:
     """Lines about the shared memory of the container, for which SageMaker has no setting.
 
-    With memfd_create, batches of worker processes need no /dev/shm. NCCL needs it between GPUs without a direct link.
+    With memfd_create, batches of worker processes need no /dev/shm. NCCL needs it between GPUs
+    without a direct link.
     """
     if not os.path.isdir("/dev/shm"):
         return ["no /dev/shm"]
     usage = shutil.disk_usage("/dev/shm")
     images = config.train.batch_size // config.train.accumulate
     height, width = config.data.crop
-    need = images * height * width * 4 * config.data.prefetch  # 4 bytes per pixel: RGB and mask; images of all ranks
+    # 4 bytes per pixel: RGB and mask; images of all ranks
+    need = images * height * width * 4 * config.data.prefetch
     free, total, batches = (f"{size / 2**20:.0f}" for size in (usage.free, usage.total, need))
     elsewhere = " outside it (memfd)" if hasattr(os, "memfd_create") else ""
-    remarks = [f"/dev/shm: {free} of {total} MiB free; prefetched batches take {batches} MiB{elsewhere}"]
+    remarks = [
+        f"/dev/shm: {free} of {total} MiB free; prefetched batches take {batches} MiB{elsewhere}"
+    ]
     if spared:
-        remarks.append("NCCL may fail with so little /dev/shm: NCCL_SHM_DISABLE=1 is set (set it to 0 to prevent this)")
+        remarks.append(
+            "NCCL may fail with so little /dev/shm: NCCL_SHM_DISABLE=1 is set (set it to 0 to "
+            "prevent this)"
+        )
     return remarks
 
 
 def _keep(config: Config, base: Path, stopped: bool) -> None:
     """Save the results, on rank 0.
 
-    A stopped job has only two minutes left, so it writes no ONNX model. It only prints an error that occurs here,
-    because its checkpoints are already saved.
+    A stopped job has only two minutes left, so it writes no ONNX model. It only prints an error
+    that occurs here, because its checkpoints are already saved.
     """
     from segtrain.runfolder import checkpoint
 
     try:
-        outcome.keep_journal(config.run_dir, Path(os.environ.get("SM_OUTPUT_DATA_DIR") or base / "output/data"))
+        outcome.keep_journal(
+            config.run_dir, Path(os.environ.get("SM_OUTPUT_DATA_DIR") or base / "output/data")
+        )
         if checkpoint.checkpoints(config.run_dir):
             model = Path(os.environ.get("SM_MODEL_DIR") or base / "model")
             outcome.keep_model(config.run_dir, model, onnx=not stopped, say=print)
@@ -175,14 +198,17 @@ def _keep(config: Config, base: Path, stopped: bool) -> None:
             raise
         print(f"no model of the stopped run: {error}", file=sys.stderr)
     if stopped:
-        print(f"stopped: the state is saved in {config.run_dir}, and a job with the same checkpoints continues it")
+        print(
+            f"stopped: the state is saved in {config.run_dir}, and a job with the same "
+            "checkpoints continues it"
+        )
 
 
 def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
     """Report the error, and return the exit code.
 
-    Its cause is written to two files, one for SageMaker and one for entrypoint.sh, because old versions of the toolkit
-    overwrite the first one.
+    Its cause is written to two files, one for SageMaker and one for entrypoint.sh, because old
+    versions of the toolkit overwrite the first one.
     """
     rank = os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
     host = f"{hosts.current} ({hosts.type})" if hosts else socket.gethostname()

@@ -1,4 +1,6 @@
-"""The hosts that train in a SageMaker job, which of them is first, and the network interface that they use."""
+"""The hosts that train in a SageMaker job, which of them is first, and the network interface that
+they use.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,17 @@ from segtrain.parallel.cluster import LAUNCHERS, Cluster, Source, checked, disco
 from segtrain.parallel.launchers import number
 
 GROUPS_KEY = "sagemaker_distribution_instance_groups"
-HELPERS_KEY = "helpers.groups"  # hyperparameter with the groups that make samples for the groups that train
+# hyperparameter with the groups that make samples for the groups that train
+HELPERS_KEY = "helpers.groups"
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Hosts of a job. ``training``: those that train, in the order of AWS's toolkit, which gives the first one rank 0.
+    """Hosts of a job. ``training``: those that train, in the order of AWS's toolkit, which gives
+    the first one rank 0.
 
-    ``current``: this host. An empty string means unknown. ``helping``: hosts that make samples for those that train.
+    ``current``: this host. An empty string means unknown. ``helping``: hosts that make samples for
+    those that train.
     """
 
     current: str
@@ -38,7 +43,9 @@ class Hosts:
 
 
 def base_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of SageMaker's files in a container: /opt/ml, or SAGEMAKER_BASE_DIR, a variable of AWS's toolkit."""
+    """The folder of SageMaker's files in a container: /opt/ml, or SAGEMAKER_BASE_DIR, a variable of
+    AWS's toolkit.
+    """
     return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
 
 
@@ -47,10 +54,11 @@ def resource_config(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def ranks(environ: Mapping[str, str]) -> Cluster | None:
-    """The place of a process of a SageMaker job, by its launcher, else by its host; None outside SageMaker.
+    """The place of a process of a SageMaker job, by its launcher, else by its host; None outside
+    SageMaker.
 
-    In a job of several hosts, the ranks use the network interface that SageMaker's file names, because NCCL and gloo
-    might choose another one.
+    In a job of several hosts, the ranks use the network interface that SageMaker's file names,
+    because NCCL and gloo might choose another one.
     """
     path = resource_config(environ)
     if not path.is_file():
@@ -59,24 +67,34 @@ def ranks(environ: Mapping[str, str]) -> Cluster | None:
     cluster = discover(LAUNCHERS, {"MASTER_ADDR": hosts.training[0], **environ})
     if cluster.alone:
         cluster = _one_per_host(hosts, environ)
-    return replace(cluster, machine=hosts.type, interface=hosts.interface if len(hosts.training) > 1 else "")
+    return replace(
+        cluster, machine=hosts.type, interface=hosts.interface if len(hosts.training) > 1 else ""
+    )
 
 
 def _one_per_host(hosts: Hosts, environ: Mapping[str, str]) -> Cluster:
     """One process per host, when the container's entry point started no launcher.
 
-    Hosts are sorted here because instance groups list them in any order; the first need not be algo-1.
+    Hosts are sorted here because instance groups list them in any order; the first need not be
+    algo-1.
     """
     if not hosts.trains:
-        text = f"the host {hosts.current} is in the group {hosts.group!r}, which does not train: start nothing on it"
+        text = (
+            f"the host {hosts.current} is in the group {hosts.group!r}, which does not train: "
+            "start nothing on it"
+        )
         raise ConfigError(text, code="host-does-not-train", host=hosts.current)
     names = sorted(hosts.training)
     port = number(environ, "MASTER_PORT", "29500")
-    return checked(Cluster(names.index(hosts.current), len(names), 0, 1, names[0], port, Source("sagemaker")))
+    return checked(
+        Cluster(names.index(hosts.current), len(names), 0, 1, names[0], port, Source("sagemaker"))
+    )
 
 
 def decoded(value: Any) -> Any:
-    """The value of a hyperparameter: version 2 of the SageMaker SDK writes it as JSON, and version 3 as plain text."""
+    """The value of a hyperparameter: version 2 of the SageMaker SDK writes it as JSON, and version
+    3 as plain text.
+    """
     try:
         return json.loads(value)
     except (TypeError, ValueError):
@@ -84,18 +102,25 @@ def decoded(value: Any) -> Any:
 
 
 def read_hosts(path: Path) -> Hosts:
-    """Read resourceconfig.json, and hyperparameters.json beside it. Raises ConfigError if a host or group is unknown.
+    """Read resourceconfig.json, and hyperparameters.json beside it. Raises ConfigError if a host or
+    group is unknown.
 
     A group lists its hosts in any order, and algo-1 may be in a group that does not train.
     """
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
         current, everyone = described["current_host"], sorted(described["hosts"])
-        groups = {group["instance_group_name"]: group["hosts"] for group in described.get("instance_groups", ())}
+        groups = {
+            group["instance_group_name"]: group["hosts"]
+            for group in described.get("instance_groups", ())
+        }
         if current not in everyone:
             raise ValueError(f"current_host {current!r} is not one of the hosts")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = f"cannot read current_host and hosts from {path} ({error!r}): if this is not SageMaker, delete the file"
+        text = (
+            f"cannot read current_host and hosts from {path} ({error!r}): if this is not "
+            "SageMaker, delete the file"
+        )
         raise ConfigError(text, code="bad-resource-config", file=str(path)) from None
     own = str(described.get("current_group_name", ""))
     parameters = path.with_name("hyperparameters.json")
@@ -103,10 +128,12 @@ def read_hosts(path: Path) -> Hosts:
     unknown = [name for name in chosen if name not in groups]
     if groups and unknown:
         raise ConfigError(
-            f"the hyperparameter {GROUPS_KEY} names the instance group {unknown[0]!r}, but this job has only "
+            f"the hyperparameter {GROUPS_KEY} names the instance group {unknown[0]!r}, but this "
+            "job has only "
             f"{', '.join(groups)}: set it to the groups that train",
-            code="unknown-instance-group", found=unknown[0],
-        )  # fmt: skip
+            code="unknown-instance-group",
+            found=unknown[0],
+        )
     training = [host for name, hosts in groups.items() if name in chosen for host in hosts]
     return Hosts(
         current=str(current),
@@ -114,7 +141,9 @@ def read_hosts(path: Path) -> Hosts:
         type=str(described.get("current_instance_type", "")),
         group=own,
         interface=str(described.get("network_interface_name", "")),
-        helping=tuple(host for name in _listed(parameters, HELPERS_KEY) for host in groups.get(name, ())),
+        helping=tuple(
+            host for name in _listed(parameters, HELPERS_KEY) for host in groups.get(name, ())
+        ),
     )
 
 

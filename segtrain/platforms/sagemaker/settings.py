@@ -1,4 +1,6 @@
-"""Settings of a training job, read from the files that SageMaker puts into the container. Writes nothing."""
+"""Settings of a training job, read from the files that SageMaker puts into the container. Writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,14 @@ if TYPE_CHECKING:
 
 CHANNEL = "train"
 TUNED = "_tuning_objective_metric"  # a hyperparameter that only the jobs of a tuning job have
-_NO_DATA = ("code", "sm_drivers")  # channels for code instead of data, which version 3 of the SageMaker SDK adds
+# channels for code instead of data, which version 3 of the SageMaker SDK adds
+_NO_DATA = ("code", "sm_drivers")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no such file. Raises ConfigError if it cannot be read."""
+    """The JSON object in a file; empty if there is no such file. Raises ConfigError if it cannot be
+    read.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
@@ -35,39 +40,54 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_settings(base: Path) -> tuple[str | None, dict[str, str]]:
-    """The config file of the job, and its other settings: dotted key -> text as on the command line."""
+    """The config file of the job, and its other settings: dotted key -> text as on the command
+    line.
+    """
     config, found = None, {}
     for key, text in read_json(base / "input/config/hyperparameters.json").items():
         value = decoded(text)
-        if key.startswith(("sagemaker_", "_", "helpers.")):  # for the toolkit, a tuning job, or helping hosts
+        # for the toolkit, a tuning job, or helping hosts
+        if key.startswith(("sagemaker_", "_", "helpers.")):
             continue
         if key == "config":
             config = str(value) or None
         else:
-            # A value without quotes (True, 1e-3) is read as on the command line; a quoted value stays a text.
+            # A value without quotes (True, 1e-3) is read as on the command line; a quoted value
+            # stays a text.
             found[key] = str(text) if value is text else json.dumps(value)
     return config, found
 
 
 def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the training data: the channel "train", else the only channel; None if the job has no data."""
+    """The folder of the training data: the channel "train", else the only channel; None if the job
+    has no data.
+    """
     if environ.get("SM_CHANNEL_TRAIN"):
         return Path(environ["SM_CHANNEL_TRAIN"])
     data = base / "input/data"
     if (data / CHANNEL).is_dir():
         return data / CHANNEL
     there = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
-    names = [name for name in read_json(base / "input/config/inputdataconfig.json") or there if name not in _NO_DATA]
+    names = [
+        name
+        for name in read_json(base / "input/config/inputdataconfig.json") or there
+        if name not in _NO_DATA
+    ]
     if len(names) > 1:
-        message = f"of the channels {', '.join(names)}, none is called {CHANNEL!r}: rename one, or set data.root=FOLDER"
+        message = (
+            f"of the channels {', '.join(names)}, none is called {CHANNEL!r}: rename one, "
+            "or set data.root=FOLDER"
+        )
         raise ConfigError(message, code="several-channels", found=names)
     return data / names[0] if names else None
 
 
 def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The run folder: the checkpoint folder that SageMaker copies to S3, if the job has one, or a local folder.
+    """The run folder: the checkpoint folder that SageMaker copies to S3, if the job has one, or a
+    local folder.
 
-    All jobs of a tuning job share the checkpoint folder, so each uses a subfolder with its own name.
+    All jobs of a tuning job share the checkpoint folder, so each uses a subfolder with its own
+    name.
     """
     copied = read_json(base / "input/config/checkpointconfig.json")
     if not copied and not (base / "checkpoints").is_dir():
@@ -78,11 +98,13 @@ def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
     return folder / environ.get("TRAINING_JOB_NAME", "trial") if tuned else folder
 
 
-def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] = ()) -> tuple[Config, list[str]]:
+def resolve(
+    environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] = ()
+) -> tuple[Config, list[str]]:
     """The settings of this job, and remarks about them. ``folders``: where its config file may be.
 
-    ``data.root`` is the folder of the channel, or a folder in it if the job sets a relative path. An absolute path or
-    a bucket stays unchanged.
+    ``data.root`` is the folder of the channel, or a folder in it if the job sets a relative path.
+    An absolute path or a bucket stays unchanged.
     """
     import yaml
 
@@ -102,7 +124,10 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     root = str(decoded(found.get("data.root", "")))
     data = None if Path(root).is_absolute() or is_bucket(root) else channel(base, environ)
     if data is not None and layout == "scenes":
-        remarks.append(f"data.layout=scenes draws its own images, and {data} is not used: set data.layout to use it")
+        remarks.append(
+            f"data.layout=scenes draws its own images, and {data} is not used: set data.layout "
+            "to use it"
+        )
     elif data is not None:
         found["data.root"] = json.dumps(str(data / root))
     found.setdefault("out", json.dumps(str(run_folder(base, environ))))

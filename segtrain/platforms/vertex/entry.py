@@ -1,8 +1,10 @@
-"""Entry point of a container of a Vertex AI job: meets the other hosts, and starts one rank per GPU.
+"""Entry point of a container of a Vertex AI job: meets the other hosts, and starts one rank per
+GPU.
 
-``python -m segtrain.platforms.vertex [FILE] [section.key=value ...]`` is process 1 of its container and passes signals
-on to its ranks. Vertex AI goes by its exit code: a container that does not end with 0 is started again, and the job has
-succeeded when the container of the primary replica ends with 0. It imports no torch; its ranks do.
+``python -m segtrain.platforms.vertex [FILE] [section.key=value ...]`` is process 1 of its container
+and passes signals on to its ranks. Vertex AI goes by its exit code: a container that does not end
+with 0 is started again, and the job has succeeded when the container of the primary replica ends
+with 0. It imports no torch; its ranks do.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from segtrain.platforms.vertex.rounds import Coordinator, Member, News, Round
 if TYPE_CHECKING:
     from segtrain.config import Config
 
-# A round (see rounds.py) is one start of the ranks on all hosts. This is the largest number of short rounds in a row.
-# A round of at least LONG_S seconds resets the count, because spot machines lose some hosts every day. Only rounds
-# that ended because of another host count: if its own ranks fail, the container ends, and Vertex AI counts restarts.
+# A round (see rounds.py) is one start of the ranks on all hosts. This is the largest number of
+# short rounds in a row. A round of at least LONG_S seconds resets the count, because spot machines
+# lose some hosts every day. Only rounds that ended because of another host count: if its own ranks
+# fail, the container ends, and Vertex AI counts restarts.
 MOST_ROUNDS = 6
 LONG_S = 3600.0
 
@@ -59,8 +62,12 @@ def _host(argv: list[str], received: list[int]) -> int:
     return rank_processes.run(command, first, received, _say).code
 
 
-def _with_others(config: Config, command: list[str], replicas: Replicas, received: list[int]) -> int:
-    """Run rounds with the other hosts, until the ranks of all hosts are done, or this host failed or was stopped."""
+def _with_others(
+    config: Config, command: list[str], replicas: Replicas, received: list[int]
+) -> int:
+    """Run rounds with the other hosts, until the ranks of all hosts are done, or this host failed
+    or was stopped.
+    """
     hosts, number, address = len(replicas.training), replicas.number, replicas.address
     names = [replicas.name(host) for host in range(hosts)]
     ranks = _ranks(config)
@@ -85,7 +92,8 @@ def _with_others(config: Config, command: list[str], replicas: Replicas, receive
                     return 0 if news else EXIT_RESUMABLE
                 early = news.why
             elif not early and ending.code == EXIT_RESUMABLE:
-                # Said before the connection ends, because the other hosts end their ranks soon if a host is lost.
+                # Said before the connection ends, because the other hosts end their ranks soon if a
+                # host is lost.
                 member.again("was stopped", saving=True)
                 early = "this host was stopped"
             elif not early and (ending.cause or received):
@@ -97,9 +105,13 @@ def _with_others(config: Config, command: list[str], replicas: Replicas, receive
                 return EXIT_RESUMABLE
             _say(f"the hosts meet again: {early}")
     raise SegtrainError(
-        f"the ranks lost each other {MOST_ROUNDS} times: look at the logs of all replicas for the first failure",
-        code="hosts-lost-often", found=MOST_ROUNDS,
-    )  # fmt: skip
+        (
+            f"the ranks lost each other {MOST_ROUNDS} times: look at the logs of all replicas for "
+            "the first failure"
+        ),
+        code="hosts-lost-often",
+        found=MOST_ROUNDS,
+    )
 
 
 def _first(found: Round, replicas: Replicas, ranks: int) -> Cluster:
@@ -123,7 +135,9 @@ def _all_done(member: Member, received: list[int]) -> News | None:
 
 
 def _ranks(config: Config) -> int:
-    """Number of ranks on this host, if the job has several hosts: one per GPU, or as parallel.procs says."""
+    """Number of ranks on this host, if the job has several hosts: one per GPU, or as parallel.procs
+    says.
+    """
     if config.parallel.strategy in ("single", "dp", "smddp") or config.parallel.procs != "auto":
         return ranks_here(config, _say)
     return max(1, visible_gpus() if config.train.device != "cpu" else 0)

@@ -1,4 +1,6 @@
-"""Places in Cloud Storage that Vertex AI names for checkpoints, model, and event files of TensorBoard."""
+"""Places in Cloud Storage that Vertex AI names for checkpoints, model, and event files of
+TensorBoard.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from segtrain.platforms import outcome
 if TYPE_CHECKING:
     from segtrain.config import Config
 
-# Environment variables. Each holds a gs://BUCKET/FOLDER/. Vertex AI sets them if the job has a base_output_directory.
+# Environment variables. Each holds a gs://BUCKET/FOLDER/. Vertex AI sets them if the job has a
+# base_output_directory.
 CHECKPOINTS, MODEL, EVENTS = "AIP_CHECKPOINT_DIR", "AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR"
 MOUNTS = "/gcs/"  # where each bucket that the job may use is mounted
 EVERY_S = 30.0
@@ -26,17 +29,23 @@ _OUTAGE_S = 120.0
 def run_folder(place: str) -> str:
     """The run folder ``place``, with a path in the mount /gcs/BUCKET changed to gs://BUCKET.
 
-    A mounted bucket cannot rename, append, or lock as a disk can. segtrain's own access to buckets does what a run
-    folder needs.
+    A mounted bucket cannot rename, append, or lock as a disk can. segtrain's own access to buckets
+    does what a run folder needs.
     """
-    return f"gs://{place.removeprefix(MOUNTS)}".rstrip("/") if place.startswith(MOUNTS) else place.rstrip("/")
+    return (
+        f"gs://{place.removeprefix(MOUNTS)}".rstrip("/")
+        if place.startswith(MOUNTS)
+        else place.rstrip("/")
+    )
 
 
 def send(folder: Path, place: str, sent: dict[Path, int] | None = None) -> list[Path]:
-    """Copy the files of a folder to ``place``, a bucket or another folder. Returns the files that were copied.
+    """Copy the files of a folder to ``place``, a bucket or another folder. Returns the files that
+    were copied.
 
-    ``sent``: size of each file when it was last copied. A file of the same size is skipped. ``send`` updates ``sent``.
-    The model.json of an export is copied last, because a folder with this file is a complete export.
+    ``sent``: size of each file when it was last copied. A file of the same size is skipped.
+    ``send`` updates ``sent``. The model.json of an export is copied last, because a folder with
+    this file is a complete export.
     """
     sent = {} if sent is None else sent
     done = []
@@ -60,8 +69,12 @@ def send(folder: Path, place: str, sent: dict[Path, int] | None = None) -> list[
 
 
 @contextlib.contextmanager
-def event_files(config: Config, rank: int, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Copy the event files of TensorBoard to AIP_TENSORBOARD_LOG_DIR every EVERY_S seconds, and at the end."""
+def event_files(
+    config: Config, rank: int, environ: Mapping[str, str] = os.environ
+) -> Iterator[None]:
+    """Copy the event files of TensorBoard to AIP_TENSORBOARD_LOG_DIR every EVERY_S seconds, and at
+    the end.
+    """
     place, folder = environ.get(EVENTS, ""), config.run_dir / "tensorboard"
     if rank or not place or not config.log.tensorboard:
         yield
@@ -71,10 +84,13 @@ def event_files(config: Config, rank: int, environ: Mapping[str, str] = os.envir
     def copy() -> None:
         try:
             send(folder, place, sent)
-        except Exception as error:  # Whatever it is, training goes on, and the next try may succeed.
+        # Whatever it is, training goes on, and the next try may succeed.
+        except Exception as error:
             if not said:
                 said.append(str(error))
-                print(f"warning: no event files in {place}: {error}; training continues", flush=True)
+                print(
+                    f"warning: no event files in {place}: {error}; training continues", flush=True
+                )
 
     def work() -> None:
         while not ended.wait(EVERY_S):

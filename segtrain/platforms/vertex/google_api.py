@@ -1,7 +1,8 @@
 """Requests to Google Cloud's REST APIs, with Application Default Credentials.
 
-google-auth finds the credentials: GOOGLE_APPLICATION_CREDENTIALS, `gcloud auth application-default login`, or the
-service account of the machine or job. Every error is a SegtrainError with a one-line message.
+google-auth finds the credentials: GOOGLE_APPLICATION_CREDENTIALS, `gcloud auth application-default
+login`, or the service account of the machine or job. Every error is a SegtrainError with a one-line
+message.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-_PASSING = (408, 429, 500, 502, 503, 504)  # HTTP statuses of temporary failures, after which a request is repeated
+# HTTP statuses of temporary failures, after which a request is repeated
+_PASSING = (408, 429, 500, 502, 503, 504)
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 _TIMEOUT_S = 30.0  # seconds without a response, after which an attempt fails
 SIGN_IN = (
-    "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of a service "
+    "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
+    "key file of a service "
     "account"
 )
 _PROJECT = ("GOOGLE_CLOUD_PROJECT", "CLOUD_ML_PROJECT_ID", "CLOUDSDK_CORE_PROJECT")
@@ -36,10 +39,11 @@ class AlreadyThere(DataError):
 
 
 class GoogleApi:
-    """Client of a service at ``url``, such as ``https://us-central1-aiplatform.googleapis.com/v1``. Not thread-safe.
+    """Client of a service at ``url``, such as ``https://us-central1-aiplatform.googleapis.com/v1``.
+    Not thread-safe.
 
-    ``patience_s``: seconds for which a failing request is repeated. Raises MissingExtra without google-auth, and
-    ConfigError without credentials.
+    ``patience_s``: seconds for which a failing request is repeated. Raises MissingExtra without
+    google-auth, and ConfigError without credentials.
     """
 
     def __init__(self, url: str, patience_s: float = 60.0) -> None:
@@ -83,12 +87,13 @@ class GoogleApi:
         body: Mapping[str, Any] | bytes | None = None,
         query: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The response to a request, which is repeated after temporary failures of the service or the network.
+        """The response to a request, which is repeated after temporary failures of the service or
+        the network.
 
         ``body``: a mapping, which is sent as JSON, or the bytes of a file.
 
-        Raises ConfigError if the sign-in fails, DataError (such as NotFound or AlreadyThere) if the request is refused,
-        and SegtrainError if temporary failures last longer than ``patience_s``.
+        Raises ConfigError if the sign-in fails, DataError (such as NotFound or AlreadyThere) if the
+        request is refused, and SegtrainError if temporary failures last longer than ``patience_s``.
         """
         import requests
         from google.auth import exceptions
@@ -100,14 +105,18 @@ class GoogleApi:
         while True:
             status = 0
             try:
-                answer = self._session.request(method, url, params=query, timeout=_TIMEOUT_S, **sent)
+                answer = self._session.request(
+                    method, url, params=query, timeout=_TIMEOUT_S, **sent
+                )
                 problem = "" if answer.ok else _said(answer)
             except exceptions.RefreshError as error:
                 if not error.retryable:
                     raise _sign_in(error) from None
                 problem = " ".join(str(error).split())
             except requests.exceptions.InvalidJSONError as error:  # The body holds infinity or NaN.
-                raise DataError(f"{url}: {error}: it was not sent", code="body-not-json", url=url) from None
+                raise DataError(
+                    f"{url}: {error}: it was not sent", code="body-not-json", url=url
+                ) from None
             except (requests.RequestException, exceptions.TransportError) as error:
                 problem = " ".join(str(error).split())
             else:
@@ -131,12 +140,17 @@ def _content(url: str, answer: Any) -> dict[str, Any]:
         found = answer.json() if answer.content else {}
         if isinstance(found, dict):
             return found
-    text = f"{url}: the answer is not a JSON object: check whether a proxy has answered in the place of Google"
+    text = (
+        f"{url}: the answer is not a JSON object: check whether a proxy has answered in the "
+        "place of Google"
+    )
     raise SegtrainError(text, code="google-not-json", url=url)
 
 
 def vertex_url(region: str) -> str:
-    """The URL of Vertex AI in a region, unless gcloud's environment variable sets another endpoint."""
+    """The URL of Vertex AI in a region, unless gcloud's environment variable sets another
+    endpoint.
+    """
     other = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM", "").rstrip("/")
     return f"{other.removesuffix('/v1') or f'https://{region}-aiplatform.googleapis.com'}/v1"
 
@@ -166,17 +180,22 @@ def _said(answer: Any) -> str:
 
 def _sign_in(error: Exception) -> ConfigError:
     reason = " ".join(str(error).split())
-    return ConfigError(f"Google refused to sign in ({reason}): {SIGN_IN}", code="google-no-login", reason=reason)
+    return ConfigError(
+        f"Google refused to sign in ({reason}): {SIGN_IN}", code="google-no-login", reason=reason
+    )
 
 
 def _refusal(url: str, status: int, said: str) -> SegtrainError:
     if status == 401:
-        return ConfigError(f"{url}: {said}: {SIGN_IN}", code="google-no-login", url=url, status=status)
+        return ConfigError(
+            f"{url}: {said}: {SIGN_IN}", code="google-no-login", url=url, status=status
+        )
     if status == 403:
         fix = "give this account a role with that right, and enable the service in the project"
         if "aiplatform" in url:
             fix = (
-                "give this account the role roles/aiplatform.user in the project, and enable the service with `gcloud "
+                "give this account the role roles/aiplatform.user in the project, and enable the "
+                "service with `gcloud "
                 "services enable aiplatform.googleapis.com`"
             )
         return DataError(f"{url}: {said}: {fix}", code="google-denied", url=url, status=status)

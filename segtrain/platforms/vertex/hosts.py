@@ -1,4 +1,6 @@
-"""The replicas of a Vertex AI job that train, in the order of their ranks, from CLUSTER_SPEC or TF_CONFIG."""
+"""The replicas of a Vertex AI job that train, in the order of their ranks, from CLUSTER_SPEC or
+TF_CONFIG.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,23 @@ from segtrain.parallel.launchers import number
 
 VERTEX = Source("vertex")
 PORT = 2222
-# The worker pool of each task type. CLUSTER_SPEC uses the names of pools, and TF_CONFIG uses TensorFlow's names.
+# The worker pool of each task type. CLUSTER_SPEC uses the names of pools, and TF_CONFIG uses
+# TensorFlow's names.
 _POOLS = {f"workerpool{number}": number for number in range(4)}
 _POOLS |= {"chief": 0, "master": 0, "worker": 1, "ps": 2, "evaluator": 3}
 _TRAINING = (0, 1)
 # Vertex AI sets one of these in each container. TF_CONFIG alone may come from elsewhere.
 _OF_VERTEX = ("CLOUD_ML_JOB_ID", "CLOUD_ML_PROJECT_ID")
-_FIX = "if this is not Vertex AI, unset it; otherwise start the job again, because Vertex AI sets it"
+_FIX = (
+    "if this is not Vertex AI, unset it; otherwise start the job again, because Vertex AI sets it"
+)
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """This replica's worker pool and its index there. ``training``: HOST:PORT of each replica that trains, by rank."""
+    """This replica's worker pool and its index there. ``training``: HOST:PORT of each replica that
+    trains, by rank.
+    """
 
     variable: str
     pool: int
@@ -56,14 +63,19 @@ class Replicas:
             return
         meant = {2: "parameter servers", 3: "evaluators"}[self.pool]
         raise ConfigError(
-            f"this replica is in worker pool {self.pool} ({meant}), which segtrain does not use: remove the pool from "
+            f"this replica is in worker pool {self.pool} ({meant}), which segtrain does not use: "
+            "remove the pool from "
             "the job, or let it run Google's image of the reduction server (pool 2)",
-            code="pool-does-not-train", variable=self.variable, found=self.pool,
-        )  # fmt: skip
+            code="pool-does-not-train",
+            variable=self.variable,
+            found=self.pool,
+        )
 
 
 def read_replicas(environ: Mapping[str, str] = os.environ) -> Replicas | None:
-    """The replicas of this job; None outside Vertex AI. Raises ConfigError for a variable that contradicts itself."""
+    """The replicas of this job; None outside Vertex AI. Raises ConfigError for a variable that
+    contradicts itself.
+    """
     variable = "CLUSTER_SPEC"
     if not environ.get(variable):
         variable = "TF_CONFIG"
@@ -77,14 +89,18 @@ def read_replicas(environ: Mapping[str, str] = os.environ) -> Replicas | None:
         shown = text if len(text) <= 300 else f"{text[:300]}..."
         raise ConfigError(
             f"the environment variable {variable} cannot be used ({reason}): {shown!r}: {_FIX}",
-            code="bad-cluster-spec", variable=variable, found=text, reason=reason,
-        ) from None  # fmt: skip
+            code="bad-cluster-spec",
+            variable=variable,
+            found=text,
+            reason=reason,
+        ) from None
     training = tuple(address for number in _TRAINING for address in pools.get(number, ()))
     return Replicas(variable, pool, index, training)
 
 
 def ranks(environ: Mapping[str, str]) -> Cluster | None:
-    """One process per host, when neither segtrain.platforms.vertex nor a launcher started this process.
+    """One process per host, when neither segtrain.platforms.vertex nor a launcher started this
+    process.
 
     None with one host, where ``segtrain train`` starts one process per GPU by itself.
     """
@@ -121,9 +137,13 @@ def _parsed(text: str) -> tuple[int, int, dict[int, list[str]]]:
         if everyone.count(address) > 1:
             raise ValueError(f"cluster names {address} twice")
     if len(pools.get(0, ())) != 1:
-        raise ValueError(f"worker pool 0 has {len(pools.get(0, ()))} replicas, and it must have exactly one")
+        raise ValueError(
+            f"worker pool 0 has {len(pools.get(0, ()))} replicas, and it must have exactly one"
+        )
     if not 0 <= index < len(pools.get(pool, ())):
-        raise ValueError(f"task says {task['type']} {index}, but cluster has {len(pools.get(pool, ()))} of them")
+        raise ValueError(
+            f"task says {task['type']} {index}, but cluster has {len(pools.get(pool, ()))} of them"
+        )
     return pool, index, pools
 
 

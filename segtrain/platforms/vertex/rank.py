@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from segtrain.config import Config
     from segtrain.parallel.cluster import Cluster
 
-# Where a config file may be, other than in the working directory: in a checkout, or in the files that a wheel contains.
+# Where a config file may be, other than in the working directory: in a checkout, or in the files
+# that a wheel contains.
 _FOLDERS = (Path(__file__).parents[3], Path(__file__).parents[2] / "_checkout")
 
 
 def settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Config:
-    """The config of ``[--config] FILE section.key=value ...``. The default of ``out`` is AIP_CHECKPOINT_DIR."""
+    """The config of ``[--config] FILE section.key=value ...``. The default of ``out`` is
+    AIP_CHECKPOINT_DIR.
+    """
     from segtrain.config import load_config
 
     parser = argparse.ArgumentParser(prog="python -m segtrain.platforms.vertex", allow_abbrev=False)
@@ -36,7 +39,9 @@ def settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Co
     path = config_path(known.config, (Path.cwd(), *_FOLDERS)) if known.config else None
     config = load_config(path, overrides)
     wanted = vertex_folders.run_folder(config.out or environ.get(vertex_folders.CHECKPOINTS, ""))
-    return config if wanted in ("", config.out) else load_config(path, [*overrides, f"out={wanted}"])
+    return (
+        config if wanted in ("", config.out) else load_config(path, [*overrides, f"out={wanted}"])
+    )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,7 +73,8 @@ def _introduce(config: Config, cluster: Cluster, decoder: str) -> None:
     """Print what differs between hosts, once on each host."""
     last = cluster.rank + cluster.local_world_size - 1
     print(
-        f"ranks {cluster.rank} to {last} of {cluster.world_size}, rank 0 at {cluster.master_addr}:{cluster.master_port}"
+        f"ranks {cluster.rank} to {last} of {cluster.world_size}, rank 0 at "
+        f"{cluster.master_addr}:{cluster.master_port}"
     )
     print(f"  data {config.data.root or '(generated)'}, run folder {config.run_place}")
     print(f"  {decoder}", flush=True)

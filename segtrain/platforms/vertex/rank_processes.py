@@ -1,4 +1,6 @@
-"""The ranks of one host of a job: started together, signaled, watched to their end, and judged by their exit codes."""
+"""The ranks of one host of a job: started together, signaled, watched to their end, and judged by
+their exit codes.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ from segtrain.platforms.vertex.rounds import News
 
 GRACE_S = 20.0  # for the other ranks to end by themselves after one has failed
 LOST_S = 10.0  # for all ranks to end by themselves after another host was lost
-SAVE_S = 600.0  # for a rank that saves its state or uploads it: rank 0 may need this long after the others' end
+# for a rank that saves its state or uploads it: rank 0 may need this long after the others' end
+SAVE_S = 600.0
 _PAUSE_S = 0.1
-# Exit codes of a rank that has lost another one. If the main thread does not notice that first, a thread of torch ends
-# the process by SIGABRT as soon as NCCL reports that a peer is gone.
+# Exit codes of a rank that has lost another one. If the main thread does not notice that first, a
+# thread of torch ends the process by SIGABRT as soon as NCCL reports that a peer is gone.
 _LOST_CODES = (EXIT_RANK_LOST, 128 + signal.SIGABRT)
 
 
@@ -32,8 +35,8 @@ _LOST_CODES = (EXIT_RANK_LOST, 128 + signal.SIGABRT)
 class Ending:
     """How the ranks of this host ended.
 
-    ``early``: the reason why another host made them end early, or "". ``cause``: whether a rank of this host failed by
-    itself, and not because another rank was lost.
+    ``early``: the reason why another host made them end early, or "". ``cause``: whether a rank of
+    this host failed by itself, and not because another rank was lost.
     """
 
     code: int
@@ -50,17 +53,22 @@ def run(
 ) -> Ending:
     """Run ``command`` once for each rank of this host. ``first`` is the first of these ranks.
 
-    Each signal in ``received`` is passed on to the ranks as SIGTERM. ``heard`` is called repeatedly; when it returns
-    news of the other hosts, the ranks get LOST_S seconds to end, or SAVE_S if they may be saving their state. After a
-    rank of this host has failed, the others get GRACE_S seconds; if one uploads the end of the run, up to SAVE_S.
+    Each signal in ``received`` is passed on to the ranks as SIGTERM. ``heard`` is called
+    repeatedly; when it returns news of the other hosts, the ranks get LOST_S seconds to end, or
+    SAVE_S if they may be saving their state. After a rank of this host has failed, the others get
+    GRACE_S seconds; if one uploads the end of the run, up to SAVE_S.
     """
-    places = [replace(first, rank=first.rank + k, local_rank=k) for k in range(first.local_world_size)]
+    places = [
+        replace(first, rank=first.rank + k, local_rank=k) for k in range(first.local_world_size)
+    ]
     with tempfile.TemporaryDirectory(prefix="segtrain-") as scratch:
         uploading = Path(scratch, "uploading")
         ranks = _Ranks()
         try:
             for place in places:
-                ranks.start(command, {**os.environ, **place.environment(), UPLOADING: str(uploading)})
+                ranks.start(
+                    command, {**os.environ, **place.environment(), UPLOADING: str(uploading)}
+                )
             early = _watch(ranks, received, say, heard, uploading)
         finally:
             ranks.end()
@@ -77,7 +85,9 @@ class _Ranks:
         self._ours: set[int] = set()
 
     def start(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self._processes.append(subprocess.Popen(command, env=environment, preexec_fn=dying_with_parent()))
+        self._processes.append(
+            subprocess.Popen(command, env=environment, preexec_fn=dying_with_parent())
+        )
 
     @property
     def running(self) -> bool:
@@ -99,17 +109,22 @@ class _Ranks:
             process.wait()
 
     def killed(self) -> list[tuple[int, int]]:
-        """Index and signal of each process that was ended by a signal from elsewhere, except SIGTERM."""
+        """Index and signal of each process that was ended by a signal from elsewhere, except
+        SIGTERM.
+        """
         return [
             (rank, -process.returncode)
             for rank, process in enumerate(self._processes)
-            if process.returncode < 0 and rank not in self._ours and process.returncode != -signal.SIGTERM
+            if process.returncode < 0
+            and rank not in self._ours
+            and process.returncode != -signal.SIGTERM
         ]
 
     def codes(self, stopped: bool) -> list[int | None]:
         """Exit codes, 128 + N after signal N; None for a rank that this process killed.
 
-        A rank that was ended by SIGTERM before it could handle the signal counts as stopped, like the others.
+        A rank that was ended by SIGTERM before it could handle the signal counts as stopped, like
+        the others.
         """
         found: list[int | None] = []
         for rank, process in enumerate(self._processes):
@@ -120,20 +135,27 @@ class _Ranks:
         return found
 
     def reap(self) -> None:
-        """Reap ended processes whose parents have ended. Such processes become children of process 1.
+        """Reap ended processes whose parents have ended. Such processes become children of process
+        1.
 
         In a container, this process may be process 1. The method is called only then.
         """
         own = {process.pid for process in self._processes}
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            while (
+                found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ) is not None:
                 if found.si_pid in own:
                     return  # The Popen object of this rank reaps it.
                 os.waitpid(found.si_pid, 0)
 
 
 def _watch(
-    ranks: _Ranks, received: list[int], say: Callable[[str], None], heard: Callable[[], News | None], uploading: Path
+    ranks: _Ranks,
+    received: list[int],
+    say: Callable[[str], None],
+    heard: Callable[[], News | None],
+    uploading: Path,
 ) -> str:
     early, told, end, latest = "", 0, math.inf, 0.0
     while ranks.running:
@@ -157,7 +179,9 @@ def _watch(
 
 
 def _judged(codes: list[int | None], early: str) -> Ending:
-    """The ending of the host. Ranks that lost another rank, or saved their state with the others, are not the cause."""
+    """The ending of the host. Ranks that lost another rank, or saved their state with the others,
+    are not the cause.
+    """
     failed = [code for code in codes if code and code != EXIT_RESUMABLE]
     first = [code for code in failed if code not in _LOST_CODES]
     if first or failed:

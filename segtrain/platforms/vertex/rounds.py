@@ -1,9 +1,11 @@
-"""Meeting of the hosts of a job: they start their ranks together, and start them again after a host was lost.
+"""Meeting of the hosts of a job: they start their ranks together, and start them again after a host
+was lost.
 
-The primary host runs a Coordinator. Every host runs a Member, which exchanges lines of JSON with the Coordinator over
-one TCP connection. A round begins when all hosts have reported that they are ready. It is over when the ranks of all
-hosts are done. It ends early when a connection breaks (a container was restarted, or its machine is gone) or a host
-asks for a new round. docs/vertex.md (Choices) says why torch's elastic agent is not used for this.
+The primary host runs a Coordinator. Every host runs a Member, which exchanges lines of JSON with
+the Coordinator over one TCP connection. A round begins when all hosts have reported that they are
+ready. It is over when the ranks of all hosts are done. It ends early when a connection breaks (a
+container was restarted, or its machine is gone) or a host asks for a new round. docs/vertex.md
+(Choices) says why torch's elastic agent is not used for this.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _PAUSE_S = 0.5
 
 @dataclass(frozen=True)
 class Round:
-    """One start of the ranks on all hosts. ``counts``: number of ranks of each host; ``port``: the port of rank 0."""
+    """One start of the ranks on all hosts. ``counts``: number of ranks of each host; ``port``: the
+    port of rank 0.
+    """
 
     number: int
     counts: tuple[int, ...]
@@ -38,8 +42,8 @@ class Round:
 class News:
     """What a host hears while its round runs: that it is over (``over``), or ``why`` it ends early.
 
-    ``saving``: another host was stopped by a signal. The ranks of all hosts stop after the same step, so the ranks of
-    this host may still be saving their state.
+    ``saving``: another host was stopped by a signal. The ranks of all hosts stop after the same
+    step, so the ranks of this host may still be saving their state.
     """
 
     why: str = ""
@@ -48,12 +52,15 @@ class News:
 
 
 class Coordinator(Server):
-    """Begins and ends the rounds, on the primary host. ``names``: the names of all hosts, by number."""
+    """Begins and ends the rounds, on the primary host. ``names``: the names of all hosts, by
+    number.
+    """
 
     def __init__(self, names: Sequence[str], port: int, say: Say, say_s: float = SAY_S) -> None:
         super().__init__(port, len(names), "meeting-port-taken")
         self._names, self._say, self._say_s = names, say, say_s
-        self._counts: dict[int, int] = {}  # host -> number of its ranks, for hosts that are ready for the next round
+        # host -> number of its ranks, for hosts that are ready for the next round
+        self._counts: dict[int, int] = {}
         self._done: set[int] = set()
         self._round, self._running, self._said = 0, False, time.monotonic()
 
@@ -62,9 +69,16 @@ class Coordinator(Server):
             return
         self._said = time.monotonic()
         with self._lock:
-            missing = [] if self._running else [n for k, n in enumerate(self._names) if k not in self._counts]
+            missing = (
+                []
+                if self._running
+                else [n for k, n in enumerate(self._names) if k not in self._counts]
+            )
             if missing and self._counts:
-                self._say(f"waiting for {', '.join(missing)}: {len(self._counts)} of {len(self._names)} hosts are here")
+                self._say(
+                    f"waiting for {', '.join(missing)}: {len(self._counts)} of "
+                    f"{len(self._names)} hosts are here"
+                )
                 self._tell(missing=missing)
 
     def _gone(self, host: int) -> None:
@@ -75,7 +89,12 @@ class Coordinator(Server):
         host = int(message["host"])
         if "here" in message:
             if message["hosts"] != len(self._names) or not 0 <= host < len(self._names):
-                line.send(refused=f"host {host} lists {message['hosts']} hosts, the primary host {len(self._names)}")
+                line.send(
+                    refused=(
+                        f"host {host} lists {message['hosts']} hosts, the primary host "
+                        f"{len(self._names)}"
+                    )
+                )
                 return
             if self._lines.get(host) is not line:
                 self._lines[host] = line
@@ -108,22 +127,36 @@ class Coordinator(Server):
 class Member:
     """This host, number ``host`` of ``hosts``, which starts ``ranks`` ranks in each round."""
 
-    def __init__(self, address: tuple[str, int], host: int, hosts: int, ranks: int, say: Say) -> None:
-        self._address, self._host, self._hosts, self._ranks, self._say = address, host, hosts, ranks, say
+    def __init__(
+        self, address: tuple[str, int], host: int, hosts: int, ranks: int, say: Say
+    ) -> None:
+        self._address, self._host, self._hosts, self._ranks, self._say = (
+            address,
+            host,
+            hosts,
+            ranks,
+            say,
+        )
         self._line: Line | None = None
         self._heard: queue.Queue[Message] = queue.Queue()
 
-    def meet(self, stopped: Callable[[], bool], patience_s: float = MEET_S, say_s: float = SAY_S) -> Round | None:
-        """Wait for all hosts; return the round, or None if ``stopped()``. Raises SegtrainError after ``patience_s``."""
+    def meet(
+        self, stopped: Callable[[], bool], patience_s: float = MEET_S, say_s: float = SAY_S
+    ) -> Round | None:
+        """Wait for all hosts; return the round, or None if ``stopped()``. Raises SegtrainError
+        after ``patience_s``.
+        """
         end, said, missing = time.monotonic() + patience_s, time.monotonic(), [self._primary]
         self._send(here=self._ranks, hosts=self._hosts)
         while not stopped():
             if time.monotonic() >= end:
                 raise SegtrainError(
-                    f"{', '.join(missing)} did not come within {patience_s:g} s: look at the logs of "
+                    f"{', '.join(missing)} did not come within {patience_s:g} s: look at the "
+                    "logs of "
                     "these replicas, and start the job again",
-                    code="hosts-not-met", missing=missing,
-                )  # fmt: skip
+                    code="hosts-not-met",
+                    missing=missing,
+                )
             if self._line is None and not self._connected():
                 if time.monotonic() - said >= say_s:
                     said = time.monotonic()
@@ -140,7 +173,10 @@ class Member:
             if "missing" in message:
                 missing = message["missing"]
             elif "refused" in message:
-                text = f"{message['refused']}: CLUSTER_SPEC must be the same on all replicas: start the job again"
+                text = (
+                    f"{message['refused']}: CLUSTER_SPEC must be the same on all replicas: "
+                    "start the job again"
+                )
                 raise SegtrainError(text, code="hosts-differ", found=self._hosts)
             elif "closed" in message:
                 self.close()
@@ -184,7 +220,8 @@ class Member:
     def again(self, why: str, saving: bool = False) -> News | None:
         """Ask for another round. Returns the answer of the primary host; None if none came in time.
 
-        ``why`` is a phrase such as "was stopped". The other hosts read it after the name of this host.
+        ``why`` is a phrase such as "was stopped". The other hosts read it after the name of this
+        host.
         """
         self._send(again=why, saving=saving)
         return self.heard(ANSWER_S)

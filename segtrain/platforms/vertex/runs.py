@@ -1,4 +1,6 @@
-"""Table of the runs of a Vertex AI experiment (``vertex:EXPERIMENT``), from its metadata, without files of the runs."""
+"""Table of the runs of a Vertex AI experiment (``vertex:EXPERIMENT``), from its metadata, without
+files of the runs.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,31 @@ from typing import Any
 from segtrain.errors import DataError, closest, some_of
 from segtrain.insight.runs.remote import unknown_place
 from segtrain.observe.run_row import COLUMNS, number
-from segtrain.platforms.vertex.experiments import EXPERIMENT, METRICS, PARAMS, RUN, STATE, STATES, Experiment
+from segtrain.platforms.vertex.experiments import (
+    EXPERIMENT,
+    METRICS,
+    PARAMS,
+    RUN,
+    STATE,
+    STATES,
+    Experiment,
+)
 from segtrain.platforms.vertex.google_api import NotFound
 
 VERTEX = "vertex:"
 _PATIENCE_S = 20.0  # seconds for which a failing request is repeated
-_ALIVE_S = 900.0  # After this time without an update, a run counts as killed: a live run updates every 5 minutes.
+# After this time without an update, a run counts as killed: a live run updates every 5 minutes.
+_ALIVE_S = 900.0
 _WHOLE = ("step", "steps", "classes", "classes_present", "best_step", "ranks", "batch")
 _STATUS = {state: status for status, state in STATES.items()}
 
 
 def experiment_rows(location: str) -> list[dict[str, Any]]:
-    """One row per run of an experiment, the oldest first, with the keys of ``COLUMNS``; unknown values are None.
+    """One row per run of an experiment, the oldest first, with the keys of ``COLUMNS``; unknown
+    values are None.
 
-    Raises SegtrainError if there are no credentials or no such experiment, or if Vertex AI denies access or is
-    unreachable.
+    Raises SegtrainError if there are no credentials or no such experiment, or if Vertex AI denies
+    access or is unreachable.
     """
     experiment = Experiment(location.removeprefix(VERTEX), _PATIENCE_S)
     try:
@@ -46,7 +58,9 @@ def no_folders(location: str) -> list[str]:
 
 
 def _row(context: Mapping[str, Any], experiment: str) -> dict[str, Any]:
-    """The row of one run. If another program wrote it, metrics with the same names and types are taken."""
+    """The row of one run. If another program wrote it, metrics with the same names and types are
+    taken.
+    """
     metadata = context.get("metadata", {})
     params, metrics = metadata.get(PARAMS) or {}, metadata.get(METRICS) or {}
     name = str(context.get("displayName") or context["name"].rpartition("/")[2])
@@ -58,15 +72,23 @@ def _row(context: Mapping[str, Any], experiment: str) -> dict[str, Any]:
         "hash": params["hash"] or None if ours else None,
         "strategy": metrics.get("strategy"),
         "status": _status(str(metadata.get(STATE, "")), context, ours),
-        "started": row["started"] if row["started"] is not None else _seconds(context, "createTime"),
+        "started": row["started"]
+        if row["started"] is not None
+        else _seconds(context, "createTime"),
         "warnings": _warnings(metrics.get("warnings")),
         "out": params["out"] if ours else f"{VERTEX}{experiment}/{name}",
     }
 
 
 def _status(state: str, context: Mapping[str, Any], ours: bool) -> str:
-    """The status for the table of runs. A segtrain run in the state running without a recent update was killed."""
-    if ours and state == STATES["running"] and time.time() - _seconds(context, "updateTime") > _ALIVE_S:
+    """The status for the table of runs. A segtrain run in the state running without a recent update
+    was killed.
+    """
+    if (
+        ours
+        and state == STATES["running"]
+        and time.time() - _seconds(context, "updateTime") > _ALIVE_S
+    ):
         return "killed"
     return _STATUS.get(state, state.lower() or "unknown")
 
@@ -93,6 +115,14 @@ def _no_experiment(experiment: Experiment) -> DataError:
     except NotFound:  # A project without any experiment has no metadata store.
         names = []
     near = closest(experiment.name, names)
-    hint = f"did you mean {near}?" if near else f"there are {some_of(names)}" if names else "there are none yet"
+    hint = (
+        f"did you mean {near}?"
+        if near
+        else f"there are {some_of(names)}"
+        if names
+        else "there are none yet"
+    )
     problem = f"{experiment.name}: there is no such experiment in {experiment.parent}: {hint}"
-    return DataError(problem, code="no-experiment", value=experiment.name, parent=experiment.parent, found=names)
+    return DataError(
+        problem, code="no-experiment", value=experiment.name, parent=experiment.parent, found=names
+    )

@@ -1,4 +1,5 @@
-"""Tracker for Vertex AI Experiments: parameters, metrics, and state of a run, and time series in a Vertex TensorBoard.
+"""Tracker for Vertex AI Experiments: parameters, metrics, and state of a run, and time series in a
+Vertex TensorBoard.
 
 A thread sends everything, so that the training never waits for the network.
 """
@@ -24,19 +25,24 @@ from segtrain.platforms.vertex.experiments import METRICS, STATE, STATES, Experi
 if TYPE_CHECKING:
     import numpy as np
 
-# These columns of the table of runs become parameters of the Vertex run. The other columns, except the status, become
-# metrics.
+# These columns of the table of runs become parameters of the Vertex run. The other columns, except
+# the status, become metrics.
 ROW_PARAMS = ("name", "hash", "out")
-_ID = 120  # most characters that the SDK accepts in EXPERIMENT-RUN, the names of an experiment and a run with a hyphen
+# most characters that the SDK accepts in EXPERIMENT-RUN, the names of an experiment and a run with
+# a
+# hyphen
+_ID = 120
 _BYTES = 150_000  # limit for all parameters together: Vertex accepts 200 kB of metadata
 _SEND_S = 10.0  # seconds between two requests
-_SAVE_S = 300.0  # seconds after which the metrics are saved again, which also shows that the run is alive
+# seconds after which the metrics are saved again, which also shows that the run is alive
+_SAVE_S = 300.0
 FILE = "vertex/run"  # in the run folder: the name of the run of Vertex AI
 _OUTAGE_S = 1800.0  # seconds for which the thread repeats a request that fails
 
 
 class VertexExperiments:
-    """One run of an experiment; a resumed run continues the Vertex run named in RUN/vertex/run. Raises ConfigError.
+    """One run of an experiment; a resumed run continues the Vertex run named in RUN/vertex/run.
+    Raises ConfigError.
 
     Images and texts are not sent. The pictures stay in the run folder.
     """
@@ -57,9 +63,16 @@ class VertexExperiments:
             keep_id(run.folder / FILE, name)
             place.api.patience_s = _OUTAGE_S
         except (SegtrainError, OSError) as error:
-            problem, reason = f"log.vertex={experiment}: cannot start a run: {error}", getattr(error, "code", "")
+            problem, reason = (
+                f"log.vertex={experiment}: cannot start a run: {error}",
+                getattr(error, "code", ""),
+            )
             raise ConfigError(
-                problem, code="tracker-not-reached", key="log.vertex", value=experiment, reason=reason
+                problem,
+                code="tracker-not-reached",
+                key="log.vertex",
+                value=experiment,
+                reason=reason,
             ) from error
         self._points: list[tuple[float, int, Mapping[str, float]]] = []
         self._latest: dict[str, float] = {}
@@ -94,7 +107,8 @@ class VertexExperiments:
             while not self._closing.wait(_SEND_S):
                 self._send()
             self._send()
-        except Exception as error:  # An error ends the tracker, not the run: the next call raises the error.
+        # An error ends the tracker, not the run: the next call raises the error.
+        except Exception as error:
             self._error = error
 
     def _send(self) -> None:
@@ -113,15 +127,23 @@ class VertexExperiments:
         """The row of this run in the table of runs, and the last value of each time series."""
         row = run_row(self._folder, self._config, read_json(self._folder / "best.json"))
         row["warnings"] = json.dumps(row["warnings"]) if row["warnings"] else None
-        known = {key: row[key] for key in COLUMNS if key not in (*ROW_PARAMS, "status") and row[key] is not None}
+        known = {
+            key: row[key]
+            for key in COLUMNS
+            if key not in (*ROW_PARAMS, "status") and row[key] is not None
+        }
         return {key: value for key, value in {**known, **self._latest}.items() if _in_json(value)}
 
 
 def params(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as numbers, booleans, and texts of at most 500 characters, or 60 if all together are too long."""
+    """The settings as numbers, booleans, and texts of at most 500 characters, or 60 if all together
+    are too long.
+    """
     for most in (500, 60):
         found = {
-            key: value if isinstance(value, (bool, int, float)) and _in_json(value) else short_text(value, most)
+            key: value
+            if isinstance(value, (bool, int, float)) and _in_json(value)
+            else short_text(value, most)
             for key, value in leaves(config).items()
         }
         if len(json.dumps(found)) <= _BYTES:
@@ -135,10 +157,13 @@ def _in_json(value: Any) -> bool:
 
 
 def _run_name(run: TrackedRun, experiment: str) -> str:
-    """The name of the run: the name given by the Vertex job, else the stored name, else a new one."""
+    """The name of the run: the name given by the Vertex job, else the stored name, else a new
+    one.
+    """
     given = os.environ.get("AIP_EXPERIMENT_RUN_NAME", "")
     if given and os.environ.get("AIP_EXPERIMENT_NAME", experiment).rpartition("/")[2] == experiment:
-        # The job may give the full resource name, whose last part begins with the name of the experiment.
+        # The job may give the full resource name, whose last part begins with the name of the
+        # experiment.
         return given.rpartition("/")[2].removeprefix(f"{experiment}-") if "/" in given else given
     if known := kept_id(run.folder / FILE):
         return known

@@ -1,4 +1,6 @@
-"""Check that all ranks were started for the same run, on the same files, before anything is written or trained."""
+"""Check that all ranks were started for the same run, on the same files, before anything is written
+or trained.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,36 @@ SHOWN = 5  # settings in one error
 
 
 def agree_on_config(config: Config, parts: dict[str, str], strategy: Strategy) -> None:
-    """Raise ConfigError on every rank if one of them was started with other settings than rank 0. A collective.
+    """Raise ConfigError on every rank if one of them was started with other settings than rank 0. A
+    collective.
 
     ``parts``: qualified names of the parts that were passed in, by role.
     """
     mine = {**config.dump_without("per_host"), "passed": parts}
-    _agree(mine, strategy, "settings", "start all ranks with one config, the same overrides, and the same parts")
+    _agree(
+        mine,
+        strategy,
+        "settings",
+        "start all ranks with one config, the same overrides, and the same parts",
+    )
 
 
 def agree_on_network(network: nn.Module, strategy: Strategy) -> None:
-    """Raise ConfigError on every rank if one has other parameters or buffers than rank 0, or another order of them.
+    """Raise ConfigError on every rank if one has other parameters or buffers than rank 0, or
+    another order of them.
 
     DDP would match them by their order alone. A collective.
     """
     named = enumerate([*network.named_parameters(), *network.named_buffers()])
-    mine = {f"tensor {k}": f"{name} {[*v.shape]} {v.dtype} {v.requires_grad}" for k, (name, v) in named}
-    _agree(mine, strategy, "network", "construct the model alike on all ranks, and not in the order of a set")
+    mine = {
+        f"tensor {k}": f"{name} {[*v.shape]} {v.dtype} {v.requires_grad}" for k, (name, v) in named
+    }
+    _agree(
+        mine,
+        strategy,
+        "network",
+        "construct the model alike on all ranks, and not in the order of a set",
+    )
 
 
 def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> None:
@@ -65,20 +81,26 @@ def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> Non
 def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strategy) -> None:
     """Raise DataError on every rank if one of them lists other files than rank 0. A collective.
 
-    It compares the names of all files under the root, their order, the classes, and the sizes of some files
-    (``looked_at``). The error names the rank and the first file that differs.
+    It compares the names of all files under the root, their order, the classes, and the sizes of
+    some files (``looked_at``). The error names the rank and the first file that differs.
     """
     if strategy.world_size == 1 or not config.log.sentinel:
         return
     sizes = {role: _sizes(split) for role, split in splits.items()}
-    numbers = [[len(split), int(split.fingerprint(sizes[role]), 16)] for role, split in splits.items()]
-    for (role, split), (outliers, rows) in zip(splits.items(), [_outliers(strategy, pair) for pair in numbers]):
+    numbers = [
+        [len(split), int(split.fingerprint(sizes[role]), 16)] for role, split in splits.items()
+    ]
+    for (role, split), (outliers, rows) in zip(
+        splits.items(), [_outliers(strategy, pair) for pair in numbers]
+    ):
         if outliers:
             found, expected = rows[outliers[0]][0], rows[0][0]
             difference = _first_difference(split, sizes[role], strategy, outliers[0])
             raise DataError(
-                f"{split.name} {split.split} ({role}): {names_of(strategy, outliers)} found other files than rank 0, "
-                f"{found:,} images against {expected:,}; {difference}: bring the same data to every host (data.root)",
+                f"{split.name} {split.split} ({role}): {names_of(strategy, outliers)} found "
+                "other files than rank 0, "
+                f"{found:,} images against {expected:,}; {difference}: bring the same data to "
+                "every host (data.root)",
                 code="rank-files-differ",
                 split=split.split,
                 ranks=outliers,
@@ -87,12 +109,16 @@ def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strat
 
 def _outliers(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:
     """Ranks whose numbers differ from those of rank 0, and the numbers of all ranks."""
-    rows = table(strategy, torch.tensor(numbers, dtype=torch.int64, device=strategy.device)).tolist()
+    rows = table(
+        strategy, torch.tensor(numbers, dtype=torch.int64, device=strategy.device)
+    ).tolist()
     return [rank for rank, row in enumerate(rows) if row != rows[0]], rows
 
 
 def _sizes(split: Dataset) -> np.ndarray:
-    """int64 (n, 2, 2) as from ``stamps``: the sizes of some files (``looked_at``), and zeros elsewhere."""
+    """int64 (n, 2, 2) as from ``stamps``: the sizes of some files (``looked_at``), and zeros
+    elsewhere.
+    """
     found = np.zeros((len(split), 2, 2), np.int64)
     if not split.sizes_known:
         some = looked_at(len(split))
@@ -101,12 +127,16 @@ def _sizes(split: Dataset) -> np.ndarray:
 
 
 def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, outlier: int) -> str:
-    """Words for the first difference between the files of rank ``outlier`` and those of rank 0. A collective."""
+    """Words for the first difference between the files of rank ``outlier`` and those of rank 0. A
+    collective.
+    """
     text = listing_text(split.entries, split.root, sizes[:, :, 0], 0, len(split))
     content = zlib.compress(text, 1) if strategy.rank == 0 else b""
     of_rank_0 = zlib.decompress(broadcast_bytes(strategy, 0, content))
     # The lines alternate: an image, then its mask.
-    ours, theirs = (listing.decode(errors="surrogateescape").split("\n") for listing in (text, of_rank_0))
+    ours, theirs = (
+        listing.decode(errors="surrogateescape").split("\n") for listing in (text, of_rank_0)
+    )
     line = next((k for k, (a, b) in enumerate(zip(ours, theirs)) if a != b), -1)
     (name, _, size), (name_0, _, size_0) = (lines[line].partition("\0") for lines in (ours, theirs))
     words = f"image {line // 2 + 1:,} there is {name or 'nothing'}, on rank 0 {name_0 or 'nothing'}"

@@ -1,4 +1,6 @@
-"""First lines of a run: what rank 0 prints, and writes into the journal and the trackers, when it begins or resumes."""
+"""First lines of a run: what rank 0 prints, and writes into the journal and the trackers, when it
+begins or resumes.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,20 @@ from segtrain.training.start.stages import CheckedData, OpenedData, Restored, St
 
 
 def announce(
-    start: Start, opened: OpenedData, network: StartingNetwork, data: CheckedData, restored: Restored
+    start: Start,
+    opened: OpenedData,
+    network: StartingNetwork,
+    data: CheckedData,
+    restored: Restored,
 ) -> Output:
     """Open a run's output, and write how it begins or resumes."""
-    config, strategy, plan, state, saved = start.config, start.strategy, data.plan, restored.state, restored.saved
+    config, strategy, plan, state, saved = (
+        start.config,
+        start.strategy,
+        data.plan,
+        restored.state,
+        restored.saved,
+    )
     run_dir, rank, findings, initial = config.run_dir, strategy.rank, data.findings, network.initial
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     derived = _derived(start, data, restored)
@@ -73,21 +85,33 @@ def announce(
         journal.write("init", **initial.to_dict())
     for role, skipped in findings.skipped.items():
         if skipped:
-            journal.write("faults", role=role, skipped=len(skipped), images=len(complete[role]), file=faults.FILE)
+            journal.write(
+                "faults",
+                role=role,
+                skipped=len(skipped),
+                images=len(complete[role]),
+                file=faults.FILE,
+            )
     if saved is not None:
         screen.say(f"going on from step {state.step} of {plan.steps}")
         begun = saved["decoder"]
         if begun != decoder():
             screen.say(
-                f"earlier samples came from the {begun} decoder, later ones come from the {decoder()} decoder "
-                f"({native.describe()}): pixels may differ by a few levels, so the run is not bit-for-bit repeatable"
+                f"earlier samples came from the {begun} decoder, later ones come from the "
+                f"{decoder()} decoder "
+                f"({native.describe()}): pixels may differ by a few levels, so the run is not "
+                "bit-for-bit repeatable"
             )
         journal.write("resume", step=state.step, world_size=saved["world_size"])
         if findings.changed:
             journal.write("data_changed", step=state.step, text=findings.changed)
     resume_step = state.step if saved is not None else None
-    run = TrackedRun(run_dir, config.title, config.hash, config.model_dump(mode="json"), resume_step)
-    trackers = open_trackers(config.log, run, start.trackers, rank=rank, say=screen.say, own=start.objects.trackers)
+    run = TrackedRun(
+        run_dir, config.title, config.hash, config.model_dump(mode="json"), resume_step
+    )
+    trackers = open_trackers(
+        config.log, run, start.trackers, rank=rank, say=screen.say, own=start.objects.trackers
+    )
     if saved is None:
         trackers.text("config", config.to_yaml())
     return Output(screen, journal, trackers, tuple(findings.caveats))
@@ -100,10 +124,19 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
     sizes = [(p.numel(), p.requires_grad) for p in learner.plain.parameters()]
     size = f"{console.count(sum(n for n, _ in sizes))} parameters"
     if config.model.freeze == "encoder":
-        size += f", {console.count(sum(n for n, trained in sizes if trained))} of them trained (the encoder is frozen)"
-    images, ranks, accumulate = config.train.batch_size, strategy.world_size, config.train.accumulate
+        size += (
+            f", {console.count(sum(n for n, trained in sizes if trained))} of them trained "
+            "(the encoder is frozen)"
+        )
+    images, ranks, accumulate = (
+        config.train.batch_size,
+        strategy.world_size,
+        config.train.accumulate,
+    )
     threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
-    arch = f"{config.model.arch} {config.model.encoder if config.model.arch.lower() in SMP else ''}".strip()
+    arch = (
+        f"{config.model.arch} {config.model.encoder if config.model.arch.lower() in SMP else ''}"
+    ).strip()
     classes = data.train.labels.num_classes
     auto = " (auto)" if "auto" in (config.eval.every, config.checkpoint.every) else ""
 
@@ -113,17 +146,34 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
     origin = learner.plain.origin
     numbers = [learner.precision.name, "channels_last" * learner.channels_last]
     if config.train.compile:
-        numbers.append("compiled" if config.train.compile is True else f"compiled ({config.train.compile})")
+        numbers.append(
+            "compiled" if config.train.compile is True else f"compiled ({config.train.compile})"
+        )
     return {
-        "run folder": f"{config.out_bucket}, here {config.run_dir}" if config.out_bucket else str(config.run_dir),
-        "data": f"{data.train.name}: {plan.samples} images to train, {len(data.val)} to score, {classes} classes",
+        "run folder": f"{config.out_bucket}, here {config.run_dir}"
+        if config.out_bucket
+        else str(config.run_dir),
+        "data": (
+            f"{data.train.name}: {plan.samples} images to train, {len(data.val)} to score, "
+            f"{classes} classes"
+        ),
         "model": f"{names.get('model', arch)}, {size}",
         "images": origin.images(),
         **({"license": origin.terms()} if origin.license else {}),
         **({"loss": names["criterion"]} if "criterion" in names else {}),
-        "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
-        **({"network": describe_network()} if strategy.backend == "nccl" and strategy.cluster.hosts > 1 else {}),
-        "batch": f"{images} images = {ranks} ranks x {accumulate} micro-batches x {images / ranks / accumulate:g}",
+        "ranks": (
+            f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} "
+            f"{strategy.backend}"
+        ).strip(),
+        **(
+            {"network": describe_network()}
+            if strategy.backend == "nccl" and strategy.cluster.hosts > 1
+            else {}
+        ),
+        "batch": (
+            f"{images} images = {ranks} ranks x {accumulate} micro-batches x "
+            f"{images / ranks / accumulate:g}"
+        ),
         "crops": ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops),
         "decoder": native.describe(),
         "steps": f"{plan.steps} = {console.epochs_text(plan.epoch(plan.steps))} epochs; eval "

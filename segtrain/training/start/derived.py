@@ -15,7 +15,9 @@ from segtrain.training.start.early_checks import refuse_batch
 
 @dataclass(frozen=True)
 class Plan:
-    """The derived numbers of a run. Steps are optimizer steps, counted from 0 over the whole run."""
+    """The derived numbers of a run. Steps are optimizer steps, counted from 0 over the whole
+    run.
+    """
 
     steps: int
     warmup: int
@@ -30,11 +32,14 @@ class Plan:
     scale_end: tuple[float, float]  # the same at the last step
 
     def crop_and_scale(self, step: int) -> tuple[Size, tuple[float, float]]:
-        """Crop and scale range at a step: a pure function, so that a resumed run draws the same crops.
+        """Crop and scale range at a step: a pure function, so that a resumed run draws the same
+        crops.
 
         A smaller crop shows as much of the scene as a full one: the scale shrinks with it.
         """
-        crop, factor = next((c, f) for until, c, f in self.crops if step < until or until >= self.steps)
+        crop, factor = next(
+            (c, f) for until, c, f in self.crops if step < until or until >= self.steps
+        )
         done = step / self.steps
         low, high = (factor * (a + (b - a) * done) for a, b in zip(self.scale, self.scale_end))
         return crop, (low, high)
@@ -46,7 +51,8 @@ class Plan:
 def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> Plan:
     """The plan of a run.
 
-    Raises ConfigError if a micro-batch has fewer images than there are ranks, or if the warm-up outlasts the run.
+    Raises ConfigError if a micro-batch has fewer images than there are ranks, or if the warm-up
+    outlasts the run.
     """
     train = config.train
     steps = max(1, duration_in_steps(train.duration, samples, train.batch_size))
@@ -55,7 +61,10 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
     if config.optim.warmup.endswith("%"):
         warmup = min(warmup, steps - 1)  # a share of a very short run is rounded down
     if warmup >= steps:
-        text = f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: shorten it"
+        text = (
+            f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: "
+            "shorten it"
+        )
         raise ConfigError(text, code="warmup-too-long", found=warmup, expected=steps)
     return Plan(
         steps=steps,
@@ -64,7 +73,9 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         save_every=interval_in_steps(config.checkpoint.every, samples, train.batch_size, steps),
         samples=samples,
         batch_size=train.batch_size,
-        worker_count=worker_count(config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu),
+        worker_count=worker_count(
+            config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu
+        ),
         worker_kind=worker_kind(config.data),
         crops=_crops(config, steps),
         scale=config.data.scale,

@@ -1,4 +1,6 @@
-"""Checks of the settings for mistakes, before torch is imported, a process is started, or a file is made."""
+"""Checks of the settings for mistakes, before torch is imported, a process is started, or a file is
+made.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ from segtrain.training.start.price import refuse_budget
 GIB = 2**30
 
 
-def refuse(config: Config, cluster: Cluster, ranks: int, parts: dict[str, str] | None = None) -> None:
+def refuse(
+    config: Config, cluster: Cluster, ranks: int, parts: dict[str, str] | None = None
+) -> None:
     """Check the settings of a run of ``ranks`` ranks. Raises ConfigError.
 
-    The run folder is checked here only if no launcher started the ranks. Launched ranks check it together later: if one
-    of them ended here, the others would wait for it. ``parts``: see ``refuse_run_dir``.
+    The run folder is checked here only if no launcher started the ranks. Launched ranks check it
+    together later: if one of them ended here, the others would wait for it. ``parts``: see
+    ``refuse_run_dir``.
     """
     alone = cluster.alone
     if alone and cluster.lone_refusal:
@@ -32,7 +37,8 @@ def refuse(config: Config, cluster: Cluster, ranks: int, parts: dict[str, str] |
     refuse_names(config.model)
     refuse_budget(config, cluster.machine)
     if config.out_bucket:
-        # This checks that the package is installed. The content of the bucket is checked later, under its lease.
+        # This checks that the package is installed. The content of the bucket is checked later,
+        # under its lease.
         client_of(split_url(config.out)[0])
     elif alone:
         refuse_run_dir(config, parts)
@@ -44,9 +50,14 @@ def refuse_batch(config: Config, ranks: int) -> None:
     images = train.batch_size // train.accumulate
     if images < ranks:
         raise ConfigError(
-            f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves {images} images for "
+            f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves "
+            f"{images} images for "
             f"{ranks} ranks: use at least {ranks * train.accumulate}, or fewer ranks"
-            + (f" (parallel.procs={config.parallel.procs})" if config.parallel.procs == ranks else ""),
+            + (
+                f" (parallel.procs={config.parallel.procs})"
+                if config.parallel.procs == ranks
+                else ""
+            ),
             code="batch-too-small",
             found=images,
             expected=ranks,
@@ -54,21 +65,34 @@ def refuse_batch(config: Config, ranks: int) -> None:
 
 
 def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
-    """Raises ConfigError if the samples, or a single image, need more memory than this machine has."""
+    """Raises ConfigError if the samples, or a single image, need more memory than this machine
+    has.
+    """
     data, train, (limit, _) = config.data, config.train, memory_limit()
     height, width = data.crop
-    ahead = max(1, data.prefetch // train.accumulate) + 1  # steps in memory: prefetched ones, and the one in use
-    need = 4 * height * width * train.batch_size * ahead * local_ranks / ranks  # 4 bytes per pixel: RGB and label
+    # steps in memory: prefetched ones, and the one in use
+    ahead = max(1, data.prefetch // train.accumulate) + 1
+    # 4 bytes per pixel: RGB and label
+    need = 4 * height * width * train.batch_size * ahead * local_ranks / ranks
     if need > limit:
         raise ConfigError(
-            f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and data.prefetch={data.prefetch} "
-            f"needs {need / GIB:,.1f} GiB for samples, but this machine has {limit / GIB:,.1f} GiB: lower one of them",
+            f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and "
+            f"data.prefetch={data.prefetch} "
+            f"needs {need / GIB:,.1f} GiB for samples, but this machine has {limit / GIB:,.1f} "
+            "GiB: lower one of them",
             code="samples-exceed-memory",
             found=int(need),
         )
-    pictures = {"eval.size": config.eval.size, "data.scene_size": data.scene_size if data.layout == "scenes" else None}
+    pictures = {
+        "eval.size": config.eval.size,
+        "data.scene_size": data.scene_size if data.layout == "scenes" else None,
+    }
     for key, size in pictures.items():
-        if size is not None and 16 * size[0] * size[1] > limit:  # bytes per pixel: three float32 colors, and labels
+        # bytes per pixel: three float32 colors, and labels
+        if size is not None and 16 * size[0] * size[1] > limit:
             needs = f"{16 * size[0] * size[1] / GIB:,.1f} GiB for one image"
-            text = f"{key}=[{size[0]}, {size[1]}] needs {needs}, but this machine has {limit / GIB:,.1f} GiB: lower it"
+            text = (
+                f"{key}=[{size[0]}, {size[1]}] needs {needs}, but this machine has "
+                f"{limit / GIB:,.1f} GiB: lower it"
+            )
             raise ConfigError(text, code="image-exceeds-memory", key=key)

@@ -1,7 +1,9 @@
-"""Checks both splits before a run begins, and keeps the list of faulty samples that the run leaves out.
+"""Checks both splits before a run begins, and keeps the list of faulty samples that the run leaves
+out.
 
-The list is written into the run folder when the run begins, one JSON line per sample. A resumed run reads the list, so
-that it trains on the same samples in the same order. If more samples have become faulty since then, the run is refused.
+The list is written into the run folder when the run begins, one JSON line per sample. A resumed run
+reads the list, so that it trains on the same samples in the same order. If more samples have become
+faulty since then, the run is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from typing import Any
 
 from segtrain.base.files import read_text, write_atomically
 from segtrain.config import Config
-from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights, refuse_void
+from segtrain.data.audit.audit import (
+    AuditReport,
+    audit,
+    check_before_training,
+    class_weights,
+    refuse_void,
+)
 from segtrain.data.audit.finding import SplitFinding, refuse
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
@@ -47,9 +55,13 @@ class DataCheck:
 
 
 def check_splits(config: Config, dataset: Dataset, validation: Dataset) -> DataCheck:
-    """Check both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped."""
+    """Check both splits as the config asks; nothing is written. Raises DataError for faults that
+    are not skipped.
+    """
     auto = config.loss.class_weights == "auto"
-    weights = list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
+    weights = (
+        list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
+    )
     remarks = list(dict.fromkeys([*dataset.notes, *validation.notes]))
     # If the data may have changed, the indices in an old list may stand for other samples.
     reads_list = config.checkpoint.resume and config.checkpoint.data_changed == "refuse"
@@ -59,7 +71,9 @@ def check_splits(config: Config, dataset: Dataset, validation: Dataset) -> DataC
     lines: list[str] = []
     splits = {"train": dataset, "val": validation}
     checked = splits if config.data.check == "full" else {"train": dataset} if auto else {}
-    fresh = {} if resumed else {role: _audit(split, config.run_dir) for role, split in checked.items()}
+    fresh = (
+        {} if resumed else {role: _audit(split, config.run_dir) for role, split in checked.items()}
+    )
     caveats = [finding.text() for finding in _findings(config, dataset, fresh)]
     for role, split in splits.items():
         report, where = None, f"{split.name} {split.split}"
@@ -74,17 +88,22 @@ def check_splits(config: Config, dataset: Dataset, validation: Dataset) -> DataC
             refuse_void(split)
         if skipped[role]:
             remarks.append(
-                f"{where}: {len(skipped[role]):,} of {len(split):,} images are faulty and left out, "
+                f"{where}: {len(skipped[role]):,} of {len(split):,} images are faulty and "
+                "left out, "
                 f"listed in {config.run_dir / FILE}"
             )
         if report is not None:
             audits[role] = report
             about_labels = label_warnings(report.classes, report.pixels, report.void)
             caveats += [f"{where}: {text}" for text in about_labels]
-            remarks += [f"warning: {where}: {text}" for text in report.warnings if text not in about_labels]
+            remarks += [
+                f"warning: {where}: {text}" for text in report.warnings if text not in about_labels
+            ]
             remarks += report.notes
             if auto and role == "train":
-                weights = [float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)]
+                weights = [
+                    float(w) for w in class_weights(report.pixels, config.loss.class_weight_power)
+                ]
     train, val = (without(split, skipped[role]) for role, split in splits.items())
     caveats += _leak(config, train, val)
     remarks += rehearse(train, config.data, config.train.seed)
@@ -100,18 +119,26 @@ def _audit(split: Dataset, run_dir: Path) -> AuditReport:
     return audit(split, cache=split.changes_show, copies=str(run_dir / AUDITS))
 
 
-def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[SplitFinding]:
+def _findings(
+    config: Config, dataset: Dataset, found: dict[str, AuditReport]
+) -> list[SplitFinding]:
     """Findings about the settings and about whole splits. Raises DataError for a fatal one."""
-    suspicion = mask_finding(config.data, dataset.labels, {r.split: r.values for r in found.values()})
+    suspicion = mask_finding(
+        config.data, dataset.labels, {r.split: r.values for r in found.values()}
+    )
     depth = depth_finding(config.data, (r.brightest for r in found.values()))
     flips = "data.flip" if config.data.flip else "eval.flip" if config.eval.flip else ""
-    findings = [finding for finding in (suspicion, depth, *flip_finding(flips, dataset.labels)) if finding]
+    findings = [
+        finding for finding in (suspicion, depth, *flip_finding(flips, dataset.labels)) if finding
+    ]
     refuse(findings, [message for report in found.values() for _, message in report.faults])
     return findings
 
 
 def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
-    """A warning about images that are in both splits. Raises DataError unless the config accepts them."""
+    """A warning about images that are in both splits. Raises DataError unless the config accepts
+    them.
+    """
     alike = len(train) == len(val) and train.entries[0].image == val.entries[0].image
     if config.data.check == "off" and not alike:  # then no image is read
         return []
@@ -123,11 +150,13 @@ def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
 def keep(run_dir: Path, lines: list[str] | None, reports: Iterable[AuditReport] = ()) -> None:
     """Write the audits, and when a run begins the list of faulty samples.
 
-    If the list is empty, that of an earlier run is removed. If ``lines`` is None, it stays as it is.
+    If the list is empty, that of an earlier run is removed. If ``lines`` is None, it stays as it
+    is.
     """
     for report in reports:
         if report.file and not (run_dir / AUDITS / report.file).exists():
-            save(run_dir / AUDITS / report.file, report)  # a resume without it reads the files again
+            # a resume without it reads the files again
+            save(run_dir / AUDITS / report.file, report)
     if lines:
         write_atomically(run_dir / FILE, "".join(lines).encode(errors="surrogateescape"))
     elif lines is not None:
@@ -135,13 +164,20 @@ def keep(run_dir: Path, lines: list[str] | None, reports: Iterable[AuditReport] 
 
 
 def left_out(run_dir: Path, dataset: Dataset) -> list[int]:
-    """Indices of the samples in ``dataset`` that the run left out, found by file name, for a later evaluation."""
+    """Indices of the samples in ``dataset`` that the run left out, found by file name, for a later
+    evaluation.
+    """
     names = {line["name"] for line in _read(run_dir) if line["split"] == dataset.split}
-    return [index for index in range(len(dataset)) if _name(dataset, index) in names] if names else []
+    return (
+        [index for index in range(len(dataset)) if _name(dataset, index) in names] if names else []
+    )
 
 
-def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[list[int], AuditReport | None, list[str]]:
-    """For a resumed run: the indices that it left out from the start, the audit (None: unchecked), and remarks.
+def _again(
+    run_dir: Path, role: str, split: Dataset, checked: bool
+) -> tuple[list[int], AuditReport | None, list[str]]:
+    """For a resumed run: the indices that it left out from the start, the audit (None: unchecked),
+    and remarks.
 
     Raises DataError if the split lists other files, or if more samples have become faulty.
     """
@@ -152,7 +188,8 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
     moved = [line["image"] for line in known if names.get(line["index"]) != line["name"]]
     if moved:
         raise DataError(
-            f"{where}: the split lists other files than when the run began: {moved[0]} is gone or has another position "
+            f"{where}: the split lists other files than when the run began: {moved[0]} is gone "
+            "or has another position "
             f"(see {run_dir / FILE}); restore the folder, or start another run with out=FOLDER",
             code="faulty-samples-moved",
             file=moved[0],
@@ -166,11 +203,16 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
         messages = _messages(split, report)
         shown = [message for index in new for message in messages[index]]
         first = f"{where}: {len(new):,} samples have become faulty since the run began"
-        text = "\n  ".join([first, *shown[:_SHOWN], "restore the files, or start another run with out=FOLDER"])
+        text = "\n  ".join(
+            [first, *shown[:_SHOWN], "restore the files, or start another run with out=FOLDER"]
+        )
         raise DataError(text, code="samples-became-faulty", split=split.split, found=len(new))
     if len(now) == len(skipped):
         return skipped, report, []
-    remark = f"{where}: {len(skipped) - len(now):,} images that the run left out are whole now: it goes on without them"
+    remark = (
+        f"{where}: {len(skipped) - len(now):,} images that the run left out are whole now: "
+        "it goes on without them"
+    )
     return skipped, _audit(without(split, skipped), run_dir), [remark]
 
 
@@ -186,7 +228,11 @@ def _messages(split: Dataset, report: AuditReport) -> dict[int, list[str]]:
         of_file[file].append(message)
     entries = {index: split.entries[index] for index in report.bad.tolist()}
     return {
-        index: [message for file in dict.fromkeys((entry.image, str(entry.mask))) for message in of_file[file]]
+        index: [
+            message
+            for file in dict.fromkeys((entry.image, str(entry.mask)))
+            for message in of_file[file]
+        ]
         for index, entry in entries.items()
     }
 

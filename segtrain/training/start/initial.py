@@ -1,4 +1,6 @@
-"""``model.init``: begins a run with the weights of another run, an export, or a file; matches head rows by class."""
+"""``model.init``: begins a run with the weights of another run, an export, or a file; matches head
+rows by class.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,14 @@ _FIX = "set model.arch, model.encoder and model.options as the weights were trai
 
 @dataclass(frozen=True)
 class Initial:
-    """The weights that a network began with: names of tensors, and of classes with their own row in the head."""
+    """The weights that a network began with: names of tensors, and of classes with their own row in
+    the head.
+    """
 
     source: str
     taken: tuple[str, ...]  # tensors that were taken whole
-    rows: tuple[str, ...]  # classes whose head rows were taken; empty if the head was taken whole or not at all
+    # classes whose head rows were taken; empty if the head was taken whole or not at all
+    rows: tuple[str, ...]
     new: tuple[str, ...]  # tensors that the source lacks: they keep their random values
     new_rows: tuple[str, ...]  # classes that the source lacks
     left: tuple[str, ...]  # tensors of the source that this network has no place for
@@ -46,20 +51,29 @@ class Initial:
         """Text for the terminal: one line for each kind of tensors or rows that is not empty."""
         found = [f"began with {self.source}: {len(self.taken)} tensors taken"]
         if self.rows or self.new_rows:
-            rows, new_rows = (some_of(names, SHOWN) or "none" for names in (self.rows, self.new_rows))
+            rows, new_rows = (
+                some_of(names, SHOWN) or "none" for names in (self.rows, self.new_rows)
+            )
             found.append(f"head: taken for {rows}; new for {new_rows}")
         if self.new:
-            found.append(f"still random, {len(self.new)} tensors that are not in it: {some_of(self.new, SHOWN)}")
+            found.append(
+                f"still random, {len(self.new)} tensors that are not in it: "
+                f"{some_of(self.new, SHOWN)}"
+            )
         if self.left:
             left = some_of(self.left, SHOWN)
-            found.append(f"left out, {len(self.left)} tensors that this network has no place for: {left}")
+            found.append(
+                f"left out, {len(self.left)} tensors that this network has no place for: {left}"
+            )
         return [*found, *([self.remark] if self.remark else [])]
 
 
 def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...], Origin | None]:
-    """Weights by name, their class names (empty where the file does not say), and origin. Raises SegtrainError.
+    """Weights by name, their class names (empty where the file does not say), and origin. Raises
+    SegtrainError.
 
-    ``source``: a run folder (its best checkpoint), the folder of an export, or a file (see ``weights.read_weights``).
+    ``source``: a run folder (its best checkpoint), the folder of an export, or a file (see
+    ``weights.read_weights``).
     """
     path = Path(source)
     if not path.is_dir():
@@ -69,7 +83,10 @@ def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...], Origin
         model, facts = load_export(path)
         return model.state_dict(), tuple(facts["labels"]["names"]), model.origin
     if not (path / "config.yaml").is_file():
-        text = f"{KEY}={source}: the folder has no config.yaml and no model.json: name a run, an export, or a file"
+        text = (
+            f"{KEY}={source}: the folder has no config.yaml and no model.json: name a run, an "
+            "export, or a file"
+        )
         raise ConfigError(text, code="no-weights", key=KEY, found=source)
     names = read_description(path)[1].names
     weights, origin = checkpoint.load_best(path)
@@ -77,7 +94,9 @@ def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...], Origin
 
 
 def _names_beside(path: Path) -> tuple[str, ...]:
-    """The class names of EXPORT/weights.safetensors and RUN/checkpoints/step-N.pt, from the files beside them."""
+    """The class names of EXPORT/weights.safetensors and RUN/checkpoints/step-N.pt, from the files
+    beside them.
+    """
     export, run = path.parent / "model.json", path.parent.parent / "labels.json"
     try:
         if export.is_file():
@@ -92,9 +111,9 @@ def _names_beside(path: Path) -> tuple[str, ...]:
 def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     """Fill ``network`` from ``source``. ``names``: its classes, in the order of the logits.
 
-    Rows of the head are matched by class name: a class that is also in the source gets its row from there, whatever its
-    position. The rows of all other classes stay random. Raises SegtrainError if the source cannot be read, has tensors
-    of other shapes, or has no tensor that fits.
+    Rows of the head are matched by class name: a class that is also in the source gets its row from
+    there, whatever its position. The rows of all other classes stay random. Raises SegtrainError if
+    the source cannot be read, has tensors of other shapes, or has no tensor that fits.
     """
     found, theirs, origin = read_source(source)
     own = dict(network.state_dict(keep_vars=True))
@@ -106,18 +125,31 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     by_name = bool(theirs) and tuple(theirs) != tuple(names)
     remark, skipped = "", head if by_name else []
     if not theirs and head:
-        _refuse_misfits({name: own[name] for name in head if own[name].dim() != weights[name].dim()}, weights, source)
+        _refuse_misfits(
+            {name: own[name] for name in head if own[name].dim() != weights[name].dim()},
+            weights,
+            source,
+        )
         if all(weights[name].shape == own[name].shape for name in head):
-            remark = f"{source} does not name its classes: its {len(names)} rows of the head were taken in their order"
+            remark = (
+                f"{source} does not name its classes: its {len(names)} rows of the head "
+                "were taken in their order"
+            )
             remark += "; check that it is the order of data.classes"
         else:
             skipped, count = head, len(weights[head[0]])
-            remark = f"{source} has {count} classes without names: the head for {len(names)} classes is new"
-    _refuse_misfits({name: value for name, value in own.items() if name not in skipped}, weights, source)
+            remark = (
+                f"{source} has {count} classes without names: the head for {len(names)} "
+                "classes is new"
+            )
+    _refuse_misfits(
+        {name: value for name, value in own.items() if name not in skipped}, weights, source
+    )
     taken = {name: weights[name] for name in own if name in weights and name not in skipped}
     if not any(value.dim() > 1 for value in taken.values()):
         raise ConfigError(
-            f"{KEY}={source} has no tensor for this network: it holds {some_of(sorted(found), SHOWN)}, this "
+            f"{KEY}={source} has no tensor for this network: it holds "
+            f"{some_of(sorted(found), SHOWN)}, this "
             f"network wants {some_of(sorted(own), SHOWN)}: {_FIX}",
             code="weights-do-not-fit",
             key=KEY,
@@ -125,18 +157,26 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
         )
     known = [name for name in names if name in theirs] if by_name and head else []
     by_row = {name: weights[name] for name in head} if known else {}
-    _refuse_misfits({name: own[name][:1] for name in by_row}, {name: v[:1] for name, v in by_row.items()}, source)
+    _refuse_misfits(
+        {name: own[name][:1] for name in by_row},
+        {name: v[:1] for name, v in by_row.items()},
+        source,
+    )
     refuse_not_finite({**taken, **by_row}, f"{KEY}={source}")
     with torch.no_grad():
         fill(own, taken)
         for name, value in by_row.items():
             rows = value[[theirs.index(label) for label in known]]
-            own[name][[names.index(label) for label in known]] = rows.to(own[name].device, own[name].dtype)
+            own[name][[names.index(label) for label in known]] = rows.to(
+                own[name].device, own[name].dtype
+            )
     new = [name for name in own if name not in taken and name not in by_row]
     new_rows = [name for name in names if name not in known] if by_name and head else []
     left = [name for name in weights if name not in own]
     network.origin = origin or network.origin
-    return Initial(source, tuple(taken), tuple(known), tuple(new), tuple(new_rows), tuple(left), remark, origin)
+    return Initial(
+        source, tuple(taken), tuple(known), tuple(new), tuple(new_rows), tuple(left), remark, origin
+    )
 
 
 def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
@@ -146,10 +186,13 @@ def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], so
         raise ConfigError(text, code="weights-do-not-fit", key=KEY, found=source)
 
 
-def begin_together(network: SegModel, source: str, names: Sequence[str], strategy: Strategy) -> Initial:
+def begin_together(
+    network: SegModel, source: str, names: Sequence[str], strategy: Strategy
+) -> Initial:
     """Call ``begin_with`` on every rank. Each rank reads the source on its own host. A collective.
 
-    Raises ConfigError on every rank if one of them cannot read the source, or reads other weights than rank 0.
+    Raises ConfigError on every rank if one of them cannot read the source, or reads other weights
+    than rank 0.
     """
     initial = on_every_rank(strategy, lambda: begin_with(network, source, names))
     weights = digest(network.state_dict().values(), torch.device("cpu")).to(strategy.device)
@@ -157,7 +200,8 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
     outliers = [rank for rank, row in enumerate(rows) if row != rows[0]]
     if outliers:
         raise ConfigError(
-            f"{KEY}={source}: {names_of(strategy, outliers)} found other weights there than rank 0: bring the same "
+            f"{KEY}={source}: {names_of(strategy, outliers)} found other weights there than rank "
+            "0: bring the same "
             "file to every host",
             code="rank-weights-differ",
             key=KEY,
@@ -167,13 +211,22 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
 
 
 def _refuse_random(network: SegModel, initial: Initial | None) -> None:
-    """Raises ConfigError if ``model.init`` left random tensors in an encoder that is to be frozen."""
+    """Raises ConfigError if ``model.init`` left random tensors in an encoder that is to be
+    frozen.
+    """
     inside = {id(value) for value in network.encoder_state().values()}
-    names = [name for name, value in network.state_dict(keep_vars=True).items() if id(value) in inside]
-    new = [name for name in names if initial and name in initial.new and not name.endswith("num_batches_tracked")]
+    names = [
+        name for name, value in network.state_dict(keep_vars=True).items() if id(value) in inside
+    ]
+    new = [
+        name
+        for name in names
+        if initial and name in initial.new and not name.endswith("num_batches_tracked")
+    ]
     if initial and new:
         raise ConfigError(
-            f"model.freeze=encoder would keep random numbers: {initial.source} lacks {len(new)} tensors of the encoder "
+            f"model.freeze=encoder would keep random numbers: {initial.source} lacks {len(new)} "
+            "tensors of the encoder "
             f"({some_of(new, SHOWN)}): take weights of the whole encoder, or model.freeze=none",
             code="encoder-not-loaded",
             key="model.freeze",
@@ -188,7 +241,10 @@ def starting_network(
     initial = begin_together(network, init, names, strategy) if init else None
     if freeze == "encoder":
         if not network.encoder_parts():
-            text = f"model.freeze=encoder: {type(network).__name__} has no encoder: use model.freeze=none"
+            text = (
+                f"model.freeze=encoder: {type(network).__name__} has no encoder: use "
+                "model.freeze=none"
+            )
             raise ConfigError(text, code="no-encoder", key="model.freeze")
         _refuse_random(network, initial)
         network.freeze_encoder()

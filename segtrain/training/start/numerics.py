@@ -1,4 +1,6 @@
-"""How a run computes: its arithmetic, deterministic or fast kernels, and the memory layout of images."""
+"""How a run computes: its arithmetic, deterministic or fast kernels, and the memory layout of
+images.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,16 @@ def set_numerics(config: Config, strategy: Strategy) -> str:
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    # Not by trials of all of cuDNN's kernels. They took a minute and most of the GPU's memory, which benchmark_limit
-    # does not bound: torch builds every kernel, and reserves the largest workspace, before it counts the trials.
+    # Not by trials of all of cuDNN's kernels. They took a minute and most of the GPU's memory,
+    # which benchmark_limit does not bound: torch builds every kernel, and reserves the largest
+    # workspace, before it counts the trials.
     torch.backends.cudnn.benchmark = False
     return precision
 
 
 def chosen_precision(setting: str, strategy: Strategy) -> str:
-    """The arithmetic that ``train.precision`` means on these devices, the same on every rank. A collective with auto.
+    """The arithmetic that ``train.precision`` means on these devices, the same on every rank. A
+    collective with auto.
 
     Raises ConfigError for one that this rank's device lacks.
     """
@@ -42,7 +46,9 @@ def chosen_precision(setting: str, strategy: Strategy) -> str:
 
 
 def wants_channels_last(setting: bool | str, device: torch.device) -> bool:
-    """Whether to use channels_last. auto: on GPUs and on CPUs with AVX512, where it is faster (not so with AVX2)."""
+    """Whether to use channels_last. auto: on GPUs and on CPUs with AVX512, where it is faster (not
+    so with AVX2).
+    """
     if setting != "auto":
         return bool(setting)
     if device.type == "cpu":

@@ -8,7 +8,9 @@ from segtrain.machines import machines
 
 
 def price_of(config: Config, machine: str) -> float | None:
-    """Dollars per hour of one machine: ``train.price``, or the on-demand price of SageMaker's type; None: unknown."""
+    """Dollars per hour of one machine: ``train.price``, or the on-demand price of SageMaker's type;
+    None: unknown.
+    """
     known = machines().get(machine)
     return config.train.price or (known.price if known else None)
 
@@ -16,9 +18,12 @@ def price_of(config: Config, machine: str) -> float | None:
 def refuse_budget(config: Config, machine: str) -> None:
     """Raises ConfigError for a budget without a price."""
     if config.train.budget and price_of(config, machine) is None:
-        where = f"no price of {machine} is known" if machine else "the type of this machine is unknown"
+        where = (
+            f"no price of {machine} is known" if machine else "the type of this machine is unknown"
+        )
         raise ConfigError(
-            f"train.budget={config.train.budget} needs a price, and {where}: add train.price=DOLLARS, per hour and "
+            f"train.budget={config.train.budget} needs a price, and {where}: add "
+            "train.price=DOLLARS, per hour and "
             "machine, or use train.deadline",
             code="no-price",
             found=machine,

@@ -1,9 +1,12 @@
-"""Comparison of the data of a resumed run with the data that it was trained on, down to the files that differ.
+"""Comparison of the data of a resumed run with the data that it was trained on, down to the files
+that differ.
 
-Each checkpoint holds a record of both splits: names of the samples in their order, classes, sizes of the files, a
-checksum of each mask's labels, and the ends of up to LOOKED_AT images; with data.check=off only names, classes, and the
-sizes of up to LOOKED_AT files. A name has neither folder nor ending, so that a moved data.root and packing into shards
-do not change it. ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples, to name differences.
+Each checkpoint holds a record of both splits: names of the samples in their order, classes, sizes
+of the files, a checksum of each mask's labels, and the ends of up to LOOKED_AT images; with
+data.check=off only names, classes, and the sizes of up to LOOKED_AT files. A name has neither
+folder nor ending, so that a moved data.root and packing into shards do not change it.
+``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples, to name
+differences.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ from segtrain.data.index.stamps import relative
 from segtrain.data.index.subset import Subset
 from segtrain.errors import CheckpointError, DataError, some_of
 
-END = 1 << 16  # Images that differ also differ there: the end of a PNG has a checksum of all its pixels.
+# Images that differ also differ there: the end of a PNG has a checksum of all its pixels.
+END = 1 << 16
 LOOKED_AT = 1024  # The sizes of up to this many files of a split are read, if not those of all.
 BLOCK = 4096  # samples that are read from the index at once
-DAMAGED = (OSError, EOFError, ValueError, zlib.error)  # raised by ``read_list`` for a missing or damaged list
+# raised by ``read_list`` for a missing or damaged list
+DAMAGED = (OSError, EOFError, ValueError, zlib.error)
 _SHOWN = 3  # names of each kind in one error
 _ONE_LINE = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
@@ -41,7 +46,9 @@ SampleRow = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """The record of a split in a checkpoint. Most fields are digests, "" if the files were not read."""
+    """The record of a split in a checkpoint. Most fields are digests, "" if the files were not
+    read.
+    """
 
     split: str
     images: int
@@ -53,13 +60,17 @@ class SplitRecord:
     image_sizes: str  # of all files
     mask_sizes: str
     masks: str  # checksums of the labels of all masks
-    packed: str = ""  # fingerprint of the original files, if this split is shards packed without changing a pixel
-    files: str = ""  # fingerprint of the files, if this split is files; shards packed from them store it
+    # fingerprint of the original files, if this split is shards packed without changing a pixel
+    packed: str = ""
+    # fingerprint of the files, if this split is files; shards packed from them store it
+    files: str = ""
     image_ends: str = ""  # the last END bytes of up to LOOKED_AT images
 
     @classmethod
     def read(cls, saved: Any, role: str) -> SplitRecord | None:
-        """The record of the split ``role`` in a checkpoint's "data"; None if there is no valid one."""
+        """The record of the split ``role`` in a checkpoint's "data"; None if there is no valid
+        one.
+        """
         try:
             content = saved[role]
             return cls(**{**content, "images": int(content["images"])})
@@ -69,7 +80,9 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Split:
-    """A split. ``sizes``: int64 (n, 2), bytes of image and mask, -1 if unknown. ``mask_crc``: uint32 (n,), or empty."""
+    """A split. ``sizes``: int64 (n, 2), bytes of image and mask, -1 if unknown. ``mask_crc``:
+    uint32 (n,), or empty.
+    """
 
     dataset: Dataset
     sizes: np.ndarray
@@ -94,14 +107,20 @@ def names_of(dataset: Dataset) -> Iterator[str]:
         yield from (relative(name, root) if name.startswith("/") else name for name in names)
 
 
-def rows_of(dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray | None = None) -> Iterator[SampleRow]:
+def rows_of(
+    dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray | None = None
+) -> Iterator[SampleRow]:
     """Name, bytes of image and mask, checksum of the labels (0: unknown) of each sample."""
     crc = np.zeros(len(dataset), np.uint32) if mask_crc is None or not len(mask_crc) else mask_crc
-    return zip((name.translate(_ONE_LINE) for name in names_of(dataset)), sizes[:, 0], sizes[:, 1], crc)
+    return zip(
+        (name.translate(_ONE_LINE) for name in names_of(dataset)), sizes[:, 0], sizes[:, 1], crc
+    )
 
 
 def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
-    """``dataset``, without samples that are left out, with its record. ``report``: its audit. Raises DataError."""
+    """``dataset``, without samples that are left out, with its record. ``report``: its audit.
+    Raises DataError.
+    """
     base, keep = (dataset.base, dataset.keep) if isinstance(dataset, Subset) else (dataset, None)
     mask_crc = np.zeros(0, np.uint32)
     if report is not None:
@@ -120,7 +139,10 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
     if report is not None and dataset.stored:
         with ThreadPoolExecutor(32) as pool:
             ends = _digest(
-                pool.map(lambda k: dataset.image_bytes(k, max(0, int(sizes[k, 0]) - END), END), some.tolist())
+                pool.map(
+                    lambda k: dataset.image_bytes(k, max(0, int(sizes[k, 0]) - END), END),
+                    some.tolist(),
+                )
             )
     labels = dataset.labels
     record = SplitRecord(
@@ -128,14 +150,22 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         images=len(dataset),
         names=_digest(f"{name}\0".encode(errors="surrogateescape") for name in names_of(dataset)),
         classes=_digest([json.dumps([labels.names, labels.ignore_index]).encode()]),
-        mapping=_digest([json.dumps([sorted(labels.raw_to_train.items()), sorted(labels.colors.items())]).encode()]),
+        mapping=_digest(
+            [
+                json.dumps(
+                    [sorted(labels.raw_to_train.items()), sorted(labels.colors.items())]
+                ).encode()
+            ]
+        ),
         image_some=_digest([sizes[some, 0].tobytes()]),
         mask_some=_digest([sizes[some, 1].tobytes()]),
         image_sizes=_digest([sizes[:, 0].tobytes()]) if all_known else "",
         mask_sizes=_digest([sizes[:, 1].tobytes()]) if all_known else "",
         masks=_digest([mask_crc.tobytes()]) if len(mask_crc) else "",
         packed=dataset.packed_from or "",
-        files=dataset.fingerprint(sizes[:, :, None]) if report is not None and dataset.packed_from is None else "",
+        files=dataset.fingerprint(sizes[:, :, None])
+        if report is not None and dataset.packed_from is None
+        else "",
         image_ends=ends,
     )
     return Split(dataset, sizes, mask_crc, record)
@@ -149,7 +179,9 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 def looked_at(count: int) -> np.ndarray:
-    """Up to LOOKED_AT evenly spread indices of a list: a look at each file of a large set would take minutes."""
+    """Up to LOOKED_AT evenly spread indices of a list: a look at each file of a large set would
+    take minutes.
+    """
     return np.unique(np.linspace(0, count - 1, min(count, LOOKED_AT)).astype(np.int64))
 
 
@@ -185,38 +217,60 @@ def _differ(then: SplitRecord, now: SplitRecord, *keys: str) -> bool:
     return next((a != b for a, b in known if a and b), False)
 
 
-def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = "") -> tuple[list[str], list[str]]:
-    """Compare the splits with ``saved``, the entry "data" of a checkpoint. Returns remarks and accepted differences.
+def check(
+    config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
+) -> tuple[list[str], list[str]]:
+    """Compare the splits with ``saved``, the entry "data" of a checkpoint. Returns remarks and
+    accepted differences.
 
-    ``layout``: the earlier data.layout if it differs, else "". Raises DataError that names the files that differ,
-    unless checkpoint.data_changed=accept.
+    ``layout``: the earlier data.layout if it differs, else "". Raises DataError that names the
+    files that differ, unless checkpoint.data_changed=accept.
     """
     changed: list[str] = []
     for role, split in splits.items():
         then = SplitRecord.read(saved, role)
-        found = differences(then, split.record) if then else ["the checkpoint does not say which samples it had"]
+        found = (
+            differences(then, split.record)
+            if then
+            else ["the checkpoint does not say which samples it had"]
+        )
         if found:
             named = _named(config.run_dir, role, split)
             changed.append(f"{role}: {'; '.join(found)}{f': {named}' if named else ''}")
     if not changed:
-        was = f"data.layout was {layout}, now it is {config.data.layout}: the samples and their labels are the same"
+        was = (
+            f"data.layout was {layout}, now it is {config.data.layout}: the samples and their "
+            "labels are the same"
+        )
         return [was] if layout else [], []
     if config.checkpoint.data_changed == "refuse":
         lines = [
-            f"{config.run_dir} was trained on other data than data.root={config.data.root!r} holds now",
+            (
+                f"{config.run_dir} was trained on other data than data.root={config.data.root!r} "
+                "holds now"
+            ),
             *changed,
-            "restore the files, or start another run with out=FOLDER; to go on anyway: checkpoint.data_changed=accept",
+            (
+                "restore the files, or start another run with out=FOLDER; to go on anyway: "
+                "checkpoint.data_changed=accept"
+            ),
         ]
-        raise DataError("\n  ".join(lines), code="data-changed", run=str(config.run_dir), changes=changed)
+        raise DataError(
+            "\n  ".join(lines), code="data-changed", run=str(config.run_dir), changes=changed
+        )
     return [
-        "checkpoint.data_changed=accept: this run goes on with other data than it was trained on; the samples from "
-        "here on are not those that it would have had, and scores before and after are not of the same images",
+        "checkpoint.data_changed=accept: this run goes on with other data than it was trained "
+        "on; the samples from "
+        "here on are not those that it would have had, and scores before and after are not of "
+        "the same images",
         *changed,
     ], changed
 
 
 def _named(run_dir: Path, role: str, split: Split) -> str:
-    """How many samples were added, removed and changed, with the first names of each; "" if there are none."""
+    """How many samples were added, removed and changed, with the first names of each; "" if there
+    are none.
+    """
     path = list_file(run_dir, role)
     try:
         known = {name: numbers for name, *numbers in read_list(path)}
@@ -229,21 +283,29 @@ def _named(run_dir: Path, role: str, split: Split) -> str:
             added.append(name)
             continue
         order.append(name)
-        other_mask = then[2] != crc if then[2] and crc else -1 not in (then[1], mask) and then[1] != mask
+        other_mask = (
+            then[2] != crc if then[2] and crc else -1 not in (then[1], mask) and then[1] != mask
+        )
         if other_mask or (-1 not in (then[0], image) and then[0] != image):
             changed.append(name)
     lists = (("added", added), ("removed", list(known)), ("changed", changed))
-    found = "; ".join(f"{len(names):,} {word} ({some_of(names, _SHOWN)})" for word, names in lists if names)
+    found = "; ".join(
+        f"{len(names):,} {word} ({some_of(names, _SHOWN)})" for word, names in lists if names
+    )
     return found or ("the same samples in another order" if order != before else "")
 
 
 def as_saved(splits: dict[str, Split], saved: Any) -> dict[str, Any]:
-    """Records for the next checkpoints. If nothing differs, digests that are unknown now come from the saved record."""
+    """Records for the next checkpoints. If nothing differs, digests that are unknown now come from
+    the saved record.
+    """
     records = {}
     for role, split in splits.items():
         then, now = SplitRecord.read(saved, role), asdict(split.record)
         same = then is not None and not differences(then, split.record)
-        records[role] = {key: value or getattr(then, key) for key, value in now.items()} if same else now
+        records[role] = (
+            {key: value or getattr(then, key) for key, value in now.items()} if same else now
+        )
     return records
 
 
@@ -252,7 +314,9 @@ def list_file(run_dir: Path, role: str) -> Path:
 
 
 def keep_list(run_dir: Path, splits: dict[str, Split], rewrite: bool) -> None:
-    """Write the missing lists of samples into the run folder, or all of them if ``rewrite``. Raises CheckpointError."""
+    """Write the missing lists of samples into the run folder, or all of them if ``rewrite``. Raises
+    CheckpointError.
+    """
     for role, split in splits.items():
         path = list_file(run_dir, role)
         if rewrite or not path.is_file():

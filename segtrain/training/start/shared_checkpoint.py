@@ -1,4 +1,6 @@
-"""The checkpoint that a run resumes from: rank 0's newest one, on every rank. No shared file system is assumed."""
+"""The checkpoint that a run resumes from: rank 0's newest one, on every rank. No shared file system
+is assumed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from segtrain.runfolder import checkpoint
 
 @dataclass(frozen=True)
 class NewestCheckpoint:
-    """The newest checkpoint in rank 0's run folder that can be loaded; empty if there is none, and on other ranks."""
+    """The newest checkpoint in rank 0's run folder that can be loaded; empty if there is none, and
+    on other ranks.
+    """
 
     path: Path | None = None
     state: dict[str, Any] | None = None
@@ -28,7 +32,8 @@ def load_shared_checkpoint(
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Give every rank the ``newest`` checkpoint of rank 0. Returns it, and remarks. A collective.
 
-    A rank reads its own file if this has the same checksums. Other ranks receive rank 0's file over the network.
+    A rank reads its own file if this has the same checksums. Other ranks receive rank 0's file over
+    the network.
     """
     path, saved, remarks = newest.path, newest.state, list(newest.remarks)
     if strategy.world_size == 1:
@@ -46,7 +51,8 @@ def load_shared_checkpoint(
         if saved is None:
             saved = checkpoint.read(Path(offer[0]), received)
         remarks.append(
-            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is missing or different on the hosts of {without} of "
+            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is missing or different on the hosts "
+            f"of {without} of "
             f"{strategy.world_size} ranks: they received rank 0's copy over the network"
         )
     return saved, remarks
@@ -60,7 +66,9 @@ def _same_here(path: Path, fingerprint: str) -> dict[str, Any] | None:
 
 
 def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> list[str]:
-    """A remark if another host has a newer checkpoint than rank 0's host, whose checkpoint is used. A collective."""
+    """A remark if another host has a newer checkpoint than rank 0's host, whose checkpoint is used.
+    A collective.
+    """
     there = checkpoint.checkpoints(run_dir)
     mine = torch.tensor([checkpoint.step_of(there[-1]) if there else 0], device=strategy.device)
     steps = table(strategy, mine).flatten().tolist()
@@ -69,7 +77,17 @@ def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> lis
     if newest == 0 or steps[newest] <= ours:
         return []
     return [
-        f"the host of rank {newest} has a checkpoint of step {steps[newest]}, but rank 0's host has "
-        + (f"step {ours}, which is used" if offer else "none that loads, so this run starts from the beginning")
-        + f"; to continue from the newer one, stop and copy it to {run_dir / 'checkpoints'} on rank 0's host"
+        (
+            f"the host of rank {newest} has a checkpoint of step {steps[newest]}, but rank 0's "
+            "host has "
+        )
+        + (
+            f"step {ours}, which is used"
+            if offer
+            else "none that loads, so this run starts from the beginning"
+        )
+        + (
+            f"; to continue from the newer one, stop and copy it to {run_dir / 'checkpoints'} on "
+            "rank 0's host"
+        )
     ]

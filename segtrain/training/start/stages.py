@@ -1,4 +1,5 @@
-"""The stages of the start of a run. Each returns a frozen value, which the later ones take. All are collectives.
+"""The stages of the start of a run. Each returns a frozen value, which the later ones take. All are
+collectives.
 
 Rank 0 sends what it alone knows to the other ranks as JSON: no shared file system is assumed.
 """
@@ -21,10 +22,22 @@ from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.observe.trackers import TrackerKind, refuse_trackers
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
-from segtrain.runfolder.rundir import keep_names, make_run_dir, other_layout, prepare_run_dir, refuse_run_dir
+from segtrain.runfolder.rundir import (
+    keep_names,
+    make_run_dir,
+    other_layout,
+    prepare_run_dir,
+    refuse_run_dir,
+)
 from segtrain.runfolder.upload import FolderLock
 from segtrain.training.graphs import refuse_graphs
-from segtrain.training.learner import Learner, StartingNetwork, build_learner, build_network, restore_learner
+from segtrain.training.learner import (
+    Learner,
+    StartingNetwork,
+    build_learner,
+    build_network,
+    restore_learner,
+)
 from segtrain.training.limits import Limit, open_limit
 from segtrain.training.provided import Helpers, Provided
 from segtrain.training.start import faults, same_data
@@ -32,7 +45,12 @@ from segtrain.training.start.agree import agree_on_config, agree_on_network, che
 from segtrain.training.start.derived import Plan, make_plan
 from segtrain.training.start.numerics import set_numerics
 from segtrain.training.start.shared_checkpoint import NewestCheckpoint, load_shared_checkpoint
-from segtrain.training.start.user_objects import UserObjects, open_splits, refuse_conflicts, sharing_listings
+from segtrain.training.start.user_objects import (
+    UserObjects,
+    open_splits,
+    refuse_conflicts,
+    sharing_listings,
+)
 from segtrain.training.state import State, on_every_rank, on_rank_0
 
 
@@ -53,7 +71,11 @@ class Start:
 
 
 def check(
-    config: Config, strategy: Strategy, lock: FolderLock, objects: UserObjects | None, provided: Provided
+    config: Config,
+    strategy: Strategy,
+    lock: FolderLock,
+    objects: UserObjects | None,
+    provided: Provided,
 ) -> Start:
     """Refuse settings that contradict each other or differ among ranks."""
     # With objects of the user, the process may have worked on something else before.
@@ -68,7 +90,18 @@ def check(
     if config.data.helpers != "none":
         join = partial(provided.open_helpers, config.data, strategy.rank, strategy.world_size)
         helpers = on_every_rank(strategy, join)
-    return Start(config, strategy, lock, objects, names, precision, helpers, provided.trackers, begun, cpu_before_s)
+    return Start(
+        config,
+        strategy,
+        lock,
+        objects,
+        names,
+        precision,
+        helpers,
+        provided.trackers,
+        begun,
+        cpu_before_s,
+    )
 
 
 @dataclass(frozen=True)
@@ -103,11 +136,15 @@ def open_data(start: Start) -> OpenedData:
 
 
 def _plan(start: Start, train: Dataset) -> Plan:
-    return make_plan(start.config, len(train), start.strategy.cluster, start.strategy.device.type == "cuda")
+    return make_plan(
+        start.config, len(train), start.strategy.cluster, start.strategy.device.type == "cuda"
+    )
 
 
 def _claim_folder(start: Start, train: Dataset) -> FolderState:
-    """Check all that can be checked without labels. Locks the run folder if it exists already. Raises SegtrainError."""
+    """Check all that can be checked without labels. Locks the run folder if it exists already.
+    Raises SegtrainError.
+    """
     config, lock, labels = start.config, start.lock, train.labels
     run, remarks = lock.fetch()
     refuse_run_dir(config, start.names)
@@ -123,7 +160,9 @@ def _claim_folder(start: Start, train: Dataset) -> FolderState:
 
 def build(start: Start, data: OpenedData) -> StartingNetwork:
     """The network with its first weights, the same on all ranks."""
-    network = build_network(start.config, start.objects, data.train.labels, start.strategy, data.folder.resumes)
+    network = build_network(
+        start.config, start.objects, data.train.labels, start.strategy, data.folder.resumes
+    )
     agree_on_network(network.model, start.strategy)
     return network
 
@@ -152,7 +191,9 @@ class CheckedData:
 
 
 def check_data(start: Start, data: OpenedData) -> CheckedData:
-    """Check every label, compare the data with those of a resumed run, and then write the run folder."""
+    """Check every label, compare the data with those of a resumed run, and then write the run
+    folder.
+    """
     newest = NewestCheckpoint()
 
     def on_this_rank() -> dict[str, Any]:
@@ -161,7 +202,10 @@ def check_data(start: Start, data: OpenedData) -> CheckedData:
         return asdict(findings)
 
     findings = Findings(**on_rank_0(start.strategy, on_this_rank))
-    train, val = without(data.train, findings.skipped["train"]), without(data.val, findings.skipped["val"])
+    train, val = (
+        without(data.train, findings.skipped["train"]),
+        without(data.val, findings.skipped["val"]),
+    )
     return CheckedData(train, val, findings, newest, _plan(start, train))
 
 
@@ -184,10 +228,13 @@ def prepare(
     resumes = newest.state is not None
     if not resumes and (run_dir / JOURNAL).is_file() and (run_dir / "best.json").is_file():
         remarks.append(
-            f"warning: {run_dir} holds the journal of a run, but no checkpoint that loads: it begins again at step 0"
+            f"warning: {run_dir} holds the journal of a run, but no checkpoint that loads: it "
+            "begins again at step 0"
         )
     saved = newest.state.get("data") if newest.state else None
-    compared, changed = same_data.check(config, saved, splits, other_layout(config)) if resumes else ([], [])
+    compared, changed = (
+        same_data.check(config, saved, splits, other_layout(config)) if resumes else ([], [])
+    )
     prepare_run_dir(config, train.labels, names)
     faults.keep(run_dir, checked.lines, checked.audits.values())
     if config.data.split_by.on:
@@ -195,7 +242,12 @@ def prepare(
     same_data.keep_list(run_dir, splits, rewrite=not resumes or bool(changed))
     records = same_data.as_saved(splits, saved)
     findings = Findings(
-        [*remarks, *compared], checked.caveats, checked.class_weights, checked.skipped, records, "; ".join(changed)
+        [*remarks, *compared],
+        checked.caveats,
+        checked.class_weights,
+        checked.skipped,
+        records,
+        "; ".join(changed),
     )
     return findings, newest
 
@@ -210,29 +262,48 @@ class Restored:
     remarks: list[str]
 
 
-def restore(start: Start, opened: OpenedData, network: StartingNetwork, data: CheckedData) -> Restored:
-    """Build the loss and the optimizer, and load the newest checkpoint if there is one. Raises CheckpointError."""
+def restore(
+    start: Start, opened: OpenedData, network: StartingNetwork, data: CheckedData
+) -> Restored:
+    """Build the loss and the optimizer, and load the newest checkpoint if there is one. Raises
+    CheckpointError.
+    """
     config, strategy, findings = start.config, start.strategy, data.findings
     learner = build_learner(
-        config, start.objects, network.model, data.train.labels, findings.class_weights, strategy, start.precision
+        config,
+        start.objects,
+        network.model,
+        data.train.labels,
+        findings.class_weights,
+        strategy,
+        start.precision,
     )
     run_dir, begun = config.run_dir, config.model.init or config.model.encoder_weights
-    saved, remarks = load_shared_checkpoint(run_dir, strategy, data.newest) if config.checkpoint.resume else (None, [])
+    saved, remarks = (
+        load_shared_checkpoint(run_dir, strategy, data.newest)
+        if config.checkpoint.resume
+        else (None, [])
+    )
     if saved is None:
         if opened.folder.resumes and begun:
-            text = f"no checkpoint in {run_dir} loads ({'; '.join(remarks)}): to start over from {begun}, change out"
+            text = (
+                f"no checkpoint in {run_dir} loads ({'; '.join(remarks)}): to start over from "
+                f"{begun}, change out"
+            )
             raise CheckpointError(text, code="no-checkpoint-loads", run=run_dir)
         return Restored(learner, State(), None, remarks)
     restore_learner(learner, saved, strategy, str(run_dir))
     if saved["config_hash"] != config.hash:
         remarks.append(
-            f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, but this run is "
+            f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, "
+            "but this run is "
             f"#{config.hash}: it was copied from another run: choose another out"
         )
     now = learner.precision.name
     if saved["precision"] != now:
         remarks.append(
-            f"warning: this run was trained in {saved['precision']}, and train.precision=auto chose {now} for the "
+            f"warning: this run was trained in {saved['precision']}, and train.precision=auto "
+            f"chose {now} for the "
             "devices of this start: the run goes on in other arithmetic"
         )
     learner.plain.origin = saved["origin"]

@@ -1,4 +1,6 @@
-"""Trial of the user's own model and loss before the first step: their state, their gradients, and an evaluation."""
+"""Trial of the user's own model and loss before the first step: their state, their gradients, and
+an evaluation.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ from segtrain.training.step import gradients, running_statistics_kept
 
 
 def try_parts(session: Session) -> None:
-    """Raise ConfigError if an own model or loss would fail later, or train wrong. Changes nothing. A collective."""
+    """Raise ConfigError if an own model or loss would fail later, or train wrong. Changes nothing.
+    A collective.
+    """
     learner = session.learner
     model, loss = learner.plain, learner.own_loss
-    if not isinstance(model, OwnModel) and not any(isinstance(term, OwnLoss) for term in learner.criterion.terms):
+    if not isinstance(model, OwnModel) and not any(
+        isinstance(term, OwnLoss) for term in learner.criterion.terms
+    ):
         return
     with undisturbed(model), state_restored(loss):
         if session.strategy.name != "fsdp":  # whose parameters are in the graph in another form
@@ -49,7 +55,12 @@ def state_restored(module: nn.Module) -> Iterator[None]:
     state, file = module.state_dict(), io.BytesIO()
     own = dict([*module.named_parameters(), *module.named_buffers()])
     before = taken(own, set(), lambda value: value)
-    dicts = [each for part in module.modules() for each in (vars(part), part._buffers) if isinstance(each, dict)]
+    dicts = [
+        each
+        for part in module.modules()
+        for each in (vars(part), part._buffers)
+        if isinstance(each, dict)
+    ]
     attributes = [dict(each) for each in dicts]
     kind = type(getattr(module, "module", module)).__name__
     try:
@@ -65,13 +76,25 @@ def state_restored(module: nn.Module) -> Iterator[None]:
         except Exception as error:  # anything that the user's code raises
             names = [name for name, value in state.items() if not isinstance(value, Tensor)]
             why = some_of([f"{reason_of(error):.200}", *names])
-            text = f"the state dict of {kind} cannot be saved and loaded, so no run could resume ({why}): "
-            text += "load_state_dict must read what torch.save wrote and torch.load(weights_only=True) read"
+            text = (
+                f"the state dict of {kind} cannot be saved and loaded, so no run could resume "
+                f"({why}): "
+            )
+            text += (
+                "load_state_dict must read what torch.save wrote and "
+                "torch.load(weights_only=True) read"
+            )
             raise ConfigError(text, code="state-not-restored", found=why) from error
         yield
         if grown := misfits({name: saved[name] for name in state}, module.state_dict()):
-            text = f"the state dict of {kind} changes in its first pass, so no run could resume ({some_of(grown, 3)}): "
-            text += "register its buffers in their final shape, or call it on a batch of images before you pass it"
+            text = (
+                f"the state dict of {kind} changes in its first pass, so no run could resume "
+                f"({some_of(grown, 3)}): "
+            )
+            text += (
+                "register its buffers in their final shape, or call it on a batch of images "
+                "before you pass it"
+            )
             raise ConfigError(text, code="state-changes-shape", found=grown)
     finally:
         for each, values in zip(dicts, attributes):
@@ -86,7 +109,9 @@ def state_restored(module: nn.Module) -> Iterator[None]:
 
 
 def _equal(value: Tensor, other: Tensor) -> bool:
-    """Whether all values are equal; NaN, which an own buffer may hold before its first value, equals NaN."""
+    """Whether all values are equal; NaN, which an own buffer may hold before its first value,
+    equals NaN.
+    """
     return torch.equal(value, other) or not ((value == value) & (value != other)).any()
 
 
@@ -99,7 +124,8 @@ def _try_step(session: Session) -> None:
     unused = torch.zeros(len(named), dtype=torch.int64, device=strategy.device)
 
     def backward(loss: Tensor) -> None:
-        # Not loss.backward(), which DDP would count. This fails with torch.utils.checkpoint(use_reentrant=True).
+        # Not loss.backward(), which DDP would count. This fails with
+        # torch.utils.checkpoint(use_reentrant=True).
         with contextlib.suppress(RuntimeError):
             made = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             unused.copy_(torch.tensor([gradient is None for gradient in made]))
@@ -118,10 +144,15 @@ def _try_step(session: Session) -> None:
         backward=backward,
     )
     static = strategy.settings.static_graph and strategy.world_size
-    missing = [name for name, ranks in zip(named, strategy.reduce(unused).tolist()) if ranks not in (0, static)]
+    missing = [
+        name
+        for name, ranks in zip(named, strategy.reduce(unused).tolist())
+        if ranks not in (0, static)
+    ]
     if missing and strategy.world_size > 1:
         raise ConfigError(
-            f"{some_of(missing, 3)}: no gradient on some ranks, for which {strategy.name} would wait: freeze them "
+            f"{some_of(missing, 3)}: no gradient on some ranks, for which {strategy.name} would "
+            "wait: freeze them "
             "(requires_grad_(False)), or, if no rank uses them, set parallel.static_graph=true",
             code="parameters-unused",
             found=missing,
@@ -137,6 +168,9 @@ def _try_evaluation(session: Session) -> None:
             return
         name = one.entries[0].image
         text = (
-            f"the model fails in an evaluation of {name} ({reason_of(error):.200}): let it take whole images, or set "
+            f"the model fails in an evaluation of {name} ({reason_of(error):.200}): let it "
+            "take whole images, or set "
         )
-        raise ConfigError(f"{text}eval.tile to a size that it takes", code="evaluation-fails", image=name) from error
+        raise ConfigError(
+            f"{text}eval.tile to a size that it takes", code="evaluation-fails", image=name
+        ) from error

@@ -27,7 +27,9 @@ from segtrain.parallel.strategy import Strategy
 
 @dataclass(frozen=True)
 class UserObjects:
-    """The parts that were passed to ``segtrain.train``. The config describes each part that is None."""
+    """The parts that were passed to ``segtrain.train``. The config describes each part that is
+    None.
+    """
 
     model: nn.Module | None = None
     criterion: Mean | None = None
@@ -74,12 +76,18 @@ def refuse_parts(parts: UserObjects) -> None:
         (
             "model-on-meta",
             any(parameter.is_meta for parameter in parameters),
-            "the model has parameters on the device meta, which hold no values: construct it on the CPU",
+            (
+                "the model has parameters on the device meta, which hold no values: construct it "
+                "on the CPU"
+            ),
         ),
         (
             "model-lazy",
             bool(lazy),
-            f"{some_of(lazy, 3)} of the model have no shape yet: call the model on one batch before you pass it",
+            (
+                f"{some_of(lazy, 3)} of the model have no shape yet: call the model on one batch "
+                "before you pass it"
+            ),
         ),
         (
             "model-not-trainable",
@@ -89,28 +97,41 @@ def refuse_parts(parts: UserObjects) -> None:
         (
             "criterion-not-callable",
             isinstance(criterion, type) or not (criterion is None or callable(criterion)),
-            f"the criterion is {kind_of(criterion)}: pass a function (logits, target), or an instance, as in MyLoss()",
+            (
+                f"the criterion is {kind_of(criterion)}: pass a function (logits, target), or an "
+                "instance, as in MyLoss()"
+            ),
         ),
         (
             "criterion-with-parameters",
             bool(free),
-            f"no optimizer trains {some_of(free, 3)} of the criterion: freeze them with requires_grad_(False), or move "
+            f"no optimizer trains {some_of(free, 3)} of the criterion: freeze them with "
+            "requires_grad_(False), or move "
             "them into the model",
         ),
         (
             "trackers-not-a-list",
             not a_list,
-            f"the argument trackers is {kind_of(trackers)}: pass a list, as in trackers=[MyTracker()]",
+            (
+                f"the argument trackers is {kind_of(trackers)}: pass a list, as in "
+                "trackers=[MyTracker()]"
+            ),
         ),
         (
             "tracker-incomplete",
             bool(lacks),
-            f"{', '.join(lacks)} is missing: a tracker is an instance with the methods {', '.join(methods)}",
+            (
+                f"{', '.join(lacks)} is missing: a tracker is an instance with the methods "
+                f"{', '.join(methods)}"
+            ),
         ),
         (
             "gradients-off",
             not torch.is_grad_enabled() or torch.is_inference_mode_enabled(),
-            "gradients are turned off: call segtrain.train outside torch.no_grad() and torch.inference_mode()",
+            (
+                "gradients are turned off: call segtrain.train outside torch.no_grad() and "
+                "torch.inference_mode()"
+            ),
         ),
     )
     for code, wrong, message in checks:
@@ -119,9 +140,17 @@ def refuse_parts(parts: UserObjects) -> None:
 
 
 def refuse_conflicts(config: Config, parts: UserObjects) -> None:
-    """Raises ConfigError for a setting that the user may rely on, but that has no effect on a part that was passed."""
+    """Raises ConfigError for a setting that the user may rely on, but that has no effect on a part
+    that was passed.
+    """
     model, data = config.model, config.data
-    own_data = "train_data" if parts.train_data is not None else "val_data" if parts.val_data is not None else ""
+    own_data = (
+        "train_data"
+        if parts.train_data is not None
+        else "val_data"
+        if parts.val_data is not None
+        else ""
+    )
     checks = (
         (
             "model",
@@ -135,33 +164,54 @@ def refuse_conflicts(config: Config, parts: UserObjects) -> None:
             f"model.freeze={model.freeze}",
             "call requires_grad_(False) on the module's parameters",
         ),
-        ("model", parts.model is not None and config.parallel.strategy == "fsdp", "parallel.strategy=fsdp", "use ddp"),
+        (
+            "model",
+            parts.model is not None and config.parallel.strategy == "fsdp",
+            "parallel.strategy=fsdp",
+            "use ddp",
+        ),
         (
             "criterion",
             parts.criterion is not None and config.loss.class_weights != "none",
             "loss.class_weights",
             "give the weights to the loss",
         ),
-        (own_data, bool(own_data) and data.split_by.on, "data.split_by", "divide the dataset in Python"),
+        (
+            own_data,
+            bool(own_data) and data.split_by.on,
+            "data.split_by",
+            "divide the dataset in Python",
+        ),
     )
     for part, conflict, setting, fix in checks:
         if conflict:
             raise ConfigError(
-                f"{setting} has no effect on the {part} that was passed to segtrain.train: remove it, and {fix}",
+                (
+                    f"{setting} has no effect on the {part} that was passed to segtrain.train: "
+                    f"remove it, and {fix}"
+                ),
                 code="part-and-setting",
                 part=part,
                 setting=setting.partition("=")[0],
             )
     if own_data and parts.train_data is parts.val_data:
-        text = "train_data and val_data are the same dataset: pass two, so that no training image is scored"
+        text = (
+            "train_data and val_data are the same dataset: pass two, so that no training "
+            "image is scored"
+        )
         raise ConfigError(text, code="same-train-and-val")
     if parts.train_data is not None and parts.val_data is None and data.layout == "scenes":
-        text = "train_data was passed, but data.layout=scenes would generate the validation images: pass val_data too"
+        text = (
+            "train_data was passed, but data.layout=scenes would generate the validation "
+            "images: pass val_data too"
+        )
         raise ConfigError(text, code="val-data-missing")
 
 
 def sharing_listings(data: Data, strategy: Strategy) -> contextlib.AbstractContextManager[None]:
-    """Context in which one rank of a host lists a bucket, and the others read its listing. A collective."""
+    """Context in which one rank of a host lists a bucket, and the others read its listing. A
+    collective.
+    """
     # All ranks broadcast, because data.root may be a bucket on some hosts only.
     start = strategy.broadcast_object(secrets.token_hex(8))
     return listed_once(start if strategy.world_size > 1 and is_bucket(data.root) else "")
@@ -178,10 +228,17 @@ def open_splits(config: Config, parts: UserObjects) -> tuple[Dataset, Dataset]:
     default = next((split.labels for split in configured.values()), None)
     found = []
     for split, own in ((data.train_split, parts.train_data), (data.split, parts.val_data)):
-        found.append(configured[split] if own is None else own_dataset(own, own_labels(own, data, default), split))
+        found.append(
+            configured[split]
+            if own is None
+            else own_dataset(own, own_labels(own, data, default), split)
+        )
         default = found[-1].labels
     train, val = found
-    if (train.labels.names, train.labels.ignore_index) != (val.labels.names, val.labels.ignore_index):
+    if (train.labels.names, train.labels.ignore_index) != (
+        val.labels.names,
+        val.labels.ignore_index,
+    ):
         raise ConfigError(
             f"the training data has the classes {list(train.labels.names)}, the validation data "
             f"{list(val.labels.names)}: both must name the same classes, in the same order",

@@ -1,4 +1,6 @@
-"""Passes over noise before the first step: they compile the network, and let DDP arrange its buckets."""
+"""Passes over noise before the first step: they compile the network, and let DDP arrange its
+buckets.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,34 @@ from segtrain.training.step import running_statistics_kept
 VARIANTS = 32  # of one block: its widths, strides, with and without gradients, ...
 
 
-def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
-    """Let DDP arrange its buckets as before the run stopped, by a backward pass without effect. A collective.
+def settle_buckets(
+    learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None
+) -> None:
+    """Let DDP arrange its buckets as before the run stopped, by a backward pass without effect. A
+    collective.
 
-    DDP rebuilds its buckets after its first step, and the bucket of a gradient decides in which order the ranks are
-    summed. ``images``: number in one micro-batch of a rank; ``size``: their height and width. ``used_heads``: how many
-    outputs the loss reads; None: all of them.
+    DDP rebuilds its buckets after its first step, and the bucket of a gradient decides in which
+    order the ranks are summed. ``images``: number in one micro-batch of a rank; ``size``: their
+    height and width. ``used_heads``: how many outputs the loss reads; None: all of them.
     """
     if strategy.name in ("ddp", "smddp") and strategy.world_size > 1:
         _blank_pass(learner, strategy, images, size, used_heads, sync=True)
 
 
 def compile_ahead(
-    learner: Learner, strategy: Strategy, images: set[int], sizes: list[Size], used_heads: int | None, twice: bool
+    learner: Learner,
+    strategy: Strategy,
+    images: set[int],
+    sizes: list[Size],
+    used_heads: int | None,
+    twice: bool,
 ) -> None:
-    """Compile for micro-batches of these numbers of images and sizes (height, width) now, by passes without effect.
+    """Compile for micro-batches of these numbers of images and sizes (height, width) now, by passes
+    without effect.
 
-    Otherwise a step would take as long as a compilation when the crops grow (train.progressive). ``twice``: a step also
-    makes a pass without gradients, for the totals of its loss. Call it on all ranks alike.
+    Otherwise a step would take as long as a compilation when the crops grow (train.progressive).
+    ``twice``: a step also makes a pass without gradients, for the totals of its loss. Call it on
+    all ranks alike.
     """
     limits = torch._dynamo.config
     name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"
@@ -50,13 +62,24 @@ def compile_ahead(
 
 
 def _blank_pass(
-    learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None, sync: bool = False
+    learner: Learner,
+    strategy: Strategy,
+    images: int,
+    size: Size,
+    used_heads: int | None,
+    sync: bool = False,
 ) -> None:
-    """A forward pass, and if gradients are on a backward pass. Gradients and changes of the model are dropped."""
+    """A forward pass, and if gradients are on a backward pass. Gradients and changes of the model
+    are dropped.
+    """
     buffers = list(learner.plain.buffers())
     before = [buffer.clone() for buffer in buffers]
     blank = learner.micro(noise(learner, images, size, strategy.device)).images
-    own = state_restored(learner.plain) if isinstance(learner.plain, OwnModel) else contextlib.nullcontext()
+    own = (
+        state_restored(learner.plain)
+        if isinstance(learner.plain, OwnModel)
+        else contextlib.nullcontext()
+    )
     with own, strategy.sharing(learner.model, last=sync):
         with learner.precision.autocast():
             heads = learner.model(blank, low=True)

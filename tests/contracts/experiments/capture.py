@@ -1,6 +1,8 @@
-"""Records what google-cloud-aiplatform sends for one experiment run:   python tests/contracts/experiments/capture.py
+"""Records what google-cloud-aiplatform sends for one experiment run:   python
+tests/contracts/experiments/capture.py
 
-It needs google-cloud-aiplatform, which is not among the test packages. It speaks to tests/kit/cloud/vertex.py on loopback.
+It needs google-cloud-aiplatform, which is not among the test packages. It speaks to
+tests/kit/cloud/vertex.py on loopback.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "tests/kit"))
 EXPERIMENT, RUN, TENSORBOARD = "streets-2026", "street-1a2b3c4d", "777"
-PARAMS = {"optim.lr": 0.25, "train.batch_size": 8, "model.arch": "deeplabv3plus", "data.cache": True}
+PARAMS = {
+    "optim.lr": 0.25,
+    "train.batch_size": 8,
+    "model.arch": "deeplabv3plus",
+    "data.cache": True,
+}
 METRICS = {"miou": 0.5, "best_step": 20}
 POINTS = {20: {"val/miou": 0.5, "train/loss": 1.5}}
 NAME = "sdk_2_7.json"
@@ -25,7 +32,10 @@ def start(url: str) -> None:
     from google.cloud import aiplatform
 
     aiplatform.init(
-        project=os.environ["GOOGLE_CLOUD_PROJECT"], location="us-central1", api_endpoint=url, api_transport="rest"
+        project=os.environ["GOOGLE_CLOUD_PROJECT"],
+        location="us-central1",
+        api_endpoint=url,
+        api_transport="rest",
     )
 
 
@@ -54,7 +64,8 @@ def main() -> None:
         server.resources[name] = {"name": name, "displayName": "t", "etag": "1"}
         write_run(name)
     requests = [
-        {"method": method, "path": path, "query": query, "body": body} for method, path, query, body in server.asked
+        {"method": method, "path": path, "query": query, "body": body}
+        for method, path, query, body in server.asked
     ]
     (Path(__file__).parent / NAME).write_text(json.dumps(requests, indent=1) + "\n")
     print(f"{len(requests)} requests")

@@ -1,9 +1,11 @@
-"""Requests that google-cloud-aiplatform sends for custom jobs, captured on loopback without an account.
+"""Requests that google-cloud-aiplatform sends for custom jobs, captured on loopback without an
+account.
 
     python -m venv /tmp/aiplatform && /tmp/aiplatform/bin/pip install google-cloud-aiplatform==2.7.0
     /tmp/aiplatform/bin/python tests/contracts/vertex/capture.py
 
-writes the JSON files beside this one again. tests/platforms/test_vertex_contracts.py compares ours with them.
+writes the JSON files beside this one again. tests/platforms/test_vertex_contracts.py compares ours
+with them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ PARENT = f"projects/{PROJECT}/locations/{REGION}"
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
 ACCOUNT = "trainer@my-project.iam.gserviceaccount.com"
 L4 = {"machine_type": "g2-standard-48", "accelerator_type": "NVIDIA_L4", "accelerator_count": 4}
-T4 = {"machine_type": "n1-standard-32", "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 4}
+T4 = {
+    "machine_type": "n1-standard-32",
+    "accelerator_type": "NVIDIA_TESLA_T4",
+    "accelerator_count": 4,
+}
 HOUR = {"timeout": 3600}
 
 
@@ -34,9 +40,16 @@ def pool(machine: dict[str, Any], replicas: int = 1, **other: Any) -> dict[str, 
         "container_spec": {
             "image_uri": IMAGE,
             "command": ["python3", "-c", "START"],
-            "args": ["configs/scenes.yaml", 'data.root="gs://seg-data/city"', 'parallel.strategy="ddp"'],
+            "args": [
+                "configs/scenes.yaml",
+                'data.root="gs://seg-data/city"',
+                'parallel.strategy="ddp"',
+            ],
             "env": [
-                {"name": "SEGTRAIN_BUNDLE", "value": "gs://seg-out/jobs/job-1/source/bundle.tar.gz"},
+                {
+                    "name": "SEGTRAIN_BUNDLE",
+                    "value": "gs://seg-out/jobs/job-1/source/bundle.tar.gz",
+                },
                 {"name": "SEGTRAIN_JOB", "value": "job-1"},
             ],
         },
@@ -45,7 +58,9 @@ def pool(machine: dict[str, Any], replicas: int = 1, **other: Any) -> dict[str, 
 
 
 def cases() -> dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], None] | None]]:
-    """Name, arguments of CustomJob, arguments of submit, and what is set on the specification by hand."""
+    """Name, arguments of CustomJob, arguments of submit, and what is set on the specification by
+    hand.
+    """
     from google.cloud.aiplatform_v1 import types
     from google.cloud.aiplatform_v1.types import Scheduling
 
@@ -75,7 +90,11 @@ def cases() -> dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], N
     one = [pool(L4)]
     return {
         "one_host": ({"worker_pool_specs": one}, standard, None),
-        "cpu_host": ({"worker_pool_specs": [pool({"machine_type": "n2-standard-16"})]}, standard, None),
+        "cpu_host": (
+            {"worker_pool_specs": [pool({"machine_type": "n2-standard-16"})]},
+            standard,
+            None,
+        ),
         "spot_five_hosts": (
             {"worker_pool_specs": [pool(T4), pool(T4, 4)], "labels": {"team": "seg"}},
             {"scheduling_strategy": strategy.SPOT, **HOUR},
@@ -88,12 +107,19 @@ def cases() -> dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], N
         ),
         "network": (
             {"worker_pool_specs": one},
-            {**standard, "network": f"projects/{PROJECT}/global/networks/mine", "service_account": ACCOUNT},
+            {
+                **standard,
+                "network": f"projects/{PROJECT}/global/networks/mine",
+                "service_account": ACCOUNT,
+            },
             in_ranges,
         ),
         "psc": (
             {"worker_pool_specs": one},
-            {**standard, "psc_interface_config": types.PscInterfaceConfig(network_attachment=attachment)},
+            {
+                **standard,
+                "psc_interface_config": types.PscInterfaceConfig(network_attachment=attachment),
+            },
             None,
         ),
         "tensorboard": (
@@ -103,11 +129,24 @@ def cases() -> dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], N
         ),
         "experiment": (
             {"worker_pool_specs": one},
-            {**standard, "service_account": ACCOUNT, "experiment": "streets", "experiment_run": "first"},
+            {
+                **standard,
+                "service_account": ACCOUNT,
+                "experiment": "streets",
+                "experiment_run": "first",
+            },
             None,
         ),
-        "persistent": ({"worker_pool_specs": one}, {**standard, "persistent_resource_id": "my-cluster"}, None),
-        "mounts": ({"worker_pool_specs": [pool(L4, nfs_mounts=nfs, lustre_mounts=lustre)]}, standard, None),
+        "persistent": (
+            {"worker_pool_specs": one},
+            {**standard, "persistent_resource_id": "my-cluster"},
+            None,
+        ),
+        "mounts": (
+            {"worker_pool_specs": [pool(L4, nfs_mounts=nfs, lustre_mounts=lustre)]},
+            standard,
+            None,
+        ),
         "protected": (
             {
                 "worker_pool_specs": one,
@@ -116,7 +155,11 @@ def cases() -> dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], N
             {**standard, "restart_job_on_worker_restart": True, "enable_web_access": True},
             None,
         ),
-        "reserved": ({"worker_pool_specs": [pool({**L4, **reserved})]}, {**standard, "disable_retries": True}, None),
+        "reserved": (
+            {"worker_pool_specs": [pool({**L4, **reserved})]},
+            {**standard, "disable_retries": True},
+            None,
+        ),
     }
 
 
@@ -135,7 +178,9 @@ class Google(http.server.BaseHTTPRequestHandler):
         name = self.path.partition("?")[0].removeprefix("/v1/").removeprefix("/v1beta1/")
         found: dict[str, Any] = {"name": name}
         if "/artifacts/" in name:  # the run has no TensorBoard of its own
-            return self._answer({"error": {"code": 404, "message": "not found", "status": "NOT_FOUND"}}, 404)
+            return self._answer(
+                {"error": {"code": 404, "message": "not found", "status": "NOT_FOUND"}}, 404
+            )
         if "/contexts/" in name:
             run = name.endswith("-first")
             found["schemaTitle"] = "system.ExperimentRun" if run else "system.Experiment"
@@ -178,7 +223,9 @@ def main() -> None:
             job.submit(**submission)
             path, body = Google.sent[-1]
             assert path == f"/v1/{PARENT}/customJobs", path
-            HERE.joinpath(f"{name}.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+            HERE.joinpath(f"{name}.json").write_text(
+                json.dumps(body, indent=2) + "\n", encoding="utf-8"
+            )
             print(f"{name}.json")
         server.shutdown()
 

@@ -17,7 +17,8 @@ import launch.core.rehearse.buckets as buckets
 from launch.core.rehearse.buckets import Answer
 
 FAULTS = ("503", "500", "reset", "cut")
-# Of an answer with an object: another range than asked for; a body that is longer or shorter; all of the object with status 200; another etag; a body that takes for ever.
+# Of an answer with an object: another range than asked for; a body that is longer or shorter; all
+# of the object with status 200; another etag; a body that takes for ever.
 LIES = ("other range", "long", "short", "whole", "etag", "endless")
 
 
@@ -82,7 +83,9 @@ class Handler(buckets.Handler):
         if lie in ("long", "short") and self.command != "HEAD":
             headers["Content-Length"] = len(content)
         if lie in ("cut", "endless") and self.command != "HEAD":
-            self.send(answer._replace(content=b"", headers={**headers, "Content-Length": len(content)}))
+            self.send(
+                answer._replace(content=b"", headers={**headers, "Content-Length": len(content)})
+            )
             return self._cut(content) if lie == "cut" else self._drip(content)
         self._wait_for_rate(len(content))
         self.send(Answer(answer.status, content, headers))
@@ -112,12 +115,13 @@ class Handler(buckets.Handler):
 class BucketServer(buckets.BucketServer):
     """Buckets are the folders in ``folder``. It runs from its creation to ``close``.
 
-    delay: seconds before each answer. rate: bytes/s of all answers together. fault: share of the requests that fail, by
-    each of ``faults`` in turn. lie: one of LIES that every answer with an object tells. down: reset every connection.
-    last: reset every connection after so many objects were asked for.
-    status: answer every request with it. match: obey If-Match. page: objects per page of a listing. ``requests`` counts
-    methods, ``failed`` faults; ``asked`` has the path and range of each request. ``released``: a request with the fault
-    "held" waits for it.
+    delay: seconds before each answer. rate: bytes/s of all answers together. fault: share of the
+    requests that fail, by each of ``faults`` in turn. lie: one of LIES that every answer with an
+    object tells. down: reset every connection. last: reset every connection after so many objects
+    were asked for.
+    status: answer every request with it. match: obey If-Match. page: objects per page of a listing.
+    ``requests`` counts methods, ``failed`` faults; ``asked`` has the path and range of each
+    request. ``released``: a request with the fault "held" waits for it.
     """
 
     handler = Handler
@@ -139,19 +143,27 @@ class BucketServer(buckets.BucketServer):
     def environment(self) -> dict[str, str]:
         """Variables that send segtrain here, without credentials."""
         return {
-            "AWS_ENDPOINT_URL": self.url, "AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "us-east-1",
-            "NO_PROXY": "127.0.0.1", **self.google_environment(),
-        }  # fmt: skip
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_SKIP_SIGNATURE": "true",
+            "AWS_REGION": "us-east-1",
+            "NO_PROXY": "127.0.0.1",
+            **self.google_environment(),
+        }
 
     def etag_of(self, path: Path) -> str:
         """As S3 computes it of an object that was written in one request."""
-        return f'"{hashlib.md5(path.read_bytes()).hexdigest()}"' if path.exists() else super().etag_of(path)
+        return (
+            f'"{hashlib.md5(path.read_bytes()).hexdigest()}"'
+            if path.exists()
+            else super().etag_of(path)
+        )
 
     def close(self) -> None:
         self.__exit__()
 
     def gather(self, count: int, what: str = "", skip: int = 0) -> None:
-        """Answer no request whose method and path match ``what`` before ``count`` of them have come: see ``gathered``.
+        """Answer no request whose method and path match ``what`` before ``count`` of them have
+        come: see ``gathered``.
 
         The first ``skip`` of them are answered at once.
         """
@@ -160,12 +172,16 @@ class BucketServer(buckets.BucketServer):
 
     @property
     def gathered(self) -> bool:
-        """Whether so many requests were in flight at once. Their number does not depend on how fast threads run."""
+        """Whether so many requests were in flight at once. Their number does not depend on how fast
+        threads run.
+        """
         with self.lock:
             return self._gathered >= self._gather[1] > 0
 
     def meet(self, request: str) -> None:
-        """Wait until enough requests are there; after a minute without them, let all requests pass."""
+        """Wait until enough requests are there; after a minute without them, let all requests
+        pass.
+        """
         with self.lock:
             what, count = self._gather
             if not count or self._gathered >= count or not re.search(what, request):

@@ -1,8 +1,8 @@
 """A strict server on loopback for SageMaker, FSx, Service Quotas, and CloudWatch Logs.
 
-Every request is checked against botocore's own service model; nothing that was sent is dropped; a job's life is played
-by a script (tests/kit/cloud/life.py) on a fake clock, which goes on with each DescribeTrainingJob (``per_describe``
-seconds) and with ``tick``.
+Every request is checked against botocore's own service model; nothing that was sent is dropped; a
+job's life is played by a script (tests/kit/cloud/life.py) on a fake clock, which goes on with each
+DescribeTrainingJob (``per_describe`` seconds) and with ``tick``.
 
     with CloudEndpoint(plays={"mine": play("Starting", Act("Failed", message="..."))}) as cloud:
         for key, value in environment(cloud.url).items(): monkeypatch.setenv(key, value)
@@ -49,21 +49,29 @@ class CloudEndpoint(Lustre):
     """
 
     def __init__(
-        self, plays: Mapping[str, Play] | None = None, per_describe: float = 60.0, saving: float = 0.7
+        self,
+        plays: Mapping[str, Play] | None = None,
+        per_describe: float = 60.0,
+        saving: float = 0.7,
     ) -> None:
         super().__init__()
         self.plays: dict[str, Play] = {"": COMPLETES, **(plays or {})}
         self.jobs: dict[str, Life] = {}
         self.file_systems: list[dict[str, Any]] = []  # as DescribeFileSystems answers
-        self.quotas: list[dict[str, Any]] = []  # of ServiceCode sagemaker, as ListServiceQuotas answers
+        # of ServiceCode sagemaker, as ListServiceQuotas answers
+        self.quotas: list[dict[str, Any]] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.per_describe, self.saving = per_describe, saving
         self.clock = 1_800_000_000.0
         self.page = 10_000  # log events in an answer
         self._refusals: dict[str, list[Refused | None]] = {}
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"cloud": self}))
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (_Handler,), {"cloud": self})
+        )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> CloudEndpoint:
@@ -82,22 +90,32 @@ class CloudEndpoint(Lustre):
         """Let time pass: what a test gives as ``sleep``."""
         self.clock += seconds
 
-    def refuse(self, operation: str, code: str, message: str = "", times: int = 1, status: int = 400) -> None:
+    def refuse(
+        self, operation: str, code: str, message: str = "", times: int = 1, status: int = 400
+    ) -> None:
         """The next ``times`` calls of ``operation`` are refused."""
-        self._refusals.setdefault(operation, []).extend([Refused(code, message or code, status)] * times)
+        self._refusals.setdefault(operation, []).extend(
+            [Refused(code, message or code, status)] * times
+        )
 
     def lose(self, operation: str) -> None:
         """The next call is carried out, but its answer is lost on the way."""
         self._refusals.setdefault(operation, []).append(None)
 
-    def answer(self, target: str, scope: tuple[str, str] | None, body: bytes) -> dict[str, Any] | None:
+    def answer(
+        self, target: str, scope: tuple[str, str] | None, body: bytes
+    ) -> dict[str, Any] | None:
         """One request -> its answer; None where it is lost. Raises Refused."""
         prefix, _, operation = target.partition(".")
         if prefix not in SERVICES or not hasattr(self, f"_{operation}"):
             raise Refused("UnknownOperationException", f"{target} is not played here")
         service, signed = SERVICES[prefix]
         if scope is None or scope[1] != signed:
-            raise Refused("InvalidSignatureException", f"the request is signed for {scope}, not for {signed}", 403)
+            raise Refused(
+                "InvalidSignatureException",
+                f"the request is signed for {scope}, not for {signed}",
+                403,
+            )
         request = json.loads(body)
         with self._lock:
             self.calls.append((operation, request))
@@ -108,7 +126,8 @@ class CloudEndpoint(Lustre):
             try:
                 if found := violations(request, operation=operation, service=service):
                     raise Refused(
-                        "ValidationException", f"{len(found)} validation errors detected: " + "; ".join(found)
+                        "ValidationException",
+                        f"{len(found)} validation errors detected: " + "; ".join(found),
                     )
                 done: dict[str, Any] = getattr(self, f"_{operation}")(request, scope[0])
             except Refusal as refusal:
@@ -128,11 +147,16 @@ class CloudEndpoint(Lustre):
         arn = f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}"
         if name in self.jobs:
             raise Refused(
-                "ResourceInUse", f"Training job names must be unique within an AWS account and region ({arn})"
+                "ResourceInUse",
+                f"Training job names must be unique within an AWS account and region ({arn})",
             )
-        kept = {key: value for key, value in request.items() if key != "Tags"}  # the real answer has no tags either
+        # the real answer has no tags either
+        kept = {key: value for key, value in request.items() if key != "Tags"}
         life = Life(kept, request.get("Tags", []), arn, self.clock, last_change=self.clock)
-        life.plan(self.plays[max((key for key in self.plays if name.startswith(key)), key=len)], self.clock)
+        life.plan(
+            self.plays[max((key for key in self.plays if name.startswith(key)), key=len)],
+            self.clock,
+        )
         self.jobs[name] = life
         return {"TrainingJobArn": arn}
 
@@ -145,7 +169,8 @@ class CloudEndpoint(Lustre):
         life = self._job(request)
         if (status := life.status(self.clock)) in ENDS.values():
             raise Refused(
-                "ValidationException", f"The request was rejected because the training job is in status {status}."
+                "ValidationException",
+                f"The request was rejected because the training job is in status {status}.",
             )
         if status != "Stopping":
             life.stop(self.clock)
@@ -156,13 +181,20 @@ class CloudEndpoint(Lustre):
         interval = request.get("ProfilerConfig", {}).get("ProfilingIntervalInMilliseconds")
         if interval is not None and interval not in INTERVALS:
             raise Refused(
-                "ValidationException", f"ProfilingIntervalInMilliseconds {interval} is not one of {INTERVALS}"
+                "ValidationException",
+                f"ProfilingIntervalInMilliseconds {interval} is not one of {INTERVALS}",
             )
-        if {"ProfilerConfig", "RemoteDebugConfig"} & set(request) and life.status(self.clock) != "InProgress":
-            raise Refused("ValidationException", f"the training job is in status {life.status(self.clock)}")
+        if {"ProfilerConfig", "RemoteDebugConfig"} & set(request) and life.status(
+            self.clock
+        ) != "InProgress":
+            raise Refused(
+                "ValidationException", f"the training job is in status {life.status(self.clock)}"
+            )
         for key, value in request.items():
             kept = life.request.get(key)
-            life.request[key] = {**kept, **value} if isinstance(kept, dict) and isinstance(value, dict) else value
+            life.request[key] = (
+                {**kept, **value} if isinstance(kept, dict) and isinstance(value, dict) else value
+            )
         life.last_change = self.clock
         return {"TrainingJobArn": life.arn}
 
@@ -172,30 +204,52 @@ class CloudEndpoint(Lustre):
             told = life.describe(self.clock, self.saving)
             if (
                 request.get("NameContains", "") in name
-                and request.get("StatusEquals", told["TrainingJobStatus"]) == (told["TrainingJobStatus"])
+                and request.get("StatusEquals", told["TrainingJobStatus"])
+                == (told["TrainingJobStatus"])
             ):
-                keys = ("TrainingJobName", "TrainingJobArn", "CreationTime", "LastModifiedTime", "TrainingJobStatus")
+                keys = (
+                    "TrainingJobName",
+                    "TrainingJobArn",
+                    "CreationTime",
+                    "LastModifiedTime",
+                    "TrainingJobStatus",
+                )
                 found.append({key: told[key] for key in keys})
-        found.sort(key=lambda summary: summary["CreationTime"], reverse=request.get("SortOrder") != "Ascending")
+        found.sort(
+            key=lambda summary: summary["CreationTime"],
+            reverse=request.get("SortOrder") != "Ascending",
+        )
         return _page("TrainingJobSummaries", found, request, 10)
 
     def _CreateFileSystem(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         return self.create_file_system(request)
 
-    def _CreateDataRepositoryAssociation(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+    def _CreateDataRepositoryAssociation(
+        self, request: dict[str, Any], region: str
+    ) -> dict[str, Any]:
         return self.associate(request)
 
-    def _DescribeDataRepositoryAssociations(self, request: dict[str, Any], region: str) -> dict[str, Any]:
+    def _DescribeDataRepositoryAssociations(
+        self, request: dict[str, Any], region: str
+    ) -> dict[str, Any]:
         self.settle()
         wanted = request.get("AssociationIds", [one["AssociationId"] for one in self.associations])
-        return _page("Associations", [one for one in self.associations if one["AssociationId"] in wanted], request, 25)
+        return _page(
+            "Associations",
+            [one for one in self.associations if one["AssociationId"] in wanted],
+            request,
+            25,
+        )
 
     def _DescribeDataRepositoryTasks(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         return _page("DataRepositoryTasks", self.tasks_of(request), request, 25)
 
     def _DescribeFileSystems(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         self.settle()
-        wanted, known = request.get("FileSystemIds", []), {fs["FileSystemId"]: fs for fs in self.file_systems}
+        wanted, known = (
+            request.get("FileSystemIds", []),
+            {fs["FileSystemId"]: fs for fs in self.file_systems},
+        )
         for name in wanted:
             if name not in known:
                 raise Refused("FileSystemNotFound", f"File system '{name}' does not exist.")
@@ -203,7 +257,9 @@ class CloudEndpoint(Lustre):
 
     def _ListServiceQuotas(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         if request["ServiceCode"] != "sagemaker":
-            raise Refused("NoSuchResourceException", f"The service {request['ServiceCode']} does not exist.")
+            raise Refused(
+                "NoSuchResourceException", f"The service {request['ServiceCode']} does not exist."
+            )
         return _page("Quotas", self.quotas, request, 100)
 
     def _streams(self, request: Mapping[str, Any]) -> dict[str, list[tuple[float, str]]]:
@@ -217,7 +273,11 @@ class CloudEndpoint(Lustre):
 
     def _DescribeLogStreams(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         prefix = request.get("logStreamNamePrefix", "")
-        streams = [{"logStreamName": name} for name in sorted(self._streams(request)) if name.startswith(prefix)]
+        streams = [
+            {"logStreamName": name}
+            for name in sorted(self._streams(request))
+            if name.startswith(prefix)
+        ]
         return _page("logStreams", streams, request, 50, "nextToken", "limit")
 
     def _GetLogEvents(self, request: dict[str, Any], region: str) -> dict[str, Any]:
@@ -234,7 +294,11 @@ class CloudEndpoint(Lustre):
             for at, text in lines[first:last]
         ]
         # At the end of a stream the same token comes back.
-        return {"events": events, "nextForwardToken": f"f/{last}", "nextBackwardToken": f"b/{first}"}
+        return {
+            "events": events,
+            "nextForwardToken": f"f/{last}",
+            "nextBackwardToken": f"b/{first}",
+        }
 
 
 def _page(

@@ -1,7 +1,7 @@
 """The life of a training job: its statuses, log lines, and billable seconds.
 
-A play is a tuple of acts; each lasts some seconds of a fake clock. The names of the statuses and what follows what are
-those of DescribeTrainingJob's SecondaryStatusTransitions.
+A play is a tuple of acts; each lasts some seconds of a fake clock. The names of the statuses and
+what follows what are those of DescribeTrainingJob's SecondaryStatusTransitions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ MESSAGES = {
 
 @dataclass(frozen=True)
 class Act:
-    """``lines``: (host, text), written evenly over the act. ``message``: of a Failed act, the FailureReason."""
+    """``lines``: (host, text), written evenly over the act. ``message``: of a Failed act, the
+    FailureReason.
+    """
 
     status: str
     seconds: float = 60.0
@@ -59,8 +61,12 @@ STOPS = play("Stopping", "Uploading", "Stopped")
 
 def hosts_of(request: Mapping[str, Any]) -> list[str]:
     resources = request["ResourceConfig"]
-    groups = resources.get("InstanceGroups") or [{**(resources.get("InstancePreferences") or [{}])[0], **resources}]
-    return [f"algo-{number + 1}" for number in range(sum(group["InstanceCount"] for group in groups))]
+    groups = resources.get("InstanceGroups") or [
+        {**(resources.get("InstancePreferences") or [{}])[0], **resources}
+    ]
+    return [
+        f"algo-{number + 1}" for number in range(sum(group["InstanceCount"] for group in groups))
+    ]
 
 
 @dataclass
@@ -101,14 +107,30 @@ class Life:
     def describe(self, now: float, saving: float) -> dict[str, Any]:
         """The answer of DescribeTrainingJob; ``saving``: share of the price that spot saves."""
         begun, status = self.begun(now), self.status(now)
-        answer = {**self.request, "TrainingJobArn": self.arn, "CreationTime": self.created, "TrainingJobStatus": status}
-        answer |= {"SecondaryStatus": begun[-1][2].status, "LastModifiedTime": max(begun[-1][0], self.last_change)}
+        answer = {
+            **self.request,
+            "TrainingJobArn": self.arn,
+            "CreationTime": self.created,
+            "TrainingJobStatus": status,
+        }
+        answer |= {
+            "SecondaryStatus": begun[-1][2].status,
+            "LastModifiedTime": max(begun[-1][0], self.last_change),
+        }
         answer["SecondaryStatusTransitions"] = [
-            {"Status": act.status, "StartTime": start, "StatusMessage": act.message or MESSAGES.get(act.status, "")}
+            {
+                "Status": act.status,
+                "StartTime": start,
+                "StatusMessage": act.message or MESSAGES.get(act.status, ""),
+            }
             | ({} if end is None else {"EndTime": end})
             for start, end, act in begun
         ]
-        billed = [(start, now if end is None else end) for start, end, act in begun if act.status in BILLED]
+        billed = [
+            (start, now if end is None else end)
+            for start, end, act in begun
+            if act.status in BILLED
+        ]
         if billed:
             answer["TrainingStartTime"] = billed[0][0]
         if status in ("Completed", "Failed", "Stopped"):
@@ -120,11 +142,15 @@ class Life:
             name = self.request["TrainingJobName"]
             answer["ModelArtifacts"] = {"S3ModelArtifacts": f"{output}/{name}/output/model.tar.gz"}
         if status == "Failed":
-            answer["FailureReason"] = begun[-1][2].message or "InternalServerError: We encountered an internal error."
+            answer["FailureReason"] = (
+                begun[-1][2].message or "InternalServerError: We encountered an internal error."
+            )
         return answer
 
     def streams(self, now: float) -> dict[str, list[tuple[float, str]]]:
-        """Log stream -> (second, line). Every start of training opens a stream a host, as after a spot interruption."""
+        """Log stream -> (second, line). Every start of training opens a stream a host, as after a
+        spot interruption.
+        """
         found: dict[str, list[tuple[float, str]]] = {}
         opened, name = None, self.request["TrainingJobName"]
         for start, end, act in self.begun(now):

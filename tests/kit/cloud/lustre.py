@@ -1,4 +1,6 @@
-"""FSx for Lustre on the endpoint: file systems, associations with S3, and import tasks that take time on its clock."""
+"""FSx for Lustre on the endpoint: file systems, associations with S3, and import tasks that take
+time on its clock.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,20 @@ class Lustre:
                 ):
                     one["Lifecycle"] = done
                     if kind := next((name for name in self.fail if one[key].startswith(name)), ""):
-                        one |= {"Lifecycle": "FAILED", "FailureDetails": {"Message": self.fail[kind]}}
+                        one |= {
+                            "Lifecycle": "FAILED",
+                            "FailureDetails": {"Message": self.fail[kind]},
+                        }
 
     def create_file_system(self, request: dict[str, Any]) -> dict[str, Any]:
         size, lustre = request["StorageCapacity"], request["LustreConfiguration"]
         if size != LEAST_GB and size % MORE_GB:
             raise Refusal("BadRequest", f"Invalid storage capacity {size}")
         if (lustre["DeploymentType"] == "PERSISTENT_2") != ("PerUnitStorageThroughput" in lustre):
-            raise Refusal("BadRequest", "PerUnitStorageThroughput is for PERSISTENT file systems, and needed there")
+            raise Refusal(
+                "BadRequest",
+                "PerUnitStorageThroughput is for PERSISTENT file systems, and needed there",
+            )
         if len(request["SubnetIds"]) != 1:
             raise Refusal("BadRequest", "Lustre needs exactly one subnet")
         name = f"fs-{len(self.file_systems) + 1:017x}"
@@ -54,7 +62,10 @@ class Lustre:
             "FileSystemId": name,
             "Lifecycle": "CREATING",
             "CreationTime": self.clock,
-            **{key: request[key] for key in ("FileSystemType", "StorageCapacity", "SubnetIds", "Tags")},
+            **{
+                key: request[key]
+                for key in ("FileSystemType", "StorageCapacity", "SubnetIds", "Tags")
+            },
             "LustreConfiguration": {**lustre, "MountName": "abcd1234"},
         }
         self.file_systems.append(system)
@@ -63,7 +74,10 @@ class Lustre:
 
     def associate(self, request: dict[str, Any]) -> dict[str, Any]:
         self.settle()
-        system = next((one for one in self.file_systems if one["FileSystemId"] == request["FileSystemId"]), None)
+        system = next(
+            (one for one in self.file_systems if one["FileSystemId"] == request["FileSystemId"]),
+            None,
+        )
         if system is None or system["Lifecycle"] != "AVAILABLE":
             raise Refusal("BadRequest", f"file system {request['FileSystemId']} is not available")
         number = len(self.associations) + 1
@@ -71,7 +85,10 @@ class Lustre:
             "AssociationId": f"dra-{number:017x}",
             "Lifecycle": "CREATING",
             "CreationTime": self.clock,
-            **{key: request[key] for key in ("FileSystemId", "FileSystemPath", "DataRepositoryPath", "S3", "Tags")},
+            **{
+                key: request[key]
+                for key in ("FileSystemId", "FileSystemPath", "DataRepositoryPath", "S3", "Tags")
+            },
         }
         self.associations.append(association)
         self._ready[association["AssociationId"]] = self.clock + ASSOCIATION_S
@@ -93,4 +110,6 @@ class Lustre:
         self.settle()
         (only,) = request["Filters"]
         assert only["Name"] == "data-repository-association-id", only
-        return [one for one in self.tasks if one["ResourceARN"].rpartition("/")[2] in only["Values"]]
+        return [
+            one for one in self.tasks if one["ResourceARN"].rpartition("/")[2] in only["Values"]
+        ]

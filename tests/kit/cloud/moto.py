@@ -29,14 +29,21 @@ main(["-H", "127.0.0.1", "-p", sys.argv[1]])
 @functools.cache
 def _started() -> str:
     pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")
-    pytest.importorskip("flask", reason="moto's server is not installed: pip install 'moto[server,s3,ec2,iam,sts]'")
-    pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[server,s3,ec2,iam,sts]'")
+    pytest.importorskip(
+        "flask", reason="moto's server is not installed: pip install 'moto[server,s3,ec2,iam,sts]'"
+    )
+    pytest.importorskip(
+        "moto", reason="moto is not installed: pip install 'moto[server,s3,ec2,iam,sts]'"
+    )
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-c", _CODE, str(port)],
-        env={**os.environ, "MOTO_RECORDER_FILEPATH": os.path.join(tempfile.mkdtemp(), "requests")},  # not the checkout
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        # not the checkout
+        env={**os.environ, "MOTO_RECORDER_FILEPATH": os.path.join(tempfile.mkdtemp(), "requests")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def end() -> None:
         assert server.stdin is not None
@@ -54,16 +61,22 @@ def _started() -> str:
 
 
 def moto_server() -> str:
-    """The URL of an empty account 123456789012; the calling test is skipped where moto is not installed."""
+    """The URL of an empty account 123456789012; the calling test is skipped where moto is not
+    installed.
+    """
     url = _started()
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/moto-api/reset", method="POST")) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/moto-api/reset", method="POST")
+    ) as answer:
         answer.read()
     return url
 
 
 @functools.cache
 def _read_each_model_once() -> None:
-    """All sessions share the service descriptions, which botocore parses for each one. EC2's alone takes a second."""
+    """All sessions share the service descriptions, which botocore parses for each one. EC2's alone
+    takes a second.
+    """
     with contextlib.suppress(ImportError):
         from botocore import session
 
@@ -71,7 +84,8 @@ def _read_each_model_once() -> None:
 
 
 def environment(cloud: str = "", moto: str = "", region: str = "us-east-1") -> dict[str, str]:
-    """Variables that send boto3 to ``cloud`` (SageMaker, FSx, quotas, logs) and ``moto`` (everything else), never outside.
+    """Variables that send boto3 to ``cloud`` (SageMaker, FSx, quotas, logs) and ``moto``
+    (everything else), never outside.
 
     Use: ``for key, value in environment(...).items(): monkeypatch.setenv(key, value)``.
     """

@@ -1,4 +1,6 @@
-"""A stand-in for IAM's policy simulator, which moto does not play: principals with the actions that they may do where."""
+"""A stand-in for IAM's policy simulator, which moto does not play: principals with the actions that
+they may do where.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Policies:
     def __init__(self, allowed: dict[str, list[tuple[str, str]]]) -> None:
         self.allowed = allowed
         self.denied: dict[str, list[tuple[str, str]]] = {}
-        self.missing: list[str] = []  # context keys that the policies ask for and the request does not give
+        # context keys that the policies ask for and the request does not give
+        self.missing: list[str] = []
         self.asked: list[dict[str, Any]] = []
 
     def simulate_principal_policy(self, **request: Any) -> dict[str, Any]:
@@ -39,7 +42,9 @@ class Policies:
 
     def _decide(self, who: str, action: str, resource: str) -> str:
         def any_of(rules: Sequence[tuple[str, str]]) -> bool:
-            return any(fnmatchcase(action, one) and fnmatchcase(resource, where) for one, where in rules)
+            return any(
+                fnmatchcase(action, one) and fnmatchcase(resource, where) for one, where in rules
+            )
 
         if any_of(self.denied.get(who, [])):
             return "explicitDeny"

@@ -15,7 +15,11 @@ def training_job(name: str = "job-1", hosts: int = 1, **changes: Any) -> dict[st
         },
         "RoleArn": "arn:aws:iam::123456789012:role/Trainer",
         "OutputDataConfig": {"S3OutputPath": "s3://results/segtrain"},
-        "ResourceConfig": {"InstanceType": "ml.g5.12xlarge", "InstanceCount": hosts, "VolumeSizeInGB": 100},
+        "ResourceConfig": {
+            "InstanceType": "ml.g5.12xlarge",
+            "InstanceCount": hosts,
+            "VolumeSizeInGB": 100,
+        },
         "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
     }
     return {**request, **changes}

@@ -1,5 +1,5 @@
-"""Makes a rank fail on purpose. Python imports this file at startup. SEGTRAIN_PLANT="RANK PROGRAM FLAG" names the rank
-and its program, which fails when the file FLAG appears.
+"""Makes a rank fail on purpose. Python imports this file at startup. SEGTRAIN_PLANT="RANK PROGRAM
+FLAG" names the rank and its program, which fails when the file FLAG appears.
 """
 
 import os
@@ -7,7 +7,9 @@ import sys
 
 
 class PlantedFailure(RuntimeError):
-    """Raised in the main thread, at whatever it is running, as an error of the training would be."""
+    """Raised in the main thread, at whatever it is running, as an error of the training would
+    be.
+    """
 
     def __init__(self) -> None:
         super().__init__("planted by the rehearsal (--plant fail)")
@@ -23,14 +25,16 @@ def _watch(flag: str) -> None:
     def wait() -> None:
         while not os.path.exists(flag):
             time.sleep(0.05)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main or 0), ctypes.py_object(PlantedFailure))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(main or 0), ctypes.py_object(PlantedFailure)
+        )
 
     threading.Thread(target=wait, daemon=True).start()
 
 
 if os.environ.get("SEGTRAIN_PLANT"):
     _rank, _program, _flag = os.environ["SEGTRAIN_PLANT"].split(" ", 2)
-    # Only the rank itself, not torchrun (which has the program later in its arguments), AWS's toolkit, or a helper
-    # process of a rank.
+    # Only the rank itself, not torchrun (which has the program later in its arguments), AWS's
+    # toolkit, or a helper process of a rank.
     if _program in sys.orig_argv[1:3] and os.environ.get("RANK", "0") == _rank:
         _watch(_flag)

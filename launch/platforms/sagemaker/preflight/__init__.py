@@ -1,1 +1,3 @@
-"""Checks of a SageMaker job before it is sent: offline without an account, online through read-only calls to AWS."""
+"""Checks of a SageMaker job before it is sent: offline without an account, online through read-only
+calls to AWS.
+"""

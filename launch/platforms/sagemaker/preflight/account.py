@@ -1,4 +1,6 @@
-"""Checks of the account: the role exists and SageMaker may assume it, type and image exist, the quota suffices."""
+"""Checks of the account: the role exists and SageMaker may assume it, type and image exist, the
+quota suffices.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from launch.platforms.sagemaker.preflight.calls import Answer, ReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import IMAGE, hours
 
 
-def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
+def account_checks(
+    job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls
+) -> Iterator[Finding]:
     yield from _role(job, ask)
     for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
         answer = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
@@ -23,7 +27,11 @@ def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyC
             others = ", ".join(one.name for one in nearest(name)) if known else "another type"
             yield warning(
                 "type-not-offered",
-                f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely to have none",
+                (
+                    f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is "
+                    "likely to "
+                    "have none"
+                ),
                 f"--type one of: {others}; or another --region",
             )
     yield from _quota(job, ask)
@@ -44,7 +52,10 @@ def _role(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
     if who.value and who.value["Account"] != owner:
         yield error(
             "role-account",
-            f"role={job.role!r} is in the account {owner}, but these credentials are for {who.value['Account']}",
+            (
+                f"role={job.role!r} is in the account {owner}, but these credentials are for "
+                f"{who.value['Account']}"
+            ),
             "a role of the same account, or other credentials (AWS_PROFILE)",
         )
         return
@@ -65,17 +76,26 @@ def _role(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
 
 
 def offers(ask: ReadOnlyCalls, what: str, name: str, places: str) -> Answer:
-    """Where EC2 offers a type: items with Location. ``places``: "region", or "availability-zone" for its zones."""
+    """Where EC2 offers a type: items with Location. ``places``: "region", or "availability-zone"
+    for its zones.
+    """
     return ask.pages(
         what,
-        ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
-        LocationType=places, Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
-    )  # fmt: skip
+        ask.clients.ec2,
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType=places,
+        Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
+    )
 
 
 def _quota(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
     answer = ask.pages(
-        "the quotas of the account", ask.clients.quotas, "list_service_quotas", "Quotas", ServiceCode="sagemaker"
+        "the quotas of the account",
+        ask.clients.quotas,
+        "list_service_quotas",
+        "Quotas",
+        ServiceCode="sagemaker",
     )
     if answer.value is None:
         return
@@ -89,15 +109,23 @@ def _quota(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
             elif quotas[key] < count:
                 yield error(
                     "quota",
-                    f"{count} x {name}, but the quota {key!r} of this account in {job.region} is {quotas[key]:g}",
-                    "ask for more in Service Quotas (Amazon SageMaker), or take fewer, another --type or "
+                    (
+                        f"{count} x {name}, but the quota {key!r} of this account in "
+                        f"{job.region} is "
+                        f"{quotas[key]:g}"
+                    ),
+                    "ask for more in Service Quotas (Amazon SageMaker), or take fewer, another "
+                    "--type or "
                     "another --region",
                 )
     longest = quotas.get("Longest run time for a training job")
     if longest is not None and job.max_run > longest:
         yield error(
             "max-run-quota",
-            f"max_run={hours(job.max_run)} is more than this account's longest run, {hours(int(longest))}",
+            (
+                f"max_run={hours(job.max_run)} is more than this account's longest run, "
+                f"{hours(int(longest))}"
+            ),
             "a shorter --max-run, or ask for more in Service Quotas",
         )
 
@@ -111,7 +139,13 @@ def _image(request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
     answer = ask(
         f"image {uri}",
         ask.clients.ecr.batch_get_image,
-        registryId=match["account"], repositoryName=match["name"], imageIds=[wanted],
-    )  # fmt: skip
+        registryId=match["account"],
+        repositoryName=match["name"],
+        imageIds=[wanted],
+    )
     if answer.absent or (answer.value and not answer.value.get("images")):
-        yield error("image-missing", f"image {uri!r} is not in that registry", "check --image, its tag and its region")
+        yield error(
+            "image-missing",
+            f"image {uri!r} is not in that registry",
+            "check --image, its tag and its region",
+        )

@@ -19,8 +19,8 @@ AL2023, UBUNTU_22 = 34, 35
 
 
 def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
-    """A note if the bundle has no native decoder that runs in the image. AWS's images contain none, and decoding
-    without it takes several times the CPU time.
+    """A note if the bundle has no native decoder that runs in the image. AWS's images contain none,
+    and decoding without it takes several times the CPU time.
     """
     if choice.image is None:  # the user's own image may contain the decoder
         return
@@ -31,9 +31,11 @@ def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
     if problem:
         yield note(
             "native-decoder",
-            f"the native decoder does not travel to image {choice.image.tag}: {problem}; reading an image takes "
+            f"the native decoder does not travel to image {choice.image.tag}: {problem}; reading "
+            "an image takes "
             "several times the CPU",
-            "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or --image made with "
+            "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or "
+            "--image made with "
             "docker/sagemaker/Dockerfile",
         )
 
@@ -50,7 +52,9 @@ def bundle_checks(job: SageMakerJob, files: Files, choice: ImageChoice) -> Itera
             yield from _syntax(name, _read(item), minor)
     text = _read(files.get("requirements.txt", b"")).decode("utf-8", "replace")
     yield from requirements(
-        text, choice.image.tag if choice.image else choice.uri, choice.image.torch if choice.image else ""
+        text,
+        choice.image.tag if choice.image else choice.uri,
+        choice.image.torch if choice.image else "",
     )
 
 
@@ -61,7 +65,9 @@ def _syntax(name: str, source: bytes, minor: int) -> Iterator[Finding]:
             warnings.simplefilter("ignore")
             ast.parse(source, feature_version=(3, minor))
     except (SyntaxError, ValueError) as problem:
-        where = f"line {getattr(problem, 'lineno', None) or '?'}: {getattr(problem, 'msg', problem)}"
+        where = (
+            f"line {getattr(problem, 'lineno', None) or '?'}: {getattr(problem, 'msg', problem)}"
+        )
         yield error("code-syntax", f"{name}, {where} (read as Python 3.{minor})", "fix it")
 
 

@@ -1,4 +1,6 @@
-"""Read-only calls to AWS that never raise: each gives an answer, "does not exist", or a note that it was refused."""
+"""Read-only calls to AWS that never raise: each gives an answer, "does not exist", or a note that
+it was refused.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,26 @@ from segtrain.errors import SegtrainError
 # AWS's error codes for a resource that does not exist.
 ABSENT = (
     *("404", "NoSuchBucket", "NoSuchKey", "NoSuchEntity", "FileSystemNotFound"),
-    *("InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidGroupId.Malformed", "InvalidSubnetID.Malformed"),
-    *("RepositoryNotFoundException", "ImageNotFoundException", "ServerSideEncryptionConfigurationNotFoundError"),
+    *(
+        "InvalidSubnetID.NotFound",
+        "InvalidGroup.NotFound",
+        "InvalidGroupId.Malformed",
+        "InvalidSubnetID.Malformed",
+    ),
+    *(
+        "RepositoryNotFoundException",
+        "ImageNotFoundException",
+        "ServerSideEncryptionConfigurationNotFoundError",
+    ),
 )
 ELSEWHERE = ("301", "PermanentRedirect", "AuthorizationHeaderMalformed")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``value`` None: no result; ``absent``: the resource does not exist; ``elsewhere``: it is in another region."""
+    """``value`` None: no result; ``absent``: the resource does not exist; ``elsewhere``: it is in
+    another region.
+    """
 
     value: Any = None
     absent: bool = False
@@ -41,7 +54,9 @@ class ReadOnlyCalls:
     notes: list[Finding] = field(default_factory=list)
 
     def __call__(self, what: str, call: Callable[..., Any], **arguments: Any) -> Answer:
-        """The answer of a call. If the call fails, a note says that ``what`` could not be checked."""
+        """The answer of a call. If the call fails, a note says that ``what`` could not be
+        checked.
+        """
         try:
             return Answer(call(**arguments))
         except SegtrainError as error:  # its message is already written for users
@@ -66,4 +81,6 @@ class ReadOnlyCalls:
         return self(what, collect)
 
     def _unanswered(self, what: str, why: str) -> None:
-        self.notes.append(note("not-asked", f"{what} could not be checked: {' '.join(why.split())}"))
+        self.notes.append(
+            note("not-asked", f"{what} could not be checked: {' '.join(why.split())}")
+        )

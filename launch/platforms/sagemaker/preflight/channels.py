@@ -32,12 +32,16 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "channel-uri",
             f"{where} is not an S3 address ({BUCKET_RULE})",
-            f"upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data {quote(channel.name)}=s3://BUCKET/PREFIX/",
+            (
+                "upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data "
+                f"{quote(channel.name)}=s3://BUCKET/PREFIX/"
+            ),
         )
     elif parts and parts[1] and not channel.uri.endswith("/"):
         yield warning(
             "prefix-slash",
-            f"{where} does not end in a slash: other prefixes that begin alike ({channel.uri}-old/) match too, "
+            f"{where} does not end in a slash: other prefixes that begin alike "
+            f"({channel.uri}-old/) match too, "
             "and FastFile refuses a partial folder name",
             f"--data {quote(f'{channel.name}={channel.uri}/')}",
             FASTFILE_DOCS,
@@ -48,7 +52,10 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
             "channel-sharded",
             f"data.{channel.name} with distribution=ShardedByS3Key: each of {readers} hosts would "
             "get other files, but every rank draws from one list of all samples",
-            "leave distribution out; for less on each disk take FastFile with shards (segtrain data pack), or FSx",
+            (
+                "leave distribution out; for less on each disk take FastFile with shards (segtrain "
+                "data pack), or FSx"
+            ),
         )
 
 
@@ -64,7 +71,10 @@ def _file_system(channel: Channel) -> Iterator[Finding]:
     if channel.groups:
         yield error(
             "fsx-groups",
-            f"{where} with groups={','.join(channel.groups)}: only S3 channels can be given to groups",
+            (
+                f"{where} with groups={','.join(channel.groups)}: only S3 channels can be given "
+                "to groups"
+            ),
             "leave groups out: every group mounts it",
             API,
         )
@@ -72,8 +82,8 @@ def _file_system(channel: Channel) -> Iterator[Finding]:
 
 
 def _path(channel: Channel) -> Iterator[Finding]:
-    """Findings for a path that does not begin with a slash, or, on Lustre, with the mount name: ``fsx``, or eight
-    characters from AWS.
+    """Findings for a path that does not begin with a slash, or, on Lustre, with the mount name:
+    ``fsx``, or eight characters from AWS.
     """
     where = f"data.{channel.name}: path={channel.path!r} on {channel.file_system}"
     mount = channel.path.removeprefix("/").partition("/")[0]
@@ -86,7 +96,9 @@ def _path(channel: Channel) -> Iterator[Finding]:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,8}", mount):
         yield error("fsx-path", f"{where} is not /MOUNTNAME/FOLDER", cure, source)
     elif mount != "fsx" and not re.fullmatch(r"[a-z0-9]{8}", mount):
-        yield warning("fsx-path", f"{where}: a mount name is fsx, or eight letters and digits", cure, source)
+        yield warning(
+            "fsx-path", f"{where}: a mount name is fsx, or eight letters and digits", cure, source
+        )
 
 
 def _groups(job: SageMakerJob) -> Iterator[Finding]:
@@ -94,7 +106,9 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
     given = [channel for channel in job.data if channel.groups]
     for channel in given:
         for unknown in [name for name in channel.groups if name not in names]:
-            there = f"the groups are {', '.join(sorted(names))}" if names else "the job has no groups"
+            there = (
+                f"the groups are {', '.join(sorted(names))}" if names else "the job has no groups"
+            )
             yield error(
                 "channel-group",
                 f"data.{channel.name}: there is no group {unknown!r} ({there})",
@@ -105,7 +119,8 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
     if assigned and free:
         yield error(
             "channel-groups-mixed",
-            f"data.{assigned[0].name} has groups={','.join(assigned[0].groups)}, data.{free[0].name} has none: "
+            f"data.{assigned[0].name} has groups={','.join(assigned[0].groups)}, "
+            f"data.{free[0].name} has none: "
             "the service wants groups on all channels or on none, and a file system can have none",
             f"give data.{free[0].name} groups too ({', '.join(sorted(names))}), or leave them out",
             "aws/sagemaker-python-sdk#5225, #6089",
@@ -114,32 +129,44 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
     if assigned and not free and not any(trains & set(channel.groups) for channel in assigned):
         yield error(
             "channel-group",
-            f"no channel reaches the group that trains ({', '.join(sorted(trains))}): data.{assigned[0].name} goes to "
+            f"no channel reaches the group that trains ({', '.join(sorted(trains))}): "
+            f"data.{assigned[0].name} goes to "
             f"{', '.join(assigned[0].groups)}",
             f"add {min(trains)} to its groups",
         )
 
 
 def _room(job: SageMakerJob) -> Iterator[Finding]:
-    """Findings for disks that are too small: each host downloads all of a File channel before the training."""
+    """Findings for disks that are too small: each host downloads all of a File channel before the
+    training.
+    """
     instance = INSTANCES.get(job.training_type)
     nvme = instance.nvme_gb if instance else 0
     if nvme and job.volume_gb > nvme:
         yield error(
             "volume-over-nvme",
-            f"volume_gb={job.volume_gb}, but {job.training_type} uses its own disks of {nvme} GB instead: the "
+            f"volume_gb={job.volume_gb}, but {job.training_type} uses its own disks of {nvme} GB "
+            "instead: the "
             "service does not allow a larger volume_gb",
             f"--volume-gb {nvme} or less",
             NVME_DOCS,
         )
         return
-    copied = [channel.name for channel in job.data if not channel.is_file_system and channel.mode == "File"]
+    copied = [
+        channel.name
+        for channel in job.data
+        if not channel.is_file_system and channel.mode == "File"
+    ]
     if not copied:
         return
     if job.data_gb is None:
         yield note(
             "data-size-unknown",
-            f"data.{copied[0]} is copied to each host before training; whether it fits the disk is not known here",
+            (
+                f"data.{copied[0]} is copied to each host before training; whether it fits "
+                "the disk "
+                "is not known here"
+            ),
             "--data-gb GB (with an account, S3 is asked for the size before sending)",
         )
     else:
@@ -153,7 +180,11 @@ def small_disk(job: SageMakerJob, data_gb: float) -> Iterator[Finding]:
     if data_gb + SPARE_GB > room:
         yield error(
             "volume-small",
-            f"{data_gb:,.0f} GB of data and {SPARE_GB} GB for the rest do not fit the {room} GB of a host's disks; "
+            f"{data_gb:,.0f} GB of data and {SPARE_GB} GB for the rest do not fit the {room} GB "
+            "of a host's disks; "
             "mode=File copies all of it to each host",
-            f"--volume-gb {round(data_gb * 1.2) + SPARE_GB}, or --mode FastFile with shards, or --fsx",
+            (
+                f"--volume-gb {round(data_gb * 1.2) + SPARE_GB}, or --mode FastFile with shards, "
+                "or --fsx"
+            ),
         )

@@ -1,5 +1,5 @@
-"""The most that a job can cost, and checks of the groups that do not train: each helps, gets the data, and is worth its
-price, or is said to do nothing.
+"""The most that a job can cost, and checks of the groups that do not train: each helps, gets the
+data, and is worth its price, or is said to do nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,14 @@ def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
     With fallback types: the cost on the most expensive type.
     """
     if job.fallbacks:
-        others = [replace(job, type=one.type, instances=one.instances or job.instances) for one in job.fallbacks]
+        others = [
+            replace(job, type=one.type, instances=one.instances or job.instances)
+            for one in job.fallbacks
+        ]
         sums = [cost_ceiling(replace(one, fallbacks=())) for one in (job, *others)]
-        return next((one for one in sums if one[0] is None), max(sums, key=lambda one: one[0] or 0.0))
+        return next(
+            (one for one in sums if one[0] is None), max(sums, key=lambda one: one[0] or 0.0)
+        )
     groups = job.groups or (Group("", job.type, job.instances),)
     hourly = 0.0
     parts = []
@@ -84,7 +89,11 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
         names = ", ".join(group.name for group in job.helping_groups)
         yield error(
             "helpers-unused",
-            f"groups {names}: their hosts join the training, but data.helpers is not set, so no sample comes from them",
+            (
+                f"groups {names}: their hosts join the training, but data.helpers is not "
+                "set, so no "
+                "sample comes from them"
+            ),
             "data.helpers=ray",
         )
     elif asked and not job.helping_groups:
@@ -100,15 +109,24 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
             if trains & set(channel.groups) and group.name not in channel.groups:
                 yield error(
                     "helpers-without-data",
-                    f"data.{channel.name} goes to {', '.join(channel.groups)}, not to the helping group {group.name}",
+                    (
+                        f"data.{channel.name} goes to {', '.join(channel.groups)}, not to the "
+                        f"helping group {group.name}"
+                    ),
                     f"add {group.name} to its groups",
                 )
         known = machines().get(group.type)
         if known and known.gpus:
             yield warning(
                 "helpers-with-gpus",
-                f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are billed and do nothing",
-                f"a type without GPUs, such as --group {group.name}=ml.c5.4xlarge*{group.instances}:help",
+                (
+                    f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are "
+                    "billed and do nothing"
+                ),
+                (
+                    "a type without GPUs, such as --group "
+                    f"{group.name}=ml.c5.4xlarge*{group.instances}:help"
+                ),
             )
     if job.helping_groups:
         yield from _need(job, bool(settings.get("data.transforms")))
@@ -117,19 +135,27 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
 def _marks(job: SageMakerJob) -> Iterator[Finding]:
     for group in job.groups:
         if group.help and group in job.training_groups:
-            yield error("group-marks", f"groups.{group.name} would both train and help", "mark another group :train")
+            yield error(
+                "group-marks",
+                f"groups.{group.name} would both train and help",
+                "mark another group :train",
+            )
         elif group not in job.training_groups and not group.help and group.instances > 0:
             yield warning(
                 "group-idle",
-                f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} will do nothing: its "
+                f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} "
+                "will do nothing: its "
                 "hosts end at once, but are billed for as long as the job runs",
-                f"leave the group {group.name} out, or let it make samples for the group that trains: "
+                f"leave the group {group.name} out, or let it make samples for the group that "
+                "trains: "
                 f"--group {group.name}={group.type}*{group.instances}:help data.helpers=ray",
             )
 
 
 def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
-    """What the helping groups cost, and whether they pay: computed from a past run, or not known."""
+    """What the helping groups cost, and whether they pay: computed from a past run, or not
+    known.
+    """
     if job.like:
         yield from _like(job)
         return
@@ -138,23 +164,34 @@ def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
         if transforms:
             yield warning(
                 "helpers-need",
-                f"{what}: whether helping hosts pay is not shown: they do where data.transforms take far longer than "
+                f"{what}: whether helping hosts pay is not shown: they do where data.transforms "
+                "take far longer than "
                 "10 ms of a core for a sample, and the cores of the training hosts cannot keep up",
-                "--like RUN, a past run with this config; or measure: segtrain bench data CONFIG --device-ms MS",
+                (
+                    "--like RUN, a past run with this config; or measure: segtrain bench "
+                    "data CONFIG "
+                    "--device-ms MS"
+                ),
                 MEASURED,
             )
         else:
             yield warning(
                 "helpers-need",
-                f"{what} are not likely to pay: without data.transforms, making a sample of 512x1024 takes 5 ms of a "
+                f"{what} are not likely to pay: without data.transforms, making a sample of "
+                "512x1024 takes 5 ms of a "
                 "core, and receiving it from another host more than 1 ms",
-                f"leave the group {group.name} out, or take a type with more vCPUs per GPU; --like RUN computes it",
+                (
+                    f"leave the group {group.name} out, or take a type with more vCPUs per GPU; "
+                    "--like RUN computes it"
+                ),
                 MEASURED,
             )
 
 
 def _like(job: SageMakerJob) -> Iterator[Finding]:
-    """The speed and the price with and without helping hosts, from the run that ``job.like`` names."""
+    """The speed and the price with and without helping hosts, from the run that ``job.like``
+    names.
+    """
     from segtrain.insight.plan.helping import need
     from segtrain.insight.plan.terms import terms_of
 
@@ -162,11 +199,17 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
     names = ", ".join(group.name for group in groups)
     what = f"groups {names}{_price(job, groups)}"
     if any(name not in known for name in (job.training_type, *(group.type for group in groups))):
-        yield warning("helpers-need", f"{what}: the sizes of their types are not known", "types of segtrain's table")
+        yield warning(
+            "helpers-need",
+            f"{what}: the sizes of their types are not known",
+            "types of segtrain's table",
+        )
         return
     try:
         found = need(
-            terms_of(Path(job.like), job.training_type if known[job.training_type].gpus == 0 else ""),
+            terms_of(
+                Path(job.like), job.training_type if known[job.training_type].gpus == 0 else ""
+            ),
             known[job.training_type],
             job.training_hosts,
             [(known[group.type], group.instances) for group in groups],
@@ -175,11 +218,22 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
         says = f"{what}: --like {job.like} does not show their need: {problem}"
         yield warning("helpers-need", says, "a run of a SageMaker job")
         return
-    rates = f"the devices take {found.device:,.1f} images/s, and the training hosts alone reach {found.alone:,.1f}"
+    rates = (
+        f"the devices take {found.device:,.1f} images/s, and the training hosts alone reach "
+        f"{found.alone:,.1f}"
+    )
     leave = f"leave the groups {names} out"
     if not found.pays:
-        costs = f"receiving a sample takes {1000 * found.receive:.2g} ms of CPU time there, and making it"
-        yield warning("helpers-need", f"{what} would not pay: {costs} {1000 * found.make:.2g} ms", leave, _SOURCE)
+        costs = (
+            f"receiving a sample takes {1000 * found.receive:.2g} ms of CPU time there, and "
+            "making it"
+        )
+        yield warning(
+            "helpers-need",
+            f"{what} would not pay: {costs} {1000 * found.make:.2g} ms",
+            leave,
+            _SOURCE,
+        )
         return
     if found.gain < LEAST_GAIN:
         yield warning("helpers-need", f"{what} are not needed: {rates}", leave, _SOURCE)
@@ -195,14 +249,23 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
     if helped <= alone:
         yield note("helpers-need", f"{what} pay: {speed}; {money}", source=_SOURCE)
     else:
-        fix = f"{leave}, unless time is worth it; segtrain plan --like {quote(job.like)} compares types"
-        yield warning("helpers-need", f"{what} cost more than they save: {speed}; {money}", fix, _SOURCE)
+        fix = (
+            f"{leave}, unless time is worth it; segtrain plan --like {quote(job.like)} "
+            "compares types"
+        )
+        yield warning(
+            "helpers-need", f"{what} cost more than they save: {speed}; {money}", fix, _SOURCE
+        )
 
 
 def _hourly(job: SageMakerJob, groups: Sequence[Group]) -> float | None:
     """Dollars per hour; None if a price is not known."""
     prices = [(price_of(job, group.type)[0], group.instances) for group in groups]
-    return sum(price * count for price, count in prices if price is not None) if all(p for p, _ in prices) else None
+    return (
+        sum(price * count for price, count in prices if price is not None)
+        if all(p for p, _ in prices)
+        else None
+    )
 
 
 def _price(job: SageMakerJob, groups: Sequence[Group]) -> str:
@@ -210,4 +273,6 @@ def _price(job: SageMakerJob, groups: Sequence[Group]) -> str:
     hourly = _hourly(job, groups)
     if hourly is None:
         return ""
-    return f" (${hourly:,.2f}/h, at most ${hourly * job.max_run / 3600:,.2f} in {hours(job.max_run)})"
+    return (
+        f" (${hourly:,.2f}/h, at most ${hourly * job.max_run / 3600:,.2f} in {hours(job.max_run)})"
+    )

@@ -15,8 +15,8 @@ from launch.platforms.sagemaker.preflight.places import API
 
 def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     yield from _keys(job)
-    # Findings for keys and training plans of another region. The output's bucket, and so its key, may be in another
-    # region, so that is only a warning.
+    # Findings for keys and training plans of another region. The output's bucket, and so its key,
+    # may be in another region, so that is only a warning.
     for key, level in (("training_plan", error), ("volume_kms", error), ("output_kms", warning)):
         parts = str(getattr(job, key)).split(":")
         place = parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
@@ -32,7 +32,8 @@ def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     if job.training_plan and job.spot:
         yield warning(
             "plan-spot",
-            f"training_plan={job.training_plan} with spot=true: a plan is reserved capacity, but spot is spare "
+            f"training_plan={job.training_plan} with spot=true: a plan is reserved capacity, but "
+            "spot is spare "
             "capacity",
             "leave out --spot or --training-plan",
         )
@@ -40,7 +41,10 @@ def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
 
 def types(job: SageMakerJob) -> list[str]:
     """Every type that the job may run on."""
-    return [group.type for group in job.groups] or [job.type, *(other.type for other in job.fallbacks)]
+    return [group.type for group in job.groups] or [
+        job.type,
+        *(other.type for other in job.fallbacks),
+    ]
 
 
 def _keys(job: SageMakerJob) -> Iterator[Finding]:
@@ -51,7 +55,8 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
         if instance is not None and instance.nvme_gb:
             yield error(
                 "volume-kms-nvme",
-                f"volume_kms={job.volume_kms}: {name} has local disks, which its hardware encrypts; the service "
+                f"volume_kms={job.volume_kms}: {name} has local disks, which its hardware "
+                "encrypts; the service "
                 "refuses a key",
                 "leave out --volume-kms: these disks are encrypted all the same",
                 API,
@@ -59,7 +64,10 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
     if "alias/" in job.volume_kms:
         yield error(
             "volume-kms-alias",
-            f"volume_kms={job.volume_kms} is an alias: for volumes the service takes the key's ID or its ARN",
+            (
+                f"volume_kms={job.volume_kms} is an alias: for volumes the service takes the key's "
+                "ID or its ARN"
+            ),
             "aws kms describe-key --key-id ALIAS prints both",
             API,
         )
@@ -71,14 +79,18 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     if choice.image is not None:
         yield error(
             "isolation-packages",
-            f"network_isolation=true with AWS's own image {choice.image.tag}: pip cannot install segtrain's "
+            f"network_isolation=true with AWS's own image {choice.image.tag}: pip cannot install "
+            "segtrain's "
             "packages there",
             "--image URI of an image that holds them (docker/sagemaker/Dockerfile)",
         )
     else:
         yield note(
             "isolation-packages",
-            f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all packages",
+            (
+                f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} "
+                "must hold all packages"
+            ),
         )
     from segtrain.installed import trackers
 
@@ -86,7 +98,10 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
         if job.settings.get(key):
             yield error(
                 "isolation-tracker",
-                f"{key}={job.settings[key]} with network_isolation=true: the container cannot reach the tracker",
+                (
+                    f"{key}={job.settings[key]} with network_isolation=true: the container cannot "
+                    "reach the tracker"
+                ),
                 f"{key}=''",
             )
 
@@ -107,7 +122,9 @@ def _fallbacks(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield error("fallbacks-twice", f"type {name} is there twice", "name each type once", API)
     for other in job.fallbacks:
-        yield from _fallback(job, replace(job, type=other.type, instances=other.instances or job.instances), choice)
+        yield from _fallback(
+            job, replace(job, type=other.type, instances=other.instances or job.instances), choice
+        )
 
 
 def _fallback(job: SageMakerJob, other: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
@@ -117,26 +134,35 @@ def _fallback(job: SageMakerJob, other: SageMakerJob, choice: ImageChoice) -> It
         near = like(other.type)
         yield note(
             "fallback-unknown",
-            f"fallbacks: type {other.type} is not in the table: whether image and strategy fit is not known",
+            (
+                f"fallbacks: type {other.type} is not in the table: whether image and strategy fit "
+                "is not known"
+            ),
             f"near: {', '.join(near)}" if near else "",
         )
         return
     if choice.image is not None and not runs_on(choice.image, instance):
         yield error(
             "fallback-image",
-            f"fallbacks: image {choice.image.tag}, picked for {job.type}, has no code for {other.type}",
+            (
+                f"fallbacks: image {choice.image.tag}, picked for {job.type}, has no code for "
+                f"{other.type}"
+            ),
             "--image URI of one that fits both, or another type",
         )
     if job.strategy == "smddp" and not instance.smddp:
         yield error(
-            "fallback-smddp", f"fallbacks: SMDDP does not run on {other.type}", "--strategy ddp, or another type"
+            "fallback-smddp",
+            f"fallbacks: SMDDP does not run on {other.type}",
+            "--strategy ddp, or another type",
         )
     before, after, batch = ranks(job), ranks(other), job.settings.get("train.batch_size")
     if before != after and isinstance(batch, int) and batch % after:
         level = error if batch < after else warning
         yield level(
             "fallback-batch",
-            f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of {other.instances} x "
+            f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of "
+            f"{other.instances} x "
             f"{other.type}",
             f"train.batch_size={-(-batch // after) * after}, or another count: {other.type}*N",
         )

@@ -1,5 +1,6 @@
-"""Checks of hyperparameters, environment variables, metrics, and tags: values that would change on their way into the
-container, and secrets. The service's limits are in its model (``launch.platforms.sagemaker.service_model``).
+"""Checks of hyperparameters, environment variables, metrics, and tags: values that would change on
+their way into the container, and secrets. The service's limits are in its model
+(``launch.platforms.sagemaker.service_model``).
 """
 
 from __future__ import annotations
@@ -23,14 +24,24 @@ TOOLKIT = (
 def limits(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _hyperparameters(job, request.get("HyperParameters", {}))
     for key, value in job.environment.items():
-        if key.startswith("SM_") or key in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "MASTER_ADDR", "MASTER_PORT"):
+        if key.startswith("SM_") or key in (
+            "TRAINING_JOB_NAME",
+            "TRAINING_JOB_ARN",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        ):
             yield warning(
                 "environment-reserved",
-                f"environment {key}={value!r}: SageMaker's toolkit sets it itself and overwrites yours",
+                (
+                    f"environment {key}={value!r}: SageMaker's toolkit sets it itself and "
+                    "overwrites yours"
+                ),
                 "leave it out, or take another name",
             )
     cure = "let the script fetch it with the job's role (AWS Secrets Manager)"
-    yield from job_checks.secrets({"environment": job.environment, "setting": job.settings, "tag": job.tags}, cure)
+    yield from job_checks.secrets(
+        {"environment": job.environment, "setting": job.settings, "tag": job.tags}, cure
+    )
     yield from _metrics(job)
     yield from _tags(job)
 
@@ -43,7 +54,8 @@ def _hyperparameters(job: SageMakerJob, parameters: Mapping[str, str]) -> Iterat
         if broken:
             yield error(
                 "hyperparameter-shell",
-                f"setting {key}={as_argument(text)[:80]!r}: {broken!r} would be read by a shell on the way to "
+                f"setting {key}={as_argument(text)[:80]!r}: {broken!r} would be read by a shell "
+                "on the way to "
                 "the script",
                 f"put it into the config, {job.config}, which travels as a file",
                 TOOLKIT,
@@ -63,7 +75,8 @@ def as_argument(text: str) -> str:
 
 
 def shell_reads(text: str) -> str:
-    """The first character of ``text`` that breaks a shell command: an unclosed quote, or a shell operator.
+    """The first character of ``text`` that breaks a shell command: an unclosed quote, or a shell
+    operator.
 
     "" if there is none.
     """
@@ -94,7 +107,8 @@ def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
             right = {"True": "true", "yes": "true", "on": "true", "None": "null"}.get(word, "false")
             yield error(
                 "hyperparameter-boolean",
-                f"setting {key}={value!r} is a string, not a boolean: many scripts treat any string that is not "
+                f"setting {key}={value!r} is a string, not a boolean: many scripts treat any "
+                "string that is not "
                 "empty as true",
                 f"{key}={right}",
                 "aws/sagemaker-python-sdk#4247, #2689",
@@ -124,7 +138,10 @@ def _tags(job: SageMakerJob) -> Iterator[Finding]:
         if key.lower().startswith("aws:") or not re.fullmatch(r"[\w\s.:/=+\-@]*", key + value):
             yield error(
                 "tag",
-                f"tag {key[:60]}={value[:60]!r}: letters, digits, spaces and _ . : / = + - @, and no aws: at the start",
+                (
+                    f"tag {key[:60]}={value[:60]!r}: letters, digits, spaces and _ . : / = + - @, "
+                    "and no aws: at the start"
+                ),
                 "rename it, or leave the other characters out",
                 API,
             )

@@ -1,4 +1,6 @@
-"""Checks of types, groups, strategy and image: they fit together, and every machine that is paid for does something."""
+"""Checks of types, groups, strategy and image: they fit together, and every machine that is paid
+for does something.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ SPREAD = ("ddp", "fsdp", "smddp")
 
 
 def ranks(job: SageMakerJob) -> int:
-    """How many ranks the container's toolkit starts: one per GPU (or per host without GPUs) if the strategy is
-    distributed, else one.
+    """How many ranks the container's toolkit starts: one per GPU (or per host without GPUs) if the
+    strategy is distributed, else one.
     """
     instance = INSTANCES.get(job.training_type)
     if job.strategy not in SPREAD:
@@ -28,18 +30,27 @@ def ranks(job: SageMakerJob) -> int:
     return max(1, job.training_hosts) * max(1, instance.gpus if instance else 1)
 
 
-def machines(job: SageMakerJob, request: Mapping[str, Any], choice: ImageChoice) -> Iterator[Finding]:
+def machines(
+    job: SageMakerJob, request: Mapping[str, Any], choice: ImageChoice
+) -> Iterator[Finding]:
     for group in job.groups or (Group("", job.type, job.instances),):
         if group.instances < 1:
             where = f"groups.{group.name}: " if group.name else ""
-            yield error("instances-range", f"{where}instances={group.instances}: at least one", "--instances 1")
+            yield error(
+                "instances-range",
+                f"{where}instances={group.instances}: at least one",
+                "--instances 1",
+            )
     yield from _groups(job)
     yield from _strategy(job)
     match = re.search(r"\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com", choice.uri)
     if job.image and match and job.region and match[1] != job.region:
         yield error(
             "image-other-region",
-            f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls from its own region",
+            (
+                f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls "
+                "from its own region"
+            ),
             f"--image {quote(job.image.replace(match[1], job.region))}",
         )
     if job.image and not stands_for(job.image):
@@ -48,22 +59,36 @@ def machines(job: SageMakerJob, request: Mapping[str, Any], choice: ImageChoice)
 
 def _groups(job: SageMakerJob) -> Iterator[Finding]:
     for group in job.groups:
-        if group.type != job.training_type:  # the type that trains is checked when the image is chosen
+        # the type that trains is checked when the image is chosen
+        if group.type != job.training_type:
             yield from about_type(
-                group.type, image=job.image, unknown_ok=job.unknown_type_ok, where=f"groups.{group.name}: "
+                group.type,
+                image=job.image,
+                unknown_ok=job.unknown_type_ok,
+                where=f"groups.{group.name}: ",
             )
     marked = [group for group in job.groups if group.train]
     if not marked and len(job.training_groups) > 1:
         yield error(
             "group-train",
-            f"groups {', '.join(group.name for group in job.training_groups)}: none is marked to train, so all would",
-            f"mark one: --group {job.groups[0].name}={job.groups[0].type}*{job.groups[0].instances}:train",
+            (
+                f"groups {', '.join(group.name for group in job.training_groups)}: none is "
+                "marked to "
+                "train, so all would"
+            ),
+            (
+                "mark one: --group "
+                f"{job.groups[0].name}={job.groups[0].type}*{job.groups[0].instances}:train"
+            ),
         )
     elif len({group.type for group in marked}) > 1:
         listed = ", ".join(f"{group.name}={group.type}" for group in marked)
         yield error(
             "group-types",
-            f"groups that train have several types ({listed}): each host must run the same number of ranks",
+            (
+                f"groups that train have several types ({listed}): each host must run the same "
+                "number of ranks"
+            ),
             "mark only one of them to train, or give them the same type",
         )
 
@@ -74,7 +99,8 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
     if job.strategy in ("single", "dp") and job.training_hosts > 1:
         yield error(
             "strategy-hosts",
-            f"strategy={job.strategy} is one process, but {job.training_hosts} hosts are asked for: each would "
+            f"strategy={job.strategy} is one process, but {job.training_hosts} hosts are asked "
+            "for: each would "
             "train the same",
             "--strategy ddp, or --instances 1",
         )
@@ -87,27 +113,34 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
     if job.strategy == "smddp" and job.training_hosts == 1:
         yield warning(
             "smddp-single-host",
-            f"strategy=smddp on one {job.training_type}: it speeds up only the communication between hosts",
+            (
+                f"strategy=smddp on one {job.training_type}: it speeds up only the communication "
+                "between hosts"
+            ),
             "--strategy ddp, or --instances 2 and more",
             "SageMaker docs, data-parallel-intro, 2026",
         )
 
 
 def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    """Findings for an image that SageMaker cannot pull (it pulls only from private ECR registries), or that cannot
-    train, as some of AWS's own images.
+    """Findings for an image that SageMaker cannot pull (it pulls only from private ECR registries),
+    or that cannot train, as some of AWS's own images.
     """
     private = request.get("AlgorithmSpecification", {}).get("TrainingImageConfig", {})
-    if private.get("TrainingRepositoryAccessMode") == "Vpc":  # the user's own registry, reached through the job's VPC
+    # the user's own registry, reached through the job's VPC
+    if private.get("TrainingRepositoryAccessMode") == "Vpc":
         return
     found = IMAGE.fullmatch(job.image)
     if found is None:
         name = job.image.rpartition("/")[2]
         public = job.image.startswith("public.ecr.aws/deep-learning-containers/")
-        own = f"{ACCOUNTS.get(job.region, 'ACCOUNT')}.dkr.ecr.{job.region or 'REGION'}.amazonaws.com"
+        own = (
+            f"{ACCOUNTS.get(job.region, 'ACCOUNT')}.dkr.ecr.{job.region or 'REGION'}.amazonaws.com"
+        )
         yield error(
             "image-registry",
-            f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a training image from "
+            f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a "
+            "training image from "
             "nowhere else",
             f"--image {own}/{quote(name)}, which is the same image"
             if public
@@ -120,7 +153,8 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
     if of_aws and right and found["account"] != right:
         yield error(
             "image-account",
-            f"image {job.image!r}: AWS keeps its images for {found['region']} in the account {right}, not in "
+            f"image {job.image!r}: AWS keeps its images for {found['region']} in the account "
+            f"{right}, not in "
             f"{found['account']}",
             f"--image {quote(job.image.replace(found['account'], right))}",
             ACCOUNTS_FROM,

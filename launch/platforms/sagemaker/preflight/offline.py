@@ -23,8 +23,8 @@ from launch.platforms.sagemaker.preflight.times import times
 from launch.platforms.sagemaker.preflight.training import training
 from launch.platforms.sagemaker.preflight.vpc import network
 
-# Violations of the service's model that another finding describes better, or that do not stop the job: code of that
-# finding -> beginning of the violation.
+# Violations of the service's model that another finding describes better, or that do not stop the
+# job: code of that finding -> beginning of the violation.
 TOLD_BY: dict[str, str | tuple[str, ...]] = {
     "vpc-half": "VpcConfig",
     "unknown-type": "ResourceConfig.Instance",
@@ -37,8 +37,16 @@ TOLD_BY: dict[str, str | tuple[str, ...]] = {
 def offline(
     job: SageMakerJob, request: Mapping[str, Any], *, root: Path, choice: ImageChoice, now: date
 ) -> list[Finding]:
-    """All findings except those of the image choice (``choice.findings``). A check that cannot run adds a note."""
-    findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
+    """All findings except those of the image choice (``choice.findings``). A check that cannot run
+    adds a note.
+    """
+    findings = [
+        *limits(job, request),
+        *times(job, request),
+        *places(job, request),
+        *channels(job),
+        *network(job),
+    ]
     findings += [*machines(job, request, choice), *helpers(job, root), *extras(job, choice)]
     from launch.platforms.sagemaker.bundle import contents
 
@@ -63,7 +71,9 @@ def _prices(now: date) -> Iterator[Finding]:
 
 
 def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Finding]:
-    """Violations of the service's own model of the request that no other finding reports; needs botocore."""
+    """Violations of the service's own model of the request that no other finding reports; needs
+    botocore.
+    """
     from launch.platforms.sagemaker.service_model import violations
 
     wrong = violations(request)

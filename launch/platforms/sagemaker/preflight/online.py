@@ -20,8 +20,8 @@ from launch.platforms.sagemaker.preflight.vpc import vpc
 
 
 def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
-    """The findings. A call that is denied is a note, never an error: the job's role may have rights that the caller
-    does not have.
+    """The findings. A call that is denied is a note, never an error: the job's role may have rights
+    that the caller does not have.
     """
     wanting = unset(job)
     if wanting:
@@ -34,6 +34,8 @@ def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> l
         ]
     ask = ReadOnlyCalls(clients)
     findings = [*account_checks(job, request, ask), *stored(job, request, ask), *vpc(job, ask)]
-    if not any(finding.code in ("role-account", "role-missing", "role-trust") for finding in findings):
+    if not any(
+        finding.code in ("role-account", "role-missing", "role-trust") for finding in findings
+    ):
         findings += rights(job, request, ask)
     return list(dict.fromkeys([*findings, *ask.notes]))

@@ -1,5 +1,5 @@
-"""Addresses of S3 and ECR, and checks of role, output, and checkpoints: SageMaker can use them, and their prefixes do
-not overlap with the data or with each other.
+"""Addresses of S3 and ECR, and checks of role, output, and checkpoints: SageMaker can use them, and
+their prefixes do not overlap with the data or with each other.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.regions import partition
 
-# The source of the API's limits. botocore's service model has them too, but botocore may not be installed.
+# The source of the API's limits. botocore's service model has them too, but botocore may not be
+# installed.
 API = "CreateTrainingJob in the SageMaker API reference (botocore 1.44.5)"
 
-BUCKET_RULE = "s3://BUCKET/PREFIX/; a bucket's name has 3 to 63 lowercase letters, digits, dots and hyphens"
+BUCKET_RULE = (
+    "s3://BUCKET/PREFIX/; a bucket's name has 3 to 63 lowercase letters, digits, dots and hyphens"
+)
 _S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<key>.*))?")
 
 
@@ -67,7 +70,8 @@ def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
         yield warning(
             "placeholder",
             f"to be set before this can be sent: {', '.join(wanting)}",
-            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with credentials, role "
+            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with "
+            "credentials, role "
             "and output that are empty are looked up",
         )
     yield from _role(job)
@@ -100,33 +104,43 @@ def _role(job: SageMakerJob) -> Iterator[Finding]:
         if job.region and arn["partition"] != partition(job.region):
             yield error(
                 "role-partition",
-                f"role={job.role!r} is in the partition {arn['partition']}, but region {job.region} in "
+                f"role={job.role!r} is in the partition {arn['partition']}, but region "
+                f"{job.region} in "
                 f"{partition(job.region)}: accounts of one do not exist in the other",
                 f"a role of an account in {partition(job.region)}, or another --region",
             )
         return
     if _ROLE_NAME.fullmatch(job.role):
-        yield note("role-name", f"role={job.role!r} is a name: its ARN is looked up in your account before sending")
+        yield note(
+            "role-name",
+            f"role={job.role!r} is a name: its ARN is looked up in your account before sending",
+        )
 
 
 def _overlaps(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings for S3 prefixes that overlap.
 
-    The next job would download results inside the data as data. SageMaker copies everything below the checkpoints'
-    prefix to every host.
+    The next job would download results inside the data as data. SageMaker copies everything below
+    the checkpoints' prefix to every host.
     """
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
     results = {"output": job.output, "checkpoints": checkpoints}
     below = {f"data.{channel.name}": channel.uri for channel in job.data} | {"output": job.output}
     for key, uri in below.items():
         if checkpoints and uri and s3_parts(uri) and folder(uri).startswith(folder(checkpoints)):
-            level = warning if key == "output" else error  # copied to every host: old models and code, or all data
+            # copied to every host: old models and code, or all data
+            level = warning if key == "output" else error
             yield level(
                 "checkpoints-above",
-                f"checkpoints={checkpoints!r} is {'the same as' if folder(uri) == folder(checkpoints) else 'above'} "
-                f"{key}={uri!r}: SageMaker copies everything below the checkpoints into /opt/ml/checkpoints of "
+                f"checkpoints={checkpoints!r} is "
+                f"{'the same as' if folder(uri) == folder(checkpoints) else 'above'} "
+                f"{key}={uri!r}: SageMaker copies everything below the checkpoints into "
+                "/opt/ml/checkpoints of "
                 "each host before it trains",
-                f"--checkpoints {quote(f'{folder(checkpoints)}checkpoints/{job.name}/')}, or another prefix of its own",
+                (
+                    f"--checkpoints {quote(f'{folder(checkpoints)}checkpoints/{job.name}/')}, or "
+                    "another prefix of its own"
+                ),
             )
     for channel in job.data:
         if not channel.is_file_system and s3_parts(channel.uri):

@@ -1,5 +1,5 @@
-"""Checks with IAM's policy simulator of what the role and the caller may do: data, logs, image, network, keys,
-PassRole.
+"""Checks with IAM's policy simulator of what the role and the caller may do: data, logs, image,
+network, keys, PassRole.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import IMAGE, s3_parts
 from launch.platforms.sagemaker.regions import partition
 
-ROLE_DOCS = "SageMaker developer guide, sagemaker-roles (CreateTrainingJob API: execution role permissions)"
+ROLE_DOCS = (
+    "SageMaker developer guide, sagemaker-roles (CreateTrainingJob API: execution role permissions)"
+)
 LOGS = ("CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents")
 INTERFACES = (  # EC2 actions for the network interfaces of a job in a VPC
     *("CreateNetworkInterface", "CreateNetworkInterfacePermission", "DeleteNetworkInterface"),
-    *("DeleteNetworkInterfacePermission", "DescribeNetworkInterfaces", "DescribeVpcs", "DescribeDhcpOptions"),
+    *(
+        "DeleteNetworkInterfacePermission",
+        "DescribeNetworkInterfaces",
+        "DescribeVpcs",
+        "DescribeDhcpOptions",
+    ),
     *("DescribeSubnets", "DescribeSecurityGroups"),
 )
 
 
 @dataclass(frozen=True)
 class Right:
-    """Actions on a resource that a principal needs. ``sure``: only the principal's own policies can grant them, so that
-    a denial is certain.
+    """Actions on a resource that a principal needs. ``sure``: only the principal's own policies can
+    grant them, so that a denial is certain.
 
-    ``passed``: the call passes a role to SageMaker, and policies may have a condition on that (iam:PassedToService).
+    ``passed``: the call passes a role to SageMaker, and policies may have a condition on that
+    (iam:PassedToService).
     """
 
     code: str
@@ -41,7 +49,9 @@ class Right:
 
 
 def rights(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
-    """Findings for denied actions. Most are warnings: the policy of a bucket, key, or repository may allow them."""
+    """Findings for denied actions. Most are warnings: the policy of a bucket, key, or repository
+    may allow them.
+    """
     for right in wanted(job, request, _keys(job, request, ask)):
         answered = yield from _ask(f"role={job.role!r}", job.role, right, ask)
         if not answered:
@@ -53,7 +63,9 @@ def rights(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) ->
             return
 
 
-def wanted(job: SageMakerJob, request: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]) -> Iterator[Right]:
+def wanted(
+    job: SageMakerJob, request: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]
+) -> Iterator[Right]:
     """What the execution role needs for this request.
 
     ``keys``: ARN of a KMS key -> the actions that are needed with it.
@@ -61,47 +73,88 @@ def wanted(job: SageMakerJob, request: Mapping[str, Any], keys: Mapping[str, tup
     part, owner = partition(job.region), job.role.split(":")[4]
     output = request["OutputDataConfig"]["S3OutputPath"]
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
-    places: list[tuple[str, str, tuple[str, ...]]] = [("output", output, ("s3:GetObject", "s3:PutObject"))]
-    places += [("checkpoints", checkpoints, ("s3:GetObject", "s3:PutObject"))] if checkpoints else []
-    places += [(f"data.{channel.name}", channel.uri, ("s3:GetObject",)) for channel in job.data if channel.uri]
+    places: list[tuple[str, str, tuple[str, ...]]] = [
+        ("output", output, ("s3:GetObject", "s3:PutObject"))
+    ]
+    places += (
+        [("checkpoints", checkpoints, ("s3:GetObject", "s3:PutObject"))] if checkpoints else []
+    )
+    places += [
+        (f"data.{channel.name}", channel.uri, ("s3:GetObject",))
+        for channel in job.data
+        if channel.uri
+    ]
     for key, uri, actions in places:
         if parts := s3_parts(uri):
             item = f"{parts[0]}/{parts[1]}".rstrip("/")
             yield Right("role-rights", actions, f"arn:{part}:s3:::{item}/x", f"{key}={uri!r}")
             if key != "output":
-                yield Right("role-rights", ("s3:ListBucket",), f"arn:{part}:s3:::{parts[0]}", f"{key}={uri!r}")
-    group = f"arn:{part}:logs:{job.region}:{owner}:log-group:/aws/sagemaker/TrainingJobs:log-stream:x"
+                yield Right(
+                    "role-rights",
+                    ("s3:ListBucket",),
+                    f"arn:{part}:s3:::{parts[0]}",
+                    f"{key}={uri!r}",
+                )
+    group = (
+        f"arn:{part}:logs:{job.region}:{owner}:log-group:/aws/sagemaker/TrainingJobs:log-stream:x"
+    )
     yield Right(
-        "role-logs", tuple(f"logs:{name}" for name in LOGS), group, "the job's log (without it nothing is seen)"
+        "role-logs",
+        tuple(f"logs:{name}" for name in LOGS),
+        group,
+        "the job's log (without it nothing is seen)",
     )
     yield Right("role-metrics", ("cloudwatch:PutMetricData",), "*", "the job's metrics")
     if image := IMAGE.fullmatch(request["AlgorithmSpecification"]["TrainingImage"]):
         name = f"arn:{part}:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
-        layers = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+        layers = (
+            "ecr:BatchCheckLayerAvailability",
+            "ecr:BatchGetImage",
+            "ecr:GetDownloadUrlForLayer",
+        )
         yield Right("role-image", ("ecr:GetAuthorizationToken",), "*", "the image")
         yield Right("role-image", layers, name, "the image")
     if "VpcConfig" in request:
-        yield Right("role-network", tuple(f"ec2:{name}" for name in INTERFACES), "*", "the job's VPC", sure=True)
+        yield Right(
+            "role-network",
+            tuple(f"ec2:{name}" for name in INTERFACES),
+            "*",
+            "the job's VPC",
+            sure=True,
+        )
     for arn, actions in keys.items():
         yield Right("role-kms", actions, arn, f"the key {arn}")
 
 
 def _of_the_caller(job: SageMakerJob) -> Iterator[Right]:
     part, owner = partition(job.region), job.role.split(":")[4]
-    yield Right("caller-pass-role", ("iam:PassRole",), job.role, f"role={job.role!r}", sure=True, passed=True)
+    yield Right(
+        "caller-pass-role",
+        ("iam:PassRole",),
+        job.role,
+        f"role={job.role!r}",
+        sure=True,
+        passed=True,
+    )
     jobs = f"arn:{part}:sagemaker:{job.region}:{owner}:training-job/x"
     yield Right("caller-create", ("sagemaker:CreateTrainingJob",), jobs, "training jobs", sure=True)
 
 
 def _ask(who: str, arn: str, right: Right, ask: ReadOnlyCalls) -> Any:
     """Yields findings about one right; returns whether the simulator answered."""
-    context = {"ContextKeyName": "iam:PassedToService", "ContextKeyValues": [SERVICE], "ContextKeyType": "string"}
+    context = {
+        "ContextKeyName": "iam:PassedToService",
+        "ContextKeyValues": [SERVICE],
+        "ContextKeyType": "string",
+    }
     answer = ask(
         f"whether {who} may {', '.join(right.actions)}",
         ask.clients.iam.simulate_principal_policy,
-        PolicySourceArn=arn, ActionNames=list(right.actions), ResourceArns=[right.resource],
+        PolicySourceArn=arn,
+        ActionNames=list(right.actions),
+        ResourceArns=[right.resource],
         **({"ContextEntries": [context]} if right.passed else {}),
-    )  # fmt: skip
+    )
     if answer.value is None:
         return False
     results = [one for one in answer.value["EvaluationResults"] if one["EvalDecision"] != "allowed"]
@@ -114,25 +167,33 @@ def _ask(who: str, arn: str, right: Right, ask: ReadOnlyCalls) -> Any:
         yield level(
             right.code,
             f"{who} is not allowed {denied} for {right.what} by its own policies{more}",
-            f"allow {denied} on {right.resource}" + ("" if certain else ", unless that resource's policy allows it"),
+            f"allow {denied} on {right.resource}"
+            + ("" if certain else ", unless that resource's policy allows it"),
             ROLE_DOCS,
         )
     return True
 
 
 def _caller(ask: ReadOnlyCalls) -> str:
-    """The ARN of the caller's user or role; "" for a root user, who may do everything, and if the ARN is not known."""
+    """The ARN of the caller's user or role; "" for a root user, who may do everything, and if the
+    ARN is not known.
+    """
     answer = ask("the account of these credentials", lambda: ask.clients.identity)
     arn = str((answer.value or {}).get("Arn", ""))
     if ":assumed-role/" not in arn:
         return arn if ":user/" in arn else ""
     name = arn.split("/")[1]
-    role = ask(f"the caller's role {name}", ask.clients.iam.get_role, RoleName=name)  # its ARN may have a path
+    # its ARN may have a path
+    role = ask(f"the caller's role {name}", ask.clients.iam.get_role, RoleName=name)
     return str(role.value["Role"]["Arn"]) if role.value else ""
 
 
-def _keys(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> dict[str, tuple[str, ...]]:
-    """KMS keys of the request and of its buckets -> actions that the role needs. Aliases are not checked."""
+def _keys(
+    job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls
+) -> dict[str, tuple[str, ...]]:
+    """KMS keys of the request and of its buckets -> actions that the role needs. Aliases are not
+    checked.
+    """
     found: dict[str, tuple[str, ...]] = {}
     of_volumes = request["ResourceConfig"].get("VolumeKmsKeyId", "")
     given: list[tuple[str, tuple[str, ...]]] = [
@@ -158,9 +219,18 @@ def _keys(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> 
 
 def _default_key(bucket: str, ask: ReadOnlyCalls) -> str:
     """The KMS key with which a bucket encrypts new objects; "" for S3's own keys."""
-    answer = ask(f"the encryption of the bucket {bucket}", ask.clients.s3.get_bucket_encryption, Bucket=bucket)
+    answer = ask(
+        f"the encryption of the bucket {bucket}",
+        ask.clients.s3.get_bucket_encryption,
+        Bucket=bucket,
+    )
     rules = (answer.value or {}).get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
     ways = [rule.get("ApplyServerSideEncryptionByDefault", {}) for rule in rules]
     return next(
-        (str(way.get("KMSMasterKeyID", "")) for way in ways if way.get("SSEAlgorithm", "").startswith("aws:kms")), ""
+        (
+            str(way.get("KMSMasterKeyID", ""))
+            for way in ways
+            if way.get("SSEAlgorithm", "").startswith("aws:kms")
+        ),
+        "",
     )

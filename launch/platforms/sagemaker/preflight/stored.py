@@ -1,5 +1,6 @@
-"""Checks of stored data: the data exist, are readable, have the right layout, and fit on the disk; the buckets are in
-the job's region; no running job uses the checkpoints; the FSx file system is available.
+"""Checks of stored data: the data exist, are readable, have the right layout, and fit on the disk;
+the buckets are in the job's region; no running job uses the checkpoints; the FSx file system is
+available.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def stored(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) ->
         yield from small_disk(job, total / 1e9)
 
 
-def _bucket(key: str, uri: str, job: SageMakerJob, ask: ReadOnlyCalls, made: bool) -> Iterator[Finding]:
+def _bucket(
+    key: str, uri: str, job: SageMakerJob, ask: ReadOnlyCalls, made: bool
+) -> Iterator[Finding]:
     """``made``: the account's default bucket may be missing, for the upload creates it."""
     parts = s3_parts(uri)
     if parts is None:
@@ -56,7 +59,9 @@ def _bucket(key: str, uri: str, job: SageMakerJob, ask: ReadOnlyCalls, made: boo
     bucket = parts[0]
     answer = ask(f"bucket {bucket}", ask.clients.s3.head_bucket, Bucket=bucket)
     headers = (answer.value or {}).get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    region = (answer.value or {}).get("BucketRegion") or headers.get("x-amz-bucket-region", job.region)
+    region = (answer.value or {}).get("BucketRegion") or headers.get(
+        "x-amz-bucket-region", job.region
+    )
     if answer.absent and not (made and bucket == _default(ask)):
         yield error(
             "bucket-missing",
@@ -68,7 +73,9 @@ def _bucket(key: str, uri: str, job: SageMakerJob, ask: ReadOnlyCalls, made: boo
         yield error(
             "bucket-region",
             f"{key}={uri!r}: the bucket is in another region{where} than the job ({job.region})",
-            f"--region {region}, or a bucket in {job.region}" if where else f"a bucket in {job.region}",
+            f"--region {region}, or a bucket in {job.region}"
+            if where
+            else f"a bucket in {job.region}",
         )
 
 
@@ -77,13 +84,17 @@ def _default(ask: ReadOnlyCalls) -> str:
 
 
 def _prefix(job: SageMakerJob, channel: Channel, ask: ReadOnlyCalls) -> tuple[int, list[Finding]]:
-    """The bytes below a channel's prefix (in its first ``PAGES`` pages), and findings about the prefix."""
+    """The bytes below a channel's prefix (in its first ``PAGES`` pages), and findings about the
+    prefix.
+    """
     bucket, key = s3_parts(channel.uri) or ("", "")
     total = 0
     files: list[dict[str, Any]] = []
     arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": key}
     for _ in range(PAGES):
-        answer = ask(f"data.{channel.name}={channel.uri!r}", ask.clients.s3.list_objects_v2, **arguments)
+        answer = ask(
+            f"data.{channel.name}={channel.uri!r}", ask.clients.s3.list_objects_v2, **arguments
+        )
         if answer.value is None:
             return total, []
         found = [item for item in answer.value.get("Contents", []) if not item["Key"].endswith("/")]
@@ -96,11 +107,15 @@ def _prefix(job: SageMakerJob, channel: Channel, ask: ReadOnlyCalls) -> tuple[in
         findings = list(_frozen(channel, files))
         if whole:  # an incomplete list of keys does not show what is missing
             start = folder(key) if key else ""
-            inside = [item["Key"].removeprefix(start) for item in files if item["Key"].startswith(start)]
+            inside = [
+                item["Key"].removeprefix(start) for item in files if item["Key"].startswith(start)
+            ]
             findings += layout_checks(job, channel, inside)
         return total, findings
     cure = f"aws s3 ls {quote(channel.uri)}; upload with aws s3 sync FOLDER {quote(channel.uri)}"
-    return 0, [error("prefix-empty", f"data.{channel.name}={channel.uri!r}: nothing is there", cure)]
+    return 0, [
+        error("prefix-empty", f"data.{channel.name}={channel.uri!r}: nothing is there", cure)
+    ]
 
 
 def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -109,8 +124,12 @@ def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
         yield error(
             "data-frozen",
             f"data.{channel.name}={channel.uri!r}: {len(cold)} of {len(files)} objects are in "
-            f"{cold[0]['StorageClass']}, such as {cold[0]['Key']}: they cannot be read before they are restored",
-            "aws s3api restore-object for each of them (hours), or copy them to another storage class",
+            f"{cold[0]['StorageClass']}, such as {cold[0]['Key']}: they cannot be read before "
+            "they are restored",
+            (
+                "aws s3api restore-object for each of them (hours), or copy them to another "
+                "storage class"
+            ),
         )
 
 
@@ -118,7 +137,13 @@ def _checkpoints(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
     parts = s3_parts(uri)
     if parts is None:
         return
-    answer = ask(f"checkpoints={uri!r}", ask.clients.s3.list_objects_v2, Bucket=parts[0], Prefix=parts[1], MaxKeys=1)
+    answer = ask(
+        f"checkpoints={uri!r}",
+        ask.clients.s3.list_objects_v2,
+        Bucket=parts[0],
+        Prefix=parts[1],
+        MaxKeys=1,
+    )
     if answer.value and answer.value.get("KeyCount"):
         yield note(
             "checkpoints-there",
@@ -128,21 +153,31 @@ def _checkpoints(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
 
 
 def _in_use(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
-    """Findings for running jobs with the same checkpoints: two jobs that write them would destroy both runs."""
+    """Findings for running jobs with the same checkpoints: two jobs that write them would destroy
+    both runs.
+    """
     if not uri:
         return
     answer = ask.pages(
-        "the training jobs that run now", ask.clients.sagemaker, "list_training_jobs", "TrainingJobSummaries",
+        "the training jobs that run now",
+        ask.clients.sagemaker,
+        "list_training_jobs",
+        "TrainingJobSummaries",
         StatusEquals="InProgress",
-    )  # fmt: skip
+    )
     for name in [item["TrainingJobName"] for item in answer.value or []][:MOST_JOBS]:
-        job = ask(f"training job {name}", ask.clients.sagemaker.describe_training_job, TrainingJobName=name).value
+        job = ask(
+            f"training job {name}",
+            ask.clients.sagemaker.describe_training_job,
+            TrainingJobName=name,
+        ).value
         theirs = folder((job or {}).get("CheckpointConfig", {}).get("S3Uri", ""))
         mine = folder(uri)
         if theirs != "/" and (mine.startswith(theirs) or theirs.startswith(mine)):
             yield error(
                 "checkpoints-in-use",
-                f"checkpoints={uri!r}: the job {name}, which runs now, writes to {theirs}: each would overwrite "
+                f"checkpoints={uri!r}: the job {name}, which runs now, writes to {theirs}: each "
+                "would overwrite "
                 "the other's",
                 "another --checkpoints, or wait until that job has ended",
             )
@@ -150,20 +185,34 @@ def _in_use(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
 
 def _file_system(channel: Channel, ask: ReadOnlyCalls) -> Iterator[Finding]:
     if channel.file_system_type != "FSxLustre":
-        ask.notes.append(note("not-asked", f"data.{channel.name}: EFS {channel.file_system} could not be checked"))
+        ask.notes.append(
+            note(
+                "not-asked", f"data.{channel.name}: EFS {channel.file_system} could not be checked"
+            )
+        )
         return
     system = file_system(channel, ask)
     where = f"data.{channel.name}: {channel.file_system}"
     if system is None:
         return
     if not system:
-        yield error("fsx-missing", f"{where} is not there", "aws fsx describe-file-systems; or another --region")
+        yield error(
+            "fsx-missing",
+            f"{where} is not there",
+            "aws fsx describe-file-systems; or another --region",
+        )
         return
     if system.get("FileSystemType", "LUSTRE") != "LUSTRE":
-        yield error("fsx-kind", f"{where} is {system['FileSystemType']}, not LUSTRE", "SageMaker mounts FSx for Lustre")
+        yield error(
+            "fsx-kind",
+            f"{where} is {system['FileSystemType']}, not LUSTRE",
+            "SageMaker mounts FSx for Lustre",
+        )
     elif system.get("Lifecycle", "AVAILABLE") not in ("AVAILABLE", "UPDATING"):
         yield error(
-            "fsx-lifecycle", f"{where} is {system['Lifecycle']}", "wait until it is AVAILABLE, or --data s3://..."
+            "fsx-lifecycle",
+            f"{where} is {system['Lifecycle']}",
+            "wait until it is AVAILABLE, or --data s3://...",
         )
     mount = system.get("LustreConfiguration", {}).get("MountName")
     if mount and channel.path.strip("/").split("/")[0] != mount:
@@ -178,7 +227,9 @@ def _file_system(channel: Channel, ask: ReadOnlyCalls) -> Iterator[Finding]:
 def file_system(channel: Channel, ask: ReadOnlyCalls) -> dict[str, Any] | None:
     """The file system's description; {} if it does not exist, None if FSx did not answer."""
     answer = ask(
-        f"FSx {channel.file_system}", ask.clients.fsx.describe_file_systems, FileSystemIds=[channel.file_system]
+        f"FSx {channel.file_system}",
+        ask.clients.fsx.describe_file_systems,
+        FileSystemIds=[channel.file_system],
     )
     if answer.absent:
         return {}
@@ -198,7 +249,9 @@ def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> I
 
 
 def _config(job: SageMakerJob) -> Any:
-    """The training config of the job. None if it is invalid or packages are missing (other checks report that)."""
+    """The training config of the job. None if it is invalid or packages are missing (other checks
+    report that).
+    """
     from launch.core.rehearse.local_config import load
 
     try:
@@ -216,7 +269,8 @@ def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> It
     there = ", ".join(dict.fromkeys(_top(key) for key in keys))
     yield warning(
         "data-layout",
-        f"{where}: data.layout={data.layout} reads {', '.join(inner + start for start in needed)}, and nothing "
+        f"{where}: data.layout={data.layout} reads "
+        f"{', '.join(inner + start for start in needed)}, and nothing "
         f"begins with {', '.join(inner + start for start in missing)}; there is {_short(there)}",
         "--data of the folder that holds them, or data.layout and its folders as the data are",
     )
@@ -226,7 +280,8 @@ def expected(data: Any) -> list[str]:
     """The prefixes that the layout needs: at least one key must begin with each."""
     from segtrain.data.index.layouts import LAYOUTS
 
-    # With split_by, the validation images are taken out of the training images: there is no folder for data.split.
+    # With split_by, the validation images are taken out of the training images: there is no folder
+    # for data.split.
     splits = list(dict.fromkeys((data.train_split, *([] if data.split_by.on else [data.split]))))
     return LAYOUTS[data.layout].needed(data, splits)
 

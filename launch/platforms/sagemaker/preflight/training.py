@@ -1,4 +1,6 @@
-"""Checks of the training config for SageMaker: it finds its data and weights in channels, and its results are kept."""
+"""Checks of the training config for SageMaker: it finds its data and weights in channels, and its
+results are kept.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,27 @@ def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterato
     if config is None:
         return
     yield from _data(job, config, read)
-    # Findings for weights that are in no channel: the bundle has only code, and the container cannot see this
-    # machine's folders.
+    # Findings for weights that are in no channel: the bundle has only code, and the container
+    # cannot see this machine's folders.
     for key, place in files_of_weights(config):
         if any(lies_in(place, channel.name) for channel in job.data):
             continue
         own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
         level, where = (warning, f", unless {job.image} holds it") if own else (error, "")
-        copy = "aws s3 cp --recursive" if os.path.isdir(place) or not Path(place).suffix else "aws s3 cp"
+        copy = (
+            "aws s3 cp --recursive"
+            if os.path.isdir(place) or not Path(place).suffix
+            else "aws s3 cp"
+        )
         inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
         yield level(
             "weights-missing",
-            f"{key}={place!r}: weights do not travel with the code, and the container has no such file{where}",
-            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
+            (
+                f"{key}={place!r}: weights do not travel with the code, and the container has no "
+                f"such file{where}"
+            ),
+            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data "
+            "weights=s3://BUCKET/weights/ "
             f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
         )
     yield from job_checks.trains(job, config, _machines(job), _predicted)
@@ -75,9 +85,13 @@ def _machines(job: SageMakerJob) -> preflight.Machines:
     if instance is None:
         return machines
     return replace(
-        machines, local=max(1, instance.gpus if job.strategy not in ("single", "dp") else 1),
-        gpus=instance.gpus, vcpus=instance.vcpus, gpu=instance.gpu, arch=instance.arch,
-    )  # fmt: skip
+        machines,
+        local=max(1, instance.gpus if job.strategy not in ("single", "dp") else 1),
+        gpus=instance.gpus,
+        vcpus=instance.vcpus,
+        gpu=instance.gpu,
+        arch=instance.arch,
+    )
 
 
 def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
@@ -90,21 +104,35 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
 
             yield warning(
                 "data-unused",
-                f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and never read",
-                f"set data.layout={' or '.join(name for name in LAYOUTS if name != layout)}, or leave --data out",
+                (
+                    f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and "
+                    "never read"
+                ),
+                (
+                    "set "
+                    f"data.layout={' or '.join(name for name in LAYOUTS if name != layout)}, or "
+                    "leave --data out"
+                ),
             )
         return
     if not job.data:
         yield error(
             "data-missing",
-            f"config {job.config}: data.layout={layout} reads files, but the job has no data channel",
+            (
+                f"config {job.config}: data.layout={layout} reads files, but the job has no "
+                "data channel"
+            ),
             "--data s3://BUCKET/PREFIX/, or --fsx fs-...:/MOUNTNAME/FOLDER",
         )
     elif not data_place(job):
         names = ", ".join(channel.name for channel in job.data)
         yield error(
             "channel-train",
-            f"data: none of the channels {names} is called 'train', so which holds the data set is not clear",
+            (
+                f"data: none of the channels {names} is called 'train', so which holds the "
+                "data set "
+                "is not clear"
+            ),
             f"--data train=s3://..., or data.root={CHANNELS}/{job.data[0].name}",
         )
     if job.data:
@@ -114,26 +142,40 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
         if channel.mode == "FastFile" and not channel.is_file_system and layout != "shards":
             yield warning(
                 "fastfile-small-files",
-                f"data.{channel.name} with mode=FastFile and data.layout={layout}: each small file is a request "
+                f"data.{channel.name} with mode=FastFile and data.layout={layout}: each small "
+                "file is a request "
                 "to S3 of its own, again in every epoch",
                 "--mode File, or pack shards: segtrain data pack",
-                "SageMaker developer guide, model-access-training-data (FastFile for files of 50 MB and more)",
+                (
+                    "SageMaker developer guide, model-access-training-data (FastFile for "
+                    "files of 50 "
+                    "MB and more)"
+                ),
             )
 
 
 def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:
-    """Findings for results that are lost with the machine, restarts that begin again, and weights that need NAT."""
+    """Findings for results that are lost with the machine, restarts that begin again, and weights
+    that need NAT.
+    """
     if config.out and not config.out_bucket and not config.out.startswith("/opt/ml/"):
         yield warning(
             "out",
-            f"out={config.out!r}: in the container only /opt/ml/checkpoints, /opt/ml/model and /opt/ml/output are kept",
+            (
+                f"out={config.out!r}: in the container only /opt/ml/checkpoints, /opt/ml/model and "
+                "/opt/ml/output are kept"
+            ),
             "leave out= out of the settings",
         )
     if job.spot or job.retries:
         yield from job_checks.resume_off(config, error, "every restart")
     cure = f"--data weights=s3://BUCKET/weights/ and, below {CHANNELS}/weights, "
     if job.network_isolation:
-        level, holds = (warning, f", unless {job.image} holds it in HF_HOME") if job.image else (error, "")
-        yield from preflight.download(config, level, f"network_isolation=true forbids it{holds}", cure)
+        level, holds = (
+            (warning, f", unless {job.image} holds it in HF_HOME") if job.image else (error, "")
+        )
+        yield from preflight.download(
+            config, level, f"network_isolation=true forbids it{holds}", cure
+        )
     elif job.subnets:
         yield from preflight.download(config, note, "in a VPC that needs a NAT gateway", cure)

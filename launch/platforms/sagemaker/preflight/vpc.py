@@ -1,5 +1,5 @@
-"""Checks of the VPC: that a job has one if it needs it, and that the machines in its subnets reach each other, the file
-system, S3, and the package index.
+"""Checks of the VPC: that a job has one if it needs it, and that the machines in its subnets reach
+each other, the file system, S3, and the package index.
 """
 
 from __future__ import annotations
@@ -28,22 +28,36 @@ _FLAGS = {"subnets": "--subnets subnet-...", "security_groups": "--security-grou
 def network(job: SageMakerJob) -> Iterator[Finding]:
     systems = [channel for channel in job.data if channel.is_file_system]
     if bool(job.subnets) != bool(job.security_groups):
-        there, gone = ("subnets", "security_groups") if job.subnets else ("security_groups", "subnets")
+        there, gone = (
+            ("subnets", "security_groups") if job.subnets else ("security_groups", "subnets")
+        )
         yield error(
-            "vpc-half", f"{there}={_ids_of(job, there)} without {gone}: a VPC needs both", f"add {_FLAGS[gone]}", API
+            "vpc-half",
+            f"{there}={_ids_of(job, there)} without {gone}: a VPC needs both",
+            f"add {_FLAGS[gone]}",
+            API,
         )
     elif systems and not job.subnets:
         channel = systems[0]
         yield error(
             "fsx-without-vpc",
-            f"data.{channel.name} is on {channel.file_system}, but the job has no subnets: it could not reach it",
-            "--subnets and --security-groups of the file system (Lustre: TCP 988 and 1018-1023 open between them)",
+            (
+                f"data.{channel.name} is on {channel.file_system}, but the job has no subnets: it "
+                "could not reach it"
+            ),
+            (
+                "--subnets and --security-groups of the file system (Lustre: TCP 988 and 1018-1023 "
+                "open between them)"
+            ),
             FSX_DOCS,
         )
     if systems and len(set(job.subnets)) > 1:
         yield warning(
             "fsx-subnets",
-            f"subnets={_ids_of(job, 'subnets')}: a job is placed in any one of them, FSx for Lustre is in one zone",
+            (
+                f"subnets={_ids_of(job, 'subnets')}: a job is placed in any one of them, FSx for "
+                "Lustre is in one zone"
+            ),
             "give the subnet of the file system alone",
             FSX_DOCS,
         )
@@ -51,7 +65,10 @@ def network(job: SageMakerJob) -> Iterator[Finding]:
         yield note(
             "vpc-internet",
             "in a VPC the job reaches S3 and the package index through your network alone",
-            "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; checked before sending",
+            (
+                "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; checked "
+                "before sending"
+            ),
             FSX_DOCS,
         )
 
@@ -71,13 +88,21 @@ def vpc(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
         answer = ask(f"subnet {name}", ask.clients.ec2.describe_subnets, SubnetIds=[name])
         subnets += answer.items("Subnets")
         if answer.absent:
-            yield error("subnet-missing", f"subnets: {name!r} is not there", "aws ec2 describe-subnets; check --region")
+            yield error(
+                "subnet-missing",
+                f"subnets: {name!r} is not there",
+                "aws ec2 describe-subnets; check --region",
+            )
     for name in job.security_groups:
-        answer = ask(f"security group {name}", ask.clients.ec2.describe_security_groups, GroupIds=[name])
+        answer = ask(
+            f"security group {name}", ask.clients.ec2.describe_security_groups, GroupIds=[name]
+        )
         groups += answer.items("SecurityGroups")
         if answer.absent:
             yield error(
-                "security-group-missing", f"security_groups: {name!r} is not there", "aws ec2 describe-security-groups"
+                "security-group-missing",
+                f"security_groups: {name!r} is not there",
+                "aws ec2 describe-security-groups",
             )
     if not subnets:
         return
@@ -85,7 +110,8 @@ def vpc(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
     if len(homes) > 1:
         yield error(
             "vpc-several",
-            f"subnets={','.join(job.subnets)} and security_groups={','.join(job.security_groups)} are of several VPCs "
+            f"subnets={','.join(job.subnets)} and "
+            f"security_groups={','.join(job.security_groups)} are of several VPCs "
             f"({', '.join(sorted(homes))})",
             "take subnets and security groups of one VPC",
         )
@@ -112,14 +138,20 @@ def _tenancy(name: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
 
 
 def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
-    """Findings for subnets with too few free addresses: all machines of a job are placed in one subnet."""
-    need = sum(count * (5 if (found := INSTANCES.get(name)) and found.efa else 2) for name, count in kinds(job).items())
+    """Findings for subnets with too few free addresses: all machines of a job are placed in one
+    subnet.
+    """
+    need = sum(
+        count * (5 if (found := INSTANCES.get(name)) and found.efa else 2)
+        for name, count in kinds(job).items()
+    )
     few = [item for item in subnets if item.get("AvailableIpAddressCount", need) < need]
     if few:
         level = error if len(few) == len(subnets) else warning
         yield level(
             "addresses",
-            f"subnet {few[0]['SubnetId']} has {few[0]['AvailableIpAddressCount']} free addresses; {job.hosts} "
+            f"subnet {few[0]['SubnetId']} has {few[0]['AvailableIpAddressCount']} free "
+            f"addresses; {job.hosts} "
             f"machines take {need}",
             "a larger subnet",
             FSX_DOCS,
@@ -135,7 +167,8 @@ def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) -> It
             level = error if len(outside) == len(subnets) else warning
             yield level(
                 "type-zone",
-                f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone of subnet "
+                f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone "
+                "of subnet "
                 f"{outside[0]['SubnetId']}",
                 f"a subnet in {', '.join(sorted(zones))}",
             )
@@ -146,7 +179,9 @@ def _lustre(
 ) -> Iterator[Finding]:
     for channel in job.data:
         system = (
-            file_system(channel, ask) if channel.file_system_type == "FSxLustre" and channel.is_file_system else None
+            file_system(channel, ask)
+            if channel.file_system_type == "FSxLustre" and channel.is_file_system
+            else None
         )
         if not system:
             continue
@@ -155,7 +190,10 @@ def _lustre(
             yield error(
                 "fsx-vpc",
                 f"{where} is in {system['VpcId']}, the job's subnets in {subnets[0]['VpcId']}",
-                f"--subnets {','.join(system.get('SubnetIds', []))} and security groups of that VPC",
+                (
+                    f"--subnets {','.join(system.get('SubnetIds', []))} and security groups of "
+                    "that VPC"
+                ),
                 FSX_DOCS,
             )
             continue
@@ -175,7 +213,9 @@ def _lustre(
         yield from _fsx_ports(where, system, groups, ask)
 
 
-def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _fsx_ports(
+    where: str, system: Item, groups: Sequence[Item], ask: ReadOnlyCalls
+) -> Iterator[Finding]:
     cards = system.get("NetworkInterfaceIds", [])
     if not cards:
         return
@@ -188,8 +228,14 @@ def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: ReadOnlyCa
     names = [group["GroupId"] for item in found for group in item.get("Groups", [])]
     if not names:
         return
-    answer = ask(f"security groups {', '.join(names)}", ask.clients.ec2.describe_security_groups, GroupIds=names)
-    rules = [rule for group in answer.items("SecurityGroups") for rule in group.get("IpPermissions", [])]
+    answer = ask(
+        f"security groups {', '.join(names)}",
+        ask.clients.ec2.describe_security_groups,
+        GroupIds=names,
+    )
+    rules = [
+        rule for group in answer.items("SecurityGroups") for rule in group.get("IpPermissions", [])
+    ]
     mine = {group["GroupId"] for group in groups}
     shut = [f"{first}-{last}" for first, last in LUSTRE if not admitted(rules, mine, first, last)]
     if answer.value and shut:
@@ -203,13 +249,21 @@ def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: ReadOnlyCa
 
 
 def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) -> Iterator[Finding]:
-    """Findings for subnets that cannot reach S3 or the package index. Machines of a job have no public address, so that
-    they cannot use an internet gateway.
+    """Findings for subnets that cannot reach S3 or the package index. Machines of a job have no
+    public address, so that they cannot use an internet gateway.
     """
     home = subnets[0]["VpcId"]
     mine = [{"Name": "vpc-id", "Values": [home]}]
-    tables = ask.pages(f"routes of {home}", ask.clients.ec2, "describe_route_tables", "RouteTables", Filters=mine)
-    ends = ask.pages(f"endpoints of {home}", ask.clients.ec2, "describe_vpc_endpoints", "VpcEndpoints", Filters=mine)
+    tables = ask.pages(
+        f"routes of {home}", ask.clients.ec2, "describe_route_tables", "RouteTables", Filters=mine
+    )
+    ends = ask.pages(
+        f"endpoints of {home}",
+        ask.clients.ec2,
+        "describe_vpc_endpoints",
+        "VpcEndpoints",
+        Filters=mine,
+    )
     if tables.value is None or ends.value is None:
         return
     for subnet in subnets:
@@ -225,7 +279,8 @@ def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) ->
         s3 = [
             end
             for end in ends.value
-            if end.get("ServiceName", "").endswith(".s3") and end.get("State", "available").lower() == "available"
+            if end.get("ServiceName", "").endswith(".s3")
+            and end.get("State", "available").lower() == "available"
         ]
         to_s3 = any(
             end.get("VpcEndpointType", "Gateway") == "Interface"
@@ -237,7 +292,8 @@ def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) ->
         if not gate and not to_s3:
             yield error(
                 "vpc-s3",
-                f"subnet {subnet['SubnetId']} has no route to S3 (no gateway endpoint, no NAT), which the job "
+                f"subnet {subnet['SubnetId']} has no route to S3 (no gateway endpoint, no NAT), "
+                "which the job "
                 "needs for code, checkpoints, and model",
                 f"an S3 gateway endpoint for route table {table['RouteTableId']}",
                 FSX_DOCS,
@@ -246,9 +302,13 @@ def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) ->
             level = warning if job.image else error
             yield level(
                 "vpc-internet",
-                f"subnet {subnet['SubnetId']} has no NAT gateway: requirements.txt cannot be installed from the "
+                f"subnet {subnet['SubnetId']} has no NAT gateway: requirements.txt cannot be "
+                "installed from the "
                 "package index",
-                "a NAT gateway, --env PIP_INDEX_URL=... of a mirror, or --image with the packages inside",
+                (
+                    "a NAT gateway, --env PIP_INDEX_URL=... of a mirror, or --image with the "
+                    "packages inside"
+                ),
                 FSX_DOCS,
             )
 

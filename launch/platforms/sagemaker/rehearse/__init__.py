@@ -1,3 +1,3 @@
-"""A rehearsal, on this machine, of the request that would be sent to SageMaker: containers, S3, channels, checkpoints,
-and faults.
+"""A rehearsal, on this machine, of the request that would be sent to SageMaker: containers, S3,
+channels, checkpoints, and faults.
 """

@@ -1,4 +1,6 @@
-"""The data in a host's input/data: downloaded from the rehearsal's S3 server, or a folder in place of a file system."""
+"""The data in a host's input/data: downloaded from the rehearsal's S3 server, or a folder in place
+of a file system.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from launch.platforms.sagemaker.request import code_uri
 
 
 def divided(sample: Path, request: Mapping[str, Any]) -> bool:
-    """Whether a sample has a folder for each of several channels. Else every channel gets the whole sample."""
+    """Whether a sample has a folder for each of several channels. Else every channel gets the whole
+    sample.
+    """
     names = [channel["ChannelName"] for channel in of_data(request)]
     return len(names) > 1 and all((sample / name).is_dir() for name in names)
 
@@ -53,8 +57,8 @@ def fill(
     sample: Path | None,
     bind: bool,
 ) -> None:
-    """Fill a host's input/data. ``bind``: the sample is bind-mounted in place of a file system (read-only if the
-    channel is); else it is a symbolic link.
+    """Fill a host's input/data. ``bind``: the sample is bind-mounted in place of a file system
+    (read-only if the channel is); else it is a symbolic link.
     """
     several = sample is not None and divided(sample, request)
     for channel in trees.channels(request, host):
@@ -65,11 +69,20 @@ def fill(
             _download(store, s3, stage, host, place)
         elif sample is not None:
             folder = (sample / name if several else sample).resolve()
-            _mount(folder, place, bind, channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"])
+            _mount(
+                folder,
+                place,
+                bind,
+                channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"],
+            )
 
 
 def _download(
-    store: BucketServer, s3: Mapping[str, Any], stage: RehearsalCluster, host: RehearsalHost, place: Path
+    store: BucketServer,
+    s3: Mapping[str, Any],
+    stage: RehearsalCluster,
+    host: RehearsalHost,
+    place: Path,
 ) -> None:
     """Download the whole prefix, or this host's share of its keys."""
     groups = s3.get("InstanceGroupNames") or [group for group, _ in stage.groups]
@@ -91,12 +104,17 @@ def _mount(folder: Path, place: Path, bind: bool, access: str) -> None:
         return
     place.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "--bind", str(folder), str(place)], check=True)
-    if access == "ro":  # fails for an unprivileged user if the folder's own mount has more restrictions
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=False, capture_output=True)
+    # fails for an unprivileged user if the folder's own mount has more restrictions
+    if access == "ro":
+        subprocess.run(
+            ["mount", "-o", "remount,bind,ro", str(place)], check=False, capture_output=True
+        )
 
 
 def release(base: Path) -> None:
-    """Remove the mounts and links in input/data before a host is cleared, so that their files are not deleted."""
+    """Remove the mounts and links in input/data before a host is cleared, so that their files are
+    not deleted.
+    """
     for place in (base / "input/data").glob("*"):
         if place.is_symlink():
             place.unlink()

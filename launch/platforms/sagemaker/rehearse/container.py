@@ -14,11 +14,13 @@ from launch.core.rehearse.cluster import RehearsalCluster
 from launch.core.rehearse.process import RehearsalSpec
 from segtrain.errors import MissingExtra
 
-TOOLKIT = "sagemaker_pytorch_container.training:main"  # ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images
+# ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images
+TOOLKIT = "sagemaker_pytorch_container.training:main"
 
 
-# Mounts the host's base folder at /opt/ml. If this machine has no /opt/ml, a new /opt is mounted first, with the old
-# contents and an empty folder ml. If there is no /opt either, SAGEMAKER_BASE_DIR names the base folder.
+# Mounts the host's base folder at /opt/ml. If this machine has no /opt/ml, a new /opt is mounted
+# first, with the old contents and an empty folder ml. If there is no /opt either,
+# SAGEMAKER_BASE_DIR names the base folder.
 MOUNTS = r"""
 if [ ! -d /opt/ml ] && [ -d /opt ]; then
   old=$base.opt
@@ -38,14 +40,25 @@ fi
 
 
 def command(request: Mapping[str, Any]) -> list[str]:
-    """The entry point and arguments of the request. AWS's images start their toolkit (train) by default."""
+    """The entry point and arguments of the request. AWS's images start their toolkit (train) by
+    default.
+    """
     algorithm = request["AlgorithmSpecification"]
-    return [*algorithm.get("ContainerEntrypoint", ["train"]), *algorithm.get("ContainerArguments", [])]
+    return [
+        *algorithm.get("ContainerEntrypoint", ["train"]),
+        *algorithm.get("ContainerArguments", []),
+    ]
 
 
 def unconnected(command: list[str]) -> list[str]:
     """The command, on a host that reaches no other: whatever it sends to them is lost."""
-    return ["bash", "-c", 'ip route add blackhole 10.77.0.0/25 && exec "$@"', "unconnected", *command]
+    return [
+        "bash",
+        "-c",
+        'ip route add blackhole 10.77.0.0/25 && exec "$@"',
+        "unconnected",
+        *command,
+    ]
 
 
 def refuse_missing_toolkit() -> None:
@@ -53,26 +66,33 @@ def refuse_missing_toolkit() -> None:
     folder = Path(sys.executable).parent
     for program, package in (("train", "sagemaker-training"), ("torchrun", "torch")):
         if shutil.which(program, path=str(folder)) is None:
-            raise MissingExtra(package, "rehearse", f"--rehearse: {folder} has no command {program!r} and")
+            raise MissingExtra(
+                package, "rehearse", f"--rehearse: {folder} has no command {program!r} and"
+            )
 
 
 def environment(
     spec: RehearsalSpec, stage: RehearsalCluster, base: Path, store: Mapping[str, str], fault: str
 ) -> dict[str, str]:
-    """The environment of a container's processes. ``fault``: the value for planted/sitecustomize.py ("": none)."""
+    """The environment of a container's processes. ``fault``: the value for planted/sitecustomize.py
+    ("": none).
+    """
     name = spec.request["TrainingJobName"]
     own = {
         "PYTHONUNBUFFERED": "TRUE",  # as AWS's images have it
         "SAGEMAKER_TRAINING_MODULE": TOOLKIT,
         "TRAINING_JOB_NAME": name,
-        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{store['AWS_REGION']}:000000000000:training-job/{name}",
+        "TRAINING_JOB_ARN": (
+            f"arn:aws:sagemaker:{store['AWS_REGION']}:000000000000:training-job/{name}"
+        ),
         # pip must not download missing packages: it would install them into this Python.
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
         "SEGTRAIN_CACHE": str(base.with_name(base.name + ".cache")),
         "TMPDIR": spec.scratch,
-        "RAY_TMPDIR": str(Path(spec.scratch, base.name)),  # the hosts share /tmp; Ray expects only its own processes
+        # the hosts share /tmp; Ray expects only its own processes
+        "RAY_TMPDIR": str(Path(spec.scratch, base.name)),
         **store,
     }
     if not spec.namespaces or not os.path.isdir("/opt"):

@@ -19,7 +19,9 @@ def base_folder(folder: Path, host: RehearsalHost) -> Path:
 
 
 def checkpoint_folder(base: Path, request: Mapping[str, Any]) -> Path | None:
-    """The folder that is synchronized with the checkpoints in S3; None if the job has none, or outside of /opt/ml."""
+    """The folder that is synchronized with the checkpoints in S3; None if the job has none, or
+    outside of /opt/ml.
+    """
     described = request.get("CheckpointConfig")
     if not described:
         return None
@@ -37,7 +39,9 @@ def clear(base: Path) -> None:
                 item.unlink()
 
 
-def lay_out(base: Path, host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str, Any]) -> None:
+def lay_out(
+    base: Path, host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str, Any]
+) -> None:
     for name in ("input/config", "input/data", "model", "output/data", "code"):
         (base / name).mkdir(parents=True, exist_ok=True)
     if (checkpoints := checkpoint_folder(base, request)) is not None:
@@ -46,7 +50,9 @@ def lay_out(base: Path, host: RehearsalHost, stage: RehearsalCluster, request: M
         (base / "input/config" / name).write_text(json.dumps(content))
 
 
-def described(host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str, Any]) -> dict[str, Any]:
+def described(
+    host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str, Any]
+) -> dict[str, Any]:
     """The files of input/config, by name."""
     files: dict[str, Any] = {
         "hyperparameters.json": dict(stage.hyperparameters),
@@ -62,11 +68,15 @@ def described(host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str
             "network_interface_name": stage.interface,
         },
         "inputdataconfig.json": {
-            channel["ChannelName"]: _channel(channel, request) for channel in channels(request, host)
+            channel["ChannelName"]: _channel(channel, request)
+            for channel in channels(request, host)
         },
     }
     if request.get("CheckpointConfig"):
-        files["checkpointconfig.json"] = {"LocalPath": DEFAULT_CHECKPOINTS, **request["CheckpointConfig"]}
+        files["checkpointconfig.json"] = {
+            "LocalPath": DEFAULT_CHECKPOINTS,
+            **request["CheckpointConfig"],
+        }
     if request.get("ProfilerConfig"):
         files["profilerconfig.json"] = dict(request["ProfilerConfig"])
     return files
@@ -84,7 +94,9 @@ def channels(request: Mapping[str, Any], host: RehearsalHost) -> list[Mapping[st
 
 def _channel(channel: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
     source = channel["DataSource"].get("S3DataSource", {})
-    mode = channel.get("InputMode") or request["AlgorithmSpecification"].get("TrainingInputMode", "File")
+    mode = channel.get("InputMode") or request["AlgorithmSpecification"].get(
+        "TrainingInputMode", "File"
+    )
     return {
         "TrainingInputMode": mode,
         "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
@@ -93,7 +105,9 @@ def _channel(channel: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str
 
 
 def failure(base: Path) -> str:
-    """The first 1024 characters of the container's failure file, which DescribeTrainingJob shows; "" without a file."""
+    """The first 1024 characters of the container's failure file, which DescribeTrainingJob shows;
+    "" without a file.
+    """
     try:
         return (base / "output/failure").read_text(errors="replace")[:1024].strip()
     except OSError:
@@ -102,4 +116,8 @@ def failure(base: Path) -> str:
 
 def files_below(folder: Path) -> dict[str, int]:
     """Path of each file, relative to the folder -> size in bytes."""
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,4 +1,6 @@
-"""Hosts of a rehearsed SageMaker job, their groups, and hyperparameters that differ from the cloud. Pure functions."""
+"""Hosts of a rehearsed SageMaker job, their groups, and hyperparameters that differ from the cloud.
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,23 @@ def set_stage(
     isolated: bool,
     settings: Mapping[str, Any],
 ) -> RehearsalCluster:
-    """The hosts and hyperparameters of a rehearsal. ``hosts``: number of hosts in each group that trains (None: as in
-    the request, at most 3). A group that helps has at most 3 hosts, and a group without work has one. ``settings``:
-    changed settings of segtrain, for this rehearsal only. Raises ConfigError.
+    """The hosts and hyperparameters of a rehearsal. ``hosts``: number of hosts in each group that
+    trains (None: as in the request, at most 3). A group that helps has at most 3 hosts, and a group
+    without work has one. ``settings``: changed settings of segtrain, for this rehearsal only.
+    Raises ConfigError.
     """
     given: Mapping[str, str] = request.get("HyperParameters", {})
     said: list[str] = []
     counted = _counted(request, hosts, said)
     trains = _training_groups(given, [name for name, _, _ in counted])
     numbered = [(name, kind) for name, kind, count in counted for _ in range(count)]
-    # Hosts that do not train come first, so that code that wrongly expects algo-1 to train fails here.
+    # Hosts that do not train come first, so that code that wrongly expects algo-1 to train fails
+    # here.
     numbered.sort(key=lambda item: item[0] in trains)
     if len(numbered) > MOST_HOSTS:
         raise ConfigError(
-            f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}", code="rehearsal-hosts"
+            f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}",
+            code="rehearsal-hosts",
         )
     if not isolated:
         refuse_addresses(len(numbered))
@@ -43,19 +48,24 @@ def set_stage(
         RehearsalHost(f"algo-{n}" if isolated else f"127.0.0.{n}", n, group, kind, group in trains)
         for n, (group, kind) in enumerate(numbered, 1)
     )
-    # AWS's toolkit puts rank 0 on the first host in the training group's list, which ``members`` returns reversed.
+    # AWS's toolkit puts rank 0 on the first host in the training group's list, which ``members``
+    # returns reversed.
     leader = [host for host in stage if host.trains][-1]
     parameters = _hyperparameters(given, procs, settings, said)
     return RehearsalCluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
 
 
-def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> list[tuple[str, str, int]]:
+def _counted(
+    request: Mapping[str, Any], hosts: int | None, said: list[str]
+) -> list[tuple[str, str, int]]:
     """Name, type, and number of hosts of each group."""
     if hosts is not None and hosts < 1:
         raise ConfigError(f"--hosts {hosts}: at least one host must train", code="rehearsal-hosts")
     resources = request["ResourceConfig"]
     groups = resources.get("InstanceGroups")
-    asked = [(g["InstanceGroupName"], g["InstanceType"], int(g["InstanceCount"])) for g in groups or []]
+    asked = [
+        (g["InstanceGroupName"], g["InstanceType"], int(g["InstanceCount"])) for g in groups or []
+    ]
     if not asked:
         asked = [(ONE_GROUP, *machines(resources)[0])]
     given, names = request.get("HyperParameters", {}), [name for name, _, _ in asked]
@@ -80,25 +90,34 @@ def _hyperparameters(
 ) -> dict[str, str]:
     parameters = dict(given)
     if parameters.get("sagemaker_distributed_dataparallel_enabled") == "true":
-        for key in [key for key in parameters if key.startswith("sagemaker_distributed_dataparallel_")]:
+        for key in [
+            key for key in parameters if key.startswith("sagemaker_distributed_dataparallel_")
+        ]:
             del parameters[key]
         parameters["sagemaker_torch_distributed_enabled"] = "true"
         said.append(
-            "strategy smddp: torchrun starts the ranks (instead of mpirun and sshd), with an SMDDP stand-in that has "
+            "strategy smddp: torchrun starts the ranks (instead of mpirun and sshd), with an "
+            "SMDDP stand-in that has "
             "the same restrictions"
         )
     if procs is not None:
         if procs < 1:
-            raise ConfigError(f"--procs {procs}: at least one process must train", code="rehearsal-procs")
+            raise ConfigError(
+                f"--procs {procs}: at least one process must train", code="rehearsal-procs"
+            )
         parameters["sagemaker_mpi_num_of_processes_per_host"] = json.dumps(procs)
         said.append(f"{procs} process{'es' * (procs > 1)} per host instead of one per GPU")
     for key, value in settings.items():
         before, parameters[key] = parameters.get(key), json.dumps(value)
         if before != parameters[key]:
-            said.append(f"{key}={parameters[key]}" + (f" instead of {before}" if before is not None else ""))
+            said.append(
+                f"{key}={parameters[key]}" + (f" instead of {before}" if before is not None else "")
+            )
     return parameters
 
 
 def starts_ranks(parameters: Mapping[str, str]) -> bool:
-    """Whether the toolkit starts the ranks of one process group (torchrun). Else it starts one process per host."""
+    """Whether the toolkit starts the ranks of one process group (torchrun). Else it starts one
+    process per host.
+    """
     return parameters.get("sagemaker_torch_distributed_enabled") == "true"

@@ -1,4 +1,6 @@
-"""A SageMaker job's statuses in a rehearsal: Starting, Downloading, Training, Interrupted, Uploading, Completed."""
+"""A SageMaker job's statuses in a rehearsal: Starting, Downloading, Training, Interrupted,
+Uploading, Completed.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ from launch.platforms.sagemaker.rehearse.plan import set_stage
 from launch.platforms.sagemaker.rehearse.sync import Sync
 from launch.platforms.sagemaker.request import code_uri
 
-TOOLKIT_STARTS = "Invoking script with the following command"  # above this line, the toolkit prints its environment
-FAILED_S = 15.0  # after a host has failed: time for the other hosts to log the cause before they are killed
+# above this line, the toolkit prints its environment
+TOOLKIT_STARTS = "Invoking script with the following command"
+# after a host has failed: time for the other hosts to log the cause before they are killed
+FAILED_S = 15.0
 
 
 class SageMakerRehearsal(Rehearsal):
@@ -30,7 +34,11 @@ class SageMakerRehearsal(Rehearsal):
     GRACE_S = 120.0  # as documented for StopTrainingJob
 
     def __init__(
-        self, spec: RehearsalSpec, stage: RehearsalCluster, store: BucketServer, say: Callable[[str], None]
+        self,
+        spec: RehearsalSpec,
+        stage: RehearsalCluster,
+        store: BucketServer,
+        say: Callable[[str], None],
     ) -> None:
         definitions = spec.request["AlgorithmSpecification"].get("MetricDefinitions", [])
         metrics = {item["Name"]: item["Regex"] for item in definitions}
@@ -40,7 +48,9 @@ class SageMakerRehearsal(Rehearsal):
         self.program = stage.hyperparameters.get("sagemaker_program", '"train.py"').strip('"')
 
     def attempt(self, plant: Fault) -> str:
-        """Run the job once, on new machines: they have only the data and the checkpoints from S3."""
+        """Run the job once, on new machines: they have only the data and the checkpoints from
+        S3.
+        """
         self.status("Downloading", "Downloading input data")
         checkpoints = {}
         for running in self.hosts:
@@ -48,7 +58,15 @@ class SageMakerRehearsal(Rehearsal):
             channels.release(base)
             trees.clear(base)
             trees.lay_out(base, host, self.stage, self.request)
-            channels.fill(self.store, self.request, self.stage, host, base, self.sample, bind=self.spec.namespaces)
+            channels.fill(
+                self.store,
+                self.request,
+                self.stage,
+                host,
+                base,
+                self.sample,
+                bind=self.spec.namespaces,
+            )
             if (folder := trees.checkpoint_folder(base, self.request)) is not None:
                 checkpoints[host.name] = folder
         uri = self.request.get("CheckpointConfig", {}).get("S3Uri", "")
@@ -58,19 +76,27 @@ class SageMakerRehearsal(Rehearsal):
             why = self.watch(plant, limit_s)
         if sync.contested:
             names = ", ".join(sync.contested[:3])
-            self.remarks.append(f"several hosts wrote {names} into the checkpoints: in S3 the last one wins")
+            self.remarks.append(
+                f"several hosts wrote {names} into the checkpoints: in S3 the last one wins"
+            )
         if killed := [running.name for running in self.hosts if running.killed]:
-            self.remarks.append(f"{', '.join(killed)} had to be killed: what was not in S3 by then is lost")
+            self.remarks.append(
+                f"{', '.join(killed)} had to be killed: what was not in S3 by then is lost"
+            )
         return why
 
     def container(self, running: RunningHost, fault: str) -> Container:
         region = json.loads(self.stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
-        env = container.environment(self.spec, self.stage, running.base, self.store.aws_environment(region), fault)
+        env = container.environment(
+            self.spec, self.stage, running.base, self.store.aws_environment(region), fault
+        )
         argv = container.command(self.request)
         if read_fault(self.spec.plant).kind == "absent" and not running.host.trains:
             argv = container.unconnected(argv)
         isolated = self.spec.namespaces
-        return Container(running.host, running.base, self.folder, argv, env, isolated, container.MOUNTS)
+        return Container(
+            running.host, running.base, self.folder, argv, env, isolated, container.MOUNTS
+        )
 
     def on_exit(self, ended: Sequence[RunningHost]) -> str:
         """A host that fails ends the job."""
@@ -80,7 +106,10 @@ class SageMakerRehearsal(Rehearsal):
         return "" if any(running.container is not None for running in self.hosts) else "ended"
 
     def lose_machine(self) -> str:
-        self.status("Interrupted", "Training job was interrupted: its machines were reclaimed without notice (planted)")
+        self.status(
+            "Interrupted",
+            "Training job was interrupted: its machines were reclaimed without notice (planted)",
+        )
         self.kill()
         return "interrupted"
 
@@ -88,13 +117,20 @@ class SageMakerRehearsal(Rehearsal):
 def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
     """Run the rehearsal. This process is inside the namespaces, if there are any."""
     stage = set_stage(
-        spec.request, hosts=spec.hosts, procs=spec.procs, isolated=spec.namespaces, settings=spec.settings
+        spec.request,
+        hosts=spec.hosts,
+        procs=spec.procs,
+        isolated=spec.namespaces,
+        settings=spec.settings,
     )
     if spec.namespaces:
         network.build(stage, Path(spec.folder), served="s3")
     plant = read_fault(spec.plant)
     address = GATEWAY if spec.namespaces else "127.0.0.1"
-    with tempfile.TemporaryDirectory(dir=spec.folder) as objects, BucketServer(address, Path(objects)) as store:
+    with (
+        tempfile.TemporaryDirectory(dir=spec.folder) as objects,
+        BucketServer(address, Path(objects)) as store,
+    ):
         rehearsal = SageMakerRehearsal(spec, stage, store, say)
         rehearsal.status("Starting", "Preparing the instances for training")
         store.put(Path(spec.bundle), code_uri(spec.request))
@@ -124,14 +160,17 @@ def _report(rehearsal: SageMakerRehearsal, why: str, plant: Fault) -> Report:
     for running, files in zip(hosts, models):
         if twice := [name for name in files if name in model]:
             rehearsal.remarks.append(
-                f"{running.name} and another host wrote {twice[0]} into /opt/ml/model: one of them is in model.tar.gz"
+                f"{running.name} and another host wrote {twice[0]} into /opt/ml/model: one of "
+                "them is in model.tar.gz"
             )
         model |= files
     return rehearsal.report(status, reason, model)
 
 
 def _reason(hosts: Sequence[RunningHost]) -> str:
-    """The failure of the first host that failed. SageMaker then ends the job, so later failures do not count."""
+    """The failure of the first host that failed. SageMaker then ends the job, so later failures do
+    not count.
+    """
     failed = [running for running in hosts if running.codes[-1]]
     first = min(failed, key=lambda running: (running.killed, running.ended))
     return f"AlgorithmError: {first.failure}, exit code: {first.codes[-1]}"
@@ -142,11 +181,13 @@ def _remark(rehearsal: SageMakerRehearsal, plant: Fault) -> None:
     remarks, request = rehearsal.remarks, rehearsal.request
     if plant.kind in ("spot", "kill") and not request.get("EnableManagedSpotTraining"):
         remarks.append(
-            "the request is not for spot machines, so SageMaker would not have started it again: give --spot"
+            "the request is not for spot machines, so SageMaker would not have started it again: "
+            "give --spot"
         )
     if plant.kind in ("spot", "kill") and not request.get("CheckpointConfig"):
         remarks.append(
-            "the request has no checkpoints in S3: the second start began from scratch: give --checkpoints s3://.../"
+            "the request has no checkpoints in S3: the second start began from scratch: give "
+            "--checkpoints s3://.../"
         )
     for name, values in rehearsal.logs.values.items():
         if not values:
@@ -154,10 +195,12 @@ def _remark(rehearsal: SageMakerRehearsal, plant: Fault) -> None:
     for running in rehearsal.hosts:
         if running.codes[-1] == 0 and (running.base / "output/failure").exists():
             remarks.append(
-                f"{running.name} ended with code 0 although it left a failure file ({running.failure or 'empty'}): "
+                f"{running.name} ended with code 0 although it left a failure file "
+                f"({running.failure or 'empty'}): "
                 "SageMaker goes by the code"
             )
     for requirement in sorted(rehearsal.logs.missing):
         remarks.append(
-            f"{requirement} is not installed here, and a rehearsal installs nothing: pip install {requirement!r}"
+            f"{requirement} is not installed here, and a rehearsal installs nothing: pip install "
+            f"{requirement!r}"
         )

@@ -1,4 +1,6 @@
-"""A rehearsal: the request that would be sent is run on this machine with AWS's own container toolkit."""
+"""A rehearsal: the request that would be sent is run on this machine with AWS's own container
+toolkit.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,35 @@ from segtrain.errors import ConfigError, MissingExtra
 
 
 def rehearse(
-    job: SageMakerJob, request: Mapping[str, Any], spec: RehearsalSpec, say: Callable[[str], None] = print
+    job: SageMakerJob,
+    request: Mapping[str, Any],
+    spec: RehearsalSpec,
+    say: Callable[[str], None] = print,
 ) -> Report:
-    """Rehearse a job. Raises ConfigError, MissingExtra, or SegtrainError if the rehearsal itself cannot go on. A job
-    that fails is reported in the Report.
+    """Rehearse a job. Raises ConfigError, MissingExtra, or SegtrainError if the rehearsal itself
+    cannot go on. A job that fails is reported in the Report.
     """
     _refuse_missing(request)
     without = "their entry point is not process 1, and their folder is not /opt/ml"
     with stage(spec, FAULTS, without, say) as (spec, prefix):
         if spec.plant == "disk" and not spec.namespaces:
-            raise ConfigError("--plant disk: a small disk needs its own mount, in namespaces", code="plant-needs-mount")
+            raise ConfigError(
+                "--plant disk: a small disk needs its own mount, in namespaces",
+                code="plant-needs-mount",
+            )
         said = list(spec.said)
         changes, sample = _changes(job, replace(spec, request=request), said)
         if read_fault(spec.plant).kind in ("stop", "spot", "kill"):
             changes.setdefault("log.every", 1)  # the log line of a step triggers the fault
         bundle = _without_requirements(Path(spec.bundle), Path(spec.folder), said)
         spec = replace(
-            spec, request=request, bundle=str(bundle), sample=sample, settings=changes, said=tuple(said)
-        )  # fmt: skip
+            spec,
+            request=request,
+            bundle=str(bundle),
+            sample=sample,
+            settings=changes,
+            said=tuple(said),
+        )
         return perform("launch.platforms.sagemaker.rehearse.play", spec, prefix, say)
 
 
@@ -53,16 +66,20 @@ def _refuse_missing(request: Mapping[str, Any]) -> None:
     if "helpers.groups" in parameters and importlib.util.find_spec("ray") is None:
         raise MissingExtra("ray", "ray", "--rehearse with a helping group")
     if "sagemaker_submit_directory" not in parameters:
-        text = "the request names no code (sagemaker_submit_directory): AWS's toolkit cannot start it"
+        text = (
+            "the request names no code (sagemaker_submit_directory): AWS's toolkit cannot start it"
+        )
         raise ConfigError(text, code="request-without-code")
 
 
 def _changes(job: SageMakerJob, spec: RehearsalSpec, said: list[str]) -> tuple[dict[str, Any], str]:
-    """Settings that differ from the job's, since they were given, or CPU ranks or generated data need them, and the
-    folder that is used as the data.
+    """Settings that differ from the job's, since they were given, or CPU ranks or generated data
+    need them, and the folder that is used as the data.
     """
     config, request, sample = local_config.load(job), spec.request, spec.sample
-    cluster = set_stage(request, hosts=spec.hosts, procs=spec.procs, isolated=True, settings=spec.settings)
+    cluster = set_stage(
+        request, hosts=spec.hosts, procs=spec.procs, isolated=True, settings=spec.settings
+    )
     ranks = 1
     if starts_ranks(cluster.hyperparameters):
         ranks = sum(host.trains for host in cluster.hosts) * (spec.procs or 1)
@@ -86,25 +103,30 @@ def _changes(job: SageMakerJob, spec: RehearsalSpec, said: list[str]) -> tuple[d
 
 
 def _refuse_weights(config: Any, names: list[str]) -> None:
-    """Raises ConfigError if the run reads weights from a channel: in this rehearsal the channels hold only images."""
+    """Raises ConfigError if the run reads weights from a channel: in this rehearsal the channels
+    hold only images.
+    """
     for key, place in files_of_weights(config):
         if place.startswith(f"{CHANNELS}/"):
             folders = " and ".join(f"DIR/{name}" for name in names)
             raise ConfigError(
                 f"{key}={place}: a rehearsal needs these weights: --sample DIR, with {folders}",
-                code="rehearsal-weights", key=key, found=place,
-            )  # fmt: skip
+                code="rehearsal-weights",
+                key=key,
+                found=place,
+            )
 
 
 def _without_requirements(bundle: Path, folder: Path, said: list[str]) -> Path:
     """The bundle, without requirements.txt if this Python has no pip.
 
-    AWS's toolkit runs ``pip install -r requirements.txt``. Without an index, pip only checks that all packages are
-    installed.
+    AWS's toolkit runs ``pip install -r requirements.txt``. Without an index, pip only checks that
+    all packages are installed.
     """
     if importlib.util.find_spec("pip") is not None:
         said.append(
-            "requirements.txt: pip is given no index: what is not installed here is an error, nothing is fetched"
+            "requirements.txt: pip is given no index: what is not installed here is an error, "
+            "nothing is fetched"
         )
         return bundle
     said.append("requirements.txt is left out: this Python has no pip")

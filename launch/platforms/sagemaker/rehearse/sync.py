@@ -1,4 +1,6 @@
-"""Checkpoints of a rehearsal: copied to S3 while the job runs, and copied back to every host before the job starts."""
+"""Checkpoints of a rehearsal: copied to S3 while the job runs, and copied back to every host before
+the job starts.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ INTERVAL_S = 1.0
 
 
 class Sync:
-    """A context manager that uploads changed files from the folders (host -> folder) every second, and once more at the
-    end.
+    """A context manager that uploads changed files from the folders (host -> folder) every second,
+    and once more at the end.
 
-    Nothing is ever deleted in S3: AWS does not document that SageMaker deletes anything. Hosts that write the same name
-    overwrite each other there.
+    Nothing is ever deleted in S3: AWS does not document that SageMaker deletes anything. Hosts that
+    write the same name overwrite each other there.
     """
 
     def __init__(self, store: BucketServer, uri: str, folders: Mapping[str, Path]) -> None:
@@ -61,7 +63,8 @@ class Sync:
 
     def _run(self) -> None:
         while not self._done.wait(INTERVAL_S):
-            # A failed request must not end the thread: it is repeated, at last by __exit__, which raises.
+            # A failed request must not end the thread: it is repeated, at last by __exit__, which
+            # raises.
             with contextlib.suppress(Exception):
                 self.up()
 

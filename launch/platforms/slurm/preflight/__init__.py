@@ -1,1 +1,3 @@
-"""Checks of a Slurm job: of its description anywhere, of the cluster and its nodes on a host that submits."""
+"""Checks of a Slurm job: of its description anywhere, of the cluster and its nodes on a host that
+submits.
+"""

@@ -1,4 +1,6 @@
-"""Checks of a cluster's settings against a Slurm job: what happens at a preemption, a time limit, and a stop."""
+"""Checks of a cluster's settings against a Slurm job: what happens at a preemption, a time limit,
+and a stop.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,27 @@ SAVE_S = 20  # a checkpoint of a large model on a busy file system
 
 
 def cluster_settings(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
-    # Slurm itself queues a job again whose exit code is in these lists, also one that was told to stop.
+    # Slurm itself queues a job again whose exit code is in these lists, also one that was told to
+    # stop.
     for key in ("RequeueExit", "RequeueExitHold"):
         if EXIT_RESUMABLE in _codes(cluster.config.get(key, "")):
             held = " and held" if key == "RequeueExitHold" else ""
             yield warning(
                 "requeue-exit",
-                f"{key}={cluster.config[key]} of the cluster has {EXIT_RESUMABLE}, with which a job ends that was told "
+                f"{key}={cluster.config[key]} of the cluster has {EXIT_RESUMABLE}, with which a "
+                "job ends that was told "
                 f"to stop: it is queued again{held}",
-                "end a job with scancel, not with --stop, or ask the administrator to take the code out",
+                (
+                    "end a job with scancel, not with --stop, or ask the administrator to take the "
+                    "code out"
+                ),
             )
     wait = cluster.seconds("KillWait")
     if wait < SAVE_S:
         yield warning(
             "kill-wait-short",
-            f"KillWait={wait} s of the cluster: scancel, and a requeue by an administrator, leave a job that long to "
+            f"KillWait={wait} s of the cluster: scancel, and a requeue by an administrator, "
+            "leave a job that long to "
             f"save its state, and a checkpoint may take {SAVE_S} s",
             f"--stop instead of scancel, or ask for KillWait={SAVE_S + 10}",
         )
@@ -54,7 +62,9 @@ def _codes(text: str) -> set[int]:
 
 
 def preempted(job: SlurmJob, cluster: Cluster, partition: Partition) -> tuple[str, int] | None:
-    """How Slurm takes the nodes of the job away for another one, and after how many seconds; None: it never does."""
+    """How Slurm takes the nodes of the job away for another one, and after how many seconds; None:
+    it never does.
+    """
     kind = cluster.config.get("PreemptType", "")
     mode = cluster.config.get("PreemptMode", "OFF")
     if "partition_prio" in kind:
@@ -95,29 +105,34 @@ def _preemption(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterat
     if mode == "CANCEL" and not grace:
         yield warning(
             "preempt-cancel",
-            f"partition {partition.name} cancels a job for one of higher priority (PreemptMode=CANCEL, GraceTime=0): "
+            f"partition {partition.name} cancels a job for one of higher priority "
+            "(PreemptMode=CANCEL, GraceTime=0): "
             "it is not queued again",
             "submit it again by hand when it was cancelled, or another --partition",
         )
     elif mode == "SUSPEND":
         yield warning(
             "preempt-suspend",
-            f"partition {partition.name} suspends a job for one of higher priority: its ranks keep the GPUs' memory, "
+            f"partition {partition.name} suspends a job for one of higher priority: its ranks "
+            "keep the GPUs' memory, "
             "and their connections time out after parallel.timeout_s",
             "another --partition, or a longer parallel.timeout_s",
         )
     elif grace + (cluster.seconds("KillWait") if mode == "REQUEUE" else 0) < SAVE_S:
         yield warning(
             "grace-short",
-            f"partition {partition.name} takes nodes away {grace} s after it says so (GraceTime; KillWait="
-            f"{cluster.seconds('KillWait')} s), and a checkpoint may take {SAVE_S} s: the steps since the last one "
+            f"partition {partition.name} takes nodes away {grace} s after it says so (GraceTime; "
+            "KillWait="
+            f"{cluster.seconds('KillWait')} s), and a checkpoint may take {SAVE_S} s: the steps "
+            "since the last one "
             "are trained again",
             "a smaller checkpoint.every, or ask for a longer GraceTime",
         )
     if mode == "REQUEUE" and not job.requeue:
         yield warning(
             "requeue-off",
-            f"requeue=false, and partition {partition.name} takes nodes away for jobs of higher priority: the job is "
+            f"requeue=false, and partition {partition.name} takes nodes away for jobs of higher "
+            "priority: the job is "
             "cancelled then",
             "leave requeue out",
         )

@@ -1,4 +1,6 @@
-"""Checks of the folders of a Slurm job: the run folder, its file system and room, the data, and who else writes."""
+"""Checks of the folders of a Slurm job: the run folder, its file system and room, the data, and who
+else writes.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,26 @@ def existing(place: str | Path) -> Path:
 
 
 def folders(job: SlurmJob, cluster: Cluster, probed: bool) -> Iterator[Finding]:
-    """``probed``: whether nodes were asked what they see, so that nothing needs to be guessed from here."""
+    """``probed``: whether nodes were asked what they see, so that nothing needs to be guessed from
+    here.
+    """
     place = existing(job.output)
     if not os.path.isdir(place):
         yield error("output-file", f"output={job.output!r}: {place} is a file", "--output FOLDER")
     elif not os.access(place, os.W_OK | os.X_OK):
-        yield error("output-not-writable", f"output={job.output!r}: you may not write into {place}", "another --output")
+        yield error(
+            "output-not-writable",
+            f"output={job.output!r}: you may not write into {place}",
+            "another --output",
+        )
     else:
         yield from _room(job, place)
     yield from _data(job, probed)
     # Another job of this user with one of the run folders, which waits or runs.
     ours = {run.resolve() for run in job.runs()}
-    over = _ended_before(job.after, {number.partition("_")[0]: after for number, _, after, _ in cluster.jobs})
+    over = _ended_before(
+        job.after, {number.partition("_")[0]: after for number, _, after, _ in cluster.jobs}
+    )
     for number, state, _, script in cluster.jobs:
         after = number.partition("_")[0]
         if after in over:
@@ -47,7 +57,8 @@ def folders(job: SlurmJob, cluster: Cluster, probed: bool) -> Iterator[Finding]:
         for run in sorted(ours & {run.resolve() for run in _runs_of(script)}):
             yield error(
                 "run-busy",
-                f"job {number} ({state.lower()}) has the run folder {run} too: two jobs in one folder overwrite each "
+                f"job {number} ({state.lower()}) has the run folder {run} too: two jobs in one "
+                "folder overwrite each "
                 "other's checkpoints",
                 f"--name another, or --after afterany:{after}, or scancel {quote(after)}",
             )
@@ -57,16 +68,25 @@ def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
     """Room for the checkpoints that a run keeps, by the size of one that is there."""
     disk = os.statvfs(place)
     free_mb = disk.f_bavail * disk.f_frsize // 2**20
-    sizes = [file.stat().st_size for run in job.runs() for file in run.glob("checkpoints/step-*") if file.is_file()]
+    sizes = [
+        file.stat().st_size
+        for run in job.runs()
+        for file in run.glob("checkpoints/step-*")
+        if file.is_file()
+    ]
     keep = job.settings.get("checkpoint.keep", 2)
-    copies = (keep if isinstance(keep, int) else 2) + 2  # the best one, and the one that is being written
+    # the best one, and the one that is being written
+    copies = (keep if isinstance(keep, int) else 2) + 2
     runs = len(job.runs())
     needed = max(0, max(sizes) * copies * runs - sum(sizes)) // 2**20 if sizes else LEAST_MB * runs
     if free_mb < needed:
-        known = f"{copies} checkpoints of {max(sizes) / 2**20:,.0f} MB" if sizes else "its checkpoints"
+        known = (
+            f"{copies} checkpoints of {max(sizes) / 2**20:,.0f} MB" if sizes else "its checkpoints"
+        )
         yield (error if free_mb < needed // 10 else warning)(
             "room",
-            f"output={job.output!r}: {free_mb:,} MB are free in {place}, and {'each run' if runs > 1 else 'the run'} "
+            f"output={job.output!r}: {free_mb:,} MB are free in {place}, and "
+            f"{'each run' if runs > 1 else 'the run'} "
             f"needs room for {known} ({needed:,} MB more)",
             "remove old runs, or another --output",
         )
@@ -78,18 +98,26 @@ def _data(job: SlurmJob, probed: bool) -> Iterator[Finding]:
     data, output = Path(job.data).absolute(), Path(job.output).absolute()
     if not probed and not os.path.exists(data):
         yield (warning if job.setup else error)(  # its lines may bring the data
-            "data-not-there", f"data={job.data!r}: there is no such folder here", "--data FOLDER that all nodes see"
+            "data-not-there",
+            f"data={job.data!r}: there is no such folder here",
+            "--data FOLDER that all nodes see",
         )
     yield from job_checks.results_in_data("data", str(data), {"output": str(output)})
 
 
 def _ended_before(after: str, others: Mapping[str, str]) -> set[str]:
-    """Numbers of the jobs that have ended when one with this dependency starts. ``others``: number -> dependency."""
+    """Numbers of the jobs that have ended when one with this dependency starts. ``others``: number
+    -> dependency.
+    """
     found, new = set[str](), [after]
     while new:
         # With "?" between them, one of the jobs suffices.
         text = new.pop()
-        numbers = set() if "?" in text else set(re.findall(r"\bafter(?:any|ok|notok):(\d+)", text)) - found
+        numbers = (
+            set()
+            if "?" in text
+            else set(re.findall(r"\bafter(?:any|ok|notok):(\d+)", text)) - found
+        )
         found |= numbers
         new += [others[number] for number in numbers & set(others)]
     return found

@@ -1,4 +1,6 @@
-"""Checks of what Slurm would give a job without a word: GPUs that idle, one core for each, too little memory."""
+"""Checks of what Slurm would give a job without a word: GPUs that idle, one core for each, too
+little memory.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def _gpus(job: SlurmJob, partition: Partition, there: Sequence[Node]) -> Iterato
         if all(have) and job.settings.get("train.device") != "cpu":
             yield warning(
                 "gpus-not-asked",
-                f"no GPU is asked for, and each node of partition {partition.name} has {most}: the ranks would train "
+                f"no GPU is asked for, and each node of partition {partition.name} has {most}: "
+                "the ranks would train "
                 "on CPUs, or on GPUs of other jobs where nothing confines them",
                 f"--gpus {most}",
             )
@@ -37,34 +40,52 @@ def _gpus(job: SlurmJob, partition: Partition, there: Sequence[Node]) -> Iterato
     if job.local_ranks > job.gpus.count:
         yield error(
             "ranks-over-gpus",
-            f"procs={job.local_ranks} processes on each node for {job.gpus.count} GPUs: each needs one of its own",
+            (
+                f"procs={job.local_ranks} processes on each node for {job.gpus.count} GPUs: each "
+                "needs one of its own"
+            ),
             f"--procs {job.gpus.count}, or --gpus {job.local_ranks}",
         )
     elif job.local_ranks < job.gpus.count and job.strategy not in ("single", "dp"):
         yield warning(
             "gpus-idle",
-            f"procs={job.local_ranks}: {job.gpus.count - job.local_ranks} of {job.gpus.count} GPUs of each node would "
+            f"procs={job.local_ranks}: {job.gpus.count - job.local_ranks} of {job.gpus.count} "
+            "GPUs of each node would "
             "idle",
             f"--gpus {job.local_ranks}, or leave --procs out",
         )
 
 
-def _cores(job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequence[Node]) -> Iterator[Finding]:
+def _cores(
+    job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequence[Node]
+) -> Iterator[Finding]:
     defaults = partition.fields.get("JobDefaults", "") + cluster.config.get("JobDefaults", "")
     whole = job.exclusive or "cons" not in cluster.config.get("SelectType", "cons_tres")
-    if job.gpus is None or job.cpus or whole or "DefCpuPerGPU" in defaults or not all(node.gpus for node in there):
+    if (
+        job.gpus is None
+        or job.cpus
+        or whole
+        or "DefCpuPerGPU" in defaults
+        or not all(node.gpus for node in there)
+    ):
         return
     share = max(node.cpus for node in there) // max(sum(node.gpus.values()) for node in there)
     if share > 1:
         yield warning(
             "cores-one",
-            "cpus is not given: Slurm gives each process one core, which also decodes the images of its GPU",
+            (
+                "cpus is not given: Slurm gives each process one core, which also decodes "
+                "the images "
+                "of its GPU"
+            ),
             f"--cpus {share}: the share of a GPU on these nodes",
         )
 
 
 def memory_mb(job: SlurmJob, cluster: Cluster, partition: Partition) -> int | None:
-    """Memory of the job on each node; 0 where it takes all of it; None where Slurm does not count memory."""
+    """Memory of the job on each node; 0 where it takes all of it; None where Slurm does not count
+    memory.
+    """
     if "MEMORY" not in cluster.config.get("SelectTypeParameters", "").upper():
         return None
     if job.memory:
@@ -81,7 +102,9 @@ def memory_mb(job: SlurmJob, cluster: Cluster, partition: Partition) -> int | No
     return 0
 
 
-def _memory(job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequence[Node]) -> Iterator[Finding]:
+def _memory(
+    job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequence[Node]
+) -> Iterator[Finding]:
     most, given = max(node.memory_mb for node in there), memory_mb(job, cluster, partition)
     said = f"memory={job.memory}" if job.memory else "the default memory of the partition"
     if given is None or (not given and (job.exclusive or _fills(job, there))):
@@ -89,14 +112,16 @@ def _memory(job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequen
     elif not given:
         yield warning(
             "memory-whole-node",
-            f"memory is not given, and the cluster has no default: a job with a part of a node takes all {most} MB of "
+            "memory is not given, and the cluster has no default: a job with a part of a node "
+            f"takes all {most} MB of "
             "it, waits until the node is empty, and keeps others away",
             f"--memory {max(LEAST_MB, most * job.local_ranks // max(1, _parts(there)))}M",
         )
     elif given < LEAST_MB * job.local_ranks:
         yield warning(
             "memory-small",
-            f"{said} is {given} MB of a node for {job.local_ranks} processes: each needs {LEAST_MB} MB for its "
+            f"{said} is {given} MB of a node for {job.local_ranks} processes: each needs "
+            f"{LEAST_MB} MB for its "
             "libraries alone, and Slurm kills a job that takes more than it asked for",
             f"--memory {min(most, 2 * LEAST_MB * job.local_ranks)}M or more",
         )
@@ -111,6 +136,8 @@ def _fills(job: SlurmJob, there: Sequence[Node]) -> bool:
     """Whether the job leaves no GPU, or no core, for another one."""
     gpus = job.gpus.count if job.gpus else 0
     return any(
-        gpus >= sum(node.gpus.values()) if node.gpus else job.local_ranks * max(1, job.cpus) >= node.cpus
+        gpus >= sum(node.gpus.values())
+        if node.gpus
+        else job.local_ranks * max(1, job.cpus) >= node.cpus
         for node in there
     )

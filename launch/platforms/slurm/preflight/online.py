@@ -15,20 +15,27 @@ from launch.platforms.slurm.preflight.nodes import nodes
 from launch.platforms.slurm.preflight.partitions import partitions
 from launch.platforms.slurm.preflight.probe import Replies, answers, ask_nodes
 from launch.platforms.slurm.preflight.state import Cluster, Node, listed, read
-from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, flags, limits, variables
+from launch.platforms.slurm.preflight.submit_host import (
+    SubmitHost,
+    completed,
+    flags,
+    limits,
+    variables,
+)
 from launch.platforms.slurm.preflight.training import offline
 from launch.platforms.slurm.script import sbatch_script
 from launch.platforms.slurm.tools import ask, jobs
 from segtrain.errors import SegtrainError
 
-# sbatch takes a job that needs nodes which are away: only its test refuses it, in words that differ by its release.
+# sbatch takes a job that needs nodes which are away: only its test refuses it, in words that differ
+# by its release.
 _AWAY = ("down, drained or reserved", "DOWN, DRAINED or reserved", "busy")
 _UNAVAILABLE = "node configuration is not available"
 
 
 def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Finding]:
-    """``probe``: run a short srun on the nodes; ``terminal``: the job is for salloc. Without Slurm here, its checks
-    are left out, and a note says so.
+    """``probe``: run a short srun on the nodes; ``terminal``: the job is for salloc. Without Slurm
+    here, its checks are left out, and a note says so.
     """
     here = SubmitHost(command="salloc" if terminal else "sbatch")
     job = completed(job, here)
@@ -38,7 +45,9 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
     except SegtrainError as problem:
         cure = "on a host that submits"
         return [*findings, note("slurm-not-asked", f"the cluster is not asked: {problem}", cure)]
-    return list(dict.fromkeys([*findings, *of_cluster(job, cluster, here, probe and not errors(findings))]))
+    return list(
+        dict.fromkeys([*findings, *of_cluster(job, cluster, here, probe and not errors(findings))])
+    )
 
 
 def of_cluster(job: SlurmJob, cluster: Cluster, here: SubmitHost, probe: bool) -> list[Finding]:
@@ -56,37 +65,49 @@ def of_cluster(job: SlurmJob, cluster: Cluster, here: SubmitHost, probe: bool) -
 def rules(job: SlurmJob, cluster: Cluster, here: SubmitHost) -> list[Finding]:
     """What follows from what Slurm says of itself."""
     findings = [*_of_partitions(job, cluster), *variables(job, here), *limits(job, here, cluster)]
-    findings += [note("not-asked", f"{what} could not be checked: {why}") for what, why in cluster.refused.items()]
+    findings += [
+        note("not-asked", f"{what} could not be checked: {why}")
+        for what, why in cluster.refused.items()
+    ]
     return findings
 
 
 def _of_partitions(job: SlurmJob, cluster: Cluster) -> list[Finding]:
-    """Slurm starts a job in any partition of its list. So what keeps it out of one of them is a warning, while another
-    one takes it.
+    """Slurm starts a job in any partition of its list. So what keeps it out of one of them is a
+    warning, while another one takes it.
     """
     each = [
         [*partitions(one, cluster), *nodes(one, cluster), *cluster_settings(one, cluster)]
         for one in (replace(job, partition=name) for name in listed(job.partition) or ("",))
     ]
     taken = any(not errors(found) for found in each)
-    return list(dict.fromkeys(
-        replace(finding, level="warning")
-        if taken and finding.level == "error"
-        else finding
-        for found in each for finding in found
-    ))  # fmt: skip
+    return list(
+        dict.fromkeys(
+            replace(finding, level="warning") if taken and finding.level == "error" else finding
+            for found in each
+            for finding in found
+        )
+    )
 
 
 def _shell(job: SlurmJob) -> list[Finding]:
     """bash reads the script without running it."""
     try:
-        done = subprocess.run(["bash", "-n"], input=sbatch_script(job), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-n"], input=sbatch_script(job), capture_output=True, text=True, check=False
+        )
     except OSError as problem:
         return [note("shell-not-asked", f"the script is not checked by bash: {problem}")]
     if not done.returncode:
         return []
     words = " ".join(done.stderr.split())
-    return [error("setup-shell", f"setup={list(job.setup)}: the script is not valid shell: {words}", "fix its quotes")]
+    return [
+        error(
+            "setup-shell",
+            f"setup={list(job.setup)}: the script is not valid shell: {words}",
+            "fix its quotes",
+        )
+    ]
 
 
 def _after(job: SlurmJob) -> list[Finding]:
@@ -99,26 +120,47 @@ def _after(job: SlurmJob) -> list[Finding]:
     except SegtrainError as problem:
         return [note("not-asked", f"after={job.after!r} could not be checked: {problem}")]
     if not states:
-        return [error(
-            "after-unknown",
-            f"after={job.after!r}: Slurm knows no job {number} (any more), and would start this one at once",
-            "squeue --me for its number; leave --after out if that job is done",
-        )]  # fmt: skip
-    bad = [state for state in states if state in ENDED and (state == "COMPLETED") == (kind == "afternotok")]
+        return [
+            error(
+                "after-unknown",
+                (
+                    f"after={job.after!r}: Slurm knows no job {number} (any more), and would start "
+                    "this one at once"
+                ),
+                "squeue --me for its number; leave --after out if that job is done",
+            )
+        ]
+    bad = [
+        state
+        for state in states
+        if state in ENDED and (state == "COMPLETED") == (kind == "afternotok")
+    ]
     if bad and kind in ("afterok", "afternotok"):
-        return [error(
-            "after-never",
-            f"after={job.after!r}: job {number} has ended ({bad[0].lower()}), so that this one would never start",
-            "leave --after out, or --after another job",
-        )]  # fmt: skip
+        return [
+            error(
+                "after-never",
+                (
+                    f"after={job.after!r}: job {number} has ended ({bad[0].lower()}), so that this "
+                    "one would never start"
+                ),
+                "leave --after out, or --after another job",
+            )
+        ]
     return []
 
 
 def _tested(job: SlurmJob, cluster: Cluster) -> list[Finding]:
-    """Slurm's own judgment, which submits nothing. A job whose nodes are away now may wait for them."""
+    """Slurm's own judgment, which submits nothing. A job whose nodes are away now may wait for
+    them.
+    """
     try:
         done = subprocess.run(
-            ["sbatch", "--test-only"], input=sbatch_script(job), capture_output=True, text=True, timeout=60, check=False
+            ["sbatch", "--test-only"],
+            input=sbatch_script(job),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         return [note("not-asked", f"sbatch --test-only could not be asked: {problem}")]
@@ -128,16 +170,30 @@ def _tested(job: SlurmJob, cluster: Cluster) -> list[Finding]:
     away = _away(job, cluster) if _UNAVAILABLE in words else ""
     if away or any(text in words for text in _AWAY):
         return [
-            warning("sbatch-refuses", f"sbatch --test-only: {words}; {away}", "wait for these nodes, or use others")
+            warning(
+                "sbatch-refuses",
+                f"sbatch --test-only: {words}; {away}",
+                "wait for these nodes, or use others",
+            )
         ]
-    return [error("sbatch-refuses", f"sbatch --test-only: {words}", f"change what it names: {_offer(job, cluster)}")]
+    return [
+        error(
+            "sbatch-refuses",
+            f"sbatch --test-only: {words}",
+            f"change what it names: {_offer(job, cluster)}",
+        )
+    ]
 
 
 def _away(job: SlurmJob, cluster: Cluster) -> str:
-    """The nodes of the job's partitions on which no job starts now, and reservations, which may hold others."""
+    """The nodes of the job's partitions on which no job starts now, and reservations, which may
+    hold others.
+    """
     there = _nodes(job, cluster)
     states = [
-        f"{node.name} is {'+'.join(sorted(node.state)).lower()} {node.fields.get('Reason', '')}".rstrip()
+        (
+            f"{node.name} is {'+'.join(sorted(node.state)).lower()} {node.fields.get('Reason', '')}"
+        ).rstrip()
         for node in there
         if node.away
     ]
@@ -171,7 +227,10 @@ def _offer(job: SlurmJob, cluster: Cluster) -> str:
         return f"the partitions are {', '.join(one.name for one in cluster.partitions)}"
     cores, memory = max(node.cpus for node in there), max(node.memory_mb for node in there)
     gpus = sorted({node.fields.get("Gres", "") for node in there if node.gpus})
-    return f"there are {len(there)} nodes of at most {cores} cores, {memory} MB, and {', '.join(gpus) or 'no GPU'}"
+    return (
+        f"there are {len(there)} nodes of at most {cores} cores, {memory} MB, and "
+        f"{', '.join(gpus) or 'no GPU'}"
+    )
 
 
 def _version() -> str:

@@ -1,4 +1,5 @@
-"""Checks of the partition and the limits of a Slurm job: mistakes that Slurm accepts, although the job waits forever.
+"""Checks of the partition and the limits of a Slurm job: mistakes that Slurm accepts, although the
+job waits forever.
 
 What `sbatch --test-only` refuses is left to it.
 """
@@ -22,16 +23,23 @@ def partitions(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
             others = [one.name for one in cluster.partitions if one.fields.get("State") == "UP"]
             yield error(
                 "partition-down",
-                f"partition {partition.name} is {state}: no job starts there until an administrator opens it",
+                (
+                    f"partition {partition.name} is {state}: no job starts there until an "
+                    "administrator opens it"
+                ),
                 f"--partition, one of {', '.join(others) or 'another cluster'}",
             )
         most = seconds(partition.fields.get("MaxTime", ""))
         if most is not None and -(-job.max_run // 60) * 60 > most:
             yield error(
                 "time-over-partition",
-                f"max_run={job.max_run} s: partition {partition.name} ends jobs after {most} s (MaxTime="
+                f"max_run={job.max_run} s: partition {partition.name} ends jobs after {most} s "
+                "(MaxTime="
                 f"{partition.fields['MaxTime']}), and {WAITS}",
-                f"--max-run {most // 60}m: a job that is not done by then queues itself again and goes on",
+                (
+                    f"--max-run {most // 60}m: a job that is not done by then queues itself again "
+                    "and goes on"
+                ),
             )
         yield from _allowed(job, cluster, partition)
     if cluster.enforces("limits"):
@@ -46,12 +54,14 @@ def used_account(job: SlurmJob, cluster: Cluster) -> str:
 def used_qos(job: SlurmJob, cluster: Cluster) -> str:
     """The job's own, or the default one of its account."""
     account = used_account(job, cluster)
-    return job.qos or next((one.default_qos for one in cluster.accounts or () if one.name == account), "")
+    return job.qos or next(
+        (one.default_qos for one in cluster.accounts or () if one.name == account), ""
+    )
 
 
 def _allowed(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterator[Finding]:
-    """Accounts and QOS that a partition allows or denies. Without accounting, no job has any, so a list of allowed ones
-    keeps every job waiting.
+    """Accounts and QOS that a partition allows or denies. Without accounting, no job has any, so a
+    list of allowed ones keeps every job waiting.
     """
     account = used_account(job, cluster) if cluster.accounting else ""
     qos = used_qos(job, cluster) if cluster.accounting else ""
@@ -62,20 +72,28 @@ def _allowed(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterator[
         if not value and cluster.accounting:
             continue  # what Slurm takes by default is not known
         if (allowed and value not in allowed) or value in denied:
-            said = f"{key}={value!r}" if value else f"the cluster has no accounting, and knows no {key}"
+            said = (
+                f"{key}={value!r}"
+                if value
+                else f"the cluster has no accounting, and knows no {key}"
+            )
             yield error(
                 f"{key}-partition",
                 f"{said}: partition {partition.name} takes "
                 + (f"only {', '.join(allowed)}" if allowed else f"all but {', '.join(denied)}")
                 + f", and {WAITS}",
-                f"--{key} {allowed[0]}, or another --partition" if allowed and value else "another --partition",
+                f"--{key} {allowed[0]}, or another --partition"
+                if allowed and value
+                else "another --partition",
             )
 
 
 def _limiting(job: SlurmJob, cluster: Cluster) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    """Yields each QOS or account that limits the job, the flag that chooses another one, and its limits that apply.
+    """Yields each QOS or account that limits the job, the flag that chooses another one, and its
+    limits that apply.
 
-    Slurm takes each limit from the first of these that sets it: QOS of the partition, QOS of the job, account.
+    Slurm takes each limit from the first of these that sets it: QOS of the partition, QOS of the
+    job, account.
     """
     table, account, name = cluster.qos or {}, used_account(job, cluster), used_qos(job, cluster)
     partition = cluster.partition(job.partition)
@@ -100,7 +118,11 @@ def _limits(job: SlurmJob, what: str, limits: Mapping[str, str], flag: str) -> I
         )
     gpus = job.gpus.count * job.nodes if job.gpus else 0
     wanted = {"gres/gpu": gpus, "node": job.nodes, "cpu": max(1, job.cpus) * job.ranks}
-    for key, name in (("MaxTRES", "a job"), ("MaxTRESPU", "all jobs of a user"), ("GrpTRES", "all its jobs")):
+    for key, name in (
+        ("MaxTRES", "a job"),
+        ("MaxTRESPU", "all jobs of a user"),
+        ("GrpTRES", "all its jobs"),
+    ):
         found = amounts(limits.get(key, ""))
         for unit, number in wanted.items():
             if number > found.get(unit, number):

@@ -1,4 +1,6 @@
-"""A look from the nodes themselves, by a short srun: what of the job they see, and whether its Python starts there."""
+"""A look from the nodes themselves, by a short srun: what of the job they see, and whether its
+Python starts there.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ WAIT_S = 10  # for a free node
 LIMIT_S = 90  # for all of it: the first import from a cold file system takes long
 MARK = "segtrain-look"
 Replies = Mapping[str, Mapping[str, str]]
-# What each node answers, one line for each question. The training's own lines of setup run first, as in the job.
+# What each node answers, one line for each question. The training's own lines of setup run first,
+# as in the job.
 TEXT = """
 say() {{ printf '%s\\t%s\\t%s\\t%s\\n' {mark} "$SLURMD_NODENAME" "$1" "$2"; }}
 cd / || exit 1
@@ -60,14 +63,20 @@ def text(job: SlurmJob, folder: Path, token: Path) -> str:
 
 
 def command(job: SlurmJob, least: int, most: int, script: str) -> list[str]:
-    """srun with the script on those of the job's nodes that are free, for two minutes at most. With one GPU where the
-    job asks for some.
+    """srun with the script on those of the job's nodes that are free, for two minutes at most. With
+    one GPU where the job asks for some.
     """
     wanted = {
-        "partition": job.partition, "account": job.account, "qos": job.qos, "constraint": job.constraint,
-        "reservation": job.reservation, "exclude": job.exclude,
-        "gres": f"gpu:{job.gpus.type + ':' if job.gpus.type else ''}1" if job.gpus and job.gpus.count else "",
-    }  # fmt: skip
+        "partition": job.partition,
+        "account": job.account,
+        "qos": job.qos,
+        "constraint": job.constraint,
+        "reservation": job.reservation,
+        "exclude": job.exclude,
+        "gres": f"gpu:{job.gpus.type + ':' if job.gpus.type else ''}1"
+        if job.gpus and job.gpus.count
+        else "",
+    }
     return [
         *(
             "srun",
@@ -78,7 +87,14 @@ def command(job: SlurmJob, least: int, most: int, script: str) -> list[str]:
             "--time=2",
             "--chdir=/",
         ),
-        *(f"--immediate={WAIT_S}", f"--job-name={MARK}", "--export=ALL", "--kill-on-bad-exit=0", "--wait=0", "--quiet"),
+        *(
+            f"--immediate={WAIT_S}",
+            f"--job-name={MARK}",
+            "--export=ALL",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--quiet",
+        ),
         *(f"--{flag}={value}" for flag, value in wanted.items() if value),
         *("bash", "-c", script),
     ]
@@ -98,7 +114,9 @@ def ask_nodes(job: SlurmJob, cluster: Cluster, folder: Path) -> tuple[Replies, l
         token.write_text(token.name, encoding="ascii")
     except OSError as problem:
         message = f"output={job.output!r}: cannot write into {token.parent}: {problem.strerror}"
-        return {}, [error("output-not-writable", message, "free space or quota there, or another --output")]
+        return {}, [
+            error("output-not-writable", message, "free space or quota there, or another --output")
+        ]
     try:
         job = replace(job, partition=partition.name if partition else "")
         return _run(command(job, least, most, text(job, folder, token)), token.name)
@@ -108,11 +126,20 @@ def ask_nodes(job: SlurmJob, cluster: Cluster, folder: Path) -> tuple[Replies, l
 
 def _run(words: list[str], token: str) -> tuple[Replies, list[Finding]]:
     # A job's own variables would make this a step of it.
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("SLURM_") or key == "SLURM_CONF"
+    }
     with subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
         env=kept,
-    ) as process:  # fmt: skip
+    ) as process:
         try:
             out, err = process.communicate(timeout=LIMIT_S)
         except BaseException as problem:
@@ -134,7 +161,9 @@ def _run(words: list[str], token: str) -> tuple[Replies, list[Finding]]:
 
 
 def _unasked(reason: str) -> Finding:
-    return note("nodes-not-asked", f"what the nodes see is not checked: {reason}", "look again later")
+    return note(
+        "nodes-not-asked", f"what the nodes see is not checked: {reason}", "look again later"
+    )
 
 
 def _setup(replies: Replies, reason: str) -> Finding:
@@ -154,32 +183,50 @@ def answers(job: SlurmJob, replies: Replies, folder: Path, version: str) -> Iter
     if there := nodes("token"):
         yield error(
             "output-not-shared",
-            f"output={job.output!r}: {there} does not see the files that this host writes into {existing(job.output)}",
+            (
+                f"output={job.output!r}: {there} does not see the files that this host writes into "
+                f"{existing(job.output)}"
+            ),
             "--output on a file system that all nodes share (df -T here and on a node)",
         )
     if there := nodes("folder"):
         yield error(
             "folder-not-there",
-            f"{there} has no folder {folder}, in which the job would start: Slurm fails it at once, without a log",
+            (
+                f"{there} has no folder {folder}, in which the job would start: Slurm fails it at "
+                "once, without a log"
+            ),
             "start this command in a folder that all nodes see",
         )
     if there := nodes("data"):
         yield (warning if job.setup else error)(  # its lines may bring the data
-            "data-not-visible", f"data={job.data!r}: {there} does not see it", "--data on a file system of all nodes"
+            "data-not-visible",
+            f"data={job.data!r}: {there} does not see it",
+            "--data on a file system of all nodes",
         )
     yield from _python(job, replies, version)
     if there := nodes("scontrol"):
         yield warning(
             "scontrol-missing",
-            f"{there} has no scontrol: the job cannot look up the address of its first node, nor queue itself again",
+            (
+                f"{there} has no scontrol: the job cannot look up the address of its first "
+                "node, nor "
+                "queue itself again"
+            ),
             "--setup 'export PATH=$PATH:/opt/slurm/bin', with its folder on the nodes",
         )
     if job.interface and (there := nodes("interface")):
         yield error(
-            "interface-missing", f"interface={job.interface!r}: {there} has none", "--interface of `ip link` there"
+            "interface-missing",
+            f"interface={job.interface!r}: {there} has none",
+            "--interface of `ip link` there",
         )
     if job.efa and (there := nodes("efa")):
-        yield error("efa-missing", f"efa: {there} has no EFA device", "leave --efa out, or nodes that have one")
+        yield error(
+            "efa-missing",
+            f"efa: {there} has no EFA device",
+            "leave --efa out, or nodes that have one",
+        )
     if job.gpus and (there := nodes("gpus", "0")):
         yield error(
             "gpus-invisible",
@@ -197,15 +244,26 @@ def _python(job: SlurmJob, replies: Replies, version: str) -> Iterator[Finding]:
                 "install it on the shared file system, or --python the one on the nodes",
             )
         elif not answers.get("import", "").startswith("segtrain "):
-            path = f" (with PYTHONPATH={PACKAGE.parent})" if "PYTHONPATH" in environment(job) else ""
+            path = (
+                f" (with PYTHONPATH={PACKAGE.parent})" if "PYTHONPATH" in environment(job) else ""
+            )
             yield error(
                 "python-import",
-                f"python={job.interpreter!r} on {node} cannot import segtrain and torch{path}: {answers.get('import')}",
-                "install segtrain where all nodes see it, or --setup 'source ENVIRONMENT/bin/activate'",
+                (
+                    f"python={job.interpreter!r} on {node} cannot import segtrain and torch{path}: "
+                    f"{answers.get('import')}"
+                ),
+                (
+                    "install segtrain where all nodes see it, or --setup 'source "
+                    "ENVIRONMENT/bin/activate'"
+                ),
             )
         elif answers["import"] != f"segtrain {version}":
             yield warning(
                 "python-version",
-                f"{node} has {answers['import']}, and this host {version}, which checked the config",
+                (
+                    f"{node} has {answers['import']}, and this host {version}, which checked "
+                    "the config"
+                ),
                 "install the same version",
             )

@@ -1,4 +1,5 @@
-"""What a Slurm cluster says of itself: its settings, partitions, nodes, reservations, accounts, and this user's jobs.
+"""What a Slurm cluster says of itself: its settings, partitions, nodes, reservations, accounts, and
+this user's jobs.
 
 Read from Slurm's own commands, which only look. An answer that Slurm refuses is absent, and named.
 """
@@ -15,10 +16,21 @@ from launch.platforms.slurm.tools import fields
 from segtrain.errors import SegtrainError
 
 Ask = Callable[..., str]
-# Flags and states of a node on which no job starts until a person or Slurm has changed them. A node that is powered
-# down or booting is none of them.
+# Flags and states of a node on which no job starts until a person or Slurm has changed them. A node
+# that is powered down or booting is none of them.
 AWAY = frozenset(
-    ("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "MAINT", "NOT_RESPONDING", "NO_RESPOND")
+    (
+        "DOWN",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "FAIL",
+        "FAILING",
+        "ERROR",
+        "MAINT",
+        "NOT_RESPONDING",
+        "NO_RESPOND",
+    )
     + ("UNKNOWN", "INVALID_REG", "BLOCKED")
 )
 _ASLEEP = frozenset(("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP"))
@@ -54,7 +66,11 @@ class Node:
 
     @property
     def state(self) -> frozenset[str]:
-        words = self.fields.get("State", "").replace("*", "+NOT_RESPONDING").replace("~", "+POWERED_DOWN")
+        words = (
+            self.fields.get("State", "")
+            .replace("*", "+NOT_RESPONDING")
+            .replace("~", "+POWERED_DOWN")
+        )
         return frozenset(word for word in words.split("+") if word)
 
     @property
@@ -77,7 +93,9 @@ class Node:
     @property
     def gpus(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        for kind, count in re.findall(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)", self.fields.get("Gres", "")):
+        for kind, count in re.findall(
+            r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)", self.fields.get("Gres", "")
+        ):
             found[kind] = found.get(kind, 0) + int(count)
         return found
 
@@ -93,8 +111,8 @@ class Account:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Everything that was asked. ``accounts``, ``qos``: None where Slurm does not say; ``refused``: question -> why;
-    ``jobs``: number, state, dependency, and script of each job of this user.
+    """Everything that was asked. ``accounts``, ``qos``: None where Slurm does not say; ``refused``:
+    question -> why; ``jobs``: number, state, dependency, and script of each job of this user.
     """
 
     config: Mapping[str, str]
@@ -109,7 +127,9 @@ class Cluster:
 
     def partition(self, name: str) -> Partition | None:
         """The one of that name; the default one for ""."""
-        return next((one for one in self.partitions if (one.name == name if name else one.default)), None)
+        return next(
+            (one for one in self.partitions if (one.name == name if name else one.default)), None
+        )
 
     def nodes_of(self, partition: Partition) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if partition.name in node.partitions)
@@ -140,13 +160,22 @@ def read(ask: Ask, user: str = "") -> Cluster:
             return None
 
     config = settings(ask("scontrol", "show", "config"))
-    partitions = [fields(line) for line in _lines(may("partitions", "scontrol", "-a", "-o", "show", "partition"))]
+    partitions = [
+        fields(line)
+        for line in _lines(may("partitions", "scontrol", "-a", "-o", "show", "partition"))
+    ]
     nodes = [fields(line) for line in _lines(may("nodes", "scontrol", "-a", "-o", "show", "node"))]
-    booked = [fields(line) for line in _lines(may("reservations", "scontrol", "-o", "show", "reservation"))]
+    booked = [
+        fields(line)
+        for line in _lines(may("reservations", "scontrol", "-o", "show", "reservation"))
+    ]
     asked: dict[str, Any] = {}
     if "slurmdbd" in config.get("AccountingStorageType", ""):
         asked = _accounting(may, user, config.get("ClusterName", ""))
-    jobs = [line.split("|", 3) for line in _lines(may("your jobs", "squeue", "-h", "-u", user, "-o", "%i|%T|%E|%o"))]
+    jobs = [
+        line.split("|", 3)
+        for line in _lines(may("your jobs", "squeue", "-h", "-u", user, "-o", "%i|%T|%E|%o"))
+    ]
     return Cluster(
         config,
         tuple(Partition(one["PartitionName"], one) for one in partitions if "PartitionName" in one),
@@ -161,19 +190,36 @@ def read(ask: Ask, user: str = "") -> Cluster:
 def _accounting(may: Callable[..., str | None], user: str, cluster: str) -> dict[str, Any]:
     show, limits = ("sacctmgr", "-n", "-P", "show"), ("MaxWall", "MaxTRES", "GrpTRES")
     text = may(
-        "your accounts", *show, "assoc", "where", f"user={user}", f"cluster={cluster}",
+        "your accounts",
+        *show,
+        "assoc",
+        "where",
+        f"user={user}",
+        f"cluster={cluster}",
         f"format=account,partition,qos,defaultqos,{','.join(limits).lower()}",
-    )  # fmt: skip
+    )
     rows = [line.split("|") for line in _lines(text)]
-    accounts = tuple(Account(row[0], row[3], dict(zip(limits, row[4:]))) for row in rows if len(row) > 6)
-    columns = ("MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "Flags", "Preempt", "PreemptMode", "GraceTime")
+    accounts = tuple(
+        Account(row[0], row[3], dict(zip(limits, row[4:]))) for row in rows if len(row) > 6
+    )
+    columns = (
+        "MaxWall",
+        "MaxTRES",
+        "MaxTRESPU",
+        "GrpTRES",
+        "Flags",
+        "Preempt",
+        "PreemptMode",
+        "GraceTime",
+    )
     table = may("the QOS", *show, "qos", f"format=name,{','.join(columns).lower()}")
     levels = [line.split("|") for line in _lines(table)]
     default = _lines(may("your default account", *show, "user", user, "format=defaultaccount"))
     return {
         "accounts": None if text is None else accounts,
         "default_account": default[0].strip() if default else "",
-        "qos": {row[0]: dict(zip(columns, row[1:])) for row in levels if len(row) > len(columns)} or None,
+        "qos": {row[0]: dict(zip(columns, row[1:])) for row in levels if len(row) > len(columns)}
+        or None,
     }
 
 
@@ -184,11 +230,17 @@ def settings(text: str) -> dict[str, str]:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    return () if text.strip() in _NOTHING else tuple(part.strip() for part in text.split(",") if part.strip())
+    return (
+        ()
+        if text.strip() in _NOTHING
+        else tuple(part.strip() for part in text.split(",") if part.strip())
+    )
 
 
 def seconds(text: str) -> int | None:
-    """``2-00:00:00``, ``01:00:00``, or ``30:00`` in seconds; None for UNLIMITED and where there is none."""
+    """``2-00:00:00``, ``01:00:00``, or ``30:00`` in seconds; None for UNLIMITED and where there is
+    none.
+    """
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if match is None:
         return None

@@ -1,4 +1,6 @@
-"""What comes along from the host that submits (variables, limits), and the flags that the script already has."""
+"""What comes along from the host that submits (variables, limits), and the flags that the script
+already has.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from launch.platforms.slurm.arguments import CALLED_HERE
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.state import Cluster
 
-# Variables of sbatch that win against the lines of a script -> the field of a job that they may stand for.
+# Variables of sbatch that win against the lines of a script -> the field of a job that they may
+# stand for.
 STAND_FOR = {
     "SBATCH_PARTITION": "partition",
     "SBATCH_ACCOUNT": "account",
@@ -25,12 +28,27 @@ STAND_FOR = {
 }
 # Those that change what the script relies on.
 OVERRIDE = (
-    *("SBATCH_TIMELIMIT", "SBATCH_SIGNAL", "SBATCH_NO_REQUEUE", "SBATCH_REQUEUE", "SBATCH_WAIT", "SBATCH_OPEN_MODE"),
-    *("SBATCH_OUTPUT", "SBATCH_ERROR", "SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", "SBATCH_GRES", "SBATCH_GPUS"),
+    *(
+        "SBATCH_TIMELIMIT",
+        "SBATCH_SIGNAL",
+        "SBATCH_NO_REQUEUE",
+        "SBATCH_REQUEUE",
+        "SBATCH_WAIT",
+        "SBATCH_OPEN_MODE",
+    ),
+    *(
+        "SBATCH_OUTPUT",
+        "SBATCH_ERROR",
+        "SBATCH_ARRAY_INX",
+        "SBATCH_JOB_NAME",
+        "SBATCH_GRES",
+        "SBATCH_GPUS",
+    ),
     *("SBATCH_GPUS_PER_NODE", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_MEM_PER_CPU"),
     *("SBATCH_MEM_PER_GPU", "SBATCH_CPUS_PER_TASK"),
 )
-# Short flags of sbatch that the script has by itself, or that change what it relies on, and their long names.
+# Short flags of sbatch that the script has by itself, or that change what it relies on, and their
+# long names.
 SHORT = {
     "-J": "--job-name",
     "-p": "--partition",
@@ -50,7 +68,8 @@ SHORT = {
     "-a": "--array",
     "-d": "--dependency",
 }
-# Limits that Slurm carries to the ranks -> code, flag of ulimit, unit, and what a rank needs; None: no limit at all.
+# Limits that Slurm carries to the ranks -> code, flag of ulimit, unit, and what a rank needs; None:
+# no limit at all.
 LIMITS = {
     "CPU": ("cpu", "-t", "s of CPU time", None),
     "AS": ("memory", "-v", "bytes of address space", None),
@@ -64,8 +83,8 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class SubmitHost:
-    """``limits``: name -> soft and hard limit, None for none; ``command``: sbatch or salloc, each of which has
-    variables of its own.
+    """``limits``: name -> soft and hard limit, None for none; ``command``: sbatch or salloc, each
+    of which has variables of its own.
     """
 
     folder: Path = field(default_factory=Path.cwd)
@@ -88,9 +107,13 @@ def _limits() -> dict[str, tuple[int | None, int | None]]:
 
 
 def completed(job: SlurmJob, here: SubmitHost) -> SlurmJob:
-    """The job as Slurm reads it: with the partition and so on of the user's variables, where it names none."""
+    """The job as Slurm reads it: with the partition and so on of the user's variables, where it
+    names none.
+    """
     names = {name.replace("SBATCH", here.command.upper()): key for name, key in STAND_FOR.items()}
-    told: dict[str, Any] = {key: here.environ[name] for name, key in names.items() if here.environ.get(name)}
+    told: dict[str, Any] = {
+        key: here.environ[name] for name, key in names.items() if here.environ.get(name)
+    }
     return replace(job, **{key: text for key, text in told.items() if not getattr(job, key)})
 
 
@@ -110,7 +133,11 @@ def variables(job: SlurmJob, here: SubmitHost) -> Iterator[Finding]:
         if name in here.environ and name != meant:
             yield error(
                 "sbatch-variable",
-                f"{name}={here.environ[name]} is set, and wins against the script, which relies on its own",
+                (
+                    f"{name}={here.environ[name]} is set, and wins against the script, "
+                    "which relies "
+                    "on its own"
+                ),
                 f"unset {name}, and use a flag of this command",
             )
     export = here.environ.get("SBATCH_EXPORT", "ALL")
@@ -119,14 +146,21 @@ def variables(job: SlurmJob, here: SubmitHost) -> Iterator[Finding]:
         if not text.startswith("ALL"):
             yield warning(
                 "export",
-                f"export={text}: of the variables of your shell, the training gets only what a login gives it",
+                (
+                    f"export={text}: of the variables of your shell, the training gets only what a "
+                    "login gives it"
+                ),
                 "leave it out, or name what the training needs with --env KEY=VALUE and --setup",
             )
     inside = here.environ.get("SLURM_JOB_ID")
     if inside:
         yield warning(
             "inside-a-job",
-            f"this is inside job {inside}: its variables (SLURM_*) come along with a job that is submitted here",
+            (
+                f"this is inside job {inside}: its variables (SLURM_*) come along with a job "
+                "that is "
+                "submitted here"
+            ),
             "submit on the login node, or use --interactive to train in this allocation",
         )
 
@@ -137,22 +171,32 @@ def flags(job: SlurmJob) -> Iterator[Finding]:
         own = _own(SHORT.get(text[:2], name))
         if not text.startswith("-"):
             yield error(
-                "sbatch-flag-form", f"sbatch={text!r}: sbatch would stop at this line", "--sbatch=--mail-type=END"
+                "sbatch-flag-form",
+                f"sbatch={text!r}: sbatch would stop at this line",
+                "--sbatch=--mail-type=END",
             )
         elif own:
             cure = CALLED_HERE.get(own, own)
-            yield error("sbatch-flag", f"sbatch={text!r}: the script has a line for this already", cure)
+            yield error(
+                "sbatch-flag", f"sbatch={text!r}: the script has a line for this already", cure
+            )
         elif name in ("--error", "-e") and value and not os.path.isdir(Path(value).parent):
             yield error(
                 "log-folder",
-                f"sbatch={text!r}: there is no folder {Path(value).parent}, so that Slurm fails the job at once, and "
+                f"sbatch={text!r}: there is no folder {Path(value).parent}, so that Slurm fails "
+                "the job at once, and "
                 "without a log",
-                f"mkdir -p {quote(str(Path(value).parent))}, or leave it out: the log lies in the run folder",
+                (
+                    f"mkdir -p {quote(str(Path(value).parent))}, or leave it out: the log lies in "
+                    "the run folder"
+                ),
             )
 
 
 def _own(name: str) -> str:
-    """The flag that the script has by itself for one of sbatch, whose beginning sbatch takes for the flag; or ""."""
+    """The flag that the script has by itself for one of sbatch, whose beginning sbatch takes for
+    the flag; or "".
+    """
     for own in (*CALLED_HERE, *SHORT.values(), "--reservation"):
         if name == own or (len(name) > 4 and own.startswith(name)):
             return own
@@ -168,12 +212,18 @@ def limits(job: SlurmJob, here: SubmitHost, cluster: Cluster) -> Iterator[Findin
         code, flag, unit, least = LIMITS[name]
         limit = hard if name == "NOFILE" else soft  # the script raises the soft one
         alone = carried not in ("ALL", "(NULL)") and name not in carried.split(",")
-        if limit is None or alone or name in spared.split(",") or (name == "MEMLOCK" and not registers):
+        if (
+            limit is None
+            or alone
+            or name in spared.split(",")
+            or (name == "MEMLOCK" and not registers)
+        ):
             continue
         if least is None or limit < least:
             yield (error if name == "CPU" else warning)(
                 f"limit-{code}",
-                f"this shell allows a process {limit} {unit} (ulimit {flag}), and Slurm carries the limit to the nodes "
+                f"this shell allows a process {limit} {unit} (ulimit {flag}), and Slurm carries "
+                "the limit to the nodes "
                 "(PropagateResourceLimits)",
                 f"ulimit {flag} unlimited, on a host that allows it, then submit again",
             )

@@ -1,4 +1,6 @@
-"""Checks of the training config for a Slurm job: its ranks, its data, its time, and the run folders of an array."""
+"""Checks of the training config for a Slurm job: its ranks, its data, its time, and the run folders
+of an array.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def offline(job: SlurmJob, root: Path) -> list[Finding]:
 
 
 def plan_files(job: SlurmJob, root: Path) -> list[tuple[Path, bytes]]:
-    """What is predicted for the run in each run folder of the job; empty for a run without a prediction."""
+    """What is predicted for the run in each run folder of the job; empty for a run without a
+    prediction.
+    """
     found = []
     for run, task in zip(job.runs(), job.tasks or ((),)):
         one = _of_task(job, task)
@@ -67,9 +71,13 @@ def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
     yield from read.findings
     if read.config is None:
         return
-    yield from preflight.data(job, job.data, read, "--data FOLDER, on a file system that all nodes see")
+    yield from preflight.data(
+        job, job.data, read, "--data FOLDER, on a file system that all nodes see"
+    )
     yield from _weights(read.config)
-    yield from preflight.download(read.config, note, "without a network, nodes need it in HF_HOME or a file", "")
+    yield from preflight.download(
+        read.config, note, "without a network, nodes need it in HF_HOME or a file", ""
+    )
     hosts = machines(job)
     yield from preflight.batch(read.config, hosts)
     hardware = preflight.hardware(read.config, hosts)
@@ -91,11 +99,14 @@ def machines(job: SlurmJob) -> Machines:
 
 def _strategy(job: SlurmJob) -> Iterator[Finding]:
     if job.strategy == "smddp":
-        yield error("strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp")
+        yield error(
+            "strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp"
+        )
     elif job.strategy in _ALONE and job.ranks > (1 if job.strategy == "single" else job.nodes):
         yield error(
             "strategy-ranks",
-            f"strategy={job.strategy} is one process, and the job starts {job.ranks}: each would train a model of its "
+            f"strategy={job.strategy} is one process, and the job starts {job.ranks}: each would "
+            "train a model of its "
             "own in the same run folder",
             "--strategy ddp" + (", or --procs 1" if job.nodes == 1 else ", or --nodes 1 --procs 1"),
         )
@@ -109,21 +120,26 @@ def _time(job: SlurmJob) -> Iterator[Finding]:
     if not job.notice:
         yield error(
             "notice-none",
-            "notice=0: the time limit would end the job without a signal, and the steps since its last checkpoint are "
+            "notice=0: the time limit would end the job without a signal, and the steps since "
+            "its last checkpoint are "
             "trained again",
             "--notice 120",
         )
     elif job.notice >= limit - 60:
         yield error(
             "notice-over-limit",
-            f"notice={job.notice} s before a limit of {limit} s (Slurm may be 60 s early): the job would stop as soon "
+            f"notice={job.notice} s before a limit of {limit} s (Slurm may be 60 s early): the "
+            "job would stop as soon "
             "as it starts, and never get anywhere",
             f"--max-run {job.notice + 600}, or a shorter --notice",
         )
     elif job.notice < 20:
         yield warning(
             "notice-short",
-            f"notice={job.notice} s: a checkpoint may take longer, and what is not saved is trained again",
+            (
+                f"notice={job.notice} s: a checkpoint may take longer, and what is not saved is "
+                "trained again"
+            ),
             "--notice 120",
         )
     if job.notice < limit - 60:
@@ -136,15 +152,22 @@ def _array(job: SlurmJob) -> Iterator[Finding]:
             if setting.partition("=")[0] == "out":
                 yield error(
                     "array-out",
-                    f"array: {setting}: the run folder of a task is {job.output}/{job.name}-SETTINGS, and two tasks in "
+                    f"array: {setting}: the run folder of a task is "
+                    f"{job.output}/{job.name}-SETTINGS, and two tasks in "
                     "one folder overwrite each other's checkpoints",
                     "leave out= away",
                 )
             elif setting.startswith("parallel.strategy="):
-                yield error("array-strategy", f"array: {setting}: all tasks have one strategy", "--strategy")
+                yield error(
+                    "array-strategy", f"array: {setting}: all tasks have one strategy", "--strategy"
+                )
 
 
 def _weights(config: Config) -> Iterator[Finding]:
     for key, place in files_of_weights(config):
         if "://" not in place and not os.path.exists(place):
-            yield error("weights-missing", f"{key}={place!r}: there is no such file", "the path of one that nodes see")
+            yield error(
+                "weights-missing",
+                f"{key}={place!r}: there is no such file",
+                "the path of one that nodes see",
+            )

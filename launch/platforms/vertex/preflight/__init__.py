@@ -1,1 +1,3 @@
-"""Checks of a Vertex AI job: offline, which need no account, and online, by calls that only read."""
+"""Checks of a Vertex AI job: offline, which need no account, and online, by calls that only
+read.
+"""

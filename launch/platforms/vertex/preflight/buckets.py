@@ -1,4 +1,6 @@
-"""Online checks of a Vertex AI job's buckets: whether they exist, who owns them, and in which region they are."""
+"""Online checks of a Vertex AI job's buckets: whether they exist, who owns them, and in which
+region they are.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.calls import ReadOnlyCalls
 from launch.platforms.vertex.request import default_bucket, output
 
-# The places of multi-regions, and of dual-regions without their number -> the beginnings of the regions in them.
+# The places of multi-regions, and of dual-regions without their number -> the beginnings of the
+# regions in them.
 _CONTINENTS = {
     "us": ("us", "northamerica"),
     "nam": ("us", "northamerica"),
@@ -25,7 +28,12 @@ _CONTINENTS = {
 
 
 def bucket_checks(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
-    named = {"data": job.data, "output": output(job), "staging": job.staging, "checkpoints": job.checkpoints}
+    named = {
+        "data": job.data,
+        "output": output(job),
+        "staging": job.staging,
+        "checkpoints": job.checkpoints,
+    }
     for key, place in named.items():
         if not place.startswith("gs://"):
             continue
@@ -36,7 +44,10 @@ def bucket_checks(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Itera
                 yield error(
                     "bucket-missing",
                     f"{key}={place}: there is no bucket {bucket!r}",
-                    f"gcloud storage buckets create gs://{shlex.quote(bucket)} --location={shlex.quote(job.region)}",
+                    (
+                        f"gcloud storage buckets create gs://{shlex.quote(bucket)} "
+                        f"--location={shlex.quote(job.region)}"
+                    ),
                 )
             continue
         if found is not None:
@@ -48,32 +59,50 @@ def bucket_checks(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Itera
 
 
 def _owner(
-    key: str, place: str, job: VertexJob, bucket: Mapping[str, Any], clients: Clients, ask: ReadOnlyCalls
+    key: str,
+    place: str,
+    job: VertexJob,
+    bucket: Mapping[str, Any],
+    clients: Clients,
+    ask: ReadOnlyCalls,
 ) -> Iterator[Finding]:
-    """An error if the default bucket belongs to another project. Its name is predictable: somebody who created it first
-    could replace the job's code.
+    """An error if the default bucket belongs to another project. Its name is predictable: somebody
+    who created it first could replace the job's code.
     """
     api = clients.service("cloudresourcemanager", "v1")
-    own = ask("whether the default bucket is the project's", lambda: api.get(f"projects/{job.project}"))
+    own = ask(
+        "whether the default bucket is the project's", lambda: api.get(f"projects/{job.project}")
+    )
     if isinstance(own, dict) and str(own.get("projectNumber")) != str(bucket.get("projectNumber")):
         yield error(
             "bucket-taken",
-            f"{key}={place}: the default bucket belongs to another project ({bucket.get('projectNumber')})",
+            (
+                f"{key}={place}: the default bucket belongs to another project "
+                f"({bucket.get('projectNumber')})"
+            ),
             "--output gs://BUCKET/FOLDER, with a bucket of your own",
         )
 
 
 def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> Iterator[Finding]:
-    """Reading from another region is slower and has a fee. Since 2022, any read from a multi-region bucket has one."""
+    """Reading from another region is slower and has a fee. Since 2022, any read from a multi-region
+    bucket has one.
+    """
     there, kind = str(bucket.get("location", "")).lower(), bucket.get("locationType", "region")
     if kind == "region" and there == region:
         return
     if region.startswith(_CONTINENTS.get(there.rstrip("0123456789"), ())):
-        yield note("bucket-multi-region", f"{key}={place} is in {there.upper()} ({kind}): reads may have a fee")
+        yield note(
+            "bucket-multi-region",
+            f"{key}={place} is in {there.upper()} ({kind}): reads may have a fee",
+        )
         return
     yield warning(
         "bucket-region",
-        f"{key}={place}: its bucket is in {there}, the job in {region}: reads are slower and have a fee",
+        (
+            f"{key}={place}: its bucket is in {there}, the job in {region}: reads are slower and "
+            "have a fee"
+        ),
         f"--region {there}"
         if kind == "region"
         else f"a bucket in {region}: gcloud storage buckets create --location={region}",

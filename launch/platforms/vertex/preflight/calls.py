@@ -12,13 +12,17 @@ from segtrain.errors import SegtrainError
 
 @dataclass
 class ReadOnlyCalls:
-    """Makes calls to Google, and keeps failures as notes. ``ABSENT``: the answer if the resource does not exist."""
+    """Makes calls to Google, and keeps failures as notes. ``ABSENT``: the answer if the resource
+    does not exist.
+    """
 
     notes: list[Finding] = field(default_factory=list)
     ABSENT = object()
 
     def __call__(self, what: str, call: Callable[[], Any]) -> Any:
-        """The answer of ``call``; None if it fails, with a note that ``what`` could not be checked."""
+        """The answer of ``call``; None if it fails, with a note that ``what`` could not be
+        checked.
+        """
         from segtrain.platforms.vertex.google_api import NotFound
 
         try:

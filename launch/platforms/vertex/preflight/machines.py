@@ -28,7 +28,9 @@ def ranks(job: VertexJob) -> int:
 
 
 def local_ranks(job: VertexJob) -> int:
-    """The ranks that the container of each host starts: one per GPU, unless the strategy or parallel.procs differs."""
+    """The ranks that the container of each host starts: one per GPU, unless the strategy or
+    parallel.procs differs.
+    """
     found, procs = gpus(job), _procs(job)
     if job.strategy in ALONE:
         return 1
@@ -55,17 +57,30 @@ def machines(job: VertexJob) -> Iterator[Finding]:
     if job.hosts > 1 and job.strategy in ALONE:
         yield error(
             "strategy-hosts",
-            f"strategy={job.strategy} is one process: {job.hosts} hosts would each train a model of their own",
+            (
+                f"strategy={job.strategy} is one process: {job.hosts} hosts would each train "
+                "a model "
+                "of their own"
+            ),
             "--strategy ddp, or --hosts 1",
         )
     found = gpus(job)
     if job.strategy == "smddp":
-        yield error("strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp")
+        yield error(
+            "strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp"
+        )
     if found and found.count > 1 and job.strategy == "single":
-        yield warning("gpus-idle", f"strategy=single uses one of {found.count} GPUs of each host", "--strategy ddp")
+        yield warning(
+            "gpus-idle",
+            f"strategy=single uses one of {found.count} GPUs of each host",
+            "--strategy ddp",
+        )
     procs, backend = _procs(job), all_settings(job, ROOT).get("parallel.backend")
     if found and procs and job.strategy not in ALONE:
-        words = f"parallel.procs={procs} of the config or the settings: each host has {found.count} GPUs"
+        words = (
+            f"parallel.procs={procs} of the config or the settings: each host has "
+            f"{found.count} GPUs"
+        )
         if procs < found.count:
             yield warning("gpus-idle", words, "parallel.procs=auto")
         if procs > found.count and backend != "gloo":
@@ -77,8 +92,14 @@ def _type(job: VertexJob) -> Iterator[Finding]:
         if job.machine in NOT_STANDARD and job.scheduling == "STANDARD" and not job.reservation:
             yield error(
                 "machine-scheduling",
-                f"machine={job.machine} is offered for spot and flex-start only, but scheduling=STANDARD",
-                "--scheduling spot, or --scheduling flex-start --max-wait 6h, or --machine a3-highgpu-8g",
+                (
+                    f"machine={job.machine} is offered for spot and flex-start only, but "
+                    "scheduling=STANDARD"
+                ),
+                (
+                    "--scheduling spot, or --scheduling flex-start --max-wait 6h, or --machine "
+                    "a3-highgpu-8g"
+                ),
                 DATED,
             )
         return
@@ -99,7 +120,10 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
     if asked.type not in GPUS:
         yield error(
             "accelerator-unknown",
-            f"accelerator={asked.type!r} is none of the GPUs that segtrain trains on: {', '.join(GPUS)}",
+            (
+                f"accelerator={asked.type!r} is none of the GPUs that segtrain trains on: "
+                f"{', '.join(GPUS)}"
+            ),
             f"--accelerator TYPE:{asked.count}, one of these",
             API,
         )
@@ -114,11 +138,16 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
             if machine.accelerator
             else "takes no GPU of this kind"
         )
-        yield error("accelerator-machine", f"accelerator={asked.type}: {machine.name} {has}", better, DATED)
+        yield error(
+            "accelerator-machine", f"accelerator={asked.type}: {machine.name} {has}", better, DATED
+        )
     elif asked.count not in legal:
         yield error(
             "accelerator-count",
-            f"accelerator={asked.type}:{asked.count}: {machine.name} takes {' or '.join(map(str, legal))} of them",
+            (
+                f"accelerator={asked.type}:{asked.count}: {machine.name} takes "
+                f"{' or '.join(map(str, legal))} of them"
+            ),
             better,
             DATED,
         )

@@ -1,4 +1,6 @@
-"""Checks of a job's names, networks, times, and restarts. What Vertex AI refuses at once is left to it."""
+"""Checks of a job's names, networks, times, and restarts. What Vertex AI refuses at once is left to
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,20 @@ _RESERVED = re.compile(rf"CLUSTER_SPEC|TF_CONFIG|AIP_\w+|CLOUD_ML_\w+|{BUNDLE}|{
 
 def names(job: VertexJob) -> Iterator[Finding]:
     if LABEL in job.labels:
-        yield error("label-reserved", f"labels.{LABEL}: the launcher sets this label", "give it another name")
+        yield error(
+            "label-reserved",
+            f"labels.{LABEL}: the launcher sets this label",
+            "give it another name",
+        )
     yield from variables(job)
     for key in job.environment:
         if _RESERVED.fullmatch(key):
             yield error(
                 "environment-reserved",
-                f"environment.{key}: Vertex AI or the launcher sets this variable, and the training reads it",
+                (
+                    f"environment.{key}: Vertex AI or the launcher sets this variable, and the "
+                    "training reads it"
+                ),
                 "leave it out",
             )
     cure = "keep it in Secret Manager, and read it as the service account of the job"
@@ -38,8 +47,13 @@ def _account(job: VertexJob) -> Iterator[Finding]:
         if getattr(job, key) and not job.service_account:
             yield error(
                 f"{key}-service-account",
-                f"{key}={getattr(job, key)!r} needs a service account: the default agent may not write there",
-                "--service-account NAME@PROJECT.iam.gserviceaccount.com with roles/aiplatform.user and "
+                (
+                    f"{key}={getattr(job, key)!r} needs a service account: the default agent "
+                    "may not "
+                    "write there"
+                ),
+                "--service-account NAME@PROJECT.iam.gserviceaccount.com with "
+                "roles/aiplatform.user and "
                 "roles/storage.admin",
                 "Vertex AI: TensorBoard with custom training; aiplatform.CustomJob.submit",
             )
@@ -52,7 +66,9 @@ def _account(job: VertexJob) -> Iterator[Finding]:
         )
     if job.experiment_run and not job.experiment:
         yield error(
-            "experiment-missing", f"experiment_run={job.experiment_run!r} without an experiment", "--experiment NAME"
+            "experiment-missing",
+            f"experiment_run={job.experiment_run!r} without an experiment",
+            "--experiment NAME",
         )
 
 
@@ -64,9 +80,11 @@ def _regions(job: VertexJob) -> Iterator[Finding]:
         if there and not f"{there[1]}-".startswith(f"{place}-"):
             flag = key.replace("_", "-")
             yield error(
-                f"{key.partition('_')[0]}-region", f"{key}={getattr(job, key)!r} is not in {place}, as the job is",
-                f"--{flag} with one in {place}", API,
-            )  # fmt: skip
+                f"{key.partition('_')[0]}-region",
+                f"{key}={getattr(job, key)!r} is not in {place}, as the job is",
+                f"--{flag} with one in {place}",
+                API,
+            )
 
 
 def network(job: VertexJob) -> Iterator[Finding]:
@@ -79,7 +97,10 @@ def network(job: VertexJob) -> Iterator[Finding]:
     if job.reserved_ip_ranges and not job.network:
         yield error(
             "ranges-without-network",
-            f"reserved_ip_ranges={', '.join(job.reserved_ip_ranges)} are ranges of a network, and the job has none",
+            (
+                f"reserved_ip_ranges={', '.join(job.reserved_ip_ranges)} are ranges of a network, "
+                "and the job has none"
+            ),
             "--network projects/PROJECT-NUMBER/global/networks/NAME",
             API,
         )
@@ -101,28 +122,38 @@ def times(job: VertexJob) -> Iterator[Finding]:
     if job.max_wait is not None and job.scheduling != "FLEX_START":
         yield error(
             "wait-without-flex",
-            f"max_wait={job.max_wait} s: only scheduling=FLEX_START waits; {job.scheduling} would ignore it",
+            (
+                f"max_wait={job.max_wait} s: only scheduling=FLEX_START waits; {job.scheduling} "
+                "would ignore it"
+            ),
             "--scheduling flex-start, or leave --max-wait out",
             API,
         )
     if job.disable_retries and job.restart_all:
         yield error(
             "restart-contradiction",
-            "restart_all and disable_retries contradict each other: the service then restarts nothing",
+            (
+                "restart_all and disable_retries contradict each other: the service then "
+                "restarts nothing"
+            ),
             "leave one of them out",
             API,
         )
     if job.disable_retries and job.scheduling == "SPOT":
         yield error(
             "spot-without-retries",
-            "scheduling=SPOT with disable_retries: the first machine that is taken away ends the job",
+            (
+                "scheduling=SPOT with disable_retries: the first machine that is taken away "
+                "ends the job"
+            ),
             "leave --disable-retries out",
             "Vertex AI: use Spot VMs with training",
         )
     if job.start == "image" and job.hosts > 1 and not job.restart_all:
         yield warning(
             "restart-static",
-            f"start=image on {job.hosts} hosts without restart_all: unless the image starts segtrain.platforms.vertex, "
+            f"start=image on {job.hosts} hosts without restart_all: unless the image starts "
+            "segtrain.platforms.vertex, "
             "a restarted worker waits for ranks that went on without it",
             "--restart-all",
             "Vertex AI: distributed training, restart_job_on_worker_restart",

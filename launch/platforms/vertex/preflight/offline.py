@@ -19,8 +19,17 @@ from launch.platforms.vertex.preflight.training import training
 
 
 def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]:
-    """All offline findings, with those about the image (``choice``). A check that cannot run here leaves a note."""
-    findings = [*names(job), *machines(job), *places(job), *times(job), *network(job), *choice.findings]
+    """All offline findings, with those about the image (``choice``). A check that cannot run here
+    leaves a note.
+    """
+    findings = [
+        *names(job),
+        *machines(job),
+        *places(job),
+        *times(job),
+        *network(job),
+        *choice.findings,
+    ]
     files, missing = job_checks.bundled(job, root, lambda: dict(bundle.contents(root, job)))
     findings += missing
     if files:
@@ -29,7 +38,10 @@ def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]
         findings.append(
             error(
                 "program",
-                f"program={job.program!r}: on Vertex AI the ranks are processes of segtrain.platforms.vertex",
+                (
+                    f"program={job.program!r}: on Vertex AI the ranks are processes of "
+                    "segtrain.platforms.vertex"
+                ),
                 "--start image with an image of your own that starts your program",
             )
         )

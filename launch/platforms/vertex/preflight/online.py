@@ -1,7 +1,7 @@
 """The checks of a Vertex AI job that must ask Google: rights, quota, buckets, image, and resources.
 
-All calls only read. A call that is denied becomes a note, never an error: the job's account may have rights that the
-caller lacks.
+All calls only read. A call that is denied becomes a note, never an error: the job's account may
+have rights that the caller lacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from launch.platforms.vertex.preflight.machines import gpus
 from launch.platforms.vertex.preflight.places import placeholders
 from launch.platforms.vertex.request import code_place, output, parent
 
-OF_THE_CALLER = ("aiplatform.customJobs.create", "aiplatform.customJobs.get", "aiplatform.customJobs.cancel")
+OF_THE_CALLER = (
+    "aiplatform.customJobs.create",
+    "aiplatform.customJobs.get",
+    "aiplatform.customJobs.cancel",
+)
 # Roles of a project or a bucket that let an account read and write objects.
 _WRITES = (
     "roles/storage.admin",
@@ -41,7 +45,13 @@ def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list
     unset = placeholders(job)
     if unset:
         words = ", ".join(f"{key}={text!r}" for key, text in unset.items())
-        return [error("placeholder", f"still to be set: {words}", "name yours, by flags or in the job's file")]
+        return [
+            error(
+                "placeholder",
+                f"still to be set: {words}",
+                "name yours, by flags or in the job's file",
+            )
+        ]
     ask = ReadOnlyCalls()
     image = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["imageUri"]
     findings = [
@@ -57,8 +67,13 @@ def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list
 
 
 def _caller(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
-    api, place = clients.service("cloudresourcemanager", "v1"), f"projects/{job.project}:testIamPermissions"
-    answer = ask("your rights in the project", lambda: api.post(place, {"permissions": list(OF_THE_CALLER)}))
+    api, place = (
+        clients.service("cloudresourcemanager", "v1"),
+        f"projects/{job.project}:testIamPermissions",
+    )
+    answer = ask(
+        "your rights in the project", lambda: api.post(place, {"permissions": list(OF_THE_CALLER)})
+    )
     if answer is ask.ABSENT:
         yield error(
             "project-missing",
@@ -71,21 +86,27 @@ def _caller(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Fi
             yield error(
                 "caller-rights",
                 f"project={job.project}: you may not {', '.join(missing)}",
-                f"gcloud projects add-iam-policy-binding {shlex.quote(job.project)} --member=user:YOU "
+                f"gcloud projects add-iam-policy-binding {shlex.quote(job.project)} "
+                "--member=user:YOU "
                 "--role=roles/aiplatform.user",
             )
 
 
 def _upload(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
-    """Checks the caller's right to upload the code. A bucket that does not exist is reported elsewhere, or created."""
+    """Checks the caller's right to upload the code. A bucket that does not exist is reported
+    elsewhere, or created.
+    """
     bucket, right = split_uri(code_place(job, ""))[0], "storage.objects.create"
     place = f"b/{quote(bucket)}/iam/testPermissions"
-    found = ask(f"your rights in gs://{bucket}", lambda: clients.storage.get(place, permissions=right))
+    found = ask(
+        f"your rights in gs://{bucket}", lambda: clients.storage.get(place, permissions=right)
+    )
     if isinstance(found, dict) and right not in found.get("permissions", ()):
         yield error(
             "caller-bucket",
             f"you may not write the code to gs://{bucket} ({right})",
-            f"gcloud storage buckets add-iam-policy-binding gs://{shlex.quote(bucket)} --member=user:YOU "
+            f"gcloud storage buckets add-iam-policy-binding gs://{shlex.quote(bucket)} "
+            "--member=user:YOU "
             "--role=roles/storage.objectUser, or --staging gs://ANOTHER-BUCKET",
         )
 
@@ -111,40 +132,54 @@ def _account(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[F
         )
     act_as = "iam.serviceAccounts.actAs"
     rights = ask(
-        "your right to act as the account", lambda: api.post(f"{place}:testIamPermissions", {"permissions": [act_as]})
+        "your right to act as the account",
+        lambda: api.post(f"{place}:testIamPermissions", {"permissions": [act_as]}),
     )
     if isinstance(rights, dict) and act_as not in rights.get("permissions", ()):
         yield error(
             "caller-act-as",
             f"service_account={account}: you may not run jobs as it ({act_as})",
-            f"gcloud iam service-accounts add-iam-policy-binding {shlex.quote(account)} --member=user:YOU "
+            f"gcloud iam service-accounts add-iam-policy-binding {shlex.quote(account)} "
+            "--member=user:YOU "
             "--role=roles/iam.serviceAccountUser",
         )
-    manager, project = clients.service("cloudresourcemanager", "v1"), f"projects/{job.project}:getIamPolicy"
+    manager, project = (
+        clients.service("cloudresourcemanager", "v1"),
+        f"projects/{job.project}:getIamPolicy",
+    )
     policy = ask("the account's rights", lambda: manager.post(project, {}))
     if not isinstance(policy, dict):
         return
     buckets: dict[str, tuple[str, ...]] = {}
     code = job.staging if job.start == "bundle" else ""
-    for place, roles in ((output(job), _WRITES), (job.checkpoints, _WRITES), (code, _READS), (job.data, _READS)):
+    for place, roles in (
+        (output(job), _WRITES),
+        (job.checkpoints, _WRITES),
+        (code, _READS),
+        (job.data, _READS),
+    ):
         if place.startswith("gs://"):
             buckets.setdefault(split_uri(place)[0], roles)
     for bucket, wanted in buckets.items():
-        own = ask(f"who may use gs://{bucket}", partial(clients.storage.get, f"b/{quote(bucket)}/iam"))
-        if isinstance(own, dict) and not any(_grants(one, account, wanted) for one in (policy, own)):
+        own = ask(
+            f"who may use gs://{bucket}", partial(clients.storage.get, f"b/{quote(bucket)}/iam")
+        )
+        if isinstance(own, dict) and not any(
+            _grants(one, account, wanted) for one in (policy, own)
+        ):
             yield warning(
                 "account-bucket",
                 f"service_account={account}: no role of the project or of gs://{bucket} lets it "
                 f"{'write' if wanted is _WRITES else 'read'} there",
                 f"gcloud storage buckets add-iam-policy-binding gs://{shlex.quote(bucket)} "
                 f"--member=serviceAccount:{shlex.quote(account)} "
-                f"--role={'roles/storage.objectUser' if wanted is _WRITES else 'roles/storage.objectViewer'}",
+                f"--role=roles/storage.{'objectUser' if wanted is _WRITES else 'objectViewer'}",
             )
 
 
 def _grants(policy: Mapping[str, Any], account: str, roles: tuple[str, ...]) -> bool:
-    """Whether a policy may give the account one of the roles. The contents of groups and of custom roles are not known
-    here, so these count as a yes.
+    """Whether a policy may give the account one of the roles. The contents of groups and of custom
+    roles are not known here, so these count as a yes.
     """
     for binding in policy.get("bindings", ()):
         named = any(
@@ -162,28 +197,41 @@ def _quota(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Fin
     accelerator = gpus(job)
     if accelerator is None or job.persistent_resource:
         return
-    # NVIDIA_TESLA_T4 is nvidia_t4, NVIDIA_H100_80GB is nvidia_h100, and NVIDIA_A100_80GB keeps its memory.
+    # NVIDIA_TESLA_T4 is nvidia_t4, NVIDIA_H100_80GB is nvidia_h100, and NVIDIA_A100_80GB keeps its
+    # memory.
     kind = re.sub(r"tesla_|(?<!a100)_\d+gb$", "", accelerator.type.lower())
     spot = "" if job.scheduling == "STANDARD" else "preemptible_"
     metric = f"aiplatform.googleapis.com/custom_model_training_{spot}{kind}_gpus"
     wanted, api = job.hosts * accelerator.count, clients.service("serviceusage", "v1beta1")
-    place = f"projects/{job.project}/services/aiplatform.googleapis.com/consumerQuotaMetrics/{quote(metric, safe='')}"
+    service = f"projects/{job.project}/services/aiplatform.googleapis.com"
+    place = f"{service}/consumerQuotaMetrics/{quote(metric, safe='')}"
     answer = ask("the quota", lambda: api.get(place))
     if answer is ask.ABSENT:
-        ask.notes.append(note("not-asked", f"the quota {metric} could not be checked: Google knows none of that name"))
+        ask.notes.append(
+            note(
+                "not-asked",
+                f"the quota {metric} could not be checked: Google knows none of that name",
+            )
+        )
     if not isinstance(answer, dict):
         return
     limit = _limit_in(answer, job.region)
     if limit is not None and 0 <= limit < wanted:
         yield error(
             "quota",
-            f"{job.hosts} x {accelerator.count} x {accelerator.type} in {job.region}: the limit is {limit} ({metric})",
+            (
+                f"{job.hosts} x {accelerator.count} x {accelerator.type} in {job.region}: "
+                "the limit "
+                f"is {limit} ({metric})"
+            ),
             "ask for more in the console (IAM, Quotas), or fewer --hosts, or another --region",
         )
 
 
 def _limit_in(metric: Mapping[str, Any], region: str) -> int | None:
-    """The limit in a region, else the one for all regions; -1: unlimited; None if the answer has neither."""
+    """The limit in a region, else the one for all regions; -1: unlimited; None if the answer has
+    neither.
+    """
     found: int | None = None
     for limit in metric.get("consumerQuotaLimits", ()):
         for bucket in limit.get("quotaBuckets", ()):
@@ -196,7 +244,9 @@ def _limit_in(metric: Mapping[str, Any], region: str) -> int | None:
 def _resources(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     named = {"tensorboard": job.tensorboard}
     if job.persistent_resource:
-        named["persistent_resource"] = f"{parent(job)}/persistentResources/{job.persistent_resource}"
+        named["persistent_resource"] = (
+            f"{parent(job)}/persistentResources/{job.persistent_resource}"
+        )
     if job.experiment:
         named["experiment"] = f"{parent(job)}/metadataStores/default/contexts/{job.experiment}"
     for key, place in named.items():
@@ -207,7 +257,11 @@ def _resources(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator
                 f"{key}={getattr(job, key)!r}: there is none in {job.region}",
                 f"--{key.replace('_', '-')} of that region, or leave it out",
             )
-        elif isinstance(found, dict) and key == "persistent_resource" and found.get("state") != "RUNNING":
+        elif (
+            isinstance(found, dict)
+            and key == "persistent_resource"
+            and found.get("state") != "RUNNING"
+        ):
             yield error(
                 "persistent-state",
                 f"persistent_resource={job.persistent_resource!r} is {found.get('state')}",
@@ -216,7 +270,9 @@ def _resources(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator
 
 
 def _image(job: VertexJob, image: str, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
-    """Checks that the user's image in Artifact Registry exists, and has an entry point if start=image."""
+    """Checks that the user's image in Artifact Registry exists, and has an entry point if
+    start=image.
+    """
     match = OWN.fullmatch(image)
     if match is None or match[2] == "vertex-ai":
         return
@@ -225,15 +281,26 @@ def _image(job: VertexJob, image: str, clients: Clients, ask: ReadOnlyCalls) -> 
     registry = clients.service(host, "v2")
     manifest = ask("the image", lambda: registry.get(f"{path}/manifests/{tag}"))
     if manifest is ask.ABSENT:
-        yield error("image-missing", f"image={image}: there is no such image", f"docker push {shlex.quote(image)}")
+        yield error(
+            "image-missing",
+            f"image={image}: there is no such image",
+            f"docker push {shlex.quote(image)}",
+        )
     if job.start != "image" or not isinstance(manifest, dict) or "config" not in manifest:
         return
-    config = ask("the image's entry point", lambda: registry.get(f"{path}/blobs/{manifest['config']['digest']}"))
+    config = ask(
+        "the image's entry point",
+        lambda: registry.get(f"{path}/blobs/{manifest['config']['digest']}"),
+    )
     inside = config.get("config", {}) if isinstance(config, dict) else {"Entrypoint": ["unknown"]}
     if not inside.get("Entrypoint"):
         yield error(
             "image-entry-point",
-            f"start=image: {image} has no entry point (its command is {json.dumps(inside.get('Cmd'))}), and the "
+            f"start=image: {image} has no entry point (its command is "
+            f"{json.dumps(inside.get('Cmd'))}), and the "
             "settings would be run as a command",
-            'ENTRYPOINT ["python", "-m", "segtrain.platforms.vertex"] in its Dockerfile, or --start bundle',
+            (
+                'ENTRYPOINT ["python", "-m", "segtrain.platforms.vertex"] in its Dockerfile, or '
+                "--start bundle"
+            ),
         )

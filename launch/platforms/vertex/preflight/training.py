@@ -1,4 +1,6 @@
-"""Checks of the training config for Vertex AI: its data and weights exist there, and checkpoints outlive a machine."""
+"""Checks of the training config for Vertex AI: its data and weights exist there, and checkpoints
+outlive a machine.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _KEPT = re.compile(r"(gs|s3|az)://|/mnt/")
 
 
 def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
-    """Findings about the training config. ``bundled``: names of the files in the code bundle; empty if unknown."""
+    """Findings about the training config. ``bundled``: names of the files in the code bundle; empty
+    if unknown.
+    """
     read = _read(job, root)
     yield from read.findings
     config = read.config
@@ -49,7 +53,9 @@ def plan_file(job: VertexJob, root: Path) -> bytes:
 
 def _read(job: VertexJob, root: Path) -> Read:
     settings = {**({"out": job.checkpoints} if job.checkpoints else {}), **job.settings}
-    return preflight.read_config(replace(job, settings=settings), root, job.data, "gs://BUCKET/FOLDER")
+    return preflight.read_config(
+        replace(job, settings=settings), root, job.data, "gs://BUCKET/FOLDER"
+    )
 
 
 def _predicted(job: VertexJob, config: Config) -> Plan:
@@ -64,15 +70,25 @@ def _machines(job: VertexJob) -> preflight.Machines:
     name = GPUS.get(found.type, "") if found else ""
     gpu = rates().get(name)
     return replace(
-        machines, gpus=found.count if found else 0, vcpus=machine.vcpus,
-        gpu=name, arch=gpu.arch if gpu else "",
-    )  # fmt: skip
+        machines,
+        gpus=found.count if found else 0,
+        vcpus=machine.vcpus,
+        gpu=name,
+        arch=gpu.arch if gpu else "",
+    )
 
 
 def _row(job: VertexJob) -> str:
-    """The name of the job's machine in segtrain/machines/vertex.csv, such as n1-standard-32+4xT4."""
+    """The name of the job's machine in segtrain/machines/vertex.csv, such as
+    n1-standard-32+4xT4.
+    """
     found, machine = gpus(job), machine_of(job.machine)
-    if found is None or machine is None or machine.accelerator is not None or found.type not in GPUS:
+    if (
+        found is None
+        or machine is None
+        or machine.accelerator is not None
+        or found.type not in GPUS
+    ):
         return job.machine
     return f"{job.machine}+{found.count}x{GPUS[found.type]}"
 
@@ -81,14 +97,18 @@ def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
     root = str(read.setting("data", "root"))
     yield from preflight.data(job, job.data, read, "--data gs://BUCKET/FOLDER")
     if read.reads_files and root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
-        yield error("data-place", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")
+        yield error(
+            "data-place",
+            f"data.root={root!r} is a folder of this machine",
+            "--data gs://BUCKET/FOLDER",
+        )
     if read.reads_files and job.data:
         yield from preflight.class_names(config)
 
 
 def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
-    """Checks that the container can read the weights. The bundle has only code: weights are in a bucket, a mount, or in
-    the image.
+    """Checks that the container can read the weights. The bundle has only code: weights are in a
+    bucket, a mount, or in the image.
     """
     if job.network or job.psc_attachment:
         where, cure = "in a VPC that needs Cloud NAT", "a file below /gcs/BUCKET/weights, and "
@@ -111,7 +131,9 @@ def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
 
 
 def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
-    """Checks that checkpoints survive a machine. Without ``out``, the run folder is the job's AIP_CHECKPOINT_DIR."""
+    """Checks that checkpoints survive a machine. Without ``out``, the run folder is the job's
+    AIP_CHECKPOINT_DIR.
+    """
     if config.out and config.out.startswith("/gcs/"):
         yield warning(
             "out-mounted",

@@ -1,3 +1,3 @@
-"""Rehearsal, on this machine, of the exact request that would be sent to Vertex AI: worker pools, Cloud Storage,
-restarts, and faults.
+"""Rehearsal, on this machine, of the exact request that would be sent to Vertex AI: worker pools,
+Cloud Storage, restarts, and faults.
 """

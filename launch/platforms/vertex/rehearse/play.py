@@ -1,4 +1,6 @@
-"""The life of a custom job on Vertex AI in a rehearsal: pending, running, restarts of single workers, and the end."""
+"""The life of a custom job on Vertex AI in a rehearsal: pending, running, restarts of single
+workers, and the end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from launch.platforms.vertex.arguments import FAULTS
 from launch.platforms.vertex.rehearse import plan
 
 MOST_RESTARTS = 5  # of one worker, as Google documents it
-LEAVE_S = 5.0  # time for the other replicas to end by themselves after the primary one has ended with 0
+# time for the other replicas to end by themselves after the primary one has ended with 0
+LEAVE_S = 5.0
 
 
 class VertexRehearsal(Rehearsal):
@@ -28,7 +31,11 @@ class VertexRehearsal(Rehearsal):
     program = "segtrain.platforms.vertex.rank"
 
     def __init__(
-        self, spec: RehearsalSpec, stage: RehearsalCluster, store: BucketServer, say: Callable[[str], None]
+        self,
+        spec: RehearsalSpec,
+        stage: RehearsalCluster,
+        store: BucketServer,
+        say: Callable[[str], None],
     ) -> None:
         super().__init__(spec, stage, say, {})
         self.store, self.request, self.port = store, spec.request, plan.PORT
@@ -67,10 +74,14 @@ class VertexRehearsal(Rehearsal):
             "TMPDIR": str(base / "tmp"),
         }
         argv = plan.command(described, self.spec.settings)
-        return Container(host, base, self.folder, argv, environment(self.spec, fault, own), self.spec.namespaces)
+        return Container(
+            host, base, self.folder, argv, environment(self.spec, fault, own), self.spec.namespaces
+        )
 
     def on_exit(self, ended: Sequence[RunningHost]) -> str:
-        """The job ends with its first replica. A replica that fails is started again on its machine."""
+        """The job ends with its first replica. A replica that fails is started again on its
+        machine.
+        """
         if self.hosts[0] in ended and self.hosts[0].codes[-1] == 0:
             self.wait(min(LEAVE_S, self.grace_s))
             self.end()
@@ -86,13 +97,17 @@ class VertexRehearsal(Rehearsal):
 
     def lose_machine(self) -> str:
         victim = self.hosts[-1]
-        self.status("KILLED", f"the container of replica {victim.name} at step {self.logs.step} (planted)")
+        self.status(
+            "KILLED", f"the container of replica {victim.name} at step {self.logs.step} (planted)"
+        )
         if victim.container is not None:
             victim.container.kill()
         return ""
 
     def _restart(self, running: RunningHost) -> str:
-        """Plan a new start of a failed container on its machine. Returns why the job fails instead, or ""."""
+        """Plan a new start of a failed container on its machine. Returns why the job fails instead,
+        or "".
+        """
         code = running.codes[-1]
         running.failures += 1
         error = f"The replica {running.name} exited with a non-zero status of {code}."
@@ -101,9 +116,15 @@ class VertexRehearsal(Rehearsal):
         if running.failures > MOST_RESTARTS:
             return f"{error} It was restarted {MOST_RESTARTS} times."
         if running.step == self.logs.step:
-            return f"{error} It fails again at the same step; Vertex AI would start it up to {MOST_RESTARTS} times."
+            return (
+                f"{error} It fails again at the same step; Vertex AI would start it up to "
+                f"{MOST_RESTARTS} times."
+            )
         running.step = self.logs.step
-        self.status("RESTART", f"replica {running.name} ended with code {code} and is started again in its machine")
+        self.status(
+            "RESTART",
+            f"replica {running.name} ended with code {code} and is started again in its machine",
+        )
         again = [running]
         if self.scheduling.get("restartJobOnWorkerRestart"):
             self.kill()
@@ -115,7 +136,10 @@ class VertexRehearsal(Rehearsal):
 
 def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
     """Play a rehearsal from start to end. Called inside the namespaces, if the kernel gives any."""
-    stage, folder = plan.set_stage(spec.request, hosts=spec.hosts, isolated=spec.namespaces), Path(spec.folder)
+    stage, folder = (
+        plan.set_stage(spec.request, hosts=spec.hosts, isolated=spec.namespaces),
+        Path(spec.folder),
+    )
     if spec.namespaces:
         network.build(stage, folder, served="storage")
     with BucketServer(GATEWAY if spec.namespaces else "127.0.0.1", folder / "gcs") as store:
@@ -132,7 +156,9 @@ def _fill(rehearsal: VertexRehearsal) -> None:
     described = plan.container_of(spec.request)
     given = plan.environment_of(described)
     addresses = [*given.values(), *plan.variables(spec.request).values(), spec.data_uri]
-    addresses += [word.partition("=")[2].strip('"') for word in plan.command(described, spec.settings)]
+    addresses += [
+        word.partition("=")[2].strip('"') for word in plan.command(described, spec.settings)
+    ]
     for bucket in plan.buckets(addresses):
         (store.folder / bucket).mkdir(parents=True, exist_ok=True)
     if given.get("SEGTRAIN_BUNDLE"):
@@ -149,7 +175,10 @@ def _report(rehearsal: VertexRehearsal, why: str, plant: Fault) -> Report:
         state = "JOB_STATE_FAILED"
     rehearsal.status(state, rehearsal.error)
     if plant.kind == "spot" and rehearsal.scheduling.get("strategy") != "SPOT":
-        text = "the request is not for spot machines, which alone are taken away: give --scheduling spot"
+        text = (
+            "the request is not for spot machines, which alone are taken away: give "
+            "--scheduling spot"
+        )
         rehearsal.remarks.append(text)
     store, model = rehearsal.store, {}
     if address := plan.variables(rehearsal.request).get("AIP_MODEL_DIR", ""):

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 
 def rehearse(
-    job: VertexJob, request: Mapping[str, Any], spec: RehearsalSpec, say: Callable[[str], None] = print
+    job: VertexJob,
+    request: Mapping[str, Any],
+    spec: RehearsalSpec,
+    say: Callable[[str], None] = print,
 ) -> Report:
     """Play ``request``, from ``launch.platforms.vertex.request.custom_job``.
 
-    Raises ConfigError, MissingExtra, or SegtrainError if the rehearsal itself cannot go on; a job that fails gives a
-    Report.
+    Raises ConfigError, MissingExtra, or SegtrainError if the rehearsal itself cannot go on; a job
+    that fails gives a Report.
     """
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtra("obstore", "buckets", "--rehearse")
@@ -45,11 +48,16 @@ def rehearse(
         place = _place_of_data(job)
         changes, sample = _changes(job, place, hosts, local, spec, said)
         if spec.plant:
-            changes.setdefault("log.every", 1)  # the log lines of the steps tell when to inject the fault
+            # the log lines of the steps tell when to inject the fault
+            changes.setdefault("log.every", 1)
         spec = replace(
-            spec, request=request, sample=sample, data_uri=place if place.startswith("gs://") else "",
-            settings=changes, said=tuple(said),
-        )  # fmt: skip
+            spec,
+            request=request,
+            sample=sample,
+            data_uri=place if place.startswith("gs://") else "",
+            settings=changes,
+            said=tuple(said),
+        )
         return perform("launch.platforms.vertex.rehearse.play", spec, prefix, say)
 
 
@@ -91,12 +99,19 @@ def _changes(
 
 
 def _refuse_weights(config: Config, sample_place: str) -> None:
-    """Raises ConfigError for weights that the hosts of a rehearsal lack. ``sample_place``: where the sample will be."""
+    """Raises ConfigError for weights that the hosts of a rehearsal lack. ``sample_place``: where
+    the sample will be.
+    """
     for key, weights in files_of_weights(config):
-        in_sample = sample_place.startswith("gs://") and f"{weights}/".startswith(f"{sample_place.rstrip('/')}/")
+        in_sample = sample_place.startswith("gs://") and f"{weights}/".startswith(
+            f"{sample_place.rstrip('/')}/"
+        )
         if not in_sample and not (os.path.isabs(weights) and os.path.exists(weights)):
             raise ConfigError(
-                f"{key}={weights}: the hosts of a rehearsal do not have these weights: leave them out here, with "
+                f"{key}={weights}: the hosts of a rehearsal do not have these weights: leave "
+                "them out here, with "
                 f"{key}={'' if key == 'model.init' else 'null'}",
-                code="rehearsal-weights", key=key, found=weights,
-            )  # fmt: skip
+                code="rehearsal-weights",
+                key=key,
+                found=weights,
+            )

@@ -1,7 +1,7 @@
 """Calls the native decoder: the C functions of sample.cpp, through ctypes, which releases the GIL.
 
-Without the library (not built, not loadable, or SEGTRAIN_NATIVE=0) ``available()`` is False, ``describe()`` says why,
-and the callers use other packages.
+Without the library (not built, not loadable, or SEGTRAIN_NATIVE=0) ``available()`` is False,
+``describe()`` says why, and the callers use other packages.
 """
 
 from __future__ import annotations
@@ -18,31 +18,45 @@ import numpy as np
 from segtrain.data.pixels.header import damaged
 from segtrain.data.pixels.native.structures import FloatForm, Request, Stored
 
-# The environment variable names another library, such as one that was built for the image of a job's container.
-LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).parent / "libsegtrain_data.so")
+# The environment variable names another library, such as one that was built for the image of a
+# job's container.
+LIBRARY = Path(
+    os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).parent / "libsegtrain_data.so"
+)
 PIXELS, JPEG, PNG = 0, 1, 2
 Content = Union[bytes, bytearray, memoryview, np.ndarray]
 _MESSAGE = 256
 _AGAIN = "and install segtrain again"
 _CURES = {
     "linux": f": apt-get install g++ libjpeg-dev libdeflate-dev, {_AGAIN}",
-    "darwin": f": brew install jpeg-turbo libdeflate, set CFLAGS and LDFLAGS to their folders, {_AGAIN}",
+    "darwin": (
+        f": brew install jpeg-turbo libdeflate, set CFLAGS and LDFLAGS to their folders, {_AGAIN}"
+    ),
 }
 _pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
 
 @cache
 def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
-    """Load the library. Returns it and its description, or None and the reason why it cannot be used."""
+    """Load the library. Returns it and its description, or None and the reason why it cannot be
+    used.
+    """
     if not os.path.exists(path):
         return None, f"the native decoder was not built{_CURES.get(sys.platform, '')}"
     try:
-        # Load the libraries that a code bundle brings along, so that the dynamic linker finds them by name.
+        # Load the libraries that a code bundle brings along, so that the dynamic linker finds them
+        # by name.
         for part in sorted((Path(path).parent / "carried").glob("*.so*")):
             ctypes.CDLL(str(part))
         library = ctypes.CDLL(path)
     except OSError as error:
-        return None, f"the native decoder cannot be loaded ({error}): install segtrain again on this machine"
+        return (
+            None,
+            (
+                f"the native decoder cannot be loaded ({error}): install segtrain again on "
+                "this machine"
+            ),
+        )
     try:
         _declare(library, path)
     except AttributeError:  # it lacks a function
@@ -103,7 +117,9 @@ def kind_of(content: Content) -> int | None:
 
 
 def _address(content: Content) -> tuple[int, int]:
-    """The address of the content and its size in bytes. The caller must keep the content alive during the C call."""
+    """The address of the content and its size in bytes. The caller must keep the content alive
+    during the C call.
+    """
     array = content if isinstance(content, np.ndarray) else np.frombuffer(content, np.uint8)
     return array.__array_interface__["data"][0], array.nbytes
 
@@ -123,7 +139,9 @@ def _plain(array: np.ndarray, channels: int) -> bool:
 
 
 def _done(code: int, message: Any, name: str) -> bool:
-    """Whether a C function succeeded; False: other packages must do it. Raises DataError for a damaged file."""
+    """Whether a C function succeeded; False: other packages must do it. Raises DataError for a
+    damaged file.
+    """
     if code == 1:
         reason = message.value.decode(errors="replace")
         raise damaged(name, reason, found=reason)
@@ -147,10 +165,11 @@ def crop(
 ) -> int | None:
     """Write one sample: ``image_out`` uint8 (h, w, 3), ``mask_out`` uint8 (h, w), both contiguous.
 
-    ``floats``: the form of ``image_out`` if it is an array for normalized values, see ``pixels.floats``.
-    ``geometry``: augment.Geometry. ``lut``, ``known``: uint8 [256], the train id of each raw id, and 1 if it has one.
-    ``index``: the ``jpeg_index`` of this image. Returns None if other packages must do it (no library, another format),
-    else the first unknown raw id, or -1 if all ids are known. Raises DataError.
+    ``floats``: the form of ``image_out`` if it is an array for normalized values, see
+    ``pixels.floats``. ``geometry``: augment.Geometry. ``lut``, ``known``: uint8 [256], the train id
+    of each raw id, and 1 if it has one. ``index``: the ``jpeg_index`` of this image. Returns None
+    if other packages must do it (no library, another format), else the first unknown raw id, or -1
+    if all ids are known. Raises DataError.
     """
     library = _library()
     kinds = kind_of(image), kind_of(mask)
@@ -183,27 +202,40 @@ def crop(
 
 
 def to_floats(levels: np.ndarray, form: FloatForm, out: np.ndarray) -> bool:
-    """Normalize ``levels`` uint8 (H, W, 3) into ``out``, both contiguous. False if other packages must do it."""
+    """Normalize ``levels`` uint8 (H, W, 3) into ``out``, both contiguous. False if other packages
+    must do it.
+    """
     library = _library()
     if library is None:
         return False
     message = ctypes.create_string_buffer(_MESSAGE)
-    return bool(library.st_floats(_address(levels)[0], *levels.shape[:2], form, _address(out)[0], message) == 0)
+    return bool(
+        library.st_floats(_address(levels)[0], *levels.shape[:2], form, _address(out)[0], message)
+        == 0
+    )
 
 
 def size(content: Content, name: str) -> tuple[int, int] | None:
-    """Height and width in a file's header. None if other packages must read it. Raises DataError."""
+    """Height and width in a file's header. None if other packages must read it. Raises
+    DataError.
+    """
     library, kind = _library(), kind_of(content)
     if library is None or kind is None:
         return None
     stored, found = Stored(), (ctypes.c_int32 * 2)()
     _fill(stored, content, kind)
     message = ctypes.create_string_buffer(_MESSAGE)
-    return (found[0], found[1]) if _done(library.st_size(stored, found, message), message, name) else None
+    return (
+        (found[0], found[1])
+        if _done(library.st_size(stored, found, message), message, name)
+        else None
+    )
 
 
 def _file(content: Content, channels: int) -> Stored | None:
-    """The content of a file as an argument for the C functions; None if other packages must decode it."""
+    """The content of a file as an argument for the C functions; None if other packages must decode
+    it.
+    """
     kind = kind_of(content)
     if not available() or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
         return None
@@ -215,9 +247,11 @@ def _file(content: Content, channels: int) -> Stored | None:
 def whole(
     content: Content, channels: int, size: tuple[int, int], name: str, out: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Decode a whole file. Returns uint8 (H, W, 3) RGB if ``channels`` is 3, or uint8 (H, W) ids if it is 1.
+    """Decode a whole file. Returns uint8 (H, W, 3) RGB if ``channels`` is 3, or uint8 (H, W) ids if
+    it is 1.
 
-    ``out``: a contiguous array for the result. Returns None if other packages must do it. Raises DataError.
+    ``out``: a contiguous array for the result. Returns None if other packages must do it. Raises
+    DataError.
     """
     library, stored = _library(), _file(content, channels)
     if library is None or stored is None:
@@ -238,10 +272,11 @@ def check(content: Content, channels: int, name: str) -> bytes | None:
 
 
 def jpeg_index(content: Content, name: str = "the JPEG") -> bytes | None:
-    """The start of each tile of a JPEG (12 bytes per 4 MCUs), so that later only the needed tiles are read.
+    """The start of each tile of a JPEG (12 bytes per 4 MCUs), so that later only the needed tiles
+    are read.
 
-    None for a file that cannot use an index or needs none (progressive, with restart markers, not a JPEG). Raises
-    DataError if damaged.
+    None for a file that cannot use an index or needs none (progressive, with restart markers, not a
+    JPEG). Raises DataError if damaged.
     """
     return _made("st_jpeg_index", name, *_address(content)) if kind_of(content) == JPEG else None
 

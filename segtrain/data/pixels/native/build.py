@@ -1,4 +1,6 @@
-"""Compiles the native decoder where the package is not installed, such as in the code bundle of a cloud job."""
+"""Compiles the native decoder where the package is not installed, such as in the code bundle of a
+cloud job.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ from pathlib import Path
 from segtrain.base.files import replacing
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-g0")  # the same as in setup.py
+# the same as in setup.py
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-g0")
 
 
 def build(target: Path) -> str:
-    """Compile the library to ``target``. Returns "" on success, else what is missing or what failed."""
-    compiler = next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+    """Compile the library to ``target``. Returns "" on success, else what is missing or what
+    failed.
+    """
+    compiler = next(
+        (found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None
+    )
     if compiler is None:
         return "there is no C++ compiler"
     if not _has(compiler, "#include <cstdio>\n#include <jpeglib.h>\n"):
@@ -33,7 +40,10 @@ def build(target: Path) -> str:
             command = [compiler, *FLAGS, *sources, "-o", str(partial), "-ljpeg", *inflate]
             subprocess.run(command, capture_output=True, text=True, check=True)
     except subprocess.CalledProcessError as error:
-        return f"{Path(compiler).name} failed: {error.stderr.strip().splitlines()[-1:] or error.returncode}"
+        return (
+            f"{Path(compiler).name} failed: "
+            f"{error.stderr.strip().splitlines()[-1:] or error.returncode}"
+        )
     return ""
 
 

@@ -1,6 +1,8 @@
-"""Ray as the engine of helpers: it finds hosts that help, and places a helper on each of their cores.
+"""Ray as the engine of helpers: it finds hosts that help, and places a helper on each of their
+cores.
 
-It imports ray inside its functions, like raydata.py. The trainer joins a cluster that others have started.
+It imports ray inside its functions, like raydata.py. The trainer joins a cluster that others have
+started.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ ROLE, HELPS = "segtrain/role", "help"  # label of a host that helps, and its val
 ANSWER_S = 10.0  # for the head of the cluster to accept a connection
 FOREVER_S = 1_000_000
 PLACE_S = 60.0  # for Ray to start a helper, and for it to import what it needs
-# Calls that an actor answers side by side: all orders that a rank may have sent, and ``alive``. It makes one at a time.
+# Calls that an actor answers side by side: all orders that a rank may have sent, and ``alive``. It
+# makes one at a time.
 CALLS = 2 * MOST_SAMPLES + 2
 _LENGTH = 4
 
@@ -73,7 +76,9 @@ class Placed:
         self._actor, self._limit_s, self._stopping = actor, limit_s, stopping
 
     def _get(self, reference: Any) -> Any:
-        """Wait for an answer, in short parts: a thread that used Ray after its end would end the process."""
+        """Wait for an answer, in short parts: a thread that used Ray after its end would end the
+        process.
+        """
         import ray
 
         until = time.monotonic() + PLACE_S
@@ -83,7 +88,8 @@ class Placed:
             except ray.exceptions.GetTimeoutError:
                 pass
             except ray.exceptions.RayTaskError as error:
-                raise (error.cause or error) from None  # what the helper raised, without Ray's report of it
+                # what the helper raised, without Ray's report of it
+                raise (error.cause or error) from None
             if time.monotonic() > until:
                 raise TimeoutError
         raise EOFError
@@ -144,7 +150,8 @@ class StoreLink:
 
 
 class RayEngine:
-    """This rank's share of the helping cores of a Ray cluster: every ``world``-th one, from ``rank`` on.
+    """This rank's share of the helping cores of a Ray cluster: every ``world``-th one, from
+    ``rank`` on.
 
     ``joined``: this process joined the cluster for it, and leaves it at the end.
     """
@@ -166,8 +173,14 @@ class RayEngine:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where = NodeAffinitySchedulingStrategy(slot.node, soft=False)
-        # Ray would repeat a lost call without a word. So it must not restart anything: the pool starts another helper.
-        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": CALLS}
+        # Ray would repeat a lost call without a word. So it must not restart anything: the pool
+        # starts another helper.
+        options = {
+            "num_cpus": 1,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": CALLS,
+        }
         actor = ray.remote(RayHelper).options(scheduling_strategy=where, **options).remote()
         return Placed(actor, self._data.helper_timeout_s, self._stopping)
 
@@ -182,7 +195,9 @@ class RayEngine:
 
 
 def slots_of(nodes: list[Mapping[str, Any]], most: Any, rank: int, world: int) -> list[HelperSlot]:
-    """The slots of a rank, on the living nodes that help. ``most``: cores to use for all ranks, or 'auto'."""
+    """The slots of a rank, on the living nodes that help. ``most``: cores to use for all ranks, or
+    'auto'.
+    """
     helping = sorted(
         (
             node["NodeID"],
@@ -203,11 +218,14 @@ def slots_of(nodes: list[Mapping[str, Any]], most: Any, rank: int, world: int) -
 
 
 def join_ray(helpers: str) -> bool:
-    """Join the cluster at RAY_ADDRESS, unless this process is part of one. Returns whether it has joined.
+    """Join the cluster at RAY_ADDRESS, unless this process is part of one. Returns whether it has
+    joined.
 
-    ``helpers``: the value of ``data.helpers``. Raises MissingExtra without ray, ConfigError if no cluster answers.
+    ``helpers``: the value of ``data.helpers``. Raises MissingExtra without ray, ConfigError if no
+    cluster answers.
     """
-    # Before ray is imported: it would end this process 60 seconds after the head of the cluster is gone.
+    # Before ray is imported: it would end this process 60 seconds after the head of the cluster is
+    # gone.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(FOREVER_S))
     _require_ray(helpers)
     import ray
@@ -230,12 +248,16 @@ def _require_ray(helpers: str) -> None:
     if not ray.is_initialized() and not os.environ.get("RAY_ADDRESS"):
         fix = "set it to HOST:PORT of the cluster's head (ray start --head)"
         says = f"data.helpers={helpers}: RAY_ADDRESS is not set: {fix}"
-        raise ConfigError(says, code="ray-address-missing", key="data.helpers", variable="RAY_ADDRESS")
+        raise ConfigError(
+            says, code="ray-address-missing", key="data.helpers", variable="RAY_ADDRESS"
+        )
 
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep this process's signal handlers: with Ray's, SIGTERM would abort the run instead of saving its state."""
+    """Keep this process's signal handlers: with Ray's, SIGTERM would abort the run instead of
+    saving its state.
+    """
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
@@ -246,7 +268,9 @@ def _own_signals() -> Iterator[None]:
 
 
 def reach(address: str) -> None:
-    """Raises OSError where nothing answers at HOST:PORT, for which ``ray.init`` would try for minutes."""
+    """Raises OSError where nothing answers at HOST:PORT, for which ``ray.init`` would try for
+    minutes.
+    """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
@@ -263,5 +287,10 @@ def _join(address: str, helpers: str) -> None:
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         fix = "start the cluster first, and give the trainer the same RAY_AUTH_TOKEN"
-        says = f"data.helpers={helpers}: no Ray cluster answers at RAY_ADDRESS={address} ({reason}): {fix}"
-        raise ConfigError(says, code="ray-not-reached", key="data.helpers", address=address) from None
+        says = (
+            f"data.helpers={helpers}: no Ray cluster answers at RAY_ADDRESS={address} "
+            f"({reason}): {fix}"
+        )
+        raise ConfigError(
+            says, code="ray-not-reached", key="data.helpers", address=address
+        ) from None

@@ -1,4 +1,6 @@
-"""The bytes of ordered samples, which a helper fetches from a bucket before it makes these samples."""
+"""The bytes of ordered samples, which a helper fetches from a bucket before it makes these
+samples.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ AHEAD = 8  # samples of an order whose bytes are fetched or held
 
 
 class Fetching:
-    """Fetches for ``tasks`` of the data set ``source``, in order. On a local disk it does nothing."""
+    """Fetches for ``tasks`` of the data set ``source``, in order. On a local disk it does
+    nothing.
+    """
 
     def __init__(self, source: Any, tasks: Sequence[Any], threads: ThreadPoolExecutor) -> None:
         self._source: Any = source

@@ -1,6 +1,8 @@
-"""The helper's side: it makes the samples that a rank orders. It runs on another host and imports no torch.
+"""The helper's side: it makes the samples that a rank orders. It runs on another host and imports
+no torch.
 
-One helper uses one core. The engine (see cluster.py) places it, and tells it where the rank listens.
+One helper uses one core. The engine (see cluster.py) places it, and tells it where the rank
+listens.
 """
 
 from __future__ import annotations
@@ -34,7 +36,15 @@ from segtrain.data.workers.memory import keep_freed_memory
 from segtrain.errors import SegtrainError
 from segtrain.platforms.ray.helpers.fetching import AHEAD, Fetching
 from segtrain.platforms.ray.helpers.protocols import Refused
-from segtrain.platforms.ray.helpers.wire import PULSE_S, Reply, flat, frame, greet, pack_mask, read_message
+from segtrain.platforms.ray.helpers.wire import (
+    PULSE_S,
+    Reply,
+    flat,
+    frame,
+    greet,
+    pack_mask,
+    read_message,
+)
 
 _PACKAGES = ("numpy", "opencv-python-headless", "opencv-python", "pillow", "simplejpeg")
 _OF_TRANSFORMS = ("albumentations", "albucore", "torch", "torchvision")
@@ -45,7 +55,11 @@ def identity(transforms: bool) -> dict[str, str]:
 
     ``transforms``: samples pass through the user's transforms, so the packages of these count too.
     """
-    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "segtrain": _code(), "decoder": _decoder()}
+    found = {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "segtrain": _code(),
+        "decoder": _decoder(),
+    }
     for name in (*_PACKAGES, *(_OF_TRANSFORMS if transforms else ())):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name).partition("+")[0]  # torch without its kind of CUDA
@@ -56,18 +70,23 @@ def _code() -> str:
     """A digest of the code that makes samples."""
     package, digest = Path(__file__).parents[3], hashlib.sha256()
     for path in sorted((*package.glob("data/**/*.py"), *package.glob("config/*.py"))):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(
+            path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
     return digest.hexdigest()[:12]
 
 
 def _decoder() -> str:
     """The decoder in use; for the native one, with a digest of its library."""
-    library = hashlib.sha256(native.LIBRARY.read_bytes()).hexdigest()[:12] if native.available() else ""
+    library = (
+        hashlib.sha256(native.LIBRARY.read_bytes()).hexdigest()[:12] if native.available() else ""
+    )
     return f"native {library}" if library else "packages"
 
 
 def file_checksums(source: Any, index: int) -> list[int]:
-    """Checksums of the stored image and mask of a sample, which the rank compares with those of its own files.
+    """Checksums of the stored image and mask of a sample, which the rank compares with those of its
+    own files.
 
     Zeros for a bucket, whose etags are compared, and for samples that come from code.
     """
@@ -78,9 +97,14 @@ def file_checksums(source: Any, index: int) -> list[int]:
 
 
 def refuse_other_files(source: Any, index: int, found: Iterable[int]) -> None:
-    """Raise Refused unless ``found``, the checksums that a helper has sent, are those of the rank's files."""
+    """Raise Refused unless ``found``, the checksums that a helper has sent, are those of the rank's
+    files.
+    """
     if list(found) != file_checksums(source, index):
-        says = f"a helping host has another version of {files_of(source, index)}: copy the data set there again"
+        says = (
+            f"a helping host has another version of {files_of(source, index)}: copy the data "
+            "set there again"
+        )
         raise Refused(says, code="helper-data-differs")
 
 
@@ -105,9 +129,11 @@ class Helper:
         self._pixels, self._mask, self._colors = (np.empty(0, np.uint8) for _ in range(3))
 
     def meet(self, name: bytes, content: bytes, folder: str, path: list[str]) -> None:
-        """Keep a maker. ``folder`` and ``path``: the rank's working folder and import path, for relative names.
+        """Keep a maker. ``folder`` and ``path``: the rank's working folder and import path, for
+        relative names.
 
-        Raises Refused where this host's files cannot build it: without the file of ``data.transforms``, for example.
+        Raises Refused where this host's files cannot build it: without the file of
+        ``data.transforms``, for example.
         """
         with contextlib.suppress(OSError):
             os.chdir(folder)
@@ -118,10 +144,14 @@ class Helper:
             raise Refused(f"it cannot make samples with its own files: {error}") from None
 
     def begin(self, message: bytes) -> Order:
-        """Read an order, and begin to fetch for it. Any thread may call this while another one makes samples."""
+        """Read an order, and begin to fetch for it. Any thread may call this while another one
+        makes samples.
+        """
         name, numbers, colors = json.loads(message)
         maker = self.makers[bytes.fromhex(name)]
-        tasks = [Task(index, epoch, tuple(crop), tuple(scale)) for index, epoch, crop, scale in numbers]
+        tasks = [
+            Task(index, epoch, tuple(crop), tuple(scale)) for index, epoch, crop, scale in numbers
+        ]
         return Order(maker, tasks, colors, Fetching(maker.source, tasks, self._threads))
 
     def answers(self, order: Order) -> Iterator[list[Any]]:
@@ -135,7 +165,10 @@ class Helper:
     def _made(self, order: Order, task: Any, colors: bool) -> list[Any]:
         height, width = task.crop
         if self._mask.shape != (height, width):
-            self._pixels, self._mask = np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8)
+            self._pixels, self._mask = (
+                np.empty((height, width, 3), np.uint8),
+                np.empty((height, width), np.uint8),
+            )
             self._colors = np.empty(COLOR_BYTES, np.uint8)
         parts = [self._pixels, self._mask, *([self._colors] if colors else [])]
         stages.begin()
@@ -146,11 +179,18 @@ class Helper:
         except (Exception, SystemExit) as error:
             return [frame(Reply(str(error) or type(error).__name__, 0, stages.end()).to_bytes())]
         mask, rest = pack_mask(self._mask), [flat(part) for part in (parts[0], *parts[2:])]
-        return [frame(Reply("", len(mask), stages.end(), files).to_bytes()), rest[0], mask, *rest[1:]]
+        return [
+            frame(Reply("", len(mask), stages.end(), files).to_bytes()),
+            rest[0],
+            mask,
+            *rest[1:],
+        ]
 
 
 def serve(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
-    """Connect to a rank, and make what it orders until the connection ends. Raises OSError if the rank is not there."""
+    """Connect to a rank, and make what it orders until the connection ends. Raises OSError if the
+    rank is not there.
+    """
     connection = socket.create_connection(address, timeout=limit_s)
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,6 @@
-"""The thread of a pool that follows which helpers there are, says what happens to them, and notices late samples."""
+"""The thread of a pool that follows which helpers there are, says what happens to them, and notices
+late samples.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ END_S = 3.0  # for the threads of the helpers to end
 
 
 class Manager:
-    """Starts a thread for each slot of ``pool``. ``say`` gets lines, ``note`` the same as fields for the journal."""
+    """Starts a thread for each slot of ``pool``. ``say`` gets lines, ``note`` the same as fields
+    for the journal.
+    """
 
-    def __init__(self, pool: HelpedPool, say: Callable[[str], None], note: Callable[..., None]) -> None:
+    def __init__(
+        self, pool: HelpedPool, say: Callable[[str], None], note: Callable[..., None]
+    ) -> None:
         self._pool, self._say, self._note = pool, say, note
         self.helping: dict[HelperSlot, RemoteHelper] = {}
         self._lock = threading.Lock()
@@ -38,7 +44,9 @@ class Manager:
         return Counter(helper.slot.host for helper in list(self.helping.values()) if helper.working)
 
     def lost(self, helper: RemoteHelper, reason: str, samples: int) -> None:
-        """A helper is lost, with ``samples`` to make again, or refused. Said once for all helpers of a host."""
+        """A helper is lost, with ``samples`` to make again, or refused. Said once for all helpers
+        of a host.
+        """
         with self._lock:
             self._lost.append((helper.slot.host, reason, samples, bool(helper.refused)))
 
@@ -80,7 +88,11 @@ class Manager:
                 working = self.cores()
                 if working == before and working != shown:  # unchanged for a while
                     shown, hosts = working, ", ".join(sorted(working)) or "none"
-                    self._tell(what="working", cores=dict(working), text=f"{cores_of(working)} help now: {hosts}")
+                    self._tell(
+                        what="working",
+                        cores=dict(working),
+                        text=f"{cores_of(working)} help now: {hosts}",
+                    )
                 before = working
             self._pool.make_late_ones_here(now, list(self.helping.values()))
             with self._lock:
@@ -94,7 +106,10 @@ class Manager:
         working = self.cores()
         if self._pool.worth_changed():
             balance = self._pool.balance
-            costs = {"receive_ms": round(balance.receive_ms, 3), "make_ms": round(balance.make_ms, 3)}
+            costs = {
+                "receive_ms": round(balance.receive_ms, 3),
+                "make_ms": round(balance.make_ms, 3),
+            }
             what = "given_up" if balance.given_up else "asked_again"
             self._tell(what=what, **costs, text=balance.line(cores_of(working)))
 
@@ -105,10 +120,14 @@ class Manager:
             slots = [] if given_up else self._pool.engine.slots()
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            self.tell_once(f"the cluster does not answer ({reason}): no other helpers are hired meanwhile")
+            self.tell_once(
+                f"the cluster does not answer ({reason}): no other helpers are hired meanwhile"
+            )
             return
         if not slots and not self.helping and not given_up:
-            self.tell_once("no host of the cluster helps yet: until one joins, all samples are made here")
+            self.tell_once(
+                "no host of the cluster helps yet: until one joins, all samples are made here"
+            )
         gone = [self.helping.pop(slot) for slot in list(self.helping) if slot not in slots]
         for helper in gone:
             helper.disconnect()
@@ -117,6 +136,8 @@ class Manager:
             if slot not in self.helping and not self._ended.is_set():
                 helper = self.helping[slot] = RemoteHelper(slot)
                 name = f"segtrain-helper-{slot.number}"
-                thread = threading.Thread(target=Serving(self._pool, self, helper).run, daemon=True, name=name)
+                thread = threading.Thread(
+                    target=Serving(self._pool, self, helper).run, daemon=True, name=name
+                )
                 self._threads.append(thread)
                 thread.start()

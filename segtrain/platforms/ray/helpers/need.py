@@ -9,7 +9,8 @@ from typing import Any
 
 from segtrain.base.terminal import counted
 
-ENOUGH = 1.25  # local workers that make this many times the samples that the loop takes need no help
+# local workers that make this many times the samples that the loop takes need no help
+ENOUGH = 1.25
 
 
 @dataclass
@@ -41,7 +42,9 @@ def cores_of(working: Counter[str]) -> str:
 
 
 def lost(told: Sequence[tuple[str, str, int, bool]]) -> Iterator[dict[str, Any]]:
-    """An event of the journal for each host and reason. ``told``: (host, reason, samples, refused)."""
+    """An event of the journal for each host and reason. ``told``: (host, reason, samples,
+    refused).
+    """
     groups: dict[tuple[str, str, bool], list[int]] = {}
     for host, reason, samples, refused in told:
         groups.setdefault((host, reason, refused), []).append(samples)

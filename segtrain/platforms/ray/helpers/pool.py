@@ -1,10 +1,11 @@
 """Worker pool of a rank with helpers: cores of other hosts that make samples too.
 
-Local workers take samples from the front of the queue. A helper gets samples that the local workers would reach later
-than its answer arrives, and only while they alone are too slow for the loop. Its answer is written straight into the
-batch. Every area of a batch has one writer at a time: a sample that a local worker has begun is no longer taken from a
-helper, and nothing is written into a batch that was handed out or dropped. So a helper that is slow, hangs, or dies
-costs speed and nothing else.
+Local workers take samples from the front of the queue. A helper gets samples that the local workers
+would reach later than its answer arrives, and only while they alone are too slow for the loop. Its
+answer is written straight into the batch. Every area of a batch has one writer at a time: a sample
+that a local worker has begun is no longer taken from a helper, and nothing is written into a batch
+that was handed out or dropped. So a helper that is slow, hangs, or dies costs speed and nothing
+else.
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ from segtrain.platforms.ray.helpers.need import Need
 from segtrain.platforms.ray.helpers.protocols import Engine, HelperSlot
 from segtrain.platforms.ray.helpers.remote_helper import Ordered, RemoteHelper
 
-TWICE_S, TWICE = 1.0, 4  # a sample that is out longer than this, and than so many turnarounds, is made here as well
-# An order takes a helper about this long, and at most a quarter of the time that the queue lasts. A second order hides
-# the way there and back.
+# a sample that is out longer than this, and than so many turnarounds, is made here as well
+TWICE_S, TWICE = 1.0, 4
+# An order takes a helper about this long, and at most a quarter of the time that the queue lasts. A
+# second order hides the way there and back.
 AHEAD_S, QUARTER = 0.2, 4
 WAIT_S = 0.1
 
 
 @dataclass(frozen=True)
 class Example:
-    """A training sample as the loader orders it: its maker, its task, and the shapes of its parts."""
+    """A training sample as the loader orders it: its maker, its task, and the shapes of its
+    parts.
+    """
 
     maker: SampleMaker
     task: Task
@@ -50,8 +54,8 @@ class Example:
 class HelpedPool(WorkerPool):
     """``count`` local workers (at least one) of a kind, and the helpers that ``engine`` places.
 
-    ``limit_s``: seconds without a sign of life after which a helper is given up. ``note`` gets what happens to helpers,
-    as fields for the journal.
+    ``limit_s``: seconds without a sign of life after which a helper is given up. ``note`` gets what
+    happens to helpers, as fields for the journal.
     """
 
     def __init__(
@@ -72,7 +76,8 @@ class HelpedPool(WorkerPool):
         self.again = 0  # samples that were ordered from a helper and not received
         self.balance = Balance()
         self._orders = threading.Condition(self._lock)  # a batch has begun, or the pool is closed
-        self._out: set[SampleTask] = set()  # ordered from helpers, and neither made here nor received
+        # ordered from helpers, and neither made here nor received
+        self._out: set[SampleTask] = set()
         self._manager: Manager | None = None
         self._example: Example | None = None
         self._packed: dict[int, tuple[Any, tuple[bytes, bytes]]] = {}
@@ -90,7 +95,9 @@ class HelpedPool(WorkerPool):
         with self._lock:
             if batch.samples and _of_training(batch):
                 first = batch.samples[0]
-                self._example = Example(maker_of(batch), task_of(first), tuple(shape for _, shape in first.areas))
+                self._example = Example(
+                    maker_of(batch), task_of(first), tuple(shape for _, shape in first.areas)
+                )
             self._orders.notify_all()
 
     def wait(self, batch: BatchTask) -> float:
@@ -122,7 +129,14 @@ class HelpedPool(WorkerPool):
             local = self._trained - sum(self.helped.values())
             cores, balance = len(self._gave), self.balance
             return Made(
-                self.count, self.kind, local, dict(self.helped), cores, self.again, balance.made, balance.received
+                self.count,
+                self.kind,
+                local,
+                dict(self.helped),
+                cores,
+                self.again,
+                balance.made,
+                balance.received,
             )
 
     # The rest is for the threads of the helpers (remote_helper.py).
@@ -157,7 +171,8 @@ class HelpedPool(WorkerPool):
             return self._probed[1]
 
     def take(self, helper: RemoteHelper, helpers: int) -> list[SampleTask]:
-        """Samples to order from a helper now. Possibly none: it has enough, or the local workers are fast enough.
+        """Samples to order from a helper now. Possibly none: it has enough, or the local workers
+        are fast enough.
 
         ``helpers``: how many of them work now.
         """
@@ -165,7 +180,8 @@ class HelpedPool(WorkerPool):
             rate, now, waiting = self._rate(), time.monotonic(), len(self._queue)
             if self._closed or not waiting or not self._need.more_than(rate, now):
                 return []
-            soon = min(int(rate * helper.turnaround), -(-waiting // 2))  # made here before the helper would answer
+            # made here before the helper would answer
+            soon = min(int(rate * helper.turnaround), -(-waiting // 2))
             free = [
                 sample
                 for sample in list(self._queue)[soon:]
@@ -192,7 +208,9 @@ class HelpedPool(WorkerPool):
                 self._orders.wait(WAIT_S)
 
     def claim(self, sample: SampleTask) -> bool:
-        """Whether the caller may write the sample into its batch now. If so, it calls ``received`` or ``unclaim``."""
+        """Whether the caller may write the sample into its batch now. If so, it calls ``received``
+        or ``unclaim``.
+        """
         with self._lock:
             if sample not in self._out or sample in self._busy or self._closed:
                 return False
@@ -242,12 +260,20 @@ class HelpedPool(WorkerPool):
         return len(samples)
 
     def _back(self, samples: Sequence[SampleTask]) -> list[SampleTask]:
-        """Those of ``samples`` that are out, and that no local worker has or will take. With the lock."""
-        again = [one for one in samples if one in self._out and one not in self._busy and one not in self._queue]
+        """Those of ``samples`` that are out, and that no local worker has or will take. With the
+        lock.
+        """
+        again = [
+            one
+            for one in samples
+            if one in self._out and one not in self._busy and one not in self._queue
+        ]
         self._out.difference_update(samples)
         return again
 
-    def _finish(self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
+    def _finish(
+        self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost
+    ) -> None:
         if error is None and _of_training(sample.batch):
             with self._lock:
                 self.balance.made = self.balance.made.plus(cost.cpu_s, 1, _size(sample))
@@ -266,8 +292,8 @@ class HelpedPool(WorkerPool):
     def make_late_ones_here(self, now: float, helping: Sequence[RemoteHelper]) -> None:
         """Put samples that helpers are late with into the queue of the local workers as well.
 
-        Those of a helper without a sign of life are late after half the time after which it is given up: making them
-        takes time too.
+        Those of a helper without a sign of life are late after half the time after which it is
+        given up: making them takes time too.
         """
         with self._lock:
             late = [
@@ -282,7 +308,11 @@ class HelpedPool(WorkerPool):
             ]
             for ordered in late:
                 ordered.twice = True
-            again = [one.sample for one in late if one.sample in self._out and one.sample not in self._busy]
+            again = [
+                one.sample
+                for one in late
+                if one.sample in self._out and one.sample not in self._busy
+            ]
             self._queue.extendleft(reversed(again))
             self._work.notify(len(again))
 

@@ -1,4 +1,6 @@
-"""What a pool needs from the engine that places helpers: see cluster.py for Ray. Tests use threads and processes."""
+"""What a pool needs from the engine that places helpers: see cluster.py for Ray. Tests use threads
+and processes.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,16 @@ from segtrain.platforms.ray.helpers.wire import Link
 
 
 class Refused(DataError):
-    """A helper must not be used, however often it is hired: it would make other pixels, or cannot make any."""
+    """A helper must not be used, however often it is hired: it would make other pixels, or cannot
+    make any.
+    """
 
 
 @dataclass(frozen=True)
 class HelperSlot:
-    """A core of a host where a helper may run. ``node``: a name that another start of the host does not have."""
+    """A core of a host where a helper may run. ``node``: a name that another start of the host does
+    not have.
+    """
 
     node: str
     host: str
@@ -23,12 +29,16 @@ class HelperSlot:
 
 
 class RemoteWorker(Protocol):
-    """A helper that has been placed. Each method raises an exception if the helper is gone or does not answer."""
+    """A helper that has been placed. Each method raises an exception if the helper is gone or does
+    not answer.
+    """
 
     def identity(self, transforms: bool) -> dict[str, str]: ...
 
     def meet(self, name: bytes, content: bytes) -> None:
-        """Give it a maker of samples, see ``wire.packed``. Raises Refused if it cannot build the maker."""
+        """Give it a maker of samples, see ``wire.packed``. Raises Refused if it cannot build the
+        maker.
+        """
 
     def connect(self, address: tuple[str, int], key: bytes) -> None:
         """Make it connect to the rank, soon."""
@@ -41,7 +51,9 @@ class RemoteWorker(Protocol):
 
 
 class Engine(Protocol):
-    """Places helpers. ``address``: the IP address of this host on which helpers can reach the rank."""
+    """Places helpers. ``address``: the IP address of this host on which helpers can reach the
+    rank.
+    """
 
     address: str
 
@@ -60,4 +72,6 @@ def other_than(there: dict[str, str], here: dict[str, str]) -> str:
     """How a helper differs from the rank, in words; "" if it does not."""
     names: dict[str, Any] = dict.fromkeys((*here, *there))
     found = [(name, there.get(name, "none"), here.get(name, "none")) for name in names]
-    return ", ".join(f"{name} {its} there and {ours} here" for name, its, ours in found if its != ours)
+    return ", ".join(
+        f"{name} {its} there and {ours} here" for name, its, ours in found if its != ours
+    )

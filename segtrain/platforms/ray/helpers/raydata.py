@@ -1,7 +1,9 @@
-"""Samples made by Ray Data, which also divides them among the ranks: for comparison with ``data.helpers=ray``.
+"""Samples made by Ray Data, which also divides them among the ranks: for comparison with
+``data.helpers=ray``.
 
-The same code makes the samples, so each one has the same pixels. But Ray decides in which order they come, and which
-rank gets which. So batches differ from run to run, and a run cannot resume: see docs/helpers.md.
+The same code makes the samples, so each one has the same pixels. But Ray decides in which order
+they come, and which rank gets which. So batches differ from run to run, and a run cannot resume:
+see docs/helpers.md.
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ from segtrain.platforms.ray.helpers.raydata_actor import CHUNK, Making
 from segtrain.training.provided import OnRank0
 
 BLOCK_BYTES = 16 << 20  # of the samples that travel together
-PART_BYTES, MOST_PARTS = 256 << 20, 2000  # of the samples that one task of Ray Data makes; tasks of a run
+# of the samples that one task of Ray Data makes; tasks of a run
+PART_BYTES, MOST_PARTS = 256 << 20, 2000
 AHEAD = 2  # blocks that a rank fetches ahead
 
 START = (
-    "helpers   ray-data: Ray makes all samples of training, in an order of its own: batches differ from run to run, "
+    "helpers   ray-data: Ray makes all samples of training, in an order of its own: batches "
+    "differ from run to run, "
     "and this run cannot resume"
 )
 
@@ -57,7 +61,11 @@ class Rows:
         self._failed: DataError | None = None
 
     def __call__(
-        self, place: BatchPlace, image: np.ndarray, mask: np.ndarray, colors: np.ndarray | None = None
+        self,
+        place: BatchPlace,
+        image: np.ndarray,
+        mask: np.ndarray,
+        colors: np.ndarray | None = None,
     ) -> None:
         with self._lock:
             while self._at >= len(self._block.get("index", ())):
@@ -78,36 +86,57 @@ class Rows:
         try:
             return next(self._batches)
         except StopIteration:
-            says = "Ray Data delivered fewer samples than the run needs: see the logs of Ray on the hosts that help"
+            says = (
+                "Ray Data delivered fewer samples than the run needs: see the logs of Ray on "
+                "the hosts that help"
+            )
             self._failed = DataError(says, code="ray-data-ended")
         except Exception as error:
             reason = " ".join(str(error).split())[-500:]
-            says = f"Ray Data cannot make samples ({reason}): see the logs of Ray, or set data.helpers=ray"
+            says = (
+                f"Ray Data cannot make samples ({reason}): see the logs of Ray, or set "
+                "data.helpers=ray"
+            )
             self._failed = DataError(says, code="ray-data-failed", found=reason)
         raise self._failed
 
 
 class RayDataLoader(TrainLoader):
-    """A TrainLoader whose samples come from Ray Data. ``on_rank_0`` is a collective; the rest is as there.
+    """A TrainLoader whose samples come from Ray Data. ``on_rank_0`` is a collective; the rest is as
+    there.
 
-    Raises ConfigError if the run resumes, if its batches cannot be divided evenly, or if no host helps.
+    Raises ConfigError if the run resumes, if its batches cannot be divided evenly, or if no host
+    helps.
     """
 
     def __init__(self, *args: Any, on_rank_0: OnRank0, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._world, self._rank, accumulate = settings["world"], settings["rank"], settings["accumulate"]
+        self._world, self._rank, accumulate = (
+            settings["world"],
+            settings["rank"],
+            settings["accumulate"],
+        )
         if self.first_step:
             says = (
-                f"data.helpers=ray-data: a run cannot resume (here at step {self.first_step}), because Ray decides the "
+                "data.helpers=ray-data: a run cannot resume (here at step "
+                f"{self.first_step}), because Ray decides the "
             )
-            says += "order of its samples: start it again in another run folder, or use data.helpers=ray"
-            raise ConfigError(says, code="ray-data-resume", key="data.helpers", step=self.first_step)
+            says += (
+                "order of its samples: start it again in another run folder, or use "
+                "data.helpers=ray"
+            )
+            raise ConfigError(
+                says, code="ray-data-resume", key="data.helpers", step=self.first_step
+            )
         if self.batch_size % (self._world * accumulate):
             says = (
-                f"data.helpers=ray-data gives every rank as many samples: train.batch_size={self.batch_size} must be "
+                "data.helpers=ray-data gives every rank as many samples: "
+                f"train.batch_size={self.batch_size} must be "
             )
             says += f"a multiple of {self._world * accumulate} (ranks x train.accumulate)"
-            raise ConfigError(says, code="ray-data-uneven", key="train.batch_size", found=self.batch_size)
+            raise ConfigError(
+                says, code="ray-data-uneven", key="train.batch_size", found=self.batch_size
+            )
         splits = on_rank_0(self._split)["splits"]
         self._rows = Rows(_batches_of(splits[self._rank]), self.maker.source)
 
@@ -119,7 +148,10 @@ class RayDataLoader(TrainLoader):
         data = self.maker.data
         cores = len(slots_of(ray.nodes(), data.helper_cores, 0, 1))
         if not cores:
-            says = "data.helpers=ray-data: no host of the cluster helps: start one with --labels=segtrain/role=help"
+            says = (
+                "data.helpers=ray-data: no host of the cluster helps: start one with "
+                "--labels=segtrain/role=help"
+            )
             raise ConfigError(says, code="ray-data-no-helpers", key="data.helpers")
         context, (crop, scale) = ray.data.DataContext.get_current(), self.crop_and_scale(0)
         context.enable_progress_bars, context.target_max_block_size = False, BLOCK_BYTES
@@ -138,8 +170,11 @@ class RayDataLoader(TrainLoader):
             num_cpus=1,
             label_selector={ROLE: HELPS},
         )
-        self.splits = made.streaming_split(self._world, equal=True)  # kept: the other ranks only borrow them
-        return {"splits": [base64.b64encode(ray.cloudpickle.dumps(one)).decode() for one in self.splits]}
+        # kept: the other ranks only borrow them
+        self.splits = made.streaming_split(self._world, equal=True)
+        return {
+            "splits": [base64.b64encode(ray.cloudpickle.dumps(one)).decode() for one in self.splits]
+        }
 
     def _read_ahead(self) -> None:
         return None
@@ -149,11 +184,16 @@ class RayDataLoader(TrainLoader):
         counts = [part.stop - part.start for part in self.parts]
         for _ in range(self.first_step, self.last_step):
             shapes = [(count, *crop) for count in counts]
-            batch, start = BatchTask(self._rows, ring.take(sum(offsets(shape)[-1] for shape in shapes)), []), 0
+            batch, start = (
+                BatchTask(self._rows, ring.take(sum(offsets(shape)[-1] for shape in shapes)), []),
+                0,
+            )
             for count, shape in zip(counts, shapes):
                 indices, epochs = np.zeros(count, np.int64), np.zeros(count, np.int64)
                 places = [BatchPlace(indices, epochs, number) for number in range(count)]
-                images, masks, memory = batch.lay_out(self.dataset, places, [0] * count, shape, start, self.colors)
+                images, masks, memory = batch.lay_out(
+                    self.dataset, places, [0] * count, shape, start, self.colors
+                )
                 looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
                 batch.result.append(Batch(images, masks, indices, epochs, looks))
                 start = offsets(shape, start)[-1]
@@ -164,4 +204,6 @@ def _batches_of(split: str) -> Iterator[dict[str, np.ndarray]]:
     import ray
 
     iterator = ray.cloudpickle.loads(base64.b64decode(split))
-    return iter(iterator.iter_batches(batch_size=None, prefetch_batches=AHEAD, batch_format="numpy"))
+    return iter(
+        iterator.iter_batches(batch_size=None, prefetch_batches=AHEAD, batch_format="numpy")
+    )

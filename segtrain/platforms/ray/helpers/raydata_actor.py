@@ -18,20 +18,26 @@ CHUNK = 8  # samples that a helper makes at a time
 class Making:
     """The actor of Ray Data on a core of a helping host.
 
-    ``ours``: the identity of the rank. ``crop``, ``scale``: of all samples, as in ``Task``. ``place``: the rank's
-    working folder and import path.
+    ``ours``: the identity of the rank. ``crop``, ``scale``: of all samples, as in ``Task``.
+    ``place``: the rank's working folder and import path.
     """
 
-    def __init__(self, content: bytes, ours: dict[str, str], crop: Any, scale: Any, colors: bool, place: Any) -> None:
+    def __init__(
+        self, content: bytes, ours: dict[str, str], crop: Any, scale: Any, colors: bool, place: Any
+    ) -> None:
         helper = Helper()
         helper.meet(b"", content, *place)
         self._maker: SampleMaker = helper.makers[b""]
         if differs := other_than(identity(self._maker.transforms is not None), ours):
-            raise RuntimeError(f"a helping host would make other pixels: {differs}: install the same on all hosts")
+            raise RuntimeError(
+                f"a helping host would make other pixels: {differs}: install the same on all hosts"
+            )
         self._crop, self._scale, self._colors = crop, scale, colors
 
     def __call__(self, parts: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-        """Make the samples from position ``begin`` to ``end`` of the run's sequence (see order.py), for each part."""
+        """Make the samples from position ``begin`` to ``end`` of the run's sequence (see order.py),
+        for each part.
+        """
         for begin, end in parts["data"].tolist():
             for first in range(begin, end, CHUNK):
                 yield self._made(first, min(CHUNK, end - first))
@@ -47,7 +53,10 @@ class Making:
             "epoch": epochs,
         }
         for k, (index, epoch) in enumerate(zip(indices.tolist(), epochs.tolist())):
-            task, parts = Task(index, epoch, self._crop, self._scale), [made["image"][k], made["mask"][k]]
+            task, parts = (
+                Task(index, epoch, self._crop, self._scale),
+                [made["image"][k], made["mask"][k]],
+            )
             self._maker(task, *parts, *([made["colors"][k]] if self._colors else []))
             made["files"][k] = file_checksums(self._maker.source, index)
         return made

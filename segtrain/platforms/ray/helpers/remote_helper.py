@@ -1,4 +1,6 @@
-"""The rank's side of one helper: hire it, check it, send it orders, and read samples straight into their batches."""
+"""The rank's side of one helper: hire it, check it, send it orders, and read samples straight into
+their batches.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class RemoteHelper:
 
     slot: HelperSlot
     flight: deque[Ordered] = field(default_factory=deque)
-    turns: deque[float] = field(default_factory=lambda: deque([0.1], maxlen=15))  # seconds from order to answer
+    # seconds from order to answer
+    turns: deque[float] = field(default_factory=lambda: deque([0.1], maxlen=15))
     seconds: float = 0.0  # to make a sample, a running mean; 0: not known
     link: wire.Link | None = None
     refused: str = ""
@@ -66,13 +69,21 @@ class RemoteHelper:
         return statistics.median(self.turns)
 
     def wants(self, size: int, ahead_s: float) -> int:
-        """How many samples of ``size`` bytes to order now. ``ahead_s``: seconds that an order may take a helper."""
-        chunk = min(MOST_SAMPLES, MOST_BYTES // max(1, size), int(ahead_s / self.seconds) if self.seconds else 1)
+        """How many samples of ``size`` bytes to order now. ``ahead_s``: seconds that an order may
+        take a helper.
+        """
+        chunk = min(
+            MOST_SAMPLES,
+            MOST_BYTES // max(1, size),
+            int(ahead_s / self.seconds) if self.seconds else 1,
+        )
         return max(1, chunk) if len(self.flight) <= max(1, chunk) else 0
 
 
 class Serving:
-    """Hires the helper of a slot, again and again, until the pool is closed or the helper is refused."""
+    """Hires the helper of a slot, again and again, until the pool is closed or the helper is
+    refused.
+    """
 
     def __init__(self, pool: HelpedPool, manager: Manager, helping: RemoteHelper) -> None:
         self._pool, self._manager, self._helper = pool, manager, helping
@@ -81,7 +92,9 @@ class Serving:
         self._failed = 0  # samples in a row that the helper could not make
 
     def run(self) -> None:
-        """The thread of a slot. It catches every exception: the samples of a thread that ended would never come."""
+        """The thread of a slot. It catches every exception: the samples of a thread that ended
+        would never come.
+        """
         pool, manager, helper = self._pool, self._manager, self._helper
         while manager.wants(helper):
             hired: RemoteWorker | None = None
@@ -97,7 +110,8 @@ class Serving:
             except Exception as error:
                 reason = _reason(error)
             helper.working = False
-            helper.disconnect()  # before its samples are given to others: nothing writes into them any more
+            # before its samples are given to others: nothing writes into them any more
+            helper.disconnect()
             samples = pool.give_back(helper)
             if hired is not None:
                 hired.close()
@@ -126,7 +140,10 @@ class Serving:
                 raise Refused(f"it cannot make a sample: {reply.error}")
             self._read(reply, found := [np.empty_like(part) for part in made])
             if not all(map(np.array_equal, found, made)):
-                raise Refused("it makes other pixels, with the same versions: its processor or a library differs")
+                raise Refused(
+                    "it makes other pixels, with the same versions: its processor or a "
+                    "library differs"
+                )
 
     def _meet(self, hired: RemoteWorker, maker: Any) -> bytes:
         name, content = self._pool.packed(maker)
@@ -145,10 +162,14 @@ class Serving:
             return wire.SocketLink(connection, pool.limit_s)
         other = hired.link(pool.limit_s)
         if other is None:
-            raise ConnectionError(f"it does not connect to {pool.engine.address} within {CONNECT_S:g} s")
+            raise ConnectionError(
+                f"it does not connect to {pool.engine.address} within {CONNECT_S:g} s"
+            )
         self._manager.tell_once(
-            f"helpers on {self._helper.slot.host} cannot connect to {pool.engine.address}: samples travel through "
-            "Ray's object store, which takes more CPU time here; allow connections from there to all ports of this host"
+            f"helpers on {self._helper.slot.host} cannot connect to {pool.engine.address}: "
+            "samples travel through "
+            "Ray's object store, which takes more CPU time here; allow connections from there to "
+            "all ports of this host"
         )
         return other
 
@@ -158,14 +179,20 @@ class Serving:
         samples = pool.take(helper, sum(self._manager.cores().values()))
         if samples:
             name = self._meet(hired, maker_of(samples[0].batch))
-            self._link().order(wire.order(name, [task_of(sample) for sample in samples], len(samples[0].areas) > 2))
+            self._link().order(
+                wire.order(name, [task_of(sample) for sample in samples], len(samples[0].areas) > 2)
+            )
         elif helper.flight:
             ordered = helper.flight[0]
-            reply = self._reply(maker_of(ordered.sample.batch).source, task_of(ordered.sample).index)
+            reply = self._reply(
+                maker_of(ordered.sample.batch).source, task_of(ordered.sample).index
+            )
             self._receive(ordered, reply)
             helper.flight.popleft()
             helper.turns.append(time.monotonic() - ordered.since)
-            helper.seconds += (0.2 if helper.seconds else 1.0) * (reply.cost.seconds - helper.seconds)
+            helper.seconds += (0.2 if helper.seconds else 1.0) * (
+                reply.cost.seconds - helper.seconds
+            )
             helper.pause_s = FIRST_PAUSE_S
         else:
             pool.wait_for_work()
@@ -173,18 +200,25 @@ class Serving:
         pool.paid(time.thread_time() - began)
 
     def _reply(self, source: Any, index: int) -> wire.Reply:
-        """What the helper says about its next sample. Raises Refused if it read other files than this rank has."""
+        """What the helper says about its next sample. Raises Refused if it read other files than
+        this rank has.
+        """
         reply = wire.Reply.read(self._link().message())
         if not reply.error:
             refuse_other_files(source, index, reply.files)
         return reply
 
     def _receive(self, ordered: Ordered, reply: wire.Reply) -> None:
-        """Read a sample into its batch, or, if a local worker makes it or has made it, to nowhere."""
+        """Read a sample into its batch, or, if a local worker makes it or has made it, to
+        nowhere.
+        """
         pool, sample = self._pool, ordered.sample
         if reply.error:
             pool.not_made(sample)
-            says = f"a helper on {self._helper.slot.host} could not make a sample, so it is made here: {reply.error}"
+            says = (
+                f"a helper on {self._helper.slot.host} could not make a sample, so it is made "
+                f"here: {reply.error}"
+            )
             self._manager.tell_once(says)
             self._failed += 1
             if self._failed >= MOST_ERRORS:
@@ -203,7 +237,9 @@ class Serving:
             if self._scratch.size < sum(sizes):
                 self._scratch = np.empty(sum(sizes), np.uint8)
             ends = np.cumsum(sizes)
-            self._read(reply, [self._scratch[end - size : end] for end, size in zip(ends.tolist(), sizes)])
+            self._read(
+                reply, [self._scratch[end - size : end] for end, size in zip(ends.tolist(), sizes)]
+            )
 
     def _read(self, reply: wire.Reply, parts: list[np.ndarray]) -> None:
         """Read the image, the mask, and perhaps the colors of a sample."""
@@ -221,8 +257,12 @@ class Serving:
         return link
 
 
-def accept(listener: socket.socket, key: bytes, connect_s: float, limit_s: float) -> socket.socket | None:
-    """The first connection that knows the key; None if there is none within ``connect_s`` seconds."""
+def accept(
+    listener: socket.socket, key: bytes, connect_s: float, limit_s: float
+) -> socket.socket | None:
+    """The first connection that knows the key; None if there is none within ``connect_s``
+    seconds.
+    """
     until, trusted = time.monotonic() + connect_s, deque[socket.socket]()
 
     def meet(connection: socket.socket) -> None:

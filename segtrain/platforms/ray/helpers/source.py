@@ -1,4 +1,6 @@
-"""Helpers of a run, as the session and the loop use them: those of ``data.helpers=ray``, and of ``ray-data``."""
+"""Helpers of a run, as the session and the loop use them: those of ``data.helpers=ray``, and of
+``ray-data``.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,28 @@ class RayHelpers:
     def __init__(self, engine: RayEngine, limit_s: float) -> None:
         self._engine, self._limit_s = engine, limit_s
 
-    def pool(self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]) -> WorkerPool:
+    def pool(
+        self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]
+    ) -> WorkerPool:
         return HelpedPool(count, kind, self._engine, limit_s=self._limit_s, say=say, note=note)
 
-    def loader(self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any) -> TrainLoader:
+    def loader(
+        self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any
+    ) -> TrainLoader:
         return TrainLoader(*args, **settings)
 
 
 class RayDataHelpers:
     """Ray Data makes all samples of training; the local workers copy them into batches."""
 
-    def pool(self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]) -> WorkerPool:
+    def pool(
+        self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]
+    ) -> WorkerPool:
         return WorkerPool(count, kind)
 
-    def loader(self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any) -> TrainLoader:
+    def loader(
+        self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any
+    ) -> TrainLoader:
         say(START)
         return RayDataLoader(*args, on_rank_0=on_rank_0, **settings)
 

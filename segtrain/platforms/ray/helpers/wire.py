@@ -1,11 +1,12 @@
 """Messages between a rank and a helper over one TCP connection.
 
-Each side proves that it knows the key of the connection, before anything else is read. After that, each message is its
-length (4 bytes) and its content. An empty message says only that its sender is alive. Later messages are not signed, so
-nothing that arrives is unpickled.
+Each side proves that it knows the key of the connection, before anything else is read. After that,
+each message is its length (4 bytes) and its content. An empty message says only that its sender is
+alive. Later messages are not signed, so nothing that arrives is unpickled.
 
-A rank sends orders (``order``). For each sample of an order, in their order, the helper answers with a message (JSON,
-see ``Reply``), and behind it the image, the mask, and the colors, which the rank reads straight into its batch.
+A rank sends orders (``order``). For each sample of an order, in their order, the helper answers
+with a message (JSON, see ``Reply``), and behind it the image, the mask, and the colors, which the
+rank reads straight into its batch.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def frame(content: bytes) -> bytes:
 
 
 def read_exactly(connection: socket.socket, view: memoryview, limit_s: float | None = None) -> None:
-    """Fill ``view``. Raises EOFError at the end of the connection, TimeoutError after ``limit_s`` seconds."""
+    """Fill ``view``. Raises EOFError at the end of the connection, TimeoutError after ``limit_s``
+    seconds.
+    """
     until = None if limit_s is None else time.monotonic() + limit_s
     while view:
         if until is not None:
@@ -85,7 +88,9 @@ def _proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
 
 
 def greet(connection: socket.socket, key: bytes, role: bytes, other: bytes, limit_s: float) -> bool:
-    """Whether the other side knows the key, as ``other``. It learns the same of this side, which is ``role``."""
+    """Whether the other side knows the key, as ``other``. It learns the same of this side, which is
+    ``role``.
+    """
     mine, theirs, proof = secrets.token_bytes(NONCE), bytearray(NONCE), bytearray(32)
     connection.settimeout(limit_s)
     connection.sendall(mine)
@@ -96,7 +101,9 @@ def greet(connection: socket.socket, key: bytes, role: bytes, other: bytes, limi
 
 
 class Link(Protocol):
-    """A rank's connection to a helper. ``heard``: when something last came, by the monotonic clock."""
+    """A rank's connection to a helper. ``heard``: when something last came, by the monotonic
+    clock.
+    """
 
     heard: float
 
@@ -107,7 +114,8 @@ class Link(Protocol):
 
 
 class SocketLink:
-    """Raises OSError, EOFError, or WireError, also if ``limit_s`` seconds pass without a sign of life.
+    """Raises OSError, EOFError, or WireError, also if ``limit_s`` seconds pass without a sign of
+    life.
 
     Within a message, half of that is the limit: its bytes come without a pause.
     """
@@ -152,7 +160,8 @@ class SocketLink:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a helper says about one sample. ``mask``: bytes of the mask as it travels. ``error``: "" if it was made.
+    """What a helper says about one sample. ``mask``: bytes of the mask as it travels. ``error``: ""
+    if it was made.
 
     ``files``: see ``helper.file_checksums``.
     """
@@ -175,7 +184,9 @@ class Reply:
 
 
 def order(name: bytes, tasks: Sequence[Any], colors: bool) -> bytes:
-    """An order: the samples of ``tasks``, by the maker ``name``, with or without colors for the device."""
+    """An order: the samples of ``tasks``, by the maker ``name``, with or without colors for the
+    device.
+    """
     return json.dumps([name.hex(), [astuple(task) for task in tasks], colors]).encode()
 
 
@@ -213,7 +224,9 @@ def read_mask(link: Link, length: int, out: np.ndarray) -> None:
 
 
 class _Travel(pickle.Pickler):
-    """Pickles tables with their content: another host does not have the file in the cache that they are mapped from."""
+    """Pickles tables with their content: another host does not have the file in the cache that they
+    are mapped from.
+    """
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, Entries):

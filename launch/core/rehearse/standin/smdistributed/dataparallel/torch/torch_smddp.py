@@ -1,8 +1,9 @@
-"""A strict stand-in for SageMaker's collective library (SMDDP). It uses gloo, and refuses what the real one refuses.
+"""A strict stand-in for SageMaker's collective library (SMDDP). It uses gloo, and refuses what the
+real one refuses.
 
-The real library (2.x) registers the backend "smddp" when it is imported. It supports SUM, MIN, MAX, and PRODUCT but not
-AVG, and only one process group for the whole job. It does not support barrier with device_ids, SyncBatchNorm, or
-_allgather_base.
+The real library (2.x) registers the backend "smddp" when it is imported. It supports SUM, MIN, MAX,
+and PRODUCT but not AVG, and only one process group for the whole job. It does not support barrier
+with device_ids, SyncBatchNorm, or _allgather_base.
 """
 
 from __future__ import annotations
