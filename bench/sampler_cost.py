@@ -47,7 +47,7 @@ def sample(folder: Path, side: str) -> None:
     from segtrain.observe.profile_format import ProfileWriter
 
     sampler = system.HostSampler(ProfileWriter(folder, "algo-1"), print)
-    requests = system.Requests(folder / system.CONTROL)
+    requests = system.ControlRequests(folder / system.CONTROL)
     system.keep_sampling(
         sampler, system.SamplerRequest(side == ON, MS), requests, lambda order: None, os.getppid()
     )

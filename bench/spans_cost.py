@@ -73,12 +73,12 @@ def within_steps(folder: Path, count: int, side: int) -> tuple[float, float, flo
     What the second has is the reading of the time. Steps take turns.
     """
     from segtrain.observe.clock import Clock
-    from segtrain.observe.spans import Begin, Spans, Work
+    from segtrain.observe.spans import Begin, Spans, WorkerTotals
 
     step = training_step(side)
     clock = Clock()
     begin = Begin(0, "bench", 0, 1, 1, "cpu", os.cpu_count() or 1, 8, 1, 0)
-    spans = Spans(folder / "rank-00000.jsonl", begin, clock, Work, images=8, threads=1)
+    spans = Spans(folder / "rank-00000.jsonl", begin, clock, WorkerTotals, images=8, threads=1)
     with_spans, without = TimedClock(clock), TimedClock(NoClock())
     times: dict[TimedClock, list[float]] = {with_spans: [], without: []}
     windows = []

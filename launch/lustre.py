@@ -26,7 +26,7 @@ from launch.core.findings import tell  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
 from launch.platforms.sagemaker.aws_errors import explain, explained, passing  # noqa: E402
-from launch.platforms.sagemaker.cloud import Clients, connect, split_uri  # noqa: E402
+from launch.platforms.sagemaker.cloud import AwsClients, connect, split_uri  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 TYPES = {"export": "EXPORT_TO_REPOSITORY", "release": "RELEASE_DATA_FROM_FILESYSTEM"}
@@ -117,7 +117,7 @@ def task_request(
     return request
 
 
-def run(clients: Clients, request: dict[str, Any], say: Callable[[str], None]) -> int:
+def run(clients: AwsClients, request: dict[str, Any], say: Callable[[str], None]) -> int:
     """Start the task, wait for its end, and print what it did. Returns 0 if no file failed. Raises
     SegtrainError.
     """
@@ -154,7 +154,7 @@ def run(clients: Clients, request: dict[str, Any], say: Callable[[str], None]) -
     return 0
 
 
-def _show_report(clients: Clients, uri: str) -> None:
+def _show_report(clients: AwsClients, uri: str) -> None:
     """Print the first failed files of a report: name, status, and error code of each."""
     bucket, key = split_uri(uri)
     with explained(f"the report {uri}"):

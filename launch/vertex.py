@@ -81,14 +81,14 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
 
 def _send(job: VertexJob, known: dict[str, Any]) -> int:
     from launch.platforms.vertex.bundle import build
-    from launch.platforms.vertex.cloud import Clients, back, fill, submit, upload
+    from launch.platforms.vertex.cloud import GoogleClients, back, fill, submit, upload
     from launch.platforms.vertex.preflight.online import online
 
     # report what can be checked without a project, before looking for one
     located, _, said = prepare(job)
     if refused([finding for finding in said if finding.code != "placeholder"], "nothing was sent"):
         return EXIT_ERROR
-    clients = Clients(located.region)
+    clients = GoogleClients(located.region)
     job, request, findings = prepare(fill(located, clients))
     if not errors(findings):  # with errors, requests to Google are not needed
         findings += online(job, request, clients)
@@ -119,7 +119,7 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
 
 
 def _come_back(known: dict[str, Any]) -> int:
-    from launch.platforms.vertex.cloud import RESOURCE, Clients, fill
+    from launch.platforms.vertex.cloud import RESOURCE, GoogleClients, fill
     from launch.platforms.vertex.follow import follow, stop
     from segtrain.platforms.vertex.google_api import known_project, known_region
 
@@ -136,7 +136,7 @@ def _come_back(known: dict[str, Any]) -> int:
                 expected=place,
             )
         region = place
-    clients = Clients(region or known_region() or DEFAULT_REGION)
+    clients = GoogleClients(region or known_region() or DEFAULT_REGION)
     project = fill(VertexJob(project=project or known_project()), clients).project
     if action == "stop":
         return stop(project, clients, name, console.out)

@@ -90,7 +90,7 @@ class Run:
         events = read_journal(self.path)
         steps, evals = curve(events), curve(events, "eval")
 
-        class Picture(Figure):
+        class NotebookFigure(Figure):
             """A figure that notebooks show also if pyplot has drawn nothing yet."""
 
             def _repr_png_(self) -> bytes:
@@ -98,7 +98,7 @@ class Run:
                 self.savefig(stream, format="png")
                 return stream.getvalue()
 
-        figure = Picture(figsize=(9, 3.5), layout="constrained")
+        figure = NotebookFigure(figsize=(9, 3.5), layout="constrained")
         loss, miou = figure.subplots(1, 2)
         loss.plot([event["step"] for event in steps], [event["loss"] for event in steps])
         loss.set(xlabel="step", ylabel="loss", title="training loss")

@@ -31,7 +31,7 @@ class SlowHandler(buckets.Handler):
         server = self.server
         if self.path == STATS:
             stats = {"requests": server.requests, "cpu_s": time.process_time()}
-            return self.send(buckets.Answer(200, json.dumps(stats).encode()))
+            return self.send(buckets.Response(200, json.dumps(stats).encode()))
         with server.lock:
             server.requests += 1
             late = server.random.random() < server.late

@@ -10,7 +10,7 @@ from typing import Any
 from bench.exam.job import Job
 from bench.exam.names import KINDS, Network, links_named, network_named
 from segtrain.errors import closest
-from segtrain.insight.plan.device import Work, precision_named
+from segtrain.insight.plan.device import ModelCost, precision_named
 from segtrain.machines import Gpu, gpus
 from segtrain.machines.gpu_names import gpu_named
 
@@ -164,7 +164,7 @@ def _slice_of(name: str, chip: Gpu, count: int) -> Gpu:
     return replace(chip, bf16=(chip.bf16 or 0) * part, memory_gbs=chip.memory_gbs * part)
 
 
-def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) -> Work:
+def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) -> ModelCost:
     """Costs of a sample from the entry, else of the known network at this size, else from each
     other.
 
@@ -197,4 +197,4 @@ def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) 
         )
     if flops is None:
         flops = params * (20 if kind == "table" else 320)  # 320: of ResNet-50
-    return Work(kind, params, flops, activations or flops / KINDS[kind][0], known.layers)
+    return ModelCost(kind, params, flops, activations or flops / KINDS[kind][0], known.layers)

@@ -11,7 +11,7 @@ from math import exp, isfinite, log
 
 from bench.exam.names import transposed_passes
 from segtrain.insight.plan import model
-from segtrain.insight.plan.device import DENSE, Work, step
+from segtrain.insight.plan.device import DENSE, ModelCost, step
 from segtrain.machines import Gpu
 
 # Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one:
@@ -42,7 +42,7 @@ class Job:
     decoded from photos, so that a host's cores can limit.
     """
 
-    work: Work
+    work: ModelCost
     size: float
     batch: float
     gpu: Gpu | None

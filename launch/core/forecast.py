@@ -16,7 +16,7 @@ from segtrain.machines import Machine, all_types, gpus
 
 if TYPE_CHECKING:
     from segtrain.config import Config
-    from segtrain.insight.plan.offers import Interval, Offer, Plan
+    from segtrain.insight.plan.offers import Interval, Offer, Offers
     from segtrain.insight.plan.terms import Terms
 
 PLAN = "segtrain/plan.json"  # in a bundle of code: what is predicted, for the run folder
@@ -33,7 +33,7 @@ class Unpredicted(Exception):
 
 def on_type(
     job: Job, config: Config, name: str, hosts: int, ranks: int, price: float | None = None
-) -> Plan:
+) -> Offers:
     """The plan of a job on ``hosts`` machines of the type ``name`` with ``ranks`` ranks in all,
     with one offer.
 
@@ -70,7 +70,7 @@ def on_type(
 
 def on_nodes(
     job: Job, config: Config, hosts: int, local: int, cores: int = 0, gpu: str | None = None
-) -> Plan:
+) -> Offers:
     """The plan of a job on ``hosts`` nodes of a cluster with ``local`` ranks each, with one offer.
     Raises Unpredicted.
 
@@ -109,7 +109,7 @@ def _plan(
     ranks: int,
     machine: Machine,
     own: Machine | None = None,
-) -> Plan:
+) -> Offers:
     """The plan with the one offer of ``hosts`` machines. ``terms``: of the run. Raises
     Unpredicted.
     """
@@ -128,7 +128,7 @@ def _plan(
     return found
 
 
-def plan_findings(predict: Callable[[], Plan], config: Config) -> Iterator[Finding]:
+def plan_findings(predict: Callable[[], Offers], config: Config) -> Iterator[Finding]:
     """What a plan with one offer says of time, cost, train.deadline, and train.budget.
 
     An error only for a limit that is broken in all cases.
@@ -164,7 +164,7 @@ def plan_findings(predict: Callable[[], Plan], config: Config) -> Iterator[Findi
         )
 
 
-def file_of(predict: Callable[[], Plan], config: Config) -> bytes:
+def file_of(predict: Callable[[], Offers], config: Config) -> bytes:
     """The plan of a job, for its run folder; empty if nothing is predicted."""
     try:
         found = predict()

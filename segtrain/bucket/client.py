@@ -53,7 +53,7 @@ def etag_of(meta: Any) -> str:
     return meta.get("e_tag") or f"@{meta['last_modified'].timestamp()}"
 
 
-class Answer(NamedTuple):
+class ObjectBytes(NamedTuple):
     """Bytes of an object (a buffer that was not copied), with the size and the etag of the whole
     object.
 
@@ -104,7 +104,7 @@ class Client:
         outage_s: float,
         stop: threading.Event | None = None,
         size: int = -1,
-    ) -> Answer:
+    ) -> ObjectBytes:
         """Read the bytes ``span`` (begin, end) of an object, or the whole object if ``span`` is
         None.
 
@@ -117,7 +117,7 @@ class Client:
             key, partial(self._get, key, span, etag, size), outage_s, stop, read=True
         )
 
-    def _get(self, key: str, span: tuple[int, int] | None, etag: str, size: int) -> Answer:
+    def _get(self, key: str, span: tuple[int, int] | None, etag: str, size: int) -> ObjectBytes:
         import obstore
 
         began, options = time.perf_counter(), dict[str, Any]()
@@ -142,14 +142,14 @@ class Client:
             raise faults.WrongLength
         seconds = time.perf_counter() - began
         self.tally.answered(len(content), seconds)
-        return Answer(content, whole, found, seconds)
+        return ObjectBytes(content, whole, found, seconds)
 
-    def head(self, key: str, outage_s: float) -> Answer:
+    def head(self, key: str, outage_s: float) -> ObjectBytes:
         """Size and etag of an object."""
         import obstore
 
         meta = self._repeated(key, lambda: obstore.head(self.store, key), outage_s)
-        return Answer(b"", meta["size"], etag_of(meta))
+        return ObjectBytes(b"", meta["size"], etag_of(meta))
 
     def folder(self, prefix: str, outage_s: float) -> tuple[list[Any], list[str]]:
         """The objects directly in a folder, as obstore's dictionaries, and the keys of the folders

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
-class Requests(NamedTuple):
+class RequestTotals(NamedTuple):
     """Sums over requests. ``requests`` also counts failed requests.
 
     ``bytes``, ``seconds``, ``bytes2``, and ``bytes_s`` are sums over the requests that returned
@@ -27,7 +27,7 @@ class Requests(NamedTuple):
     retries: Mapping[str, tuple[int, float]] = {}
     late: int = 0
 
-    def plus(self, more: Requests, sign: int = 1) -> Requests:
+    def plus(self, more: RequestTotals, sign: int = 1) -> RequestTotals:
         """The sums of both; with ``sign`` -1 the difference."""
         retries = self.retries
         if more.retries:
@@ -36,7 +36,7 @@ class Requests(NamedTuple):
                 before = retries.get(kind, (0, 0.0))
                 retries[kind] = before[0] + sign * count, before[1] + sign * seconds
             retries = {kind: found for kind, found in retries.items() if found[0]}
-        return Requests(
+        return RequestTotals(
             self.requests + sign * more.requests,
             self.bytes + sign * more.bytes,
             self.seconds + sign * more.seconds,
@@ -69,23 +69,23 @@ class RequestTally:
     """
 
     def __init__(self, whole: RequestTally | None = None) -> None:
-        self._whole, self.sums = whole, Requests()
+        self._whole, self.sums = whole, RequestTotals()
         self._lock = threading.Lock()
 
     def answered(self, count: int, seconds: float) -> None:
         """Count a request that returned ``count`` bytes."""
-        self.add(Requests(1, count, seconds, float(count * count), count * seconds))
+        self.add(RequestTotals(1, count, seconds, float(count * count), count * seconds))
 
     def retried(self, kind: str, seconds: float) -> None:
         """Count a failed request and the pause after it, ``seconds`` together."""
-        self.add(Requests(1, retries={kind: (1, seconds)}))
+        self.add(RequestTotals(1, retries={kind: (1, seconds)}))
 
     def withdrawn(self, kind: str, count: int, seconds: float) -> None:
         """Count a request as failed that was counted by ``answered``, because its bytes turned out
         to be wrong.
         """
         self.add(
-            Requests(
+            RequestTotals(
                 0, -count, -seconds, -float(count * count), -count * seconds, {kind: (1, seconds)}
             )
         )
@@ -94,22 +94,22 @@ class RequestTally:
         """Count a request that is sent a second time because no answer has come. Its answers are
         counted as usual.
         """
-        self.add(Requests(late=1))
+        self.add(RequestTotals(late=1))
 
-    def add(self, more: Requests) -> None:
+    def add(self, more: RequestTotals) -> None:
         """Add sums, for example those of another process."""
         with self._lock:
             self.sums = self.sums.plus(more)
         if self._whole is not None:
             self._whole.add(more)
 
-    def counter(self) -> Callable[[], Requests]:
+    def counter(self) -> Callable[[], RequestTotals]:
         """A function that returns the sums since its previous call; at its first call, since
         ``counter`` was called.
         """
         before = self.sums
 
-        def more() -> Requests:
+        def more() -> RequestTotals:
             nonlocal before
             now = self.sums
             found, before = now.plus(before, -1), now

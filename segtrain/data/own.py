@@ -15,7 +15,7 @@ from segtrain.config import Data
 from segtrain.data.dataset import Dataset
 from segtrain.data.generated import GeneratedDataset
 from segtrain.data.index.entries import Entry, LazyEntries
-from segtrain.data.labels.class_file import Row, space_of
+from segtrain.data.labels.class_file import ClassRow, space_of
 from segtrain.data.labels.classes import label_space, with_sides
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of, reason_of
@@ -161,7 +161,9 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
         return label_space(data, default)
     names = _listed(items, "classes")
     if names:
-        return with_sides(space_of([Row(str(name)) for name in names], data.ignore_index), data)
+        return with_sides(
+            space_of([ClassRow(str(name)) for name in names], data.ignore_index), data
+        )
     if default is None:
         message = (
             f"{type(items).__name__} does not name its classes: set data.classes=[NAME, "

@@ -131,7 +131,7 @@ def end() -> Cost:
     return Cost(read, decode, augment, assemble, cpu_s, here.bytes, *moments, cpu_wait_s)
 
 
-class Made(NamedTuple):
+class TracedSample(NamedTuple):
     """A finished sample for a trace: its worker, its start, and its cost.
 
     The start is a time.perf_counter, a clock that all processes of a host share.
@@ -149,10 +149,10 @@ class StageTotals:
 
     def __init__(self) -> None:
         self.samples, self.cost = 0, Cost()
-        self.trace: deque[Made] | None = None
+        self.trace: deque[TracedSample] | None = None
 
     def add(self, number: int, began: float, cost: Cost) -> None:
         self.samples += 1
         self.cost = self.cost.plus(cost)
         if self.trace is not None and began:
-            self.trace.append(Made(number, began, cost))
+            self.trace.append(TracedSample(number, began, cost))

@@ -36,7 +36,7 @@ from segtrain.evaluation.image_scores import ImageScores, counts
 from segtrain.evaluation.tiles import Forward, Size, View, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
 from segtrain.models.base import normalization
-from segtrain.observe.pictures import Sample
+from segtrain.observe.pictures import PredictedImage
 
 # Batches between two copies of results from the device to the host.
 _AT_ONCE = 64
@@ -54,9 +54,9 @@ class Evaluation:
     # see the function ``protocol``; protocol["line"] is a readable summary
     protocol: dict[str, Any]
     images: ImageScores
-    pictures: tuple[Sample, ...] = ()  # on rank 0
-    worst: tuple[Sample, ...] = ()  # on rank 0, the worst first
-    best: tuple[Sample, ...] = ()  # on rank 0, the best first
+    pictures: tuple[PredictedImage, ...] = ()  # on rank 0
+    worst: tuple[PredictedImage, ...] = ()  # on rank 0, the worst first
+    best: tuple[PredictedImage, ...] = ()  # on rank 0, the best first
     seconds: float = field(default=0.0, compare=False)  # time of this rank until the all-reduce
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,11 +141,11 @@ def evaluate(
 
 def _loop(
     predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]
-) -> dict[int, Sample]:
+) -> dict[int, PredictedImage]:
     """Add this rank's images to ``tally``, and return pictures of the images in ``wanted``. Calls
     no collective.
     """
-    shown: dict[int, Sample] = {}
+    shown: dict[int, PredictedImage] = {}
     for _, (indices, images, masks) in batches:
         truth, guess, nonfinite = predict(images, masks)
         tally.add(indices, truth, guess, nonfinite)
@@ -296,7 +296,9 @@ def _spread(count: int, wanted: int) -> list[int]:
     return [(2 * i + 1) * count // (2 * wanted) for i in range(wanted)]
 
 
-def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Sample:
+def _picture(
+    dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor
+) -> PredictedImage:
     """Copies of an image (1, H, W, 3), resized to (h, w), and of its truth and prediction (1, h,
     w).
     """
@@ -307,7 +309,7 @@ def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tens
     arrays = [
         part.to("cpu", torch.uint8, copy=True).numpy() for part in (pixels, guess[0], truth[0])
     ]
-    return Sample(str(dataset.entries[index].image), *arrays)
+    return PredictedImage(str(dataset.entries[index].image), *arrays)
 
 
 def protocol(

@@ -3,7 +3,7 @@ without atomics.
 
 Arithmetic is float32, whatever the type of the logits. Shapes: low (N, C, h, w) and target (N, H,
 W) are contiguous; maps of pixels are float32 (N, H, W). ``at_y``, ``mix_y``, and ``first_y`` (and
-``_x``) are the tables of ``taps.Axis``.
+``_x``) are the tables of ``taps.AxisTaps``.
 """
 
 import triton

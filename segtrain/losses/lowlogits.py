@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from segtrain import kernels
-from segtrain.losses.taps import Axis
+from segtrain.losses.taps import AxisTaps
 
 # Sizes of blocks with which no kernel spills registers (tests/core/test_kernels.py).
 CLASSES = 4  # at a time
@@ -35,7 +35,7 @@ class LowLogits:
     """
 
     def __init__(
-        self, low: Tensor, target: Tensor, ignore_index: int, axes: tuple[Axis, Axis]
+        self, low: Tensor, target: Tensor, ignore_index: int, axes: tuple[AxisTaps, AxisTaps]
     ) -> None:
         self._low, self._target, self._void = (
             low.detach().contiguous(),

@@ -12,7 +12,7 @@ TOLERANCE = 1e-6  # weight of other inputs that an output may have, by rounding
 
 
 @dataclass(frozen=True)
-class Axis:
+class AxisTaps:
     """How the m outputs of an axis mix its n inputs.
 
     at: int32 (2, m), the two inputs of each output. mix: float32 (2, m), their weights.
@@ -26,7 +26,7 @@ class Axis:
     most: int
 
 
-def axis(matrix: Tensor, device: torch.device) -> Axis | None:
+def axis(matrix: Tensor, device: torch.device) -> AxisTaps | None:
     """The tables of ``matrix`` (m, n), which maps inputs to outputs, on ``device``.
 
     None if an output mixes other inputs than two neighbors, or if the outputs are in another order
@@ -53,4 +53,4 @@ def axis(matrix: Tensor, device: torch.device) -> Axis | None:
     at, mix = np.clip([left, left + 1], 0, inputs - 1), np.stack([near, far])
     tables = (at.astype(np.int32), mix.astype(np.float32), first.astype(np.int32))
     on_device = [torch.from_numpy(table).to(device) for table in tables]
-    return Axis(on_device[0], on_device[1], on_device[2], most=int(np.diff(first).max()))
+    return AxisTaps(on_device[0], on_device[1], on_device[2], most=int(np.diff(first).max()))

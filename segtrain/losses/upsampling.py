@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from segtrain.base.precision import tf32
-from segtrain.losses.taps import Axis, axis
+from segtrain.losses.taps import AxisTaps, axis
 
 Size = tuple[int, int]
 Upsample = Callable[[Tensor, Size], Tensor]  # low-resolution logits (n, C, h, w) to (n, C, H, W)
@@ -25,7 +25,7 @@ Upsample = Callable[[Tensor, Size], Tensor]  # low-resolution logits (n, C, h, w
 _MATRICES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = (
     weakref.WeakKeyDictionary()
 )
-_AXES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Axis, Axis] | None]] = (
+_AXES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[AxisTaps, AxisTaps] | None]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -90,7 +90,7 @@ def by_products(upsample: Upsample, low: Tensor, size: Size) -> Tensor:
         return rows @ (low.contiguous() @ columns)
 
 
-def axes(upsample: Upsample, low: Tensor, size: Size) -> tuple[Axis, Axis] | None:
+def axes(upsample: Upsample, low: Tensor, size: Size) -> tuple[AxisTaps, AxisTaps] | None:
     """Tables of ``upsample(low, size)`` along the rows and along the columns, on the device of
     ``low``.
 

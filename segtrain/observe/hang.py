@@ -52,7 +52,7 @@ class RankPosition:
 
 
 @dataclass(frozen=True)
-class Notice(RankPosition):
+class RankNotice(RankPosition):
     """The position of a rank, for the other ranks. ``line``: the Python line of its main thread."""
 
     rank: int
@@ -92,7 +92,7 @@ class Watchdog:
         hang_s: float,
         limit_s: float,
         board: PhaseBoard | None,
-        found: Callable[[list[Notice], str], None],
+        found: Callable[[list[RankNotice], str], None],
         patient: Callable[[], bool] = lambda: False,
     ) -> None:
         self._position, self._recent, self._found, self._patient = position, recent, found, patient
@@ -132,7 +132,7 @@ class Watchdog:
         self._alarms += 1
         line = _line(sys._current_frames().get(self._main))
         seconds = round(time.monotonic() - self._since, 1)
-        notice = Notice(
+        notice = RankNotice(
             **asdict(position),
             rank=self._rank,
             host=socket.gethostname(),
@@ -151,7 +151,7 @@ class Watchdog:
             )
             self._found(notices, text)
 
-    def _gathered(self, board: PhaseBoard) -> list[Notice]:
+    def _gathered(self, board: PhaseBoard) -> list[RankNotice]:
         """Wait for the notices of all ranks, and return those that came in time.
 
         Every rank checks the board once per ``self._every`` seconds, so a little more than two
@@ -165,9 +165,9 @@ class Watchdog:
             and not self._ended.wait(self._every / 4)
         ):
             texts = board.posted(self._alarms)
-        return [Notice(**json.loads(texts[rank])) for rank in sorted(texts)]
+        return [RankNotice(**json.loads(texts[rank])) for rank in sorted(texts)]
 
-    def _write(self, notice: Notice) -> None:
+    def _write(self, notice: RankNotice) -> None:
         """Append the notice and all stacks. faulthandler takes no lock, so it also shows threads
         that hold one.
         """
@@ -203,7 +203,7 @@ def _line(frame: FrameType | None) -> str:
     )
 
 
-def _head(notice: Notice, recent: Sequence[tuple[str, float, float]]) -> str:
+def _head(notice: RankNotice, recent: Sequence[tuple[str, float, float]]) -> str:
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     lines = [
         f"{now} UTC  rank {notice.rank}  host {notice.host}  pid {os.getpid()}",
@@ -243,14 +243,14 @@ def _last_collectives(entries: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", ""]) if entries else ""
 
 
-def _where(notice: Notice) -> str:
+def _where(notice: RankNotice) -> str:
     return f"step {notice.step}, phase {notice.phase}" + (
         " (in a sum over ranks)" if notice.summing else ""
     )
 
 
 def sentence(
-    notices: Sequence[Notice], world_size: int, limit_s: float, folder: Path, asked: bool = True
+    notices: Sequence[RankNotice], world_size: int, limit_s: float, folder: Path, asked: bool = True
 ) -> str:
     """Which rank is behind, where, and what to read. ``asked``: whether all ranks were asked for
     their notices.
@@ -285,7 +285,7 @@ def sentence(
     )
 
 
-def _at(notice: Notice) -> str:
+def _at(notice: RankNotice) -> str:
     return f"rank {notice.rank} is at {_where(notice)} for {notice.seconds:.0f} s, in {notice.line}"
 
 

@@ -35,7 +35,7 @@ parsing them) and ``ts`` (Unix time in seconds). The other fields, by event:
                 ``told``; ``given_up`` and ``asked_again``, with ``receive_ms`` and ``make_ms``, CPU
                 time of this rank for a sample from helpers and for one of its own)
 ``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [fields of
-                ``Notice`` in hang.py]
+                ``RankNotice`` in hang.py]
 ``slow``        the loop recently waited too long for data, reported once per cause: ``step``,
                 ``cause``, ``text``
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop

@@ -31,7 +31,7 @@ _GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 26, 28, 22  # pixels
 
 
 @dataclass(frozen=True)
-class Sample:
+class PredictedImage:
     """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: uint8 (H, W) train ids; ``truth``
     None if unknown.
     """
@@ -84,7 +84,9 @@ def _hatch(height: int, width: int) -> np.ndarray:
     return ((rows + columns) % 6 < 2)[:, :, None]
 
 
-def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255) -> np.ndarray:
+def error_panel(
+    sample: PredictedImage, width: int, height: int, ignore_index: int = 255
+) -> np.ndarray:
     """The image in pale gray, with wrong pixels in red and void pixels hatched. uint8 (height,
     width, 3).
 
@@ -120,7 +122,7 @@ def _clip(
     return "..." + text if tail else text + "..."
 
 
-def _check(samples: Sequence[Sample]) -> None:
+def _check(samples: Sequence[PredictedImage]) -> None:
     if not samples:
         raise DataError("a contact sheet needs at least one image", code="no-pictures")
     for sample in samples:
@@ -163,7 +165,7 @@ def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -
 
 
 def contact_sheet(
-    samples: Sequence[Sample],
+    samples: Sequence[PredictedImage],
     names: Sequence[str],
     palette: Sequence[Color],
     *,
@@ -220,7 +222,7 @@ def contact_sheet(
 
 
 def _panels(
-    sample: Sample,
+    sample: PredictedImage,
     palette: Sequence[Color],
     ignore_index: int,
     width: int,
@@ -242,7 +244,7 @@ def _panels(
 
 def _draw_caption(
     draw: ImageDraw.ImageDraw,
-    sample: Sample,
+    sample: PredictedImage,
     num_classes: int,
     ignore_index: int,
     font: Font,

@@ -59,7 +59,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkerTotals:
     """Totals of the work of a rank's data workers since the rank started. ``count``: the current
     number of workers.
 
@@ -87,7 +87,7 @@ class Work:
     helped: Mapping[str, int] = field(default_factory=dict)
     receive_s: float = 0.0  # CPU seconds of this rank for these
 
-    def since(self, before: Work) -> dict[str, Any]:
+    def since(self, before: WorkerTotals) -> dict[str, Any]:
         """The field ``workers`` of a window: the work done since ``before``."""
         numbers = {
             name: value for name, value in vars(self).items() if name not in ("kind", "helped")
@@ -134,7 +134,7 @@ class Spans:
         path: Path,
         begin: Begin,
         clock: Clock,
-        work: Callable[[], Work],
+        work: Callable[[], WorkerTotals],
         *,
         first: int = 0,
         images: int,

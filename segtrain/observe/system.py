@@ -53,7 +53,7 @@ def state_file(folder: Path, node: str) -> Path:
     return folder / f"{node}.state.json"
 
 
-class Requests:
+class ControlRequests:
     """Requests from the control file, if newer than this process, and from SIGUSR2, which turns
     sampling on or off.
     """
@@ -146,7 +146,7 @@ class HostSampler:
 def keep_sampling(
     sampler: HostSampler,
     order: SamplerRequest,
-    requests: Requests,
+    requests: ControlRequests,
     tell: Callable[[SamplerRequest], None],
     parent: int,
     say: Callable[[str], None] = say_on_stderr,
@@ -208,7 +208,7 @@ def run(folder: Path, ms: int, node: str, parent: int) -> None:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        requests = Requests(folder / CONTROL)
+        requests = ControlRequests(folder / CONTROL)
         sampler = HostSampler(ProfileWriter(folder, node), say_on_stderr)
         before = sum(
             path.stat().st_size for path in folder.glob(f"system/incremental/*/*.{node}.json")

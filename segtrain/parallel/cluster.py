@@ -23,7 +23,7 @@ from segtrain.parallel.launchers import (
 
 
 @dataclass(frozen=True)
-class Source:
+class RankStarter:
     """What started the ranks.
 
     ``ranks_in_order``: the ranks of a host have consecutive numbers. ``hosts_are_up``: all hosts
@@ -35,8 +35,8 @@ class Source:
     hosts_are_up: bool = False
 
 
-NOTHING = Source("none")
-SEGTRAIN = Source("segtrain")
+NOTHING = RankStarter("none")
+SEGTRAIN = RankStarter("segtrain")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Cluster:
     local_world_size: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
-    source: Source = NOTHING
+    source: RankStarter = NOTHING
     hosts: int = 1
     host: int = 0
     machine: str = ""  # type of this host, such as "ml.g5.xlarge"; "": unknown
@@ -152,7 +152,7 @@ def _launched(launcher: Launcher, environ: Mapping[str, str]) -> Cluster:
         )
     address = environ.get("MASTER_ADDR") or ("127.0.0.1" if local_world_size == world_size else "")
     port = number(environ, "MASTER_PORT", "29500")
-    source = Source(launcher.name, ranks_in_order=launcher is TORCHRUN)
+    source = RankStarter(launcher.name, ranks_in_order=launcher is TORCHRUN)
     cluster = checked(
         Cluster(rank, world_size, local_rank, local_world_size, address, port, source)
     )

@@ -8,7 +8,7 @@ import torch
 
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.places import Row, host_id, local_ranks
+from segtrain.parallel.places import RankPlace, host_id, local_ranks
 
 
 def gpus_in_sight(wanted: str, cluster: Cluster) -> list[str]:
@@ -36,7 +36,7 @@ def gpus_in_sight(wanted: str, cluster: Cluster) -> list[str]:
     ]
 
 
-def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
+def own_gpu(rows: list[RankPlace], cluster: Cluster, backend: str) -> int:
     """The index of this rank's GPU among those that it sees, so that no two ranks have the same
     one.
 

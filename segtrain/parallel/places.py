@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Row:
+class RankPlace:
     """What a rank tells the others. ``local_rank``: None if unknown. ``gpus``: an id of each GPU
     that it sees.
     """
@@ -70,7 +70,7 @@ def answered(call: Callable[[], T], limit_s: float) -> T:
     return outcome.result()
 
 
-def exchange(store: Any, cluster: Cluster, row: Row) -> list[Row]:
+def exchange(store: Any, cluster: Cluster, row: RankPlace) -> list[RankPlace]:
     """The rows of all ranks, in the order of ranks. ``store``: one that this call alone uses."""
     store.set(str(cluster.rank), json.dumps(vars(row)))
     if cluster.rank == 0:
@@ -85,10 +85,10 @@ def exchange(store: Any, cluster: Cluster, row: Row) -> list[Row]:
         # Let the others read the rows before an error that they cause ends the store with this
         # rank.
         time.sleep(0.02)
-    return [Row(**row) for row in rows]
+    return [RankPlace(**row) for row in rows]
 
 
-def local_ranks(rows: list[Row]) -> list[int]:
+def local_ranks(rows: list[RankPlace]) -> list[int]:
     """Of each rank: what its launcher says, else its number among the ranks of its host."""
     hosts = [row.host_id for row in rows]
     return [
@@ -97,7 +97,7 @@ def local_ranks(rows: list[Row]) -> list[int]:
     ]
 
 
-def placed(cluster: Cluster, rows: list[Row]) -> Cluster:
+def placed(cluster: Cluster, rows: list[RankPlace]) -> Cluster:
     """``cluster`` with its hosts, and with its local rank and size if the launcher has not said
     them.
     """

@@ -30,7 +30,7 @@ from segtrain.parallel.collective import all_reduce, broadcast_json
 from segtrain.parallel.failure import elect_error_reporter, end_now, not_met, reach_rank_0
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.model import wrap
-from segtrain.parallel.places import Row, answered, exchange, host_id, placed
+from segtrain.parallel.places import RankPlace, answered, exchange, host_id, placed
 
 SMDDP_IMAGES = (
     "AWS Deep Learning Containers for PyTorch training on SageMaker, 2.4.1 (SMDDP 2.5) to 2.5.1 "
@@ -275,7 +275,7 @@ def _join(
     try:
         store, _, _ = answered(lambda: next(iter(rendezvous("env://", timeout=limit))), wait_s)
         store.set_timeout(limit)
-        row = Row(host_id(), cluster.local_rank if cluster.local_world_size else None, gpus)
+        row = RankPlace(host_id(), cluster.local_rank if cluster.local_world_size else None, gpus)
         own = dist.PrefixStore(f"places/{next(_STARTS)}", store)
         rows = answered(partial(exchange, own, cluster, row), wait_s)
         cluster = placed(cluster, rows)

@@ -33,7 +33,7 @@ TIMEOUT_S = 2.0
 MOST_SILENT = 5
 
 
-class Notice:
+class SpotNotice:
     """Asks the metadata service of this machine. Each request needs a token, which is renewed
     before it expires.
     """
@@ -100,13 +100,13 @@ def watch(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> None:
             key=EVERY,
             found=text,
         )
-    notice = Notice(environ.get(ENDPOINT) or ADDRESS)
+    notice = SpotNotice(environ.get(ENDPOINT) or ADDRESS)
     if cluster.local_rank:
         return
     threading.Thread(target=_watch, args=(notice, every), name="spot-notice", daemon=True).start()
 
 
-def _watch(notice: Notice, every: float) -> None:
+def _watch(notice: SpotNotice, every: float) -> None:
     silent = 0
     while True:
         try:

@@ -20,8 +20,8 @@ from segtrain.data.train_loader import TrainLoader
 from segtrain.insight.diagnose.live import Starving
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
-from segtrain.observe.hang import Notice, RankPosition, Watchdog
-from segtrain.observe.spans import Begin, Spans, Work, file_of
+from segtrain.observe.hang import RankNotice, RankPosition, Watchdog
+from segtrain.observe.spans import Begin, Spans, WorkerTotals, file_of
 from segtrain.parallel.board import open_board
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.gradient_times import UNSHARDED, GradientTimes
@@ -216,10 +216,10 @@ def _gradients(session: Session) -> Callable[[int], None]:
     return step
 
 
-def _work(session: Session, loader: TrainLoader) -> Work:
+def _work(session: Session, loader: TrainLoader) -> WorkerTotals:
     pool, tally, (asked, ready) = session.pool, session.pool.tally, loader.queue()
     made = pool.made()
-    return Work(
+    return WorkerTotals(
         pool.count,
         pool.kind,
         tally.samples,
@@ -286,7 +286,7 @@ def _watching(session: Session, clock: Clock) -> Iterator[None]:
         progress = clock.turns + strategy.begun + strategy.ended
         return RankPosition(state.step + 1, clock.pending[0], progress, strategy.summing)
 
-    def found(notices: list[Notice], sentence: str) -> None:
+    def found(notices: list[RankNotice], sentence: str) -> None:
         output.screen.say(sentence)
         output.journal.write("hang", text=sentence, ranks=[asdict(notice) for notice in notices])
 

@@ -121,7 +121,7 @@ def _remaining(config: Config, strategy: Strategy, begun: float) -> Limit | None
     return limit
 
 
-class Guard:
+class LimitGuard:
     """Decides on rank 0 when a run must end, and predicts it.
 
     ``images``: of an evaluation. ``begun``: seconds that the process has taken already.

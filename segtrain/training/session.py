@@ -20,7 +20,7 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder.upload import FolderLock
 from segtrain.training import score_output
 from segtrain.training.learner import Learner, mean_buffers
-from segtrain.training.limits import Guard
+from segtrain.training.limits import LimitGuard
 from segtrain.training.output import Output
 from segtrain.training.provided import CORE, Helpers, Provided
 from segtrain.training.saver import Saver
@@ -47,7 +47,7 @@ class Session:
     pool: WorkerPool  # makes the samples of training and of evaluation
     helpers: Helpers | None
     saver: Saver
-    guard: Guard | None  # of train.deadline and train.budget; rank 0 alone
+    guard: LimitGuard | None  # of train.deadline and train.budget; rank 0 alone
 
     def save(self, reason: str) -> None:
         """Write a checkpoint of the current step. A collective. Raises as ``Saver.save``."""
@@ -145,7 +145,7 @@ def open_session(
     guard = None
     if opened.limit is not None:
         say, note = output.screen.say, partial(output.journal.write, "limit")
-        guard = Guard(
+        guard = LimitGuard(
             opened.limit, plan, len(data.val), time.time() - start.begun, saver.written_s, say, note
         )
     return Session(

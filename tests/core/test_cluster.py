@@ -13,7 +13,7 @@ from conftest import refused
 
 from segtrain.base.cores import cores, slurm_cores
 from segtrain.parallel import cluster
-from segtrain.parallel.cluster import LAUNCHERS, Cluster, Source, free_port
+from segtrain.parallel.cluster import LAUNCHERS, Cluster, RankStarter, free_port
 
 discover = partial(cluster.discover, LAUNCHERS)
 
@@ -32,7 +32,7 @@ def test_torchrun() -> None:
         "MASTER_ADDR": "h",
         "MASTER_PORT": "1",
     }
-    assert discover(environ) == Cluster(5, 8, 1, 4, "h", 1, Source("torchrun"))
+    assert discover(environ) == Cluster(5, 8, 1, 4, "h", 1, RankStarter("torchrun"))
 
 
 HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
@@ -70,7 +70,7 @@ HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
 )
 def test_launchers(environ: dict[str, str], local: tuple[int, int], source: str) -> None:
     """Local size 0: counted when the ranks meet."""
-    expected = Source(source, ranks_in_order=source == "torchrun")
+    expected = RankStarter(source, ranks_in_order=source == "torchrun")
     assert discover({**environ, "MASTER_ADDR": "h"}) == Cluster(3, 4, *local, "h", 29500, expected)
     with refused("master-addr-missing"):
         discover(environ)
@@ -79,7 +79,7 @@ def test_launchers(environ: dict[str, str], local: tuple[int, int], source: str)
 def test_a_launcher_of_one_process_or_one_host_needs_no_address() -> None:
     assert discover({"PMI_RANK": "0", "PMI_SIZE": "1"}) == Cluster()
     assert discover({"YOD_RANK": "0", "YOD_SIZE": "1"}) == Cluster()
-    assert discover({"RANK": "0", "WORLD_SIZE": "1"}) == Cluster(source=Source("torchrun"))
+    assert discover({"RANK": "0", "WORLD_SIZE": "1"}) == Cluster(source=RankStarter("torchrun"))
     assert discover({**HYDRA, "PMI_SIZE": "2", "PMI_RANK": "1"}).master_addr == "127.0.0.1"
 
 

@@ -19,7 +19,7 @@ from segtrain.parallel import board, failure
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.network import describe_network
-from segtrain.parallel.places import Row, exchange, placed
+from segtrain.parallel.places import RankPlace, exchange, placed
 
 # What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as
 # the start of a job goes.
@@ -85,18 +85,18 @@ def test_the_gpus_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_each_rank_gets_a_gpu_of_its_own(seen: list[str], chosen: str, told: bool) -> None:
     size = len(seen)
-    rows = [Row("h", rank if told else None, list(gpus)) for rank, gpus in enumerate(seen)]
+    rows = [RankPlace("h", rank if told else None, list(gpus)) for rank, gpus in enumerate(seen)]
     own = [own_gpu(rows, Cluster(rank, size, rank, size), "nccl") for rank in range(size)]
     assert "".join(gpus[index] for gpus, index in zip(seen, own)) == chosen
 
 
 def test_ranks_without_a_gpu_of_their_own_are_refused() -> None:
-    rows = [Row("h x", rank, list(gpus)) for rank, gpus in enumerate(["ab", "ab", "a"])]
+    rows = [RankPlace("h x", rank, list(gpus)) for rank, gpus in enumerate(["ab", "ab", "a"])]
     for rank in range(3):
         with refused("too-few-gpus", rank=2, found=2, expected=3):
             own_gpu(rows, Cluster(rank, 3, rank, 3), "nccl")
     assert [own_gpu(rows, Cluster(rank, 3, rank, 3), "gloo") for rank in range(3)] == [0, 1, 0]
-    mixed = [Row("h x", 0, ["a"]), Row("i x", 0, [])]
+    mixed = [RankPlace("h x", 0, ["a"]), RankPlace("i x", 0, [])]
     with refused("too-few-gpus", rank=1):
         own_gpu(mixed, Cluster(0, 2, 0, 1), "nccl")
     assert own_gpu(mixed, Cluster(0, 2, 0, 1), "gloo") == 0
@@ -105,7 +105,7 @@ def test_ranks_without_a_gpu_of_their_own_are_refused() -> None:
 def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
     """As in pods that get only RANK and WORLD_SIZE. Ranks of a host need not be consecutive."""
 
-    def meet(local_sizes: list[int], rows: list[Row]) -> list[tuple[int, ...]]:
+    def meet(local_sizes: list[int], rows: list[RankPlace]) -> list[tuple[int, ...]]:
         store, found = dist.HashStore(), [()] * len(rows)
 
         def rank(number: int) -> None:
@@ -125,12 +125,16 @@ def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
             thread.join(60)
         return found
 
-    assert meet([0, 0, 0], [Row(name, None, []) for name in "aba"]) == [
+    assert meet([0, 0, 0], [RankPlace(name, None, []) for name in "aba"]) == [
         (0, 2, 2, 0),
         (0, 1, 2, 1),
         (1, 2, 2, 1),
     ]
-    told = [Row("one machine", 0, []), Row("one machine", 0, []), Row("one machine", 1, [])]
+    told = [
+        RankPlace("one machine", 0, []),
+        RankPlace("one machine", 0, []),
+        RankPlace("one machine", 1, []),
+    ]
     assert meet([1, 2, 2], told) == [(0, 1, 2, 0), (0, 2, 2, 1), (1, 2, 2, 1)]
 
 

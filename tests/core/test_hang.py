@@ -21,7 +21,7 @@ import torch
 
 from segtrain.base import compat
 from segtrain.config import Parallel
-from segtrain.observe.hang import MOST, Notice, RankPosition, Watchdog, sentence
+from segtrain.observe.hang import MOST, RankNotice, RankPosition, Watchdog, sentence
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
@@ -288,8 +288,8 @@ def test_a_store_that_is_gone_stops_no_report(tmp_path: Path) -> None:
     assert "the other ranks cannot be asked; rank 0 is at step 1, phase wait" in loop.said[0]
 
 
-def notice(rank: int, passed: int, phase: str = "sync", summing: bool = False) -> Notice:
-    return Notice(12, phase, passed, summing, rank, f"h{rank}", 30.0, "f (a.py:1)")
+def notice(rank: int, passed: int, phase: str = "sync", summing: bool = False) -> RankNotice:
+    return RankNotice(12, phase, passed, summing, rank, f"h{rank}", 30.0, "f (a.py:1)")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def notice(rank: int, passed: int, phase: str = "sync", summing: bool = False) -
         ([notice(0, 9, "wait")], 1, "no progress for 30 s: rank 0 is at step 12, phase wait"),
     ],
 )
-def test_who_is_behind(notices: list[Notice], world: int, expected: str) -> None:
+def test_who_is_behind(notices: list[RankNotice], world: int, expected: str) -> None:
     text = sentence(notices, world, 600, Path("run/hang"))
     assert expected in text
     assert "run/hang/rank-*.txt" in text
@@ -371,7 +371,7 @@ def test_the_stacks_are_followed_by_the_collectives_that_torch_remembers(
 import torch
 from pathlib import Path
 from segtrain.config import Parallel
-from segtrain.observe.hang import Notice, Watchdog, _last_collectives
+from segtrain.observe.hang import RankNotice, Watchdog, _last_collectives
 from segtrain.base.compat import last_collectives
 from segtrain.parallel.cluster import discover
 from segtrain.parallel.strategy import start
@@ -379,7 +379,7 @@ with start(Parallel(), discover()) as strategy:
     strategy.reduce(torch.ones(5, 7))
     here = Watchdog.__new__(Watchdog)
     here._path, here._recent = Path({str(tmp_path)!r}, f"rank-{{strategy.rank}}.txt"), lambda: [("sync", 0.0, 1.0)]
-    here._write(Notice(3, "sync", 9, True, strategy.rank, "host", 5.0, "line"))
+    here._write(RankNotice(3, "sync", 9, True, strategy.rank, "host", 5.0, "line"))
     print(len(last_collectives(1)))
 """
     kept = run_ranks(code, 2)

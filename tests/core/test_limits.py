@@ -21,7 +21,7 @@ from segtrain.machines import machines
 from segtrain.observe.journal import read_journal
 from segtrain.observe.spent import Spent, spent
 from segtrain.parallel.cluster import Cluster
-from segtrain.training.limits import CLOSING_S, SPARE, Guard, Limit, limit_of
+from segtrain.training.limits import CLOSING_S, SPARE, Limit, LimitGuard, limit_of
 from segtrain.training.start.derived import Plan
 from segtrain.training.start.price import price_of, refuse_budget
 
@@ -120,7 +120,7 @@ class Time:
 
 def a_guard(
     left: float, steps: int = 1000, every: int = 100, **more: Any
-) -> tuple[Guard, Time, list[str], list[Any]]:
+) -> tuple[LimitGuard, Time, list[str], list[Any]]:
     plan: Any = Plan(
         steps,
         0,
@@ -136,7 +136,7 @@ def a_guard(
     )
     clock, said, noted = Time(), [], []
     limit = Limit("train.deadline=X", left, left, Spent(), 0.01)
-    guard = Guard(
+    guard = LimitGuard(
         limit, plan, 20, 0.0, lambda: 0.5, said.append, lambda **fields: noted.append(fields), clock
     )
     return guard, clock, said, noted

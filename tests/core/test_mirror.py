@@ -24,7 +24,7 @@ from segtrain.bucket.client import client_of
 from segtrain.bucket.download import download
 from segtrain.bucket.versions import read_version, write_version
 from segtrain.config import Config
-from segtrain.parallel.cluster import Cluster, Source
+from segtrain.parallel.cluster import Cluster, RankStarter
 from segtrain.runfolder import checkpoint
 from segtrain.runfolder.holder import this_process
 from segtrain.runfolder.lease import FILE as LEASE
@@ -435,7 +435,7 @@ def test_a_host_fetches_the_spans_of_its_own_ranks_alone(server: BucketServer) -
     config = Config.load(None, "out=gs://bkt/runs/a")
     run = ""
     for first in (0, 8):
-        folder = lock_of(config, Cluster(first, 16, 0, 8, source=Source("vertex")))
+        folder = lock_of(config, Cluster(first, 16, 0, 8, source=RankStarter("vertex")))
         assert isinstance(folder, BucketFolder)
         server.asked.clear()
         with folder:

@@ -14,7 +14,7 @@ from segtrain.observe.pictures import (
     PAPER,
     VOID,
     WRONG,
-    Sample,
+    PredictedImage,
     contact_sheet,
     error_panel,
     image_miou,
@@ -25,7 +25,7 @@ NAMES = ("road", "car", "sky")
 PALETTE = ((128, 64, 128), (0, 0, 142), (70, 130, 180))
 
 
-def sample(height: int = 60, width: int = 80, truth: bool = True) -> Sample:
+def sample(height: int = 60, width: int = 80, truth: bool = True) -> PredictedImage:
     """Left half road, right half car; the lower half of the car is taken for road; the top rows are
     void.
     """
@@ -35,7 +35,7 @@ def sample(height: int = 60, width: int = 80, truth: bool = True) -> Sample:
     prediction = mask.copy()
     prediction[height // 2 :, width // 2 :] = 0
     mask[: height // 10] = 255
-    return Sample("street/0001.png", image, prediction, mask if truth else None)
+    return PredictedImage("street/0001.png", image, prediction, mask if truth else None)
 
 
 def brute_miou(truth: np.ndarray, prediction: np.ndarray) -> float:
@@ -80,7 +80,7 @@ def test_a_thin_error_is_still_seen_when_the_panel_shrinks() -> None:
     prediction = truth.copy()
     prediction[:, 201] = 1
     panel = error_panel(
-        Sample("a", np.full((400, 400, 3), 128, np.uint8), prediction, truth), 100, 100
+        PredictedImage("a", np.full((400, 400, 3), 128, np.uint8), prediction, truth), 100, 100
     ).astype(int)
     redness = panel[..., 0] - panel[..., 1]
     assert (redness[:, 50] > 20).all()
@@ -112,7 +112,7 @@ def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
 
 def test_a_long_legend_stays_between_the_margins() -> None:
     mask = (np.arange(60 * 80) % 48).astype(np.uint8).reshape(60, 80)
-    shown = Sample("a", np.zeros((60, 80, 3), np.uint8), mask, mask)
+    shown = PredictedImage("a", np.zeros((60, 80, 3), np.uint8), mask, mask)
     sheet = contact_sheet([shown], [f"class {7**k}" for k in range(48)], [(0, 0, 0)] * 48)
     assert has(sheet, PAPER)[:, -16:].all()
 
@@ -123,7 +123,7 @@ def test_masks_of_another_size_are_refused_with_the_name(what: str) -> None:
     bad = {"image": good.image, "truth": good.truth, "prediction": good.prediction}
     bad[what] = np.zeros((60, 81), np.uint8)
     with refused("mask-size-differs", file="street/7", found=(60, 81), expected=(60, 80)):
-        contact_sheet([Sample("street/7", **bad)], NAMES, PALETTE)  # type: ignore[arg-type]
+        contact_sheet([PredictedImage("street/7", **bad)], NAMES, PALETTE)  # type: ignore[arg-type]
     with refused("no-pictures"):
         contact_sheet([], NAMES, PALETTE)
 

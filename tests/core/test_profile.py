@@ -432,7 +432,7 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
-        requests = system.Requests(tmp_path / system.CONTROL)
+        requests = system.ControlRequests(tmp_path / system.CONTROL)
         sampler = system.HostSampler(ProfileWriter(tmp_path, "algo-1"), said.append, lambda: look)
         system.keep_sampling(
             sampler, system.SamplerRequest(True, 100), requests, tell, os.getppid(), said.append

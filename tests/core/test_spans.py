@@ -29,7 +29,7 @@ from segtrain.data.train_loader import TrainLoader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
-from segtrain.observe.spans import Begin, Spans, Work, file_of, read_spans
+from segtrain.observe.spans import Begin, Spans, WorkerTotals, file_of, read_spans
 
 BEGIN = Begin(0, "here", 0, 1, 1, "cpu", 2, 8, 1, 0)
 
@@ -92,7 +92,7 @@ class DeviceEvent:
 
 
 def write(
-    path: Path, clock: Clock, now: Time, work: Any = Work, first: int = 0, **kw: Any
+    path: Path, clock: Clock, now: Time, work: Any = WorkerTotals, first: int = 0, **kw: Any
 ) -> Spans:
     return Spans(path, BEGIN, clock, work, first=first, images=4, threads=1, now=now, **kw)
 
@@ -107,9 +107,9 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
     now, done = Time(), itertools.count()
     clock = Clock(now)
 
-    def work() -> Work:
+    def work() -> WorkerTotals:
         k = next(done)
-        return Work(
+        return WorkerTotals(
             3,
             "thread",
             10 * k,

@@ -22,7 +22,7 @@ from segtrain.base import stopping
 from segtrain.bucket import client
 from segtrain.bucket.connection import aws_login, settings_of
 from segtrain.bucket.faults import lasting
-from segtrain.bucket.tally import OF_PROCESS, Requests, RequestTally
+from segtrain.bucket.tally import OF_PROCESS, RequestTally, RequestTotals
 from segtrain.data.bucket import shared_listing, store_of
 from segtrain.data.storage import Range
 from segtrain.data.workers.pool import WorkerPool
@@ -118,7 +118,7 @@ def test_only_reads_are_counted(server: BucketServer) -> None:
         bucket.head(f"counted/{number}", 20)
     failed = server.failed["503"]
     assert failed
-    assert counted() == Requests()
+    assert counted() == RequestTotals()
     server.fault = 1.0
 
     def well_again() -> None:
@@ -215,11 +215,11 @@ def test_sums_over_requests() -> None:
     tally.answered(20, 0.125)
     tally.withdrawn("checksum", 20, 0.125)
     retries = {"cut": (2, 0.75), "checksum": (1, 0.125)}
-    assert more() == Requests(5, 1_000_010, 0.75, 1e12 + 100, 500_002.5, retries, 1)
+    assert more() == RequestTotals(5, 1_000_010, 0.75, 1e12 + 100, 500_002.5, retries, 1)
     tally.retried("throttled", 1.0)
     found = more()
-    assert found == Requests(1, 0, 0.0, 0.0, 0.0, {"throttled": (1, 1.0)})
-    assert more() == Requests()
+    assert found == RequestTotals(1, 0, 0.0, 0.0, 0.0, {"throttled": (1, 1.0)})
+    assert more() == RequestTotals()
     assert pickle.loads(pickle.dumps(found)) == found
     assert found.to_dict() == {
         "requests": 1,

@@ -20,7 +20,7 @@ from segtrain.config import Data
 from segtrain.data.audit import check as checks
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
-from segtrain.data.audit.sampling import Sample
+from segtrain.data.audit.sampling import AuditSample
 from segtrain.data.datasets import open_dataset
 from segtrain.data.file_dataset import FileDataset
 from segtrain.errors import EXIT_RESUMABLE
@@ -171,8 +171,8 @@ def test_a_sample_reads_few_images_and_says_how_sure_it_is(
     checked = check_folder(root, None, CAMVID, sample=5, seed=3)
     train, val = checked.reports
     assert (train.images, val.images) == (5, 5)
-    assert train.sample == Sample(5, 20, len(train.bad), 3)
-    assert val.sample == Sample(5, 7, 0, 3)
+    assert train.sample == AuditSample(5, 20, len(train.bad), 3)
+    assert val.sample == AuditSample(5, 7, 0, 3)
     assert (
         "none of 5 checked images has a fault: with 95 % confidence, fewer than 53 % of all 7 images"
         in val.table()
@@ -211,11 +211,11 @@ def test_a_sample_finds_images_of_two_splits(folder: Path) -> None:
 )
 def test_the_interval_is_that_of_clopper_and_pearson(checked: int, faulty: int) -> None:
     beta = pytest.importorskip("scipy.stats", reason="scipy is not installed").beta
-    low, high = Sample(checked, 10**6, faulty, 0).interval
+    low, high = AuditSample(checked, 10**6, faulty, 0).interval
     assert low == pytest.approx(
         beta.ppf(0.025, faulty, checked - faulty + 1) if faulty else 0.0, rel=1e-9
     )
     assert high == pytest.approx(
         beta.ppf(0.975, faulty + 1, checked - faulty) if faulty < checked else 1.0, rel=1e-9
     )
-    assert Sample(checked, checked, faulty, 0).interval == (faulty / checked, faulty / checked)
+    assert AuditSample(checked, checked, faulty, 0).interval == (faulty / checked, faulty / checked)

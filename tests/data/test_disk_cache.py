@@ -23,7 +23,7 @@ from cloud.bucket import BucketServer
 from conftest import refused
 
 from segtrain.cli import main
-from segtrain.data.bucket.cache_entry import Entry
+from segtrain.data.bucket.cache_entry import CachedRange
 from segtrain.data.bucket.disk_cache import DiskCache, disk_cache
 from segtrain.data.bucket.fetch import fetch_folder
 from segtrain.data.bucket.object_table import KnownObjects
@@ -131,7 +131,7 @@ def test_an_entry_of_another_user_is_read_and_kept(
     def forbidden(*_: Any) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    kept, entry = DiskCache(folder, 1 << 20), Entry("s3://b", "k", "e", 0, 9)
+    kept, entry = DiskCache(folder, 1 << 20), CachedRange("s3://b", "k", "e", 0, 9)
     assert kept.write(entry, bytes(9))
     os.utime(entry.path(folder), (1, 1))
     monkeypatch.setattr(os, "utime", forbidden)
@@ -175,7 +175,7 @@ def test_caches_share_a_folder_and_its_bound(folder: Path) -> None:
     def work(name: str) -> bool:
         kept = DiskCache(folder, 100_000)
         for k in range(90):
-            entry = Entry("s3://b", f"{name}{k % 60}", "e", 0, 1000)
+            entry = CachedRange("s3://b", f"{name}{k % 60}", "e", 0, 1000)
             kept.write(entry, bytes(1000))
             found = kept.get(entry)
             assert found is None or bytes(found) == bytes(1000)
@@ -195,7 +195,7 @@ def test_caches_share_a_folder_and_its_bound(folder: Path) -> None:
 
 def test_unfinished_files_of_killed_processes_are_removed(folder: Path) -> None:
     kept = DiskCache(folder, 1 << 20)
-    assert kept.write(Entry("s3://b", "k", "e", 0, 9), bytes(9))
+    assert kept.write(CachedRange("s3://b", "k", "e", 0, 9), bytes(9))
     (whole,) = entries(folder)
     old, new = whole.with_name(".old.part"), whole.with_name(".new.part")
     for path in (old, new):
@@ -220,7 +220,7 @@ def test_a_write_that_fails_leaves_no_part_of_an_entry(
 
     monkeypatch.setattr(os, "write", limited)
     with pytest.warns(UserWarning, match=os.strerror(errno.EFBIG)):
-        assert not kept.write(Entry("s3://b", "k", "e", 0, 500), bytes(500))
+        assert not kept.write(CachedRange("s3://b", "k", "e", 0, 500), bytes(500))
     assert written == [100]
     assert not [path for path in folder.rglob("*") if path.is_file() and path.parent != folder]
 
@@ -228,15 +228,15 @@ def test_a_write_that_fails_leaves_no_part_of_an_entry(
 def test_a_full_disk_turns_it_off_with_one_warning(
     data_sets: Path, server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write = list[Entry](), Entry.write
+    written, write = list[CachedRange](), CachedRange.write
 
-    def full(entry: Entry, folder: Path, content: Any) -> None:
+    def full(entry: CachedRange, folder: Path, content: Any) -> None:
         if len(written) == 4:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written.append(entry)
         write(entry, folder, content)
 
-    monkeypatch.setattr(Entry, "write", full)
+    monkeypatch.setattr(CachedRange, "write", full)
     dataset = cached(folder)
     with pytest.warns(UserWarning, match="No space left on device") as said:
         found = fill(dataset, 2, last_step=12)
@@ -250,15 +250,15 @@ def test_a_slow_disk_loses_entries_and_not_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segtrain.data.bucket.disk_cache._QUEUE", 2500)
-    gate, write = threading.Event(), Entry.write
+    gate, write = threading.Event(), CachedRange.write
 
-    def slow(entry: Entry, folder: Path, content: Any) -> None:
+    def slow(entry: CachedRange, folder: Path, content: Any) -> None:
         gate.wait(300)
         write(entry, folder, content)
 
-    monkeypatch.setattr(Entry, "write", slow)
+    monkeypatch.setattr(CachedRange, "write", slow)
     kept = DiskCache(folder, 1 << 20)
-    content = [(Entry("s3://b", str(k), "e", 0, 1000), bytes(1000)) for k in range(10)]
+    content = [(CachedRange("s3://b", str(k), "e", 0, 1000), bytes(1000)) for k in range(10)]
     with pytest.warns(UserWarning, match="because the disk is too slow") as said:
         any(map(kept.put, *zip(*content)))  # returns at once
     assert len(said) == 8
@@ -273,11 +273,11 @@ def test_an_unexpected_error_turns_writing_off_and_nobody_waits(
     def fails(*_: Any) -> None:
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(Entry, "write", fails)
+    monkeypatch.setattr(CachedRange, "write", fails)
     kept = DiskCache(folder, 1 << 20)
 
     def written() -> bool:
-        kept.put(Entry("s3://b", "k", "e", 0, 9), bytes(9))
+        kept.put(CachedRange("s3://b", "k", "e", 0, 9), bytes(9))
         return kept.flush(300)
 
     with pytest.warns(
@@ -298,18 +298,18 @@ def test_the_automatic_bound_does_not_grow_with_each_start(
     for start in range(3):
         kept = DiskCache(folder, 0)
         for k in range(30):
-            kept.write(Entry("s3://b", f"{start} {k}", "e", 0, 1000), bytes(1000))
+            kept.write(CachedRange("s3://b", f"{start} {k}", "e", 0, 1000), bytes(1000))
         assert kept.limit == 0.8 * disk
 
 
 def test_what_is_used_is_removed_last(folder: Path) -> None:
     kept = DiskCache(folder, 10_000)
-    made = [Entry("s3://b", str(k), "e", 0, 1000) for k in range(9)]
+    made = [CachedRange("s3://b", str(k), "e", 0, 1000) for k in range(9)]
     for k, entry in enumerate(made):
         assert kept.write(entry, bytes(1000))
         os.utime(entry.path(folder), (1000 + k, 1000 + k))
     assert kept.get(made[0]) is not None  # now the most recently used one
-    assert kept.write(Entry("s3://b", "new", "e", 0, 1000), bytes(1000))
+    assert kept.write(CachedRange("s3://b", "new", "e", 0, 1000), bytes(1000))
     assert [os.path.exists(entry.path(folder)) for entry in made[:3]] == [True, False, False]
 
 
@@ -324,9 +324,9 @@ def test_objects_of_equal_names_in_other_buckets_are_other_entries(folder: Path)
         ("s3://a", "l", "e", 0, 9),
     ]
     for number, kind in enumerate(kinds):
-        assert kept.get(Entry(*kind)) is None
-        kept.write(Entry(*kind), bytes([number] * 9))
-    assert [bytes(kept.get(Entry(*kind)) or b"")[0] for kind in kinds] == list(range(6))
+        assert kept.get(CachedRange(*kind)) is None
+        kept.write(CachedRange(*kind), bytes([number] * 9))
+    assert [bytes(kept.get(CachedRange(*kind)) or b"")[0] for kind in kinds] == list(range(6))
 
 
 def test_the_marks_of_known_objects_are_those_of_their_entries(folder: Path) -> None:
@@ -334,16 +334,16 @@ def test_the_marks_of_known_objects_are_those_of_their_entries(folder: Path) -> 
     known.add("single", 5, '"s"')
     kept = DiskCache(folder, 3000)
     kept.protect("s3://b", known)
-    assert kept.write(Entry("s3://b", "single", '"s"', 0, 1000), bytes(1000))
+    assert kept.write(CachedRange("s3://b", "single", '"s"', 0, 1000), bytes(1000))
     os.utime(entries(folder)[0], (1, 1))
     for k in range(5):
-        kept.write(Entry("s3://b", f"other{k}", "e", 0, 1000), bytes(1000))
-    assert kept.get(Entry("s3://b", "single", '"s"', 0, 1000)) is not None
+        kept.write(CachedRange("s3://b", f"other{k}", "e", 0, 1000), bytes(1000))
+    assert kept.get(CachedRange("s3://b", "single", '"s"', 0, 1000)) is not None
     # What no data set reads any more makes room.
-    os.utime(Entry("s3://b", "single", '"s"', 0, 1000).path(folder), (1, 1))
+    os.utime(CachedRange("s3://b", "single", '"s"', 0, 1000).path(folder), (1, 1))
     del known
-    assert kept.write(Entry("s3://b", "last", "e", 0, 1000), bytes(1000))
-    assert kept.get(Entry("s3://b", "single", '"s"', 0, 1000)) is None
+    assert kept.write(CachedRange("s3://b", "last", "e", 0, 1000), bytes(1000))
+    assert kept.get(CachedRange("s3://b", "single", '"s"', 0, 1000)) is None
 
 
 def fetched(
@@ -436,7 +436,7 @@ def test_a_fetch_refuses_what_cannot_fit(
 def test_a_folder_that_is_removed_meanwhile_is_made_again(folder: Path) -> None:
     kept = DiskCache(folder, 1 << 20)
     for key in "ab":
-        assert kept.write(Entry("s3://b", key, "e", 0, 9), bytes(9))
+        assert kept.write(CachedRange("s3://b", key, "e", 0, 9), bytes(9))
         shutil.rmtree(folder)
-    assert kept.write(Entry("s3://b", "c", "e", 0, 9), bytes(9))
-    assert kept.get(Entry("s3://b", "c", "e", 0, 9)) == bytes(9)
+    assert kept.write(CachedRange("s3://b", "c", "e", 0, 9), bytes(9))
+    assert kept.get(CachedRange("s3://b", "c", "e", 0, 9)) == bytes(9)

@@ -15,7 +15,7 @@ from records import TERMS, a_run
 from segtrain.cli import main
 from segtrain.insight.plan import model
 from segtrain.insight.plan.command import budget_of, hosts_of, seconds_of
-from segtrain.insight.plan.offers import Plan, plan, shown
+from segtrain.insight.plan.offers import Offers, plan, shown
 from segtrain.insight.plan.terms import terms_like, terms_of
 from segtrain.insight.plan.words import choice
 from segtrain.machines import machines
@@ -214,10 +214,10 @@ def test_the_knee_is_where_doubling_stops_to_pay() -> None:
     assert knee is not None
     assert knee < 16
     # no other number was planned
-    assert Plan(slow.terms, slow.offers[:1], {}).knee("ml.g5.12xlarge") is None
+    assert Offers(slow.terms, slow.offers[:1], {}).knee("ml.g5.12xlarge") is None
     assert own[2 * knee] < 1.6 * own[knee]
     assert all(own[2 * k] >= 1.6 * own[k] for k in (1, 2, 4, 8) if k < knee)
-    assert isinstance(slow, Plan)
+    assert isinstance(slow, Offers)
     assert len(shown(slow)) < len(slow.offers)
 
 

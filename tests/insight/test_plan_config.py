@@ -19,18 +19,25 @@ from segtrain.config import load_config
 from segtrain.data.datasets import open_dataset
 from segtrain.insight.plan import command, config_words, device, model
 from segtrain.insight.plan.candidates import machines_of, nodes
-from segtrain.insight.plan.described import Job, Sample, Scored, Step, Stored, plan_config
+from segtrain.insight.plan.described import (
+    DescribedJob,
+    SampleSeconds,
+    Scored,
+    Step,
+    StoredSize,
+    plan_config,
+)
 from segtrain.insight.plan.dry import Dry, DryModel
 from segtrain.insight.plan.probe import job_of, measured_sample
 from segtrain.insight.plan.trace import Layer
 from segtrain.machines import gpus, machines
 from segtrain.models import build_model
 
-CHEAP = Sample(1e-6, 1e-6, (1.0, 1.0), "made up", measured=False)
+CHEAP = SampleSeconds(1e-6, 1e-6, (1.0, 1.0), "made up", measured=False)
 
 
 @pytest.fixture(scope="module")
-def job() -> Job:
+def job() -> DescribedJob:
     config = load_config(
         None,
         [
@@ -40,7 +47,7 @@ def job() -> Job:
             "data.crop=[512,512]",
         ],
     )
-    return Job(config, Stored(1000, 1e6, 2), DryModel(config, 5, 32), CHEAP)
+    return DescribedJob(config, StoredSize(1000, 1e6, 2), DryModel(config, 5, 32), CHEAP)
 
 
 def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
@@ -57,7 +64,7 @@ def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
     assert found.activations == pytest.approx((2e6 + 1e6) / 2)
 
 
-def test_a_step_is_that_of_the_one_roofline(job: Job) -> None:
+def test_a_step_is_that_of_the_one_roofline(job: DescribedJob) -> None:
     """fp16 on an A100 80 GB, by hand: arithmetic and memory traffic one after the other, and the
     layers.
     """
@@ -93,7 +100,7 @@ def test_a_step_is_that_of_the_one_roofline(job: Job) -> None:
     assert auto.device(gpus()["V100"], 32) == job.device(gpus()["V100"], 32)
 
 
-def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
+def test_a_measured_step_decides_and_other_gpus_follow_it(job: DescribedJob) -> None:
     known = replace(job, step=Step("H100", 32, 0.5))
     least, usual, most = known.device(gpus()["H100"], 32)
     assert least == usual == most == pytest.approx(0.5)
@@ -105,7 +112,7 @@ def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
     assert job.device(gpus()["H100"], 32)[2] > 1.3 * job.device(gpus()["H100"], 32)[0]
 
 
-def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
+def test_evaluations_and_checkpoints_of_a_config_are_counted(job: DescribedJob) -> None:
     """2 s for a step of 32 images: 2/3 s for their forward passes. 2 epochs of 1000 images, with an
     evaluation in each.
     """
@@ -133,7 +140,7 @@ def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
     tiled = load_config(None, [*words, "eval.tile=[256,256]", "eval.flip=true"])
     windows = replace(known, config=tiled).scores(gpus()["A10G"], 4)[1]
     assert windows == pytest.approx(100 * known.device(gpus()["A10G"], round(4.5))[1] / 3)
-    slow = replace(known, sample=Sample(1.0, 1.0, (1.0, 1.0), "made up", measured=False))
+    slow = replace(known, sample=SampleSeconds(1.0, 1.0, (1.0, 1.0), "made up", measured=False))
     # the cores that read the images decide
     assert slow.scores(gpus()["A10G"], 4)[1] == pytest.approx(100 / 4)
     saves, save = known.saves()
@@ -143,7 +150,7 @@ def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
     assert offer.saving == saves * save
 
 
-def test_the_global_batch_is_that_of_the_config(job: Job) -> None:
+def test_the_global_batch_is_that_of_the_config(job: DescribedJob) -> None:
     types = [machines()["ml.g5.xlarge"], machines()["ml.g5.48xlarge"], machines()["ml.p3.16xlarge"]]
     slow = replace(job, step=Step("A10G", 32, 2.0))
     found = plan_config(slow, types, (1, 2, 8))
@@ -164,7 +171,9 @@ def test_the_global_batch_is_that_of_the_config(job: Job) -> None:
     assert found.best() in found.offers
 
 
-def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job: Job) -> None:
+def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(
+    job: DescribedJob,
+) -> None:
     usual = machines()["ml.g5.xlarge"]
     tiny, strange = (
         replace(usual, name="tiny", gpu_memory_gb=0),
@@ -181,7 +190,7 @@ def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job
     assert "tf32" in tf32.why_not(machines()["ml.g4dn.xlarge"])
 
 
-def test_strategies_and_sources_of_an_offer(job: Job) -> None:
+def test_strategies_and_sources_of_an_offer(job: DescribedJob) -> None:
     found = plan_config(job, [machines()["ml.p4d.24xlarge"]], (1, 2))
     two = next(one for one in found.offers if one.hosts == 2)
     ddp, fsdp = config_words.strategies(job, two)
@@ -200,7 +209,7 @@ def test_strategies_and_sources_of_an_offer(job: Job) -> None:
     single, shards = config_words.sources(job, two)[-2:]
     assert shards.limit[0] == pytest.approx(2 * single.limit[0])
     assert rows["FSx for Lustre"].limit == pytest.approx((150, 1200))
-    assert not config_words.sources(replace(job, stored=Stored(10, 0.0, 0)), two)
+    assert not config_words.sources(replace(job, stored=StoredSize(10, 0.0, 0)), two)
 
 
 def test_places() -> None:
@@ -276,7 +285,7 @@ def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> Non
     assert found.offers[0].rate == pytest.approx(said["offers"][0]["rate"])
 
 
-def test_synchronized_batch_norms_cost_time_on_several_ranks(job: Job) -> None:
+def test_synchronized_batch_norms_cost_time_on_several_ranks(job: DescribedJob) -> None:
     words = [
         "train.batch_size=32",
         "train.duration=100st",

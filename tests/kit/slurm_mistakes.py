@@ -16,7 +16,7 @@ from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight import folders as places
 from launch.platforms.slurm.preflight.online import rules
-from launch.platforms.slurm.preflight.state import Cluster, read
+from launch.platforms.slurm.preflight.state import SlurmState, read
 from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, flags
 from launch.platforms.slurm.preflight.training import offline
 from segtrain.errors import SegtrainError
@@ -53,7 +53,7 @@ def recorded(name: str) -> Callable[..., str]:
 
 
 @cache
-def cluster(name: str) -> Cluster:
+def cluster(name: str) -> SlurmState:
     return read(recorded(name), "root")
 
 

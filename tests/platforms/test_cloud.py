@@ -18,7 +18,7 @@ from conftest import refused
 
 from launch.platforms.sagemaker.aws_errors import cure_of_failure
 from launch.platforms.sagemaker.cloud import (
-    Clients,
+    AwsClients,
     account,
     connect,
     default_bucket,
@@ -45,7 +45,7 @@ def point(monkeypatch: pytest.MonkeyPatch, **where: str) -> None:
 
 
 @pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
+def clients(monkeypatch: pytest.MonkeyPatch) -> AwsClients:
     """An empty account on moto."""
     point(monkeypatch, moto=moto_server())
     return connect("us-east-1")
@@ -60,7 +60,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudEndpoint]:
 
 
 def role(
-    clients: Clients, name: str, statement: dict[str, Any] = SAGEMAKER, path: str = "/"
+    clients: AwsClients, name: str, statement: dict[str, Any] = SAGEMAKER, path: str = "/"
 ) -> str:
     policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     made = clients.iam.create_role(RoleName=name, AssumeRolePolicyDocument=policy, Path=path)
@@ -105,7 +105,7 @@ def test_a_sign_in_that_has_expired_is_found_before_anything_is_sent(
         connect("us-east-1")
 
 
-def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: Clients) -> None:
+def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: AwsClients) -> None:
     role(clients, "Web", EC2)
     trainer = role(clients, "Trainer")
     role(clients, "AWSServiceRoleForSageMaker", path="/aws-service-role/sagemaker.amazonaws.com/")
@@ -116,7 +116,7 @@ def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: Clients) -> 
     assert clients.s3.list_buckets()["Buckets"] == []  # looking makes nothing
 
 
-def test_what_the_job_says_is_kept(clients: Clients) -> None:
+def test_what_the_job_says_is_kept(clients: AwsClients) -> None:
     trainer = role(clients, "Trainer")
     role(clients, "Other")
     mine = SageMakerJob(role=f"arn:aws:iam::{ACCOUNT}:role/Mine", output="s3://mine/a")
@@ -128,7 +128,7 @@ def test_what_the_job_says_is_kept(clients: Clients) -> None:
         fill(SageMakerJob(role="Trianer"), clients)
 
 
-def test_no_role_and_several_roles_are_errors_with_a_cure(clients: Clients) -> None:
+def test_no_role_and_several_roles_are_errors_with_a_cure(clients: AwsClients) -> None:
     with pytest.raises(ConfigError, match=r"the account has none: give --role"):
         fill(SageMakerJob(), clients)
     role(clients, "A")
@@ -140,7 +140,7 @@ def test_no_role_and_several_roles_are_errors_with_a_cure(clients: Clients) -> N
 
 
 def test_a_notebook_trains_as_its_own_role(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch
+    clients: AwsClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = role(clients, "Notebook")
     role(clients, "Other")
@@ -153,7 +153,7 @@ def test_a_notebook_trains_as_its_own_role(
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-west-1"])
 def test_the_first_upload_makes_the_accounts_bucket(
-    clients: Clients, tmp_path: Path, region: str
+    clients: AwsClients, tmp_path: Path, region: str
 ) -> None:
     clients = connect(region)
     bundle, bucket = tmp_path / "sourcedir.tar.gz", default_bucket(clients)
@@ -166,7 +166,7 @@ def test_the_first_upload_makes_the_accounts_bucket(
         assert got == content
 
 
-def test_a_bucket_that_is_named_must_exist(clients: Clients, tmp_path: Path) -> None:
+def test_a_bucket_that_is_named_must_exist(clients: AwsClients, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     with pytest.raises(
         SegtrainError, match=r"upload of a to s3://absent-bucket/k: NoSuchBucket.*aws s3 mb"

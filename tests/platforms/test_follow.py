@@ -18,7 +18,7 @@ from cloud.life import Act, Play, play
 from cloud.moto import environment, moto_server
 from cloud.samples import SPOT, training_job
 
-from launch.platforms.sagemaker.cloud import Clients, connect, submit
+from launch.platforms.sagemaker.cloud import AwsClients, connect, submit
 from launch.platforms.sagemaker.fetch import _tree, unpack
 from launch.platforms.sagemaker.follow import follow, stop
 from segtrain.errors import SegtrainError
@@ -38,7 +38,7 @@ def cloud() -> Iterator[CloudEndpoint]:
 
 
 @pytest.fixture(scope="module")
-def clients(cloud: CloudEndpoint) -> Iterator[Clients]:
+def clients(cloud: CloudEndpoint) -> Iterator[AwsClients]:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in environment(cloud.url, moto_server()).items():
             patch.setenv(key, value)
@@ -50,7 +50,7 @@ def clients(cloud: CloudEndpoint) -> Iterator[Clients]:
 class Screen:
     """What is said, and a job to say it of."""
 
-    def __init__(self, cloud: CloudEndpoint, clients: Clients, folder: Path, name: str) -> None:
+    def __init__(self, cloud: CloudEndpoint, clients: AwsClients, folder: Path, name: str) -> None:
         self.cloud, self.clients, self.folder, self.name = cloud, clients, folder, name
         self.said: list[str] = []
 
@@ -85,7 +85,7 @@ class Screen:
 
 @pytest.fixture
 def screen(
-    cloud: CloudEndpoint, clients: Clients, tmp_path: Path, request: pytest.FixtureRequest
+    cloud: CloudEndpoint, clients: AwsClients, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Screen:
     return Screen(
         cloud, clients, tmp_path / "run", request.node.name.replace("_", "-")[:50].rstrip("-")

@@ -18,7 +18,7 @@ from cloud.moto import environment
 from launch import fsx
 from launch.platforms.fsx import lustre
 from launch.platforms.fsx.lustre import WantedFileSystem
-from launch.platforms.sagemaker.cloud import Clients, connect
+from launch.platforms.sagemaker.cloud import AwsClients, connect
 from launch.platforms.sagemaker.job import load_job
 from segtrain import cli
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
@@ -42,7 +42,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudEndpoint]:
 
 
 @pytest.fixture
-def clients(cloud: CloudEndpoint) -> Clients:
+def clients(cloud: CloudEndpoint) -> AwsClients:
     return connect("us-east-1")
 
 
@@ -96,7 +96,7 @@ def test_the_same_command_finds_it_again(
     assert out.count(f"--fsx {NAME}:/abcd1234/data") == 2
 
 
-def test_what_was_interrupted_goes_on(cloud: CloudEndpoint, clients: Clients) -> None:
+def test_what_was_interrupted_goes_on(cloud: CloudEndpoint, clients: AwsClients) -> None:
     """The file system was created and the command ended before its association: its tag finds
     it.
     """
@@ -107,7 +107,7 @@ def test_what_was_interrupted_goes_on(cloud: CloudEndpoint, clients: Clients) ->
 
 
 def test_another_prefix_or_subnet_is_no_match(
-    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fsx.main([*WORDS, "--yes"]) == 0
     assert lustre.find(clients, replace(WANTED, data="s3://my-data/camvid-2")) == (None, [])
@@ -130,7 +130,7 @@ def test_nothing_is_created_unasked(
     assert "give --yes" in printed
 
 
-def test_a_failure_is_told_in_the_words_of_aws(cloud: CloudEndpoint, clients: Clients) -> None:
+def test_a_failure_is_told_in_the_words_of_aws(cloud: CloudEndpoint, clients: AwsClients) -> None:
     cloud.fail["dra-"] = "The bucket my-data is not accessible"
     with pytest.raises(
         SegtrainError, match=r"association with s3://my-data/camvid/ is FAILED: The bucket my-data"
@@ -140,7 +140,7 @@ def test_a_failure_is_told_in_the_words_of_aws(cloud: CloudEndpoint, clients: Cl
         )
 
 
-def test_one_that_never_comes_is_given_up(cloud: CloudEndpoint, clients: Clients) -> None:
+def test_one_that_never_comes_is_given_up(cloud: CloudEndpoint, clients: AwsClients) -> None:
     found = lustre.create(clients, WANTED)
     with pytest.raises(SegtrainError, match="still CREATING after 60 minutes"):
         lustre.complete(clients, WANTED, found, lambda text: None, lambda seconds: None)

@@ -32,11 +32,11 @@ from segtrain.data.index.entries import save
 from segtrain.data.sample import SampleMaker
 from segtrain.data.stages import Cost
 from segtrain.data.train_loader import EvalLoader, TrainLoader
-from segtrain.observe.spans import Work
+from segtrain.observe.spans import WorkerTotals
 from segtrain.platforms.ray.helpers import balance, manager, remote_helper, wire
 from segtrain.platforms.ray.helpers.balance import Balance
 from segtrain.platforms.ray.helpers.helper import Helper, serve
-from segtrain.platforms.ray.helpers.need import Need
+from segtrain.platforms.ray.helpers.need import SampleDemand
 from segtrain.platforms.ray.helpers.pool import HelpedPool
 from segtrain.platforms.ray.helpers.protocols import HelperSlot
 
@@ -487,7 +487,7 @@ def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> N
 
 
 def test_helpers_are_needed_only_for_what_is_missing() -> None:
-    need = Need()
+    need = SampleDemand()
     assert need.more_than(100, 0.0)
     for step in range(9):
         need.taken(10 + step, 64)
@@ -549,11 +549,11 @@ def test_helpers_are_given_up_and_asked_again(
 
 
 def test_a_window_counts_the_samples_of_each_host() -> None:
-    first = Work(samples=3, helped={"a": 2}, receive_s=0.5)
-    window = Work(samples=5, helped={"a": 5, "b": 1}, receive_s=0.75).since(first)
+    first = WorkerTotals(samples=3, helped={"a": 2}, receive_s=0.5)
+    window = WorkerTotals(samples=5, helped={"a": 5, "b": 1}, receive_s=0.75).since(first)
     assert window["helpers"] == {"a": 3, "b": 1}
     assert window["receive_s"] == 0.25
-    assert not {"helpers", "receive_s"} & Work(samples=5).since(Work()).keys()
+    assert not {"helpers", "receive_s"} & WorkerTotals(samples=5).since(WorkerTotals()).keys()
 
 
 @pytest.fixture(autouse=True)

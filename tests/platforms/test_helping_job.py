@@ -25,7 +25,7 @@ from launch.platforms.sagemaker.preflight.offline import offline
 from launch.platforms.sagemaker.request import create_training_job
 from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError
-from segtrain.insight.plan.helping import Need, need
+from segtrain.insight.plan.helping import HelpedRates, need
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import machines
 from segtrain.platforms.sagemaker import helping as sagemaker_helping
@@ -128,7 +128,7 @@ def test_the_price_of_a_helping_group_is_said() -> None:
     assert "$1.63/h, at most $39.17 in 1 day" in found.message  # 2 x $0.816
 
 
-def need_of(terms: Terms) -> Need:
+def need_of(terms: Terms) -> HelpedRates:
     types = machines()
     return need(terms, types["ml.p3.16xlarge"], 1, [(types["ml.c5.4xlarge"], 1)])
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import refused
 
 from launch import lustre
-from launch.platforms.sagemaker.cloud import Clients
+from launch.platforms.sagemaker.cloud import AwsClients
 from segtrain.errors import EXIT_ERROR, SegtrainError
 
 boto3 = pytest.importorskip(
@@ -25,7 +25,10 @@ SYSTEM, NAME, REPORT = "fs-0123456789abcdef0", "task-0123456789abcdef0", "s3://b
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Clients that answer from botocore's Stubber; the pauses take no time."""
-    clients, keys = Clients("us-east-1"), {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    clients, keys = (
+        AwsClients("us-east-1"),
+        {"aws_access_key_id": "a", "aws_secret_access_key": "b"},
+    )
     for service in ("fsx", "s3"):
         clients.__dict__[service] = boto3.client(service, region_name="us-east-1", **keys)
     monkeypatch.setattr("time.sleep", lambda seconds: None)

@@ -16,7 +16,7 @@ from sagemaker_mistakes import FSX, HETERO, ROOT, TODAY, TYPED, VPC, look, loud,
 
 from launch.core.preflight import looks_secret
 from launch.core.requirements import admits
-from launch.platforms.sagemaker.images import ImageChoice, choose
+from launch.platforms.sagemaker.images import SageMakerImageChoice, choose
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.job_parts import Channel, Group, Metric
 from launch.platforms.sagemaker.preflight.bundle_checks import bundle_checks
@@ -214,7 +214,7 @@ def test_requirements_that_the_image_meets_are_no_mistake() -> None:
     assert not list(
         bundle_checks(SageMakerJob(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE)
     )
-    unknown = ImageChoice(None, "mine:1", "asked for")
+    unknown = SageMakerImageChoice(None, "mine:1", "asked for")
     assert [
         f.level
         for f in bundle_checks(SageMakerJob(), {"requirements.txt": b"torch==2.5.1"}, unknown)

@@ -16,7 +16,7 @@ from cloud.policies import Policies
 from cloud.samples import training_job
 
 from launch.core.findings import Finding
-from launch.platforms.sagemaker.cloud import Clients, _trusts, trusts
+from launch.platforms.sagemaker.cloud import AwsClients, _trusts, trusts
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel
 from launch.platforms.sagemaker.preflight import rights
@@ -43,7 +43,7 @@ USAGE = "ml.g5.12xlarge for training job usage"
 class Account:
     """An account in which ``job`` would run, and what a mistake changes."""
 
-    clients: Clients
+    clients: AwsClients
     cloud: CloudEndpoint
     job: SageMakerJob
     ids: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     with CloudEndpoint() as cloud:
         for key, value in environment(cloud.url, moto).items():
             monkeypatch.setenv(key, value)
-        clients = Clients("us-east-1")
+        clients = AwsClients("us-east-1")
         clients.iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=json.dumps(TRUST))
         for bucket in ("data", "results"):
             clients.s3.create_bucket(Bucket=f"example-{bucket}")

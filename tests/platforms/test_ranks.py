@@ -12,14 +12,14 @@ import pytest
 from conftest import refused
 
 from segtrain.parallel import cluster
-from segtrain.parallel.cluster import Cluster, Source
+from segtrain.parallel.cluster import Cluster, RankStarter
 from segtrain.platforms import RANK_SOURCES
 from segtrain.platforms.ray.hosts import RAY, WORKER
 from segtrain.platforms.slurm import hosts as slurm_hosts
 from segtrain.platforms.slurm.hosts import SLURM, expand_hosts
 
 discover = partial(cluster.discover, RANK_SOURCES)
-MPI = Source("mpi", ranks_in_order=False)
+MPI = RankStarter("mpi", ranks_in_order=False)
 OMPI = {
     f"OMPI_COMM_WORLD_{key}": value
     for key, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), ["9", "16", "1", "8"])
@@ -179,11 +179,13 @@ FACTS = {"machine": "ml.p4", "interface": "eth0"}
 def test_sagemaker_sorts_its_hosts_and_knows_the_machine_under_each_launcher(
     sagemaker: dict[str, str],
 ) -> None:
-    assert discover(sagemaker) == Cluster(0, 2, 0, 1, "algo-2", 29500, Source("sagemaker"), **FACTS)
+    assert discover(sagemaker) == Cluster(
+        0, 2, 0, 1, "algo-2", 29500, RankStarter("sagemaker"), **FACTS
+    )
     # AWS's toolkit gives rank 0 to the first host that is listed.
     assert discover({**sagemaker, **OMPI}) == Cluster(9, 16, 1, 8, "algo-3", 29500, MPI, **FACTS)
     assert discover({**sagemaker, **TORCHRUN}) == Cluster(
-        1, 2, 1, 2, "h", 29500, Source("torchrun"), **FACTS
+        1, 2, 1, 2, "h", 29500, RankStarter("torchrun"), **FACTS
     )
     with refused("master-addr-missing"):
         discover(OMPI)

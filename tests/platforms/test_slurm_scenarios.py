@@ -201,13 +201,13 @@ torch.cuda.device_count = lambda: 2 if visible is None else len(visible.split(",
 torch.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=(visible or "0,1").split(",")[index])
 from segtrain.installed import discover
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
-from segtrain.parallel.places import Row, exchange
+from segtrain.parallel.places import RankPlace, exchange
 place = discover()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     gpus = gpus_in_sight("cuda", place)
 store = torch.distributed.TCPStore(place.master_addr, place.master_port, 2, place.rank == 0)
-rows = exchange(store, place, Row("host", place.local_rank, gpus))
+rows = exchange(store, place, RankPlace("host", place.local_rank, gpus))
 print(place.rank, gpus[own_gpu(rows, place, "nccl")], *(warning.message for warning in said))
 """
 

@@ -17,7 +17,7 @@ from segtrain.platforms import spot
 
 def test_the_notice_of_ec2() -> None:
     with imds() as server:
-        notice = spot.Notice(server.address)
+        notice = spot.SpotNotice(server.address)
         assert notice.look() == ""
         assert notice.look() == ""
         assert server.tokens == 1
@@ -54,7 +54,7 @@ def test_without_a_metadata_service_the_training_goes_on(
     """Its outage ends at some time, and the notice is seen then."""
     sent, looks, silence = list[int](), [0], 3 * spot.MOST_SILENT
 
-    class Late(spot.Notice):
+    class Late(spot.SpotNotice):
         def look(self) -> str:
             looks[0] += 1
             return "terminate at noon" if looks[0] > silence else super().look()

@@ -14,7 +14,7 @@ from cloud.moto import environment
 from cloud.samples import training_job
 
 from launch import sagemaker
-from launch.platforms.sagemaker.cloud import Clients, connect, submit
+from launch.platforms.sagemaker.cloud import AwsClients, connect, submit
 from launch.platforms.sagemaker.job import SageMakerJob
 from segtrain.errors import EXIT_ERROR
 
@@ -36,16 +36,16 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudEndpoint]:
 
 
 @pytest.fixture
-def clients(cloud: CloudEndpoint) -> Clients:
+def clients(cloud: CloudEndpoint) -> AwsClients:
     return connect("us-east-1")
 
 
-def profiler(clients: Clients) -> Any:
+def profiler(clients: AwsClients) -> Any:
     return clients.sagemaker.describe_training_job(TrainingJobName="job-1").get("ProfilerConfig")
 
 
 def test_the_profiler_of_a_running_job(
-    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit(clients, training_job(ProfilerConfig=ON))
     cloud.tick(120)  # it trains
@@ -60,7 +60,7 @@ def test_the_profiler_of_a_running_job(
 
 
 def test_a_job_that_was_sent_without_a_profiler_gets_one(
-    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit(clients, training_job(ProfilerConfig={"DisableProfiler": True}))
     cloud.tick(120)
@@ -72,7 +72,7 @@ def test_a_job_that_was_sent_without_a_profiler_gets_one(
     assert "aws ssm start-session --target sagemaker-training-job:job-1_algo-1" in said
 
 
-def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: Clients) -> None:
+def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: AwsClients) -> None:
     request = training_job()
     request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = 1800
     submit(clients, request)
@@ -99,7 +99,7 @@ def test_what_cannot_be_changed_is_refused_before_a_call(
 
 
 def test_an_ended_and_an_unknown_job_are_said(
-    cloud: CloudEndpoint, clients: Clients, capsys: pytest.CaptureFixture[str]
+    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit(clients, training_job())
     cloud.tick(7200)

@@ -21,7 +21,7 @@ from launch.core.flags import refuse_flags
 from launch.core.job import load_job
 from launch.platforms.vertex import cloud, follow
 from launch.platforms.vertex.arguments import build_parser
-from launch.platforms.vertex.cloud import Clients
+from launch.platforms.vertex.cloud import GoogleClients
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.online import OF_THE_CALLER, online
 from launch.platforms.vertex.request import custom_job
@@ -147,7 +147,7 @@ class Google:
 
 
 @pytest.fixture
-def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Google, Clients]]:
+def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Google, GoogleClients]]:
     import google.auth
     from google.auth.credentials import AnonymousCredentials
 
@@ -186,10 +186,10 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Google, Clients]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(
-            cloud, "Clients", lambda region: Clients(region, endpoint, patience_s=0.0)
+            cloud, "GoogleClients", lambda region: GoogleClients(region, endpoint, patience_s=0.0)
         )
         monkeypatch.setattr(cloud, "SETTLE_S", 0.0)
-        yield fake, Clients("us-central1", endpoint, patience_s=0.0)
+        yield fake, GoogleClients("us-central1", endpoint, patience_s=0.0)
         server.shutdown()
 
 
@@ -205,7 +205,7 @@ def asked(one: VertexJob) -> dict[str, Any]:
     )
 
 
-def look(clients: Clients, **flags: Any) -> list[Finding]:
+def look(clients: GoogleClients, **flags: Any) -> list[Finding]:
     return online(job(**flags), asked(job(**flags)), clients)
 
 

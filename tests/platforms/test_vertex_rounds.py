@@ -24,7 +24,7 @@ from segtrain.platforms.vertex import entry as vertex
 from segtrain.platforms.vertex import rank_processes
 from segtrain.platforms.vertex.hosts import read_replicas
 from segtrain.platforms.vertex.rank_processes import Ending
-from segtrain.platforms.vertex.rounds import Coordinator, Member, News, Round
+from segtrain.platforms.vertex.rounds import Coordinator, News, Round, RoundMember
 
 HOSTS = {"workerpool0": ["w0-a-0:2222"], "workerpool1": ["w1-a-0:2222", "w1-a-1:2222"]}
 SPEC = json.dumps({"cluster": HOSTS, "task": {"type": "workerpool1", "index": 0}})
@@ -35,7 +35,7 @@ class Hosts:
 
     def __init__(self, port: int, count: int, said: list[str]) -> None:
         self.members = [
-            Member(("127.0.0.1", port), k, count, k + 1, said.append) for k in range(count)
+            RoundMember(("127.0.0.1", port), k, count, k + 1, said.append) for k in range(count)
         ]
         self.rounds: dict[int, Any] = {}
 
@@ -101,7 +101,7 @@ def test_a_host_that_starts_again_makes_all_meet_again(meeting: Any) -> None:
 
 def test_a_primary_host_that_starts_again_is_met_again() -> None:
     with Coordinator(["a"], 0, print) as first:
-        member = Member(("127.0.0.1", first.port), 0, 1, 1, print)
+        member = RoundMember(("127.0.0.1", first.port), 0, 1, 1, print)
         assert member.meet(lambda: False, patience_s=600) is not None
     assert member.heard(600) == News(f"the primary host 127.0.0.1:{first.port} is gone")
     with Coordinator(["a"], first.port, print):
@@ -225,7 +225,7 @@ def test_the_error_names_whom_it_waited_for(meeting: Any) -> None:
         if missing == [["c"]] * 2:
             break
     assert missing == [["c"]] * 2
-    alone = Member(("127.0.0.1", free_port()), 1, 2, 1, said.append)
+    alone = RoundMember(("127.0.0.1", free_port()), 1, 2, 1, said.append)
     with refused("hosts-not-met"):
         alone.meet(lambda: False, patience_s=0.1, say_s=0.0)
 
@@ -234,7 +234,7 @@ def test_hosts_that_disagree_are_refused(meeting: Any) -> None:
     hosts, said = meeting
     port = hosts.members[0]._address[1]
     with refused("hosts-differ", found=2):
-        Member(("127.0.0.1", port), 1, 2, 1, said.append).meet(lambda: False, patience_s=600)
+        RoundMember(("127.0.0.1", port), 1, 2, 1, said.append).meet(lambda: False, patience_s=600)
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert stranger.recv(1) == b""
@@ -272,7 +272,7 @@ class Training:
         self.said: list[Any] = []
         self.received: list[int] = []
         monkeypatch.setattr(vertex, "time", SimpleNamespace(monotonic=lambda: self.clock))
-        monkeypatch.setattr(vertex, "Member", lambda *arguments: self)
+        monkeypatch.setattr(vertex, "RoundMember", lambda *arguments: self)
         monkeypatch.setattr(vertex.rank_processes, "run", self.run)
         monkeypatch.setattr(vertex, "_ranks", lambda config: 1)
 

@@ -147,6 +147,17 @@ def test_every_file_begins_with_a_docstring(path: Path) -> None:
     assert not text or text.startswith('"""')
 
 
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in [*FILES, *LAUNCH]:
+        if STAND_IN in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
 def test_the_first_line_of_a_file_is_not_a_question() -> None:
     for path in [*FILES, *LAUNCH]:
         first = path.read_text(encoding="utf-8").partition("\n")[0]

@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape, unescape
 SECRET = "rehearsal"  # any access key and secret are accepted
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """An answer to a request. ``headers`` may name another Content-Length than that of
     ``content``.
     """
@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
     def respond(self) -> None:
         self.send(self.answer(self.read_body()))
 
-    def send(self, answer: Answer) -> None:
+    def send(self, answer: Response) -> None:
         self.send_response(answer.status)
         for name, value in {"Content-Length": len(answer.content), **answer.headers}.items():
             self.send_header(name, str(value))
@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return content
 
-    def answer(self, body: bytes) -> Answer:
+    def answer(self, body: bytes) -> Response:
         """Obey a request, and return the answer."""
         parts = urlsplit(self.path)
         query = {
@@ -84,20 +84,20 @@ class Handler(BaseHTTPRequestHandler):
             for key in keys:
                 (path / unescape(key[5:-6])).unlink(missing_ok=True)
             deleted = "".join(f"<Deleted>{key}</Deleted>" for key in keys)
-            return Answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+            return Response(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
         if self.command == "DELETE":
             try:
                 path.unlink()
             except OSError:
                 return self._missing(path)
-            return Answer(204)
+            return Response(204)
         return self._store(path, body)
 
-    def _missing(self, path: Path) -> Answer:
+    def _missing(self, path: Path) -> Response:
         bucket = self.server.folder / path.relative_to(self.server.folder).parts[0]
         return refusal(404, "NoSuchKey" if bucket.is_dir() else "NoSuchBucket")
 
-    def _object(self, path: Path) -> Answer:
+    def _object(self, path: Path) -> Response:
         """An object, or the range of its bytes that is asked for."""
         try:
             file = path.open("rb")
@@ -123,16 +123,16 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Length"] = end - begin
             file.seek(begin)
             content = b"" if self.command == "HEAD" else file.read(end - begin)
-        return Answer(206 if wanted else 200, content, headers)
+        return Response(206 if wanted else 200, content, headers)
 
-    def _upload(self, path: Path, query: dict[str, str], body: bytes) -> Answer:
+    def _upload(self, path: Path, query: dict[str, str], body: bytes) -> Response:
         """Begin, continue, end, or abort an upload in parts."""
         uploads, name = self.server.uploads, query.get("uploadId", "")
         if not name:
             name = f"upload-{next(self.server.numbers)}"
             uploads[name] = {}
             xml = f"<Bucket>b</Bucket><Key>{escape(path.name)}</Key><UploadId>{name}</UploadId>"
-            return Answer(
+            return Response(
                 200,
                 f"<InitiateMultipartUploadResult>{xml}</InitiateMultipartUploadResult>".encode(),
             )
@@ -140,10 +140,10 @@ class Handler(BaseHTTPRequestHandler):
             return refusal(404, "NoSuchUpload")
         if self.command == "PUT":
             uploads[name][int(query["partNumber"])] = body
-            return Answer(200, headers={"ETag": f'"{len(body)}-{query["partNumber"]}"'})
+            return Response(200, headers={"ETag": f'"{len(body)}-{query["partNumber"]}"'})
         parts = uploads.pop(name)
         if self.command == "DELETE":
-            return Answer(204)
+            return Response(204)
         stored = self._store(path, b"".join(content for _, content in sorted(parts.items())))
         if stored.status == 200:
             etag = escape(str(stored.headers["ETag"]))
@@ -151,12 +151,12 @@ class Handler(BaseHTTPRequestHandler):
             stored = stored._replace(content=f"<{tag}><ETag>{etag}</ETag></{tag}>".encode())
         return stored
 
-    def _store(self, path: Path, content: bytes) -> Answer:
+    def _store(self, path: Path, content: bytes) -> Response:
         with self.server.lock:
             if not self._may_write(path):
                 return refusal(412, "PreconditionFailed")
             self.server.write(path, content)
-            return Answer(200, headers=self._version(path))
+            return Response(200, headers=self._version(path))
 
     def _version(self, path: Path) -> dict[str, object]:
         return {"ETag": self.server.etag_of(path), "x-goog-generation": generation_of(path)}
@@ -173,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
             return generation == generation_of(path)
         return etag in (None, self.server.etag_of(path))
 
-    def _list(self, bucket: Path, query: dict[str, str]) -> Answer:
+    def _list(self, bucket: Path, query: dict[str, str]) -> Response:
         if not bucket.is_dir():
             return refusal(404, "NoSuchBucket")
         prefix, after = (
@@ -205,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
             f"<Name>{bucket.name}</Name><IsTruncated>{str(more).lower()}</IsTruncated>"
             f"{token}{''.join(rows)}"
         )
-        return Answer(
+        return Response(
             200, f'<?xml version="1.0"?><ListBucketResult>{xml}</ListBucketResult>'.encode()
         )
 
@@ -312,8 +312,8 @@ class BucketServer(ThreadingHTTPServer):
         return len(keys)
 
 
-def refusal(status: int, code: str) -> Answer:
-    return Answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
+def refusal(status: int, code: str) -> Response:
+    return Response(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
 
 
 def keys_of(bucket: Path, prefix: str) -> list[str]:

@@ -25,7 +25,7 @@ MARK = "SEGTRAIN_REHEARSAL"
 DONE = b"done"
 
 
-class Guard:
+class RehearsalGuard:
     """A context manager around a rehearsal.
 
     Every process of the rehearsal must have ``mark`` as the variable MARK in its environment.
@@ -41,7 +41,7 @@ class Guard:
             start_new_session=True,
         )
 
-    def __enter__(self) -> Guard:
+    def __enter__(self) -> RehearsalGuard:
         return self
 
     def __exit__(

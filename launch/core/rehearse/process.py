@@ -21,7 +21,7 @@ from typing import Any
 from launch.core.job import PACKAGE, ROOT
 from launch.core.rehearse import network
 from launch.core.rehearse.cluster import read_fault
-from launch.core.rehearse.guard import MARK, Guard, left
+from launch.core.rehearse.guard import MARK, RehearsalGuard, left
 from launch.core.rehearse.report import Report, load, save, show
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 
@@ -76,7 +76,7 @@ def stage(
     folder = Path(spec.folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     _clear(folder, sample)
-    with signals_end_it(), Guard(folder) as guard:
+    with signals_end_it(), RehearsalGuard(folder) as guard:
         try:
             prefix, how = (
                 network.namespaces() if spec.namespaces else (None, "they are switched off")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.platforms.sagemaker.aws_errors import explain, explained, passing
-from launch.platforms.sagemaker.cloud import Clients, split_uri
+from launch.platforms.sagemaker.cloud import AwsClients, split_uri
 from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError, SegtrainError
 
@@ -129,7 +129,7 @@ def cost(wanted: WantedFileSystem) -> str:
     )
 
 
-def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | None, list[str]]:
+def find(clients: AwsClients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | None, list[str]]:
     """A file system in the wanted subnet that shows the prefix, or None; and messages about those
     in other subnets.
     """
@@ -162,7 +162,7 @@ def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | 
     return None, others
 
 
-def create(clients: Clients, wanted: WantedFileSystem) -> FoundFileSystem:
+def create(clients: AwsClients, wanted: WantedFileSystem) -> FoundFileSystem:
     with explained("CreateFileSystem"):
         return FoundFileSystem(
             clients.fsx.create_file_system(**system_request(wanted))["FileSystem"], None
@@ -170,7 +170,7 @@ def create(clients: Clients, wanted: WantedFileSystem) -> FoundFileSystem:
 
 
 def complete(
-    clients: Clients,
+    clients: AwsClients,
     wanted: WantedFileSystem,
     found: FoundFileSystem,
     say: Callable[[str], None],
@@ -266,11 +266,11 @@ def _wait(
         waited += 15.0
 
 
-def _system(clients: Clients, name: str) -> Mapping[str, Any]:
+def _system(clients: AwsClients, name: str) -> Mapping[str, Any]:
     return dict(clients.fsx.describe_file_systems(FileSystemIds=[name])["FileSystems"][0])
 
 
-def _association(clients: Clients, number: str) -> Mapping[str, Any]:
+def _association(clients: AwsClients, number: str) -> Mapping[str, Any]:
     return dict(
         clients.fsx.describe_data_repository_associations(AssociationIds=[number])["Associations"][
             0
@@ -278,7 +278,7 @@ def _association(clients: Clients, number: str) -> Mapping[str, Any]:
     )
 
 
-def _import(clients: Clients, number: str) -> Mapping[str, Any]:
+def _import(clients: AwsClients, number: str) -> Mapping[str, Any]:
     """The newest task that imports the file names. If AWS lists none, it counts as done."""
     filters = [{"Name": "data-repository-association-id", "Values": [number]}]
     tasks = clients.fsx.describe_data_repository_tasks(Filters=filters)["DataRepositoryTasks"]
@@ -288,7 +288,7 @@ def _import(clients: Clients, number: str) -> Mapping[str, Any]:
     )
 
 
-def _pages(clients: Clients, call: str, key: str) -> Iterator[dict[str, Any]]:
+def _pages(clients: AwsClients, call: str, key: str) -> Iterator[dict[str, Any]]:
     more: dict[str, str] = {}
     while True:
         with explained(call):

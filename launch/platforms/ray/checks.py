@@ -17,7 +17,7 @@ from launch.platforms.ray.job import RayJob
 
 if TYPE_CHECKING:
     from segtrain.config import Config
-    from segtrain.insight.plan.offers import Plan
+    from segtrain.insight.plan.offers import Offers
 
 Node = Mapping[str, Any]  # an item of ``ray.nodes()``
 
@@ -31,7 +31,7 @@ def offline(job: RayJob, root: Path) -> tuple[list[Finding], Any]:
     return findings, read.config
 
 
-def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> Plan:
+def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> Offers:
     """The plan of the training on the nodes that its ranks get: Ray fills a node before it takes
     the next one.
 

@@ -121,14 +121,14 @@ def train(job: RayJob, ray: Any, gpus: int, config: Any) -> int:
     from segtrain.config import local_paths
     from segtrain.platforms.ray.worker import work
 
-    class Ranks(Backend):
+    class RankBackend(Backend):
         # a rank takes the GPU with its local rank, as under torchrun
         share_cuda_visible_devices = True
 
     class RanksConfig(BackendConfig):
         @property
         def backend_cls(self) -> type[Backend]:
-            return Ranks
+            return RankBackend
 
     paths = (
         {key: str(Path(text).absolute()) for key, text in local_paths(config).items()}

@@ -22,7 +22,7 @@ SERVICE = "sagemaker.amazonaws.com"
 
 
 @dataclass(frozen=True)
-class Clients:
+class AwsClients:
     """boto3's clients, each made when it is first used.
 
     ``endpoint_url`` None: AWS's own endpoints, or those that the variables AWS_ENDPOINT_URL_...
@@ -94,7 +94,7 @@ class Clients:
             return dict(self.sts.get_caller_identity())
 
 
-def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
+def connect(region: str = "", endpoint_url: str | None = None) -> AwsClients:
     """Clients for ``region``; if that is empty, for AWS_DEFAULT_REGION or the region of the
     profile.
 
@@ -138,21 +138,21 @@ def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
             "no AWS region is set: --region us-east-1, or set AWS_DEFAULT_REGION",
             code="region-missing",
         )
-    return Clients(place, endpoint_url)
+    return AwsClients(place, endpoint_url)
 
 
-def account(clients: Clients) -> str:
+def account(clients: AwsClients) -> str:
     return clients.identity["Account"]
 
 
-def default_bucket(clients: Clients) -> str:
+def default_bucket(clients: AwsClients) -> str:
     """The account's default bucket, the same as that of AWS's own SDK. Only the first upload
     creates it.
     """
     return f"sagemaker-{clients.region}-{account(clients)}"
 
 
-def fill(job: SageMakerJob, clients: Clients) -> SageMakerJob:
+def fill(job: SageMakerJob, clients: AwsClients) -> SageMakerJob:
     """The job with region, role, and output filled in from the account if they are empty. Its calls
     only read.
     """
@@ -162,7 +162,7 @@ def fill(job: SageMakerJob, clients: Clients) -> SageMakerJob:
     )
 
 
-def _role(asked: str, clients: Clients) -> str:
+def _role(asked: str, clients: AwsClients) -> str:
     """The ARN of the execution role: of the role that was given, else of the caller's own role,
     else of the only role that SageMaker may assume.
     """
@@ -199,7 +199,7 @@ def _role(asked: str, clients: Clients) -> str:
     return str(found[0]["Arn"])
 
 
-def _look(name: str, clients: Clients) -> dict[str, Any] | None:
+def _look(name: str, clients: AwsClients) -> dict[str, Any] | None:
     try:
         return dict(clients.iam.get_role(RoleName=name)["Role"])
     except Exception:
@@ -207,7 +207,7 @@ def _look(name: str, clients: Clients) -> dict[str, Any] | None:
         return None
 
 
-def _arn(name: str, clients: Clients) -> str:
+def _arn(name: str, clients: AwsClients) -> str:
     try:
         return str(clients.iam.get_role(RoleName=name)["Role"]["Arn"])
     except Exception as error:
@@ -252,7 +252,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     return parts.netloc, uri.split("/", 3)[3] if uri.count("/") > 2 else ""
 
 
-def upload(clients: Clients, path: Path, uri: str) -> None:
+def upload(clients: AwsClients, path: Path, uri: str) -> None:
     """Upload one file. Creates the account's default bucket if it is missing; any other bucket must
     exist.
     """
@@ -267,7 +267,7 @@ def upload(clients: Clients, path: Path, uri: str) -> None:
         clients.s3.put_object(Bucket=bucket, Key=key, Body=stream, **owner)
 
 
-def _make(clients: Clients, bucket: str, owner: Mapping[str, str]) -> None:
+def _make(clients: AwsClients, bucket: str, owner: Mapping[str, str]) -> None:
     place = {} if clients.region == "us-east-1" else {"LocationConstraint": clients.region}
     with explained(f"the bucket {bucket}"):
         try:
@@ -281,7 +281,7 @@ def _make(clients: Clients, bucket: str, owner: Mapping[str, str]) -> None:
         )
 
 
-def submit(clients: Clients, request: Mapping[str, Any]) -> str:
+def submit(clients: AwsClients, request: Mapping[str, Any]) -> str:
     """Sends the job and returns its ARN. Raises SegtrainError with AWS's message and a fix, with
     the code ``job-maybe-sent`` if it is not known whether the job runs.
     """
@@ -310,7 +310,7 @@ def submit(clients: Clients, request: Mapping[str, Any]) -> str:
         ) from None
 
 
-def _same(clients: Clients, request: Mapping[str, Any]) -> str:
+def _same(clients: AwsClients, request: Mapping[str, Any]) -> str:
     """The ARN of the existing job of the request's name if it was made by this request; else ""."""
     try:
         there = clients.sagemaker.describe_training_job(TrainingJobName=request["TrainingJobName"])

@@ -12,13 +12,13 @@ from shlex import quote
 from typing import Any
 
 from launch.platforms.sagemaker.aws_errors import code_of, explain
-from launch.platforms.sagemaker.cloud import Clients, split_uri
+from launch.platforms.sagemaker.cloud import AwsClients, split_uri
 
 _PARALLEL = 8  # files of a profile that are downloaded at the same time
 
 
 def fetch(
-    clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]
+    clients: AwsClients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]
 ) -> bool:
     """Download ``model/`` (model.tar.gz), ``output/`` (output.tar.gz: report, pictures), and
     ``profile/``.
@@ -68,7 +68,7 @@ def _words(error: Exception, uri: str) -> str:
     )
 
 
-def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
+def _download(clients: AwsClients, bucket: str, key: str, target: Path) -> None:
     """Download one object. ``target`` is replaced only when the download is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     from segtrain.base.files import replacing
@@ -77,7 +77,7 @@ def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
         clients.s3.download_file(bucket, key, str(partial))
 
 
-def _archive(clients: Clients, uri: str, target: Path) -> int | None:
+def _archive(clients: AwsClients, uri: str, target: Path) -> int | None:
     """Fetch and unpack an archive. Returns the number of files, or None if S3 has no such
     object.
     """
@@ -122,7 +122,7 @@ def unpack(archive: Path, target: Path) -> int:
     return count
 
 
-def _tree(clients: Clients, uri: str, target: Path) -> int:
+def _tree(clients: AwsClients, uri: str, target: Path) -> int:
     bucket, prefix = split_uri(uri)
     pages = clients.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     keys = [

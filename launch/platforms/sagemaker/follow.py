@@ -16,7 +16,7 @@ from typing import Any
 
 from launch.platforms.sagemaker import progress as job_progress
 from launch.platforms.sagemaker.aws_errors import cure_of_failure, explain, explained, passing
-from launch.platforms.sagemaker.cloud import Clients
+from launch.platforms.sagemaker.cloud import AwsClients
 from launch.platforms.sagemaker.fetch import fetch
 from launch.platforms.sagemaker.job import COMMAND
 from launch.platforms.sagemaker.logs import LogLine, Logs, keep, log_file, natural
@@ -32,7 +32,7 @@ _BACKLOG = 40  # earlier lines of each host that are shown when following begins
 
 
 def follow(
-    clients: Clients,
+    clients: AwsClients,
     name: str,
     *,
     say: Callable[[str], None],
@@ -50,7 +50,7 @@ def follow(
     the job.
     """
     back = _back(clients, name)
-    view = _View(clients, name, say, folder, price, back)
+    view = _SageMakerFollower(clients, name, say, folder, price, back)
     try:
         job = view.watch(poll_s, now, sleep)
     except KeyboardInterrupt:
@@ -67,8 +67,8 @@ def follow(
 
 
 @dataclass
-class _View:
-    clients: Clients
+class _SageMakerFollower:
+    clients: AwsClients
     name: str
     say: Callable[[str], None]
     folder: Path
@@ -238,7 +238,7 @@ class _View:
         return EXIT_RESUMABLE
 
 
-def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
+def stop(clients: AwsClients, name: str, say: Callable[[str], None]) -> int:
     """Ask SageMaker to stop the job gently, and say what happens then. Returns 0, even if it has
     already ended.
     """
@@ -269,7 +269,7 @@ def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
     return 0
 
 
-def _back(clients: Clients, name: str) -> str:
+def _back(clients: AwsClients, name: str) -> str:
     return f"{COMMAND} --attach {quote(name)} --region {clients.region}"
 
 

@@ -40,7 +40,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class ImageChoice:
+class SageMakerImageChoice:
     image: Image | None  # None: the image that was asked for is not in the table
     uri: str
     why: str
@@ -163,7 +163,7 @@ def choose(
     wanted: str = "",
     today: date | None = None,
     unknown_type_ok: bool = False,
-) -> ImageChoice:
+) -> SageMakerImageChoice:
     """Choose the image for an instance type and a strategy. Problems are in the findings; nothing
     is changed silently.
 
@@ -179,7 +179,7 @@ def choose(
     if wanted:
         image = find(wanted)
         findings += _about_wanted(image, wanted, instance, strategy, today)
-        return ImageChoice(image, wanted, "asked for", findings)
+        return SageMakerImageChoice(image, wanted, "asked for", findings)
     findings += _about_table(today)
     if instance is None:
         gpus = re.match(r"ml\.(c|m|r|t|x|z|i|d|h)\d", instance_type) is None
@@ -188,9 +188,9 @@ def choose(
             f"the newest for {'GPUs' if gpus else 'CPUs'}, by the type's name: the type is not "
             "in the table"
         )
-        return ImageChoice(image, uri(image, region), why, findings)
+        return SageMakerImageChoice(image, uri(image, region), why, findings)
     image, why = _pick(instance, strategy, today)
-    return ImageChoice(image, uri(image, region), why, findings + _about_age(image, today))
+    return SageMakerImageChoice(image, uri(image, region), why, findings + _about_age(image, today))
 
 
 def _about_region(region: str) -> list[Finding]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.core import job
 from launch.platforms.sagemaker.aws_errors import explained
-from launch.platforms.sagemaker.cloud import Clients
+from launch.platforms.sagemaker.cloud import AwsClients
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.times import INTERVALS, WARM_S
 from launch.platforms.sagemaker.progress import duration
@@ -20,7 +20,7 @@ _FLAGS = "--profile-ms MS (0: off), --remote-debug, --warm-pool TIME (0: let the
 
 
 def update(
-    clients: Clients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]
+    clients: AwsClients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]
 ) -> int:
     """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it;
     raises SegtrainError.

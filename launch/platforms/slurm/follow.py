@@ -63,7 +63,7 @@ class _Task:
 
 
 @dataclass
-class _View:
+class _SlurmFollower:
     number: str
     say: Callable[[str], None]
     tasks: dict[str, _Task] = field(default_factory=dict)
@@ -189,7 +189,7 @@ def follow(number: str, say: Callable[[str], None], poll_s: float = POLL_S) -> i
     """Watch until the job ends. 0: done; 75: stopped, its state is saved; 1: failed; 2: Slurm has
     forgotten how it ended; 130: left by Ctrl-C.
     """
-    view = _View(number, say)
+    view = _SlurmFollower(number, say)
     try:
         while not view.look():
             time.sleep(poll_s)

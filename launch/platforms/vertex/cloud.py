@@ -31,7 +31,7 @@ RESOURCE = re.compile(r"projects/([^/]+)/locations/([^/]+)/customJobs/(\d+)")
 
 
 @dataclass
-class Clients:
+class GoogleClients:
     """Clients of Google Cloud's services. ``endpoint``: the address of a test server for all of
     them, such as http://127.0.0.1:PORT; "": Google's own.
     """
@@ -70,7 +70,7 @@ class Clients:
         return self.vertex.project or ""
 
 
-def fill(job: VertexJob, clients: Clients) -> VertexJob:
+def fill(job: VertexJob, clients: GoogleClients) -> VertexJob:
     """The job with a project: its own, or that of the credentials. Raises ConfigError if neither is
     set.
     """
@@ -100,7 +100,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def upload(job: VertexJob, clients: Clients, path: Path, uri: str) -> None:
+def upload(job: VertexJob, clients: GoogleClients, path: Path, uri: str) -> None:
     """Upload one file. Creates the project's default bucket if it does not exist; any other bucket
     must exist.
     """
@@ -122,7 +122,7 @@ def upload(job: VertexJob, clients: Clients, path: Path, uri: str) -> None:
         ) from None
 
 
-def _make(job: VertexJob, clients: Clients, bucket: str) -> None:
+def _make(job: VertexJob, clients: GoogleClients, bucket: str) -> None:
     from segtrain.platforms.vertex.google_api import AlreadyThere, NotFound
 
     try:
@@ -153,7 +153,7 @@ def _make(job: VertexJob, clients: Clients, bucket: str) -> None:
 
 def submit(
     job: VertexJob,
-    clients: Clients,
+    clients: GoogleClients,
     request: Mapping[str, Any],
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
@@ -189,7 +189,7 @@ def submit(
     ) from None
 
 
-def sent_already(job: VertexJob, clients: Clients, request: Mapping[str, Any]) -> str:
+def sent_already(job: VertexJob, clients: GoogleClients, request: Mapping[str, Any]) -> str:
     """The resource name of the job with the request's label; "" for none."""
     wanted = f'labels.{LABEL}="{request["labels"][LABEL]}"'
     found = list(clients.vertex.pages(f"{parent(job)}/customJobs", "customJobs", filter=wanted))
@@ -206,7 +206,7 @@ def back(number: str, project: str, region: str, action: str = "attach") -> str:
     )
 
 
-def find(project: str, clients: Clients, name: str) -> dict[str, Any]:
+def find(project: str, clients: GoogleClients, name: str) -> dict[str, Any]:
     """A job by its number or its display name. Raises ConfigError."""
     from segtrain.platforms.vertex.google_api import NotFound
 
@@ -231,5 +231,5 @@ def find(project: str, clients: Clients, name: str) -> dict[str, Any]:
     return found[0]
 
 
-def cancel(clients: Clients, name: str) -> None:
+def cancel(clients: GoogleClients, name: str) -> None:
     clients.vertex.post(f"{name}:cancel", {})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from launch.platforms.vertex.cloud import Clients, back, cancel, find
+from launch.platforms.vertex.cloud import GoogleClients, back, cancel, find
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 
 ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
@@ -57,7 +57,7 @@ CURES = (
 
 def follow(
     project: str,
-    clients: Clients,
+    clients: GoogleClients,
     name: str,
     *,
     say: Callable[[str], None],
@@ -67,7 +67,7 @@ def follow(
     """Follow a job until it ends. Returns 0: succeeded; 75: cancelled, but it has checkpoints; 1:
     failed, or cancelled without checkpoints; 130: Ctrl-C ended the following, and the job goes on.
     """
-    view = _View(project, clients, find(project, clients, name), say)
+    view = _VertexFollower(project, clients, find(project, clients, name), say)
     again = back(view.number, project, clients.region)
     try:
         return view.watch(poll_s, sleep)
@@ -80,7 +80,7 @@ def follow(
         return _LEFT
 
 
-def stop(project: str, clients: Clients, name: str, say: Callable[[str], None]) -> int:
+def stop(project: str, clients: GoogleClients, name: str, say: Callable[[str], None]) -> int:
     """Cancel a job, and tell what happens to it. Returns 0, also if the job has already ended."""
     job = find(project, clients, name)
     shown = job.get("displayName", name)
@@ -119,9 +119,9 @@ def checkpoints(job: Mapping[str, Any]) -> str:
 
 
 @dataclass
-class _View:
+class _VertexFollower:
     project: str
-    clients: Clients
+    clients: GoogleClients
     job: dict[str, Any]
     say: Callable[[str], None]
     state: str = ""

@@ -39,21 +39,21 @@ ARCHES = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 
 
 @dataclass(frozen=True)
-class ImageChoice:
+class VertexImageChoice:
     uri: str
     why: str
     findings: list[Finding] = field(default_factory=list)
     torch: str = ""  # its version; "" if unknown
 
 
-def choose(job: VertexJob, region: str, accelerator: Accelerator | None) -> ImageChoice:
+def choose(job: VertexJob, region: str, accelerator: Accelerator | None) -> VertexImageChoice:
     """The job's own image, or Google's newest prebuilt image for the machine, with findings about
     it.
     """
     if job.image:
         known = _PREBUILT.match(job.image)
         torch = ".".join(known.groups()[-2:]) if known and known[2] == "pytorch" else ""
-        return ImageChoice(job.image, "", _asked(job, region, accelerator), torch)
+        return VertexImageChoice(job.image, "", _asked(job, region, accelerator), torch)
     device = "gpu" if accelerator else "cpu"
     continent = _CONTINENTS.get(region.partition("-")[0], "us")
     uri = f"{continent}-docker.pkg.dev/vertex-ai/training/{_name(device)}:latest"
@@ -62,7 +62,7 @@ def choose(job: VertexJob, region: str, accelerator: Accelerator | None) -> Imag
         f"({DATED})"
     )
     findings = [*_starts(job, uri, prebuilt=True), *_code_for(accelerator, uri)]
-    return ImageChoice(uri, why, findings, TORCH)
+    return VertexImageChoice(uri, why, findings, TORCH)
 
 
 def _name(device: str) -> str:

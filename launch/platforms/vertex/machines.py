@@ -20,7 +20,7 @@ DATED = "Google's documentation of Vertex AI training, as known on 2026-11-23"
 
 
 @dataclass(frozen=True)
-class Machine:
+class VertexMachine:
     """A machine type. ``accelerator``: the GPUs that it includes; None if it has none, or if a job
     attaches them (N1 only).
     """
@@ -66,29 +66,29 @@ _CPUS = re.compile(
 )
 
 
-def _known() -> dict[str, Machine]:
+def _known() -> dict[str, VertexMachine]:
     """The types that may have GPUs."""
     found = {}
     for family in ("n1-standard", "n1-highmem", "n1-highcpu"):
         for vcpus in (4, 8, 16, 32, 64, 96):
             if family != "n1-highcpu" or vcpus >= 16:
-                found[f"{family}-{vcpus}"] = Machine(f"{family}-{vcpus}", vcpus)
+                found[f"{family}-{vcpus}"] = VertexMachine(f"{family}-{vcpus}", vcpus)
     in_api = {name: key for key, name in reversed(GPUS.items())}
     for name, one in machines("vertex").items():
         if "+" not in name:
             gpu = "NVIDIA_H100_MEGA_80GB" if name.startswith("a3-mega") else in_api[one.gpu]
-            found[name] = Machine(name, one.vcpus, Accelerator(gpu, one.gpus))
-    found["a4x-highgpu-4g"] = Machine("a4x-highgpu-4g", 140, Accelerator("NVIDIA_GB200", 4))
+            found[name] = VertexMachine(name, one.vcpus, Accelerator(gpu, one.gpus))
+    found["a4x-highgpu-4g"] = VertexMachine("a4x-highgpu-4g", 140, Accelerator("NVIDIA_GB200", 4))
     return found
 
 
 MACHINES = _known()
 
 
-def machine_of(name: str) -> Machine | None:
+def machine_of(name: str) -> VertexMachine | None:
     """The machine type; None if it is unknown."""
     plain = _CPUS.fullmatch(name)
-    return Machine(name, int(plain[1] or plain[2])) if plain else MACHINES.get(name)
+    return VertexMachine(name, int(plain[1] or plain[2])) if plain else MACHINES.get(name)
 
 
 def accelerator_of(machine: str) -> Accelerator | None:
@@ -96,7 +96,7 @@ def accelerator_of(machine: str) -> Accelerator | None:
     return MACHINES[machine].accelerator if machine in MACHINES else None
 
 
-def counts(machine: Machine, accelerator: str) -> list[int]:
+def counts(machine: VertexMachine, accelerator: str) -> list[int]:
     """The numbers of GPUs of a kind that a machine type can have; [] if it cannot have this
     kind.
     """

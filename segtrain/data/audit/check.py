@@ -18,7 +18,7 @@ from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, shown
 from segtrain.data.audit.overlap import overlap_finding
-from segtrain.data.audit.sampling import Sample, sample_of
+from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
@@ -104,7 +104,7 @@ def check_folder(
         if part is dataset:
             faults += dataset.verify()
         else:
-            drawn = Sample(len(part), len(dataset), len(report.bad), seed)
+            drawn = AuditSample(len(part), len(dataset), len(report.bad), seed)
             report = replace(
                 report, sample=drawn, warnings=tuple(f"in the sample, {w}" for w in report.warnings)
             )

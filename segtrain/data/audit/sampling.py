@@ -20,7 +20,7 @@ _CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Sample:
+class AuditSample:
     """``checked`` of the ``total`` images of a split, drawn with ``seed``; ``faulty`` of them have
     a fault.
     """

@@ -18,7 +18,7 @@ from segtrain.base.files import read_text, writing
 from segtrain.base.terminal import counted
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
-from segtrain.data.audit.sampling import Sample
+from segtrain.data.audit.sampling import AuditSample
 from segtrain.errors import some_of
 
 
@@ -62,7 +62,7 @@ class AuditReport:
     brightest: tuple[int, str] = (-1, "")
     values: MaskValues = field(default_factory=MaskValues)
     findings: tuple[SplitFinding, ...] = ()
-    sample: Sample | None = None
+    sample: AuditSample | None = None
     file: str = field(default="", compare=False)
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 
 from segtrain.bucket.client import Stopped
 from segtrain.bucket.faults import died
-from segtrain.data.bucket.merging import Part, Request, merged
+from segtrain.data.bucket.merging import MergedRequest, Part, merged
 from segtrain.data.bucket.readahead_window import ReadAheadWindow
 from segtrain.data.storage import Range
 
@@ -65,7 +65,7 @@ class ReadAhead:
         # fetched by workers, before the read-ahead came to them
         self._taken_early: Counter[Range] = Counter()
         self._issued_order: deque[tuple[int, Range]] = deque()
-        self._to_send: SimpleQueue[Request | None] = SimpleQueue()
+        self._to_send: SimpleQueue[MergedRequest | None] = SimpleQueue()
         self._in_flight = 0  # requests that are not answered yet
         self._threads: list[threading.Thread] = []
         # numbers of samples: entered in the table, reached by workers
@@ -186,7 +186,7 @@ class ReadAhead:
             # otherwise its bytes stay in memory while this thread waits for the next one
             del request
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: MergedRequest) -> None:
         request.sent = time.perf_counter()
         content, error = None, None
         try:

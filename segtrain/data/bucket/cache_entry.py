@@ -20,7 +20,7 @@ from segtrain.base.files import NO_WAIT
 from segtrain.data.bucket.object_table import digest_of
 from segtrain.data.checksum import checksum
 
-# The header of a file: magic, digest of the fields of ``Entry``, length and checksum of the
+# The header of a file: magic, digest of the fields of ``CachedRange``, length and checksum of the
 # content.
 _HEAD = struct.Struct("<8s20sQI")
 _MAGIC = b"segrange"
@@ -37,7 +37,7 @@ class DamagedEntry(Exception):
     """The file of an entry is damaged or cannot be read."""
 
 
-class Entry(NamedTuple):
+class CachedRange(NamedTuple):
     """A range of an object: ``base`` is the bucket's URL, ``length`` is -1 for the whole object."""
 
     base: str

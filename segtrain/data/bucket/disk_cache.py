@@ -28,9 +28,9 @@ import numpy as np
 from segtrain.base.files import NO_WAIT, PARTIAL, cache_folder
 from segtrain.config import Data
 from segtrain.data.bucket.cache_entry import (
+    CachedRange,
     CacheFile,
     DamagedEntry,
-    Entry,
     bucket_folder,
     folders_in,
 )
@@ -66,7 +66,7 @@ class DiskCache:
         self._began = time.time()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._queue: deque[tuple[Entry, Any]] = deque()
+        self._queue: deque[tuple[CachedRange, Any]] = deque()
         self._queued = 0
         self._writer: threading.Thread | None = None
         self._read: dict[str, WeakSet[KnownObjects]] = {}
@@ -80,7 +80,7 @@ class DiskCache:
         with self._lock:
             self._read.setdefault(bucket_folder(base), WeakSet()).add(known)
 
-    def get(self, entry: Entry) -> memoryview | None:
+    def get(self, entry: CachedRange) -> memoryview | None:
         """The bytes of an entry; None if its file is missing or damaged. A damaged file is
         removed.
         """
@@ -90,11 +90,11 @@ class DiskCache:
             self._warn("damaged entries, which are fetched again")
             return None
 
-    def holds(self, entry: Entry) -> bool:
+    def holds(self, entry: CachedRange) -> bool:
         """Whether there is a file for an entry, intact or not."""
         return os.path.exists(entry.path(self.folder))
 
-    def put(self, entry: Entry, content: Any) -> None:
+    def put(self, entry: CachedRange, content: Any) -> None:
         """Queue an entry for the writer thread; if the queue is full, drop it."""
         with self._lock:
             if self._off:
@@ -137,7 +137,7 @@ class DiskCache:
                     self._queued -= size
                     self._changed.notify_all()
 
-    def write(self, entry: Entry, content: Any) -> bool:
+    def write(self, entry: CachedRange, content: Any) -> bool:
         """Write an entry now. Returns whether it is in the cache. An error turns writing off, with
         a warning.
         """
@@ -156,7 +156,7 @@ class DiskCache:
             self._cannot_write(error.strerror or str(error))
             return False
 
-    def _write(self, entry: Entry, content: Any) -> bool:
+    def _write(self, entry: CachedRange, content: Any) -> bool:
         """Write an entry. Returns whether there was room for it. Raises OSError."""
         size = entry.size(len(content))
         with self._lock_of(".lock", exclusive=False):

@@ -13,7 +13,7 @@ from segtrain.data.storage import Range
 GAP = 16 << 10
 
 
-class Request:
+class MergedRequest:
     """A request for ranges that are fetched together. ``left``: the number of ranges that are still
     needed.
 
@@ -35,16 +35,16 @@ class Part:
     that need it.
     """
 
-    def __init__(self, request: Request, at: int) -> None:
+    def __init__(self, request: MergedRequest, at: int) -> None:
         self.request, self.at = request, at
         self.places: deque[int] = deque()
 
 
-def merged(ranges: Sequence[Range]) -> list[tuple[Request, list[tuple[Range, int]]]]:
+def merged(ranges: Sequence[Range]) -> list[tuple[MergedRequest, list[tuple[Range, int]]]]:
     """Requests for ``ranges``, each with its ranges and their offsets in the request. Near ranges
     share a request.
     """
-    found: list[tuple[Request, list[tuple[Range, int]]]] = []
+    found: list[tuple[MergedRequest, list[tuple[Range, int]]]] = []
     for wanted in sorted(dict.fromkeys(ranges)):
         if found and wanted.length >= 0:
             request, parts = found[-1]
@@ -59,5 +59,5 @@ def merged(ranges: Sequence[Range]) -> list[tuple[Request, list[tuple[Range, int
                 request.bytes = end - begin
                 parts.append((wanted, wanted.offset - begin))
                 continue
-        found.append((Request(wanted), [(wanted, 0)]))
+        found.append((MergedRequest(wanted), [(wanted, 0)]))
     return found

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from segtrain.base.files import cache_folder, writing
 from segtrain.base.memory import memory_limit
 from segtrain.bucket import key_in
-from segtrain.bucket.client import Answer, Client, Stopped, client_of
+from segtrain.bucket.client import Client, ObjectBytes, Stopped, client_of
 from segtrain.bucket.faults import ends_early
 from segtrain.bucket.listing import side_by_side
 from segtrain.bucket.tally import RequestTally
 from segtrain.data.bucket.ahead import ReadAhead
-from segtrain.data.bucket.cache_entry import Entry
+from segtrain.data.bucket.cache_entry import CachedRange
 from segtrain.data.bucket.object_table import KnownObjects, etag_number, rows_of
 from segtrain.data.bucket.shared_listing import pages, rows
 from segtrain.data.checksum import checksum
@@ -192,7 +192,7 @@ class BucketStore(Store):
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
         if self.stat(path).size <= _SMALL:
             return io.BytesIO(self.content(path))
-        return io.BufferedReader(_Stream(self, path), _BLOCK)  # type: ignore[return-value]
+        return io.BufferedReader(_ObjectStream(self, path), _BLOCK)  # type: ignore[return-value]
 
     def read_ahead(
         self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int
@@ -232,7 +232,7 @@ class BucketStore(Store):
             return self.fetch(wanted, stop)
         # A worker reads the image and then the mask of a sample, so the bytes of the whole sample
         # are kept in between.
-        before: tuple[Entry, Any] | None = getattr(self._before, "read", None)
+        before: tuple[CachedRange, Any] | None = getattr(self._before, "read", None)
         content = before[1] if before and before[0] == entry else self.cache.get(entry)
         if content is None:
             content = self.fetch(whole, stop)
@@ -247,14 +247,14 @@ class BucketStore(Store):
         entry = self.entry(wanted.within or wanted) if self.keeps else None
         return self.cache is not None and entry is not None and self.cache.holds(entry)
 
-    def entry(self, wanted: Range) -> Entry | None:
+    def entry(self, wanted: Range) -> CachedRange | None:
         """The cache entry of an object or of a sample in a shard; None if its etag is unknown or
         the range is empty.
         """
         key = self._key(wanted.path)
         found = self.known.find(key)
         return (
-            Entry(self.base, key, found[1], wanted.offset, wanted.length)
+            CachedRange(self.base, key, found[1], wanted.offset, wanted.length)
             if found and wanted.length
             else None
         )
@@ -273,13 +273,13 @@ class BucketStore(Store):
                 raise wrong
         return answer.content
 
-    def _answer(self, wanted: Range, stop: threading.Event | None) -> Answer:
+    def _answer(self, wanted: Range, stop: threading.Event | None) -> ObjectBytes:
         path, offset, length = wanted[:3]
         key = self._key(path)
         found = self.known.find(key)
         size, etag = found or (-1, "")
         if not length or (length < 0 and not size):
-            return Answer(b"", 0, etag)
+            return ObjectBytes(b"", 0, etag)
         if length < 0 and offset:
             length = max(0, self.stat(path).size - offset)
         span = None if length < 0 else (offset, offset + length)
@@ -309,7 +309,7 @@ def wrong_part(wanted: Range, content: Any) -> DataError | None:
     return None
 
 
-class _Stream(io.RawIOBase):
+class _ObjectStream(io.RawIOBase):
     """An object as a seekable stream."""
 
     def __init__(self, store: BucketStore, path: str) -> None:

@@ -38,7 +38,7 @@ _TITLE = re.compile(r"(class|label)?[ _]?(names?|class|classes|labels?|category|
 _KEYS = ("names", "classes", "categories", "labels", "class_names", "id2label")
 
 
-class Row(NamedTuple):
+class ClassRow(NamedTuple):
     """A class as a file describes it. ``id``: its value in masks, None if the file does not say."""
 
     name: str
@@ -88,7 +88,7 @@ def _invalid(path: Path, why: str) -> DataError:
     return DataError(message, code="classes-file-invalid", file=str(path))
 
 
-def _lines(path: Path, text: str) -> list[Row]:
+def _lines(path: Path, text: str) -> list[ClassRow]:
     text = re.sub(r"\"(-?\d+)\"", r"\1", text)  # tables may quote every cell
     lines = [*filter(None, (line.split("#")[0].strip() for line in text.splitlines()))]
     # 'road 0' has an id if each line has another name and number, counted from 0 or 1; 'lane 1',
@@ -125,12 +125,14 @@ def _lines(path: Path, text: str) -> list[Row]:
         number, red = _FORMS[form]
         color = None if red is None else (numbers[red], numbers[red + 1], numbers[red + 2])
         rows.append(
-            Row(quoted[2] if quoted else name, None if number is None else numbers[number], color)
+            ClassRow(
+                quoted[2] if quoted else name, None if number is None else numbers[number], color
+            )
         )
     return rows
 
 
-def _structured(path: Path, text: str) -> list[Row]:
+def _structured(path: Path, text: str) -> list[ClassRow]:
     import yaml
 
     try:
@@ -165,11 +167,11 @@ def _structured(path: Path, text: str) -> list[Row]:
         ) from None
 
 
-def _row(name: Any, *values: Any) -> Row:
+def _row(name: Any, *values: Any) -> ClassRow:
     """A row of a name, its id, and its color, in any order. Raises TypeError or ValueError for
     anything else.
     """
-    row = Row(name)
+    row = ClassRow(name)
     for value in values:
         if isinstance(value, list):
             red, green, blue = map(int, value)
@@ -181,7 +183,7 @@ def _row(name: Any, *values: Any) -> Row:
     return row
 
 
-def space_of(rows: list[Row], ignore_index: int, source: str = "data.classes") -> LabelSpace:
+def space_of(rows: list[ClassRow], ignore_index: int, source: str = "data.classes") -> LabelSpace:
     """The label space of these rows.
 
     Rows without ids and colors have the ids 0, 1, ... in their order. A name in ``IGNORED`` is no
@@ -216,7 +218,7 @@ def space_of(rows: list[Row], ignore_index: int, source: str = "data.classes") -
     return replace(space, raw_to_train={ignore_index: ignore_index, **table})
 
 
-def _colored(source: str, rows: list[Row], ignore_index: int) -> LabelSpace:
+def _colored(source: str, rows: list[ClassRow], ignore_index: int) -> LabelSpace:
     names: list[str] = []
     palette: list[Color] = []
     colors: dict[int, int] = {}

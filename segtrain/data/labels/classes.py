@@ -12,7 +12,7 @@ from typing import Any
 from segtrain import config
 from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
-from segtrain.data.labels.class_file import Row, is_ignored, read_classes, space_of
+from segtrain.data.labels.class_file import ClassRow, is_ignored, read_classes, space_of
 from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
 
@@ -101,7 +101,7 @@ def _own_names(
     elif isinstance(data.classes, str):
         space = read_classes(find_file(data.classes, data.root), data.ignore_index)
     else:
-        space = space_of([Row(name) for name in data.classes], data.ignore_index)
+        space = space_of([ClassRow(name) for name in data.classes], data.ignore_index)
     other = default is not None and space.num_classes != default.num_classes
     if default is None or data.label_map or (other and space.colors and not other_classes):
         return space
@@ -132,10 +132,10 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
     """The label space of {name: color}; a name may have several colors ([[...], [...]]) or none
     ([]).
     """
-    rows: list[Row] = []
+    rows: list[ClassRow] = []
     for name, given in classes.items():
         colors = [given] if given and isinstance(given[0], int) else given
-        rows += [Row(name, color=color) for color in colors]
+        rows += [ClassRow(name, color=color) for color in colors]
     names = tuple(name for name in classes if not is_ignored(name))
     palette, colors = dict(zip(names, color_wheel(len(names)))), {}
     if any(row.name in names for row in rows):

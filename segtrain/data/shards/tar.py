@@ -36,7 +36,7 @@ def padding(size: int) -> bytes:
     return bytes(-size % BLOCK)
 
 
-class _Stream:
+class _TarStream:
     """A view of a tar as a file object, with only the methods that ``tarfile`` calls."""
 
     def __init__(self, view: View, total: int) -> None:
@@ -61,7 +61,7 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
     Raises DataError for a tar that is damaged, compressed, or cut off (no end mark), or that holds
     sparse files.
     """
-    offset, stream = 0, cast("BinaryIO", _Stream(view, total))
+    offset, stream = 0, cast("BinaryIO", _TarStream(view, total))
     try:
         archive = tarfile.TarFile(fileobj=stream, encoding="utf-8", errors="surrogateescape")
         for info in iter(archive.next, None):

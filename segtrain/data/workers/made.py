@@ -38,7 +38,7 @@ NO_COST = SampleCost()
 
 
 @dataclass(frozen=True)
-class Made:
+class SampleCounts:
     """Training samples of a rank so far, by who made them. ``again``: ordered from a helper, but
     not received.
     """

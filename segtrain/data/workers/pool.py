@@ -18,7 +18,7 @@ from segtrain.base.stacks import StackRequest
 from segtrain.base.terminal import counted
 from segtrain.data.stages import Cost, StageTotals
 from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
-from segtrain.data.workers.made import Made
+from segtrain.data.workers.made import SampleCounts
 from segtrain.data.workers.process import WorkerProcess, pickled
 from segtrain.errors import DataError
 
@@ -133,7 +133,7 @@ class WorkerPool:
         cost = f", {1000 * seconds / made:.1f} ms a sample" if made else ""
         return f"samples are made by {some}{room}{cost}"
 
-    def made(self) -> Made | None:
+    def made(self) -> SampleCounts | None:
         """Who made the training samples so far; None if there are no helpers."""
         return None
 

@@ -18,7 +18,7 @@ from segtrain.data.dataset import Dataset
 from segtrain.data.train_loader import TrainLoader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.insight.bench.child import answer_with, few
-from segtrain.observe.spans import Work
+from segtrain.observe.spans import WorkerTotals
 
 
 def rate(
@@ -34,8 +34,8 @@ def rate(
     batch = max(1, config.train.batch_size // config.train.accumulate)
     with WorkerPool(workers, kind) as pool:
 
-        def work() -> Work:
-            return Work(
+        def work() -> WorkerTotals:
+            return WorkerTotals(
                 pool.count, kind, pool.tally.samples, *pool.tally.cost, process_cpu_s=pool.cpu_s()
             )
 

@@ -14,7 +14,7 @@ from segtrain.errors import ConfigError
 from segtrain.insight.plan.candidates import machines_of
 
 if TYPE_CHECKING:
-    from segtrain.insight.plan.offers import Plan
+    from segtrain.insight.plan.offers import Offers
     from segtrain.insight.plan.spot import Market
     from segtrain.insight.runs.remote import Services
 
@@ -155,7 +155,7 @@ def _config(args: Namespace, overrides: list[str]) -> None:
 
 def _show(
     args: Namespace,
-    planned: Plan,
+    planned: Offers,
     about: tuple[str, list[str]],
     of: str,
     limits: tuple[float, float],

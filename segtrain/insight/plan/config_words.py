@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segtrain.insight.plan import model
-from segtrain.insight.plan.described import ConfigPlan, Job
+from segtrain.insight.plan.described import ConfigPlan, DescribedJob
 from segtrain.insight.plan.device import MEMORY, TENSOR
 from segtrain.insight.plan.memory import ALLOWED, FRAGMENTS, GIB, need
 from segtrain.insight.plan.offers import Interval, Offer, assumed, drawn, offer_of
@@ -56,7 +56,7 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSupply:
     """Where samples come from. ``start``: seconds before the first step. ``limit``: images/s of all
     hosts, at most.
 
@@ -72,7 +72,7 @@ class Source:
     source: str
 
 
-def strategies(job: Job, offer: Offer) -> list[Sharing]:
+def strategies(job: DescribedJob, offer: Offer) -> list[Sharing]:
     """ddp and fsdp. Empty for a single GPU."""
     ranks = offer.hosts * offer.machine.gpus
     if ranks < 2:
@@ -104,7 +104,7 @@ def strategies(job: Job, offer: Offer) -> list[Sharing]:
     ]
 
 
-def sources(job: Job, offer: Offer) -> list[Source]:
+def sources(job: DescribedJob, offer: Offer) -> list[DataSupply]:
     """Where the samples may come from, for the rate of an offer. Empty if they are generated."""
     stored, machine, hosts = job.stored, offer.machine, offer.hosts
     if not stored.mean_bytes:
@@ -147,7 +147,7 @@ def sources(job: Job, offer: Offer) -> list[Source]:
         ("bucket, shards", LIST_S, asked(1), "requests", BUCKET_FROM),
     ]
     return [
-        Source(name, start, limit, bound, limit[0] > wants, source)
+        DataSupply(name, start, limit, bound, limit[0] > wants, source)
         for name, start, limit, bound, source in rows
         if machine.name.startswith("ml.") or source != FSX_FROM
     ]
@@ -222,7 +222,7 @@ def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]
     return head, notes
 
 
-def _details(job: Job, offer: Offer) -> list[str]:
+def _details(job: DescribedJob, offer: Offer) -> list[str]:
     """Strategies and sources of data for an offer."""
     lines, named, wants = list[str](), f"{offer.hosts} x {offer.machine.name}", offer.rate[1]
     sharing, places = strategies(job, offer), sources(job, offer)

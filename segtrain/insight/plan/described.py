@@ -16,10 +16,10 @@ from math import exp
 from segtrain.config import Config, duration_in_steps, interval_in_steps
 from segtrain.evaluation.tiles import View
 from segtrain.insight.plan import device, model
-from segtrain.insight.plan.device import Work
+from segtrain.insight.plan.device import ModelCost
 from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.memory import need, refusal
-from segtrain.insight.plan.offers import DRAWN, HOSTS, Offer, Plan, drawn, offer_of
+from segtrain.insight.plan.offers import DRAWN, HOSTS, Offer, Offers, drawn, offer_of
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import Gpu, Machine, gpus
 
@@ -31,7 +31,7 @@ YEAR = 2026
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleSeconds:
     """CPU and wall seconds of a training sample on one core. ``spread``: factors between which they
     lie.
 
@@ -47,7 +47,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSize:
     """The data set: training images, and mean bytes of an image with its mask (0 if they are
     generated).
     """
@@ -81,13 +81,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Job:
+class DescribedJob:
     """A config, with its data set and network."""
 
     config: Config
-    stored: Stored
+    stored: StoredSize
     network: DryModel
-    sample: Sample
+    sample: SampleSeconds
     step: Step | None = None
     scored: Scored | None = None
 
@@ -109,7 +109,7 @@ class Job:
         return -(-images // ranks) if images >= ranks else 0
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> ModelCost:
         """The costs of an image."""
         return self.network.step(self.network.most).work
 
@@ -202,18 +202,20 @@ class Job:
 
 
 @dataclass(frozen=True)
-class ConfigPlan(Plan):
+class ConfigPlan(Offers):
     """The plan of ``job``. Its terms differ between types and numbers of hosts; ``terms`` are those
     of the last offer.
 
     ``dropped``: (type, hosts) -> why it is missing among the offers of the type.
     """
 
-    job: Job
+    job: DescribedJob
     dropped: dict[tuple[str, int], str]
 
 
-def plan_config(job: Job, where: Sequence[Machine], hosts: Sequence[int] = HOSTS) -> ConfigPlan:
+def plan_config(
+    job: DescribedJob, where: Sequence[Machine], hosts: Sequence[int] = HOSTS
+) -> ConfigPlan:
     """Every type of ``where`` with GPUs, at the config's global batch."""
     draws, offers = drawn(), list[Offer]()
     left_out, dropped, terms = dict[str, str](), dict[tuple[str, int], str](), None

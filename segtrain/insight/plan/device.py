@@ -55,7 +55,7 @@ SPECS, OTHER_GPU = 0.2, 0.17
 
 
 @dataclass(frozen=True)
-class Work:
+class ModelCost:
     """Training costs of one sample. ``layers``: of the network. ``kind``: "dense" for segmentation.
 
     bench/exam/names.py has the other kinds.
@@ -69,7 +69,7 @@ class Work:
 
 
 def step(
-    work: Work,
+    work: ModelCost,
     batch: float,
     gpu: Gpu,
     precision: tuple[str, float, int],

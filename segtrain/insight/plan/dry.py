@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from segtrain.base.precision import AUTOCAST
 from segtrain.config import Config
 from segtrain.errors import ConfigError
-from segtrain.insight.plan.device import Work
+from segtrain.insight.plan.device import ModelCost
 from segtrain.insight.plan.trace import Autocast, Layer, Tally, kept_bytes
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals
 from segtrain.models import build_model
@@ -60,12 +60,12 @@ class Dry:
         return sum(layer.moved for layer in self.layers)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> ModelCost:
         """The costs of an image. A frozen encoder has no backward pass, so the FLOPs are a third of
         those of a step.
         """
         products = [layer for layer in self.layers if layer.flops and not layer.backward]
-        return Work(
+        return ModelCost(
             kind="dense",
             params=float(self.parameters[0]),
             flops=self.flops / 3 / self.images,

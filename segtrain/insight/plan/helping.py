@@ -15,7 +15,7 @@ from segtrain.machines.receiving import WORTH
 
 
 @dataclass(frozen=True)
-class Need:
+class HelpedRates:
     """Images/s of all ranks: what the devices take, what the training hosts alone reach, and what
     helpers add to that.
 
@@ -42,7 +42,7 @@ class Need:
 
 def need(
     terms: Terms, training: Machine, hosts: int, helping: Sequence[tuple[Machine, int]]
-) -> Need:
+) -> HelpedRates:
     """For ``hosts`` training hosts of a type, and helping hosts (type, number). Time for gradients
     is left out.
     """
@@ -63,7 +63,7 @@ def need(
     there = sum(machine.vcpus * count for machine, count in helping) / ranks
     steps = now.step, with_helpers(now, there, terms.receive)
     rates = [ranks * terms.images / max(1e-9, step) for step in (device, *steps)]
-    return Need(
+    return HelpedRates(
         rates[0],
         rates[1],
         rates[2],

@@ -16,7 +16,7 @@ _FLOAT = 4  # bytes of a weight, a gradient, or a moment
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes of one rank. ``fixed``: parameters, buffers, optimizer, and moving averages.
     ``gradients``: as they are kept between ranks. ``activations``: the peak of a step, with the
     gradients of one rank. ``loss``: of its full-size logits. ``allowed``: see ALLOWED.
@@ -35,7 +35,7 @@ class Need:
         )
 
 
-def need(config: Config, dry: Dry, ranks: int, strategy: str = "ddp") -> Need:
+def need(config: Config, dry: Dry, ranks: int, strategy: str = "ddp") -> MemoryNeed:
     """The memory of a rank whose micro-batch is the one of ``dry``. ``strategy``: "ddp", "smddp",
     or "fsdp".
     """
@@ -46,7 +46,7 @@ def need(config: Config, dry: Dry, ranks: int, strategy: str = "ddp") -> Need:
         # The encoder and the rest are gathered for a step, so only what lies between steps is
         # shared.
         fixed, gradients = everything + dry.buffers + (everything + state) / ranks, trained / ranks
-    return Need(
+    return MemoryNeed(
         fixed=fixed,
         gradients=gradients,
         activations=dry.peak,

@@ -104,7 +104,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Offers:
     """All offers, the ones without any sense left out. ``left_out``: type -> why it is not
     offered.
     """
@@ -149,7 +149,7 @@ def plan(
     hosts: Sequence[int] = HOSTS,
     where: Sequence[Machine] = (),
     own: Machine | None = None,
-) -> Plan:
+) -> Offers:
     """Every type of ``where`` (default: SageMaker's) that has the run's kind of device, at its
     batch per device.
 
@@ -170,7 +170,7 @@ def plan(
             )
         else:
             offers += (offer_of(terms, own, machine, count, draws) for count in fitting)
-    return Plan(terms, tuple(offers), left_out)
+    return Offers(terms, tuple(offers), left_out)
 
 
 def drawn() -> list[dict[str, float]]:
@@ -338,7 +338,7 @@ def _interval(values: Sequence[float]) -> Interval:
     return ordered[len(ordered) // 10], ordered[len(ordered) // 2], ordered[-1 - len(ordered) // 10]
 
 
-def shown(plan: Plan) -> list[Offer]:
+def shown(plan: Offers) -> list[Offer]:
     """The offers worth a line: of each GPU (or CPU type) and number of hosts the cheapest type, up
     to the knee.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from segtrain import __version__
 from segtrain.base.units import short_seconds
-from segtrain.insight.plan.offers import PARTS, Offer, Plan, shown
+from segtrain.insight.plan.offers import PARTS, Offer, Offers, shown
 from segtrain.insight.plan.words import choice
 from segtrain.insight.report import html
 from segtrain.insight.report import page as report_page
@@ -28,14 +28,14 @@ TITLES = {
 }
 
 
-def write(file: Path, plan: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
+def write(file: Path, plan: Offers, text: str, of: str, deadline_s: float, budget: float) -> Path:
     """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises
     DataError.
     """
     return report_page.write(file, render(plan, text, of, deadline_s, budget))
 
 
-def render(plan: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
+def render(plan: Offers, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
     best = plan.best(deadline_s, budget)
     head = f"<h1>Plan of {esc(of)}</h1>"
     if not plan.offers:
@@ -60,7 +60,7 @@ def _footer() -> str:
     return f"segtrain {__version__}, made {utc()}"
 
 
-def _few(plan: Plan, best: Offer | None) -> list[Offer]:
+def _few(plan: Offers, best: Offer | None) -> list[Offer]:
     """The offers worth a bar, the cheapest first, and the best one."""
     ordered = sorted(shown(plan), key=lambda one: (one.dollars[1], one.seconds[1]))
     few = ordered[:BARS]
@@ -68,7 +68,7 @@ def _few(plan: Plan, best: Offer | None) -> list[Offer]:
 
 
 def _curves(
-    drawn: Charts, plan: Plan, offers: list[Offer], deadline_s: float, budget: float
+    drawn: Charts, plan: Offers, offers: list[Offer], deadline_s: float, budget: float
 ) -> str:
     names = list(dict.fromkeys(offer.machine.name for offer in offers))[: len(COLORS)]
     own = {

@@ -19,11 +19,11 @@ from segtrain.errors import ConfigError, DataError
 from segtrain.insight.plan.candidates import machines_of
 from segtrain.insight.plan.described import (
     ConfigPlan,
-    Job,
-    Sample,
+    DescribedJob,
+    SampleSeconds,
     Scored,
     Step,
-    Stored,
+    StoredSize,
     plan_config,
 )
 from segtrain.insight.plan.dry import DryModel
@@ -64,7 +64,7 @@ def plan(
     return plan_config(job, machines_of(where), hosts)
 
 
-def job_without_data(config: Config, images: int, size: tuple[int, int]) -> Job:
+def job_without_data(config: Config, images: int, size: tuple[int, int]) -> DescribedJob:
     """The job of a config, for ``images`` training images of ``size`` (height, width) in place of
     its data set.
 
@@ -75,10 +75,12 @@ def job_without_data(config: Config, images: int, size: tuple[int, int]) -> Job:
     network = DryModel(
         config, labels.num_classes, config.train.batch_size // config.train.accumulate
     )
-    return Job(config, Stored(images, 0.0, 0), network, assumed_sample(config, size))
+    return DescribedJob(config, StoredSize(images, 0.0, 0), network, assumed_sample(config, size))
 
 
-def job_of(config: Config, probe: bool, say: Callable[[str], None] = lambda text: None) -> Job:
+def job_of(
+    config: Config, probe: bool, say: Callable[[str], None] = lambda text: None
+) -> DescribedJob:
     """The job of a config. ``probe``: measure a sample, and a step if there is a GPU. Raises
     SegtrainError.
     """
@@ -103,7 +105,7 @@ def job_of(config: Config, probe: bool, say: Callable[[str], None] = lambda text
         say("measuring samples")
         sample = measured_sample(config, dataset)
         step = measured_step(config, dataset.labels.num_classes)
-    return Job(config, stored(config, dataset), network, sample, step, scored(config))
+    return DescribedJob(config, stored(config, dataset), network, sample, step, scored(config))
 
 
 def scored(config: Config) -> Scored | None:
@@ -112,22 +114,24 @@ def scored(config: Config) -> Scored | None:
     return Scored(len(dataset), dataset.size(0)) if len(dataset) else None
 
 
-def stored(config: Config, dataset: Dataset) -> Stored:
+def stored(config: Config, dataset: Dataset) -> StoredSize:
     """Mean bytes of a sample, from some of the files."""
     if config.data.layout == "scenes":
-        return Stored(len(dataset), 0.0, 0)
+        return StoredSize(len(dataset), 0.0, 0)
     count = min(SIZED, len(dataset))
     spread = [index * len(dataset) // count for index in range(count)]
     ranges = (dataset.ranges(index) for index in spread)
     sizes = [sum(_length(dataset, each) for each in one) for one in ranges]
-    return Stored(len(dataset), statistics.fmean(sizes), 1 if config.data.layout == "shards" else 2)
+    return StoredSize(
+        len(dataset), statistics.fmean(sizes), 1 if config.data.layout == "shards" else 2
+    )
 
 
 def _length(dataset: Dataset, part: Range) -> int:
     return part.length if part.length >= 0 else dataset.store.stat(part.path).size
 
 
-def assumed_sample(config: Config, size: tuple[int, int]) -> Sample:
+def assumed_sample(config: Config, size: tuple[int, int]) -> SampleSeconds:
     """The cost of a sample by the size (height, width) of an image, and of the crop."""
     height, width = size
     crop = config.data.crop[0] * config.data.crop[1]
@@ -138,10 +142,12 @@ def assumed_sample(config: Config, size: tuple[int, int]) -> Sample:
     )
     kept = config.data.cache == "ram"
     cost = augment + (0.0 if kept else decode)
-    return Sample(cost, cost, ASSUMED_SPREAD, says, measured=False, first=kept * (decode + augment))
+    return SampleSeconds(
+        cost, cost, ASSUMED_SPREAD, says, measured=False, first=kept * (decode + augment)
+    )
 
 
-def measured_sample(config: Config, dataset: Dataset) -> Sample:
+def measured_sample(config: Config, dataset: Dataset) -> SampleSeconds:
     """The cost of a sample on one core of this machine, with the decoder of this installation.
 
     With data.cache=ram, a sample is read and decoded once.
@@ -159,7 +165,7 @@ def measured_sample(config: Config, dataset: Dataset) -> Sample:
         left = 1 - once / whole["wall_mean_ms"]
     says = f"{measured['samples']} samples on one core of this machine ({measured['path_says']})"
     first = cpu if kept else 0.0
-    return Sample(
+    return SampleSeconds(
         left * cpu, left * max(cpu, wall), MEASURED_SPREAD, says, measured=True, first=first
     )
 

@@ -15,14 +15,14 @@ from segtrain.bucket import is_bucket
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, file_error
 from segtrain.insight.diagnose.differences import decisive
-from segtrain.insight.plan.offers import Offer, Plan
+from segtrain.insight.plan.offers import Offer, Offers
 from segtrain.observe.journal import FILE as JOURNAL
 
 FILE = PLAN
 FORMAT = 1
 
 
-def save(plan: Plan, settings: Mapping[str, Any], place: str, machine: str = "") -> Path:
+def save(plan: Offers, settings: Mapping[str, Any], place: str, machine: str = "") -> Path:
     """Write a plan into the run folder ``place``, and return the file. Raises ConfigError, and
     DataError.
 
@@ -56,7 +56,7 @@ def write(text: bytes, run: Path) -> Path:
     return file
 
 
-def content(plan: Plan, settings: Mapping[str, Any], machine: str = "") -> bytes:
+def content(plan: Offers, settings: Mapping[str, Any], machine: str = "") -> bytes:
     """The file. Arguments as of ``save``."""
     whole = {
         "format": FORMAT,

@@ -16,7 +16,7 @@ from typing import Any
 
 from segtrain.errors import ConfigError
 from segtrain.insight.diagnose.evidence import gather
-from segtrain.insight.plan.offers import ASSUMED, Interval, Offer, Plan
+from segtrain.insight.plan.offers import ASSUMED, Interval, Offer, Offers
 
 MOST_LOST = 700.0  # beyond it, the exponential is larger than any number
 
@@ -109,7 +109,7 @@ class Market:
         low, middle, high = (price * seconds for seconds in self.seconds(offer))
         return low, middle, high
 
-    def rows(self, plan: Plan) -> list[dict[str, Any] | None]:
+    def rows(self, plan: Offers) -> list[dict[str, Any] | None]:
         """For JSON: ``dollars``, ``seconds``, and ``checkpoint_s`` of each offer; None if it does
         not end.
         """

@@ -9,7 +9,7 @@ from typing import Any
 
 from segtrain.base.terminal import columns
 from segtrain.base.units import duration
-from segtrain.insight.plan.offers import KNEE, Offer, Plan, assumed, shown
+from segtrain.insight.plan.offers import KNEE, Offer, Offers, assumed, shown
 from segtrain.insight.plan.spot import NO_SPOT, Market
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import all_types, dated, sources
@@ -20,7 +20,7 @@ LEFT_OUT = 4  # types that are named for each reason
 
 
 def page(
-    plan: Plan,
+    plan: Offers,
     about: tuple[str, list[str]],
     deadline_s: float = 0.0,
     budget: float = 0.0,
@@ -46,7 +46,7 @@ def page(
 
 
 def as_dict(
-    plan: Plan, deadline_s: float, budget: float, market: Market | None = None
+    plan: Offers, deadline_s: float, budget: float, market: Market | None = None
 ) -> dict[str, Any]:
     best = plan.best(deadline_s, budget)
     return {
@@ -57,7 +57,7 @@ def as_dict(
     }
 
 
-def table(plan: Plan, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
+def table(plan: Offers, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
     """The lines of the offers. ``every``: all of them, not only the best for each GPU and number of
     hosts.
     """
@@ -82,7 +82,9 @@ def table(plan: Plan, best: Offer | None, every: bool, market: Market | None = N
     return columns([head, *(_cells(offer, plan, best, market) for offer in cut)])
 
 
-def _cells(offer: Offer, plan: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
+def _cells(
+    offer: Offer, plan: Offers, best: Offer | None, market: Market | None
+) -> tuple[str, ...]:
     marks = ["<- best"] * (offer is best) + ["knee"] * (
         offer.hosts == plan.knee(offer.machine.name)
     )
@@ -115,7 +117,7 @@ def amount(value: float) -> str:
     return "does not end" if isinf(value) else f"{value:,.2f}"
 
 
-def choice(best: Offer | None, deadline_s: float, budget: float, plan: Plan) -> str:
+def choice(best: Offer | None, deadline_s: float, budget: float, plan: Offers) -> str:
     """The offer to take, or why there is none."""
     if not plan.offers:
         return "no type can be offered: none is of the run's kind, or see below what was left out"
@@ -176,13 +178,13 @@ def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
     )
 
 
-def tables(plan: Plan) -> str:
+def tables(plan: Offers) -> str:
     dates = sorted({dated(offer.machine.price_source) for offer in plan.offers} - {""})
     prices = f"prices on demand ({', '.join(dates)}), " if dates else ""
     return f"from tables: {prices}sizes of machines, and rates of GPUs ({sources('gpus')['sheet']})"
 
 
-def _left_out(plan: Plan) -> list[str]:
+def _left_out(plan: Offers) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, why in plan.left_out.items():
         names.setdefault(why, []).append(name)
@@ -193,7 +195,7 @@ def _left_out(plan: Plan) -> list[str]:
     return ["left out:", *lines] if lines else []
 
 
-def about_run(plan: Plan, run: str) -> tuple[str, list[str]]:
+def about_run(plan: Offers, run: str) -> tuple[str, list[str]]:
     """The first line of a plan from a run, and its notes."""
     terms = plan.terms
     kind = all_types().get(terms.machine)  # None: of no type, with a GPU

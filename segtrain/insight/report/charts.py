@@ -16,7 +16,15 @@ import numpy as np
 from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.report import heat
 from segtrain.insight.report.html import figure, figures, table, thinned
-from segtrain.insight.report.timeline import PHASES, Axis, Lap, Stretch, quantiles, steady, words
+from segtrain.insight.report.timeline import (
+    PHASES,
+    Lap,
+    Stretch,
+    TimeAxis,
+    quantiles,
+    steady,
+    words,
+)
 from segtrain.insight.runs.folder import Event, RunFolder
 
 Chart = dict[str, Any]
@@ -30,7 +38,7 @@ KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
 COLORS = {*PHASES, *KINDS}
 
 
-def clock(run: RunFolder, time: Axis) -> Chart:
+def clock(run: RunFolder, time: TimeAxis) -> Chart:
     """Maps seconds of the run to steps, so that charts over steps and charts over time zoom
     together.
     """
@@ -45,7 +53,7 @@ def clock(run: RunFolder, time: Axis) -> Chart:
     }
 
 
-def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: Axis) -> str:
+def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: TimeAxis) -> str:
     """Chart of the share of time that each phase of the loop took, over the time of the run."""
     stops = [kind for kind in KINDS if any(piece.kind == kind for piece in parts)]
     series = [(name, words(name)) for name in names] + [(kind, KINDS[kind]) for kind in stops]
@@ -63,7 +71,11 @@ def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: A
 
 
 def steps(
-    charts: Charts, parts: Sequence[Stretch], laps: Sequence[Lap], names: Sequence[str], time: Axis
+    charts: Charts,
+    parts: Sequence[Stretch],
+    laps: Sequence[Lap],
+    names: Sequence[str],
+    time: TimeAxis,
 ) -> str:
     """Milliseconds of each phase of a step, stacked over time."""
     series = [(name, words(name)) for name in names]
@@ -88,7 +100,7 @@ def steps(
 
 
 def _stack(
-    time: Axis,
+    time: TimeAxis,
     parts: Sequence[Stretch],
     values: Sequence[Mapping[str, float]],
     series: Sequence[tuple[str, str]],

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.errors import DataError
-from segtrain.insight.report.timeline import Axis
+from segtrain.insight.report.timeline import TimeAxis
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track
@@ -50,7 +50,9 @@ class Map:
         return [None if np.ma.is_masked(value) else float(value) for value in kept]
 
 
-def read_maps(run: RunFolder, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
+def read_maps(
+    run: RunFolder, time: TimeAxis, say: Callable[[str], None] = say_on_stderr
+) -> list[Map]:
     """Maps of the GPUs of all hosts, of their memory, and of the cores of each host; empty without
     a profile.
 
@@ -107,7 +109,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: Axis) -> Map | None:
+def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: TimeAxis) -> Map | None:
     gaps = np.diff(np.asarray(rows[0][1][0].times))
     # A reading sometimes comes a little late: a column has two, so that none stays empty.
     width, columns = _grid(
@@ -119,13 +121,13 @@ def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: Axis) ->
     )
 
 
-def _grid(time: Axis, least: float, most: int) -> tuple[float, int]:
+def _grid(time: TimeAxis, least: float, most: int) -> tuple[float, int]:
     """Seconds per column, at least ``least``, and the number of columns, at most about ``most``."""
     width = max(least, time.length / min(_COLUMNS, max(1, most)), 1e-3)
     return width, int(time.length / width) + 1
 
 
-def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.ndarray:
+def _row(tracks: Sequence[Track], time: TimeAxis, width: float, columns: int) -> np.ndarray:
     sums, counts = np.zeros(columns), np.zeros(columns)
     for track in tracks:
         times, values = np.asarray(track.times), np.asarray(track.values)
@@ -142,7 +144,7 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
     return np.where(counts > 0, np.clip(np.rint(2 * percent), 0, 200), NONE).astype(np.uint8)
 
 
-def read_waits(run: RunFolder, time: Axis) -> list[Map]:
+def read_waits(run: RunFolder, time: TimeAxis) -> list[Map]:
     """Maps of waits, with one row per rank; empty for a run without spans.
 
     A run with only one rank has no map of waits for other ranks.

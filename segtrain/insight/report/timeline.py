@@ -70,7 +70,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Axis:
+class TimeAxis:
     """Converts Unix time to seconds since the run began, leaving out the time in which none of its
     processes ran.
     """
@@ -91,14 +91,14 @@ class Axis:
         return sum(end - begin for begin, end in self.parts)
 
 
-def axis(events: Sequence[Event]) -> Axis:
+def axis(events: Sequence[Event]) -> TimeAxis:
     parts: list[tuple[float, float]] = []
     last = 0.0
     for event in events:
         last = max(last, event["ts"])  # A clock that was set back must not make time run backwards.
         begin = last if event["event"] == "run_start" or not parts else parts.pop()[0]
         parts.append((begin, last))
-    return Axis(tuple(parts))
+    return TimeAxis(tuple(parts))
 
 
 def laps(events: Iterable[Event]) -> list[Lap]:

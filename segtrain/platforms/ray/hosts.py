@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from segtrain.parallel.cluster import Cluster, Source, from_torchrun
+from segtrain.parallel.cluster import Cluster, RankStarter, from_torchrun
 
-RAY = Source("ray", ranks_in_order=False)
+RAY = RankStarter("ray", ranks_in_order=False)
 WORKER = "SEGTRAIN_RAY_WORKER"  # set for a rank that Ray Train has started
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import LAUNCHERS, Cluster, Source, checked, discover
+from segtrain.parallel.cluster import LAUNCHERS, Cluster, RankStarter, checked, discover
 from segtrain.parallel.launchers import number
 
 GROUPS_KEY = "sagemaker_distribution_instance_groups"
@@ -87,7 +87,9 @@ def _one_per_host(hosts: Hosts, environ: Mapping[str, str]) -> Cluster:
     names = sorted(hosts.training)
     port = number(environ, "MASTER_PORT", "29500")
     return checked(
-        Cluster(names.index(hosts.current), len(names), 0, 1, names[0], port, Source("sagemaker"))
+        Cluster(
+            names.index(hosts.current), len(names), 0, 1, names[0], port, RankStarter("sagemaker")
+        )
     )
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from segtrain.base.cores import tasks_per_node
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import Cluster, Source, checked, from_mpi, from_torchrun
+from segtrain.parallel.cluster import Cluster, RankStarter, checked, from_mpi, from_torchrun
 from segtrain.parallel.launchers import mpi_launchers, number
 
-SLURM = Source("slurm", ranks_in_order=False, hosts_are_up=True)
+SLURM = RankStarter("slurm", ranks_in_order=False, hosts_are_up=True)
 # SLURM_NTASKS is set in a batch script and in salloc's shell as well; this variable only under
 # srun.
 TASKS = "SLURM_STEP_NUM_TASKS"

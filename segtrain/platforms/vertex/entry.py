@@ -25,7 +25,7 @@ from segtrain.platforms.process import set_defaults
 from segtrain.platforms.vertex import rank as vertex_rank
 from segtrain.platforms.vertex import rank_processes
 from segtrain.platforms.vertex.hosts import VERTEX, Replicas, read_replicas
-from segtrain.platforms.vertex.rounds import Coordinator, Member, News, Round
+from segtrain.platforms.vertex.rounds import Coordinator, News, Round, RoundMember
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -72,7 +72,7 @@ def _with_others(
     names = [replicas.name(host) for host in range(hosts)]
     ranks = _ranks(config)
     with Coordinator(names, address[1], _say) if number == 0 else contextlib.nullcontext():
-        member = Member(address, number, hosts, ranks, _say)
+        member = RoundMember(address, number, hosts, ranks, _say)
         left = MOST_ROUNDS
         while left:
             found = member.meet(stopped=lambda: bool(received))
@@ -123,7 +123,7 @@ def _first(found: Round, replicas: Replicas, ranks: int) -> Cluster:
     return Cluster(before, sum(found.counts), 0, ranks, replicas.address[0], found.port, VERTEX)
 
 
-def _all_done(member: Member, received: list[int]) -> News | None:
+def _all_done(member: RoundMember, received: list[int]) -> News | None:
     """Wait until the ranks of the other hosts have ended too.
 
     Returns the news that the round is over, or why it ended early. Returns None after a signal.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from segtrain.errors import ConfigError
-from segtrain.parallel.cluster import Cluster, Source, checked
+from segtrain.parallel.cluster import Cluster, RankStarter, checked
 from segtrain.parallel.launchers import number
 
-VERTEX = Source("vertex")
+VERTEX = RankStarter("vertex")
 PORT = 2222
 # The worker pool of each task type. CLUSTER_SPEC uses the names of pools, and TF_CONFIG uses
 # TensorFlow's names.

@@ -1,8 +1,8 @@
 """Meeting of the hosts of a job: they start their ranks together, and start them again after a host
 was lost.
 
-The primary host runs a Coordinator. Every host runs a Member, which exchanges lines of JSON with
-the Coordinator over one TCP connection. A round begins when all hosts have reported that they are
+The primary host runs a Coordinator. Every host runs a RoundMember, which exchanges lines of JSON
+with it over one TCP connection. A round begins when all hosts have reported that they are
 ready. It is over when the ranks of all hosts are done. It ends early when a connection breaks (a
 container was restarted, or its machine is gone) or a host asks for a new round. docs/vertex.md
 (Choices) says why torch's elastic agent is not used for this.
@@ -124,7 +124,7 @@ class Coordinator(Server):
             self._tell(again=why, saving=saving)
 
 
-class Member:
+class RoundMember:
     """This host, number ``host`` of ``hosts``, which starts ``ranks`` ranks in each round."""
 
     def __init__(

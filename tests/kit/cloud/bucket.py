@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import launch.core.rehearse.buckets as buckets
-from launch.core.rehearse.buckets import Answer
+from launch.core.rehearse.buckets import Response
 
 FAULTS = ("503", "500", "reset", "cut")
 # Of an answer with an object: another range than asked for; a body that is longer or shorter; all
@@ -68,7 +68,7 @@ class Handler(buckets.Handler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
 
-    def _lie(self, answer: Answer, lie: str) -> None:
+    def _lie(self, answer: Response, lie: str) -> None:
         content, headers = answer.content, dict(answer.headers)
         if lie == "etag":
             headers["ETag"] = '"lie"'
@@ -88,7 +88,7 @@ class Handler(buckets.Handler):
             )
             return self._cut(content) if lie == "cut" else self._drip(content)
         self._wait_for_rate(len(content))
-        self.send(Answer(answer.status, content, headers))
+        self.send(Response(answer.status, content, headers))
 
     def _cut(self, content: bytes) -> None:
         self.wfile.write(content[: len(content) // 2])

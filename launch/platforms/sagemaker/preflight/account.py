@@ -12,12 +12,12 @@ from launch.platforms.sagemaker.cloud import SERVICE, trusts
 from launch.platforms.sagemaker.instances import INSTANCES, nearest
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Group
-from launch.platforms.sagemaker.preflight.calls import Answer, ReadOnlyCalls
+from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls, CallResult
 from launch.platforms.sagemaker.preflight.places import IMAGE, hours
 
 
 def account_checks(
-    job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls
+    job: SageMakerJob, request: Mapping[str, Any], ask: AwsReadOnlyCalls
 ) -> Iterator[Finding]:
     yield from _role(job, ask)
     for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
@@ -46,7 +46,7 @@ def kinds(job: SageMakerJob) -> dict[str, int]:
     return found
 
 
-def _role(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _role(job: SageMakerJob, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     name, owner = job.role.rpartition("/")[2], job.role.split(":")[4]
     who = ask("the account of these credentials", lambda: ask.clients.identity)
     if who.value and who.value["Account"] != owner:
@@ -75,7 +75,7 @@ def _role(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
         )
 
 
-def offers(ask: ReadOnlyCalls, what: str, name: str, places: str) -> Answer:
+def offers(ask: AwsReadOnlyCalls, what: str, name: str, places: str) -> CallResult:
     """Where EC2 offers a type: items with Location. ``places``: "region", or "availability-zone"
     for its zones.
     """
@@ -89,7 +89,7 @@ def offers(ask: ReadOnlyCalls, what: str, name: str, places: str) -> Answer:
     )
 
 
-def _quota(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _quota(job: SageMakerJob, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     answer = ask.pages(
         "the quotas of the account",
         ask.clients.quotas,
@@ -130,7 +130,7 @@ def _quota(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
         )
 
 
-def _image(request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _image(request: Mapping[str, Any], ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     match = IMAGE.fullmatch(uri)
     if match is None or not (match["tag"] or match["digest"]):

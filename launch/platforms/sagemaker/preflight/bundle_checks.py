@@ -11,14 +11,14 @@ from launch.core import native
 from launch.core.findings import Finding, error, note
 from launch.core.job_checks import Files
 from launch.core.requirements import requirements
-from launch.platforms.sagemaker.images import Image, ImageChoice
+from launch.platforms.sagemaker.images import Image, SageMakerImageChoice
 from launch.platforms.sagemaker.job import SageMakerJob
 
 # Minor version of glibc 2 in AWS's images: Amazon Linux 2023 from torch 2.11 on, else Ubuntu 22.04.
 AL2023, UBUNTU_22 = 34, 35
 
 
-def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
+def decoder_checks(root: Path, choice: SageMakerImageChoice) -> Iterator[Finding]:
     """A note if the bundle has no native decoder that runs in the image. AWS's images contain none,
     and decoding without it takes several times the CPU time.
     """
@@ -45,7 +45,9 @@ def glibc_of(image: Image) -> int:
     return AL2023 if "amzn2023" in image.tag else UBUNTU_22
 
 
-def bundle_checks(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
+def bundle_checks(
+    job: SageMakerJob, files: Files, choice: SageMakerImageChoice
+) -> Iterator[Finding]:
     minor = int(choice.image.python.split(".")[1]) if choice.image else 10
     for name, item in files.items():
         if name.endswith(".py") and not name.startswith("segtrain/"):  # the user's own code

@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.core.findings import Finding, note
 from launch.platforms.sagemaker.aws_errors import code_of, explain
-from launch.platforms.sagemaker.cloud import Clients
+from launch.platforms.sagemaker.cloud import AwsClients
 from segtrain.errors import SegtrainError
 
 # AWS's error codes for a resource that does not exist.
@@ -32,7 +32,7 @@ ELSEWHERE = ("301", "PermanentRedirect", "AuthorizationHeaderMalformed")
 
 
 @dataclass(frozen=True)
-class Answer:
+class CallResult:
     """``value`` None: no result; ``absent``: the resource does not exist; ``elsewhere``: it is in
     another region.
     """
@@ -47,30 +47,32 @@ class Answer:
 
 
 @dataclass
-class ReadOnlyCalls:
+class AwsReadOnlyCalls:
     """Makes read-only calls. A call that is refused or fails is kept as a note."""
 
-    clients: Clients
+    clients: AwsClients
     notes: list[Finding] = field(default_factory=list)
 
-    def __call__(self, what: str, call: Callable[..., Any], **arguments: Any) -> Answer:
+    def __call__(self, what: str, call: Callable[..., Any], **arguments: Any) -> CallResult:
         """The answer of a call. If the call fails, a note says that ``what`` could not be
         checked.
         """
         try:
-            return Answer(call(**arguments))
+            return CallResult(call(**arguments))
         except SegtrainError as error:  # its message is already written for users
             self._unanswered(what, str(error))
         except Exception as error:
             code = code_of(error)
             if code in ABSENT:
-                return Answer(absent=True)
+                return CallResult(absent=True)
             if code in ELSEWHERE:
-                return Answer(elsewhere=True)
+                return CallResult(elsewhere=True)
             self._unanswered(what, str(explain(error, getattr(call, "__name__", "call"))))
-        return Answer()
+        return CallResult()
 
-    def pages(self, what: str, client: Any, operation: str, key: str, **arguments: Any) -> Answer:
+    def pages(
+        self, what: str, client: Any, operation: str, key: str, **arguments: Any
+    ) -> CallResult:
         """All items of a paginated call."""
 
         def collect() -> list[Any]:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from launch.core.findings import Finding, error, note, warning
-from launch.platforms.sagemaker.images import ImageChoice, runs_on
+from launch.platforms.sagemaker.images import SageMakerImageChoice, runs_on
 from launch.platforms.sagemaker.instances import INSTANCES, like
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.machines import ranks
 from launch.platforms.sagemaker.preflight.places import API
 
 
-def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
+def extras(job: SageMakerJob, choice: SageMakerImageChoice) -> Iterator[Finding]:
     yield from _keys(job)
     # Findings for keys and training plans of another region. The output's bucket, and so its key,
     # may be in another region, so that is only a warning.
@@ -73,7 +73,7 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
         )
 
 
-def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
+def _isolation(job: SageMakerJob, choice: SageMakerImageChoice) -> Iterator[Finding]:
     if not job.network_isolation:
         return
     if choice.image is not None:
@@ -106,7 +106,7 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
             )
 
 
-def _fallbacks(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
+def _fallbacks(job: SageMakerJob, choice: SageMakerImageChoice) -> Iterator[Finding]:
     if not job.fallbacks:
         return
     listed = ", ".join(other.type for other in job.fallbacks)
@@ -127,7 +127,9 @@ def _fallbacks(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
         )
 
 
-def _fallback(job: SageMakerJob, other: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
+def _fallback(
+    job: SageMakerJob, other: SageMakerJob, choice: SageMakerImageChoice
+) -> Iterator[Finding]:
     """``other``: the job as it would run on a fallback type."""
     instance = INSTANCES.get(other.type)
     if instance is None:

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from launch.core.findings import Finding, error, warning
-from launch.platforms.sagemaker.images import ImageChoice
+from launch.platforms.sagemaker.images import SageMakerImageChoice
 from launch.platforms.sagemaker.instances import INSTANCES, about_type
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Group
@@ -31,7 +31,7 @@ def ranks(job: SageMakerJob) -> int:
 
 
 def machines(
-    job: SageMakerJob, request: Mapping[str, Any], choice: ImageChoice
+    job: SageMakerJob, request: Mapping[str, Any], choice: SageMakerImageChoice
 ) -> Iterator[Finding]:
     for group in job.groups or (Group("", job.type, job.instances),):
         if group.instances < 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.core import job_checks
 from launch.core.findings import Finding, error, note
-from launch.platforms.sagemaker.images import ImageChoice
+from launch.platforms.sagemaker.images import SageMakerImageChoice
 from launch.platforms.sagemaker.instances import PRICES_DATED
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.bundle_checks import bundle_checks, decoder_checks
@@ -35,7 +35,12 @@ TOLD_BY: dict[str, str | tuple[str, ...]] = {
 
 
 def offline(
-    job: SageMakerJob, request: Mapping[str, Any], *, root: Path, choice: ImageChoice, now: date
+    job: SageMakerJob,
+    request: Mapping[str, Any],
+    *,
+    root: Path,
+    choice: SageMakerImageChoice,
+    now: date,
 ) -> list[Finding]:
     """All findings except those of the image choice (``choice.findings``). A check that cannot run
     adds a note.

@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.core.findings import Finding, error
-from launch.platforms.sagemaker.cloud import Clients
+from launch.platforms.sagemaker.cloud import AwsClients
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.account import account_checks
-from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
+from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import unset
 from launch.platforms.sagemaker.preflight.rights import rights
 from launch.platforms.sagemaker.preflight.stored import stored
 from launch.platforms.sagemaker.preflight.vpc import vpc
 
 
-def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
+def online(job: SageMakerJob, request: Mapping[str, Any], clients: AwsClients) -> list[Finding]:
     """The findings. A call that is denied is a note, never an error: the job's role may have rights
     that the caller does not have.
     """
@@ -32,7 +32,7 @@ def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> l
                 "name yours, by flags or in the job's file",
             )
         ]
-    ask = ReadOnlyCalls(clients)
+    ask = AwsReadOnlyCalls(clients)
     findings = [*account_checks(job, request, ask), *stored(job, request, ask), *vpc(job, ask)]
     if not any(
         finding.code in ("role-account", "role-missing", "role-trust") for finding in findings

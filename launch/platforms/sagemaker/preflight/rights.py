@@ -11,7 +11,7 @@ from typing import Any
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.cloud import SERVICE
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
+from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import IMAGE, s3_parts
 from launch.platforms.sagemaker.regions import partition
 
@@ -48,7 +48,9 @@ class Right:
     passed: bool = False
 
 
-def rights(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
+def rights(
+    job: SageMakerJob, request: Mapping[str, Any], ask: AwsReadOnlyCalls
+) -> Iterator[Finding]:
     """Findings for denied actions. Most are warnings: the policy of a bucket, key, or repository
     may allow them.
     """
@@ -140,7 +142,7 @@ def _of_the_caller(job: SageMakerJob) -> Iterator[Right]:
     yield Right("caller-create", ("sagemaker:CreateTrainingJob",), jobs, "training jobs", sure=True)
 
 
-def _ask(who: str, arn: str, right: Right, ask: ReadOnlyCalls) -> Any:
+def _ask(who: str, arn: str, right: Right, ask: AwsReadOnlyCalls) -> Any:
     """Yields findings about one right; returns whether the simulator answered."""
     context = {
         "ContextKeyName": "iam:PassedToService",
@@ -174,7 +176,7 @@ def _ask(who: str, arn: str, right: Right, ask: ReadOnlyCalls) -> Any:
     return True
 
 
-def _caller(ask: ReadOnlyCalls) -> str:
+def _caller(ask: AwsReadOnlyCalls) -> str:
     """The ARN of the caller's user or role; "" for a root user, who may do everything, and if the
     ARN is not known.
     """
@@ -189,7 +191,7 @@ def _caller(ask: ReadOnlyCalls) -> str:
 
 
 def _keys(
-    job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls
+    job: SageMakerJob, request: Mapping[str, Any], ask: AwsReadOnlyCalls
 ) -> dict[str, tuple[str, ...]]:
     """KMS keys of the request and of its buckets -> actions that the role needs. Aliases are not
     checked.
@@ -217,7 +219,7 @@ def _keys(
     return found
 
 
-def _default_key(bucket: str, ask: ReadOnlyCalls) -> str:
+def _default_key(bucket: str, ask: AwsReadOnlyCalls) -> str:
     """The KMS key with which a bucket encrypts new objects; "" for S3's own keys."""
     answer = ask(
         f"the encryption of the bucket {bucket}",

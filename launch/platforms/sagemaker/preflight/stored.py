@@ -14,7 +14,7 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.cloud import default_bucket
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel
-from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
+from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls
 from launch.platforms.sagemaker.preflight.channels import small_disk
 from launch.platforms.sagemaker.preflight.places import folder, s3_parts
 from launch.platforms.sagemaker.request import CHANNELS, data_place, settings
@@ -26,7 +26,9 @@ FROZEN = ("GLACIER", "DEEP_ARCHIVE")
 MOST_JOBS = 30  # at most this many running jobs are checked for the same checkpoints
 
 
-def stored(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
+def stored(
+    job: SageMakerJob, request: Mapping[str, Any], ask: AwsReadOnlyCalls
+) -> Iterator[Finding]:
     results = {"output": request["OutputDataConfig"]["S3OutputPath"]}
     if "CheckpointConfig" in request:
         results["checkpoints"] = request["CheckpointConfig"]["S3Uri"]
@@ -50,7 +52,7 @@ def stored(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) ->
 
 
 def _bucket(
-    key: str, uri: str, job: SageMakerJob, ask: ReadOnlyCalls, made: bool
+    key: str, uri: str, job: SageMakerJob, ask: AwsReadOnlyCalls, made: bool
 ) -> Iterator[Finding]:
     """``made``: the account's default bucket may be missing, for the upload creates it."""
     parts = s3_parts(uri)
@@ -79,11 +81,13 @@ def _bucket(
         )
 
 
-def _default(ask: ReadOnlyCalls) -> str:
+def _default(ask: AwsReadOnlyCalls) -> str:
     return str(ask("the account's bucket", lambda: default_bucket(ask.clients)).value)
 
 
-def _prefix(job: SageMakerJob, channel: Channel, ask: ReadOnlyCalls) -> tuple[int, list[Finding]]:
+def _prefix(
+    job: SageMakerJob, channel: Channel, ask: AwsReadOnlyCalls
+) -> tuple[int, list[Finding]]:
     """The bytes below a channel's prefix (in its first ``PAGES`` pages), and findings about the
     prefix.
     """
@@ -133,7 +137,7 @@ def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
         )
 
 
-def _checkpoints(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _checkpoints(uri: str, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     parts = s3_parts(uri)
     if parts is None:
         return
@@ -152,7 +156,7 @@ def _checkpoints(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
         )
 
 
-def _in_use(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _in_use(uri: str, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     """Findings for running jobs with the same checkpoints: two jobs that write them would destroy
     both runs.
     """
@@ -183,7 +187,7 @@ def _in_use(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
             )
 
 
-def _file_system(channel: Channel, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _file_system(channel: Channel, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     if channel.file_system_type != "FSxLustre":
         ask.notes.append(
             note(
@@ -224,7 +228,7 @@ def _file_system(channel: Channel, ask: ReadOnlyCalls) -> Iterator[Finding]:
         )
 
 
-def file_system(channel: Channel, ask: ReadOnlyCalls) -> dict[str, Any] | None:
+def file_system(channel: Channel, ask: AwsReadOnlyCalls) -> dict[str, Any] | None:
     """The file system's description; {} if it does not exist, None if FSx did not answer."""
     answer = ask(
         f"FSx {channel.file_system}",

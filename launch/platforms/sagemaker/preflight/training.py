@@ -24,7 +24,7 @@ from launch.platforms.sagemaker.request import CHANNELS, data_place, lies_in
 
 if TYPE_CHECKING:
     from segtrain.config import Config
-    from segtrain.insight.plan.offers import Plan
+    from segtrain.insight.plan.offers import Offers
 
 
 def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _read(job: SageMakerJob, root: Path) -> Read:
     return preflight.read_config(job, root, data_place(job), f"{CHANNELS}/train")
 
 
-def _predicted(job: SageMakerJob, config: Config) -> Plan:
+def _predicted(job: SageMakerJob, config: Config) -> Offers:
     price, _ = price_of(job, job.training_type)
     return on_type(job, config, job.training_type, job.training_hosts, ranks(job), price)
 

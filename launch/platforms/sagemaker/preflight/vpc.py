@@ -10,7 +10,7 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.account import kinds, offers
-from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
+from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import API
 from launch.platforms.sagemaker.preflight.security import (
     FSX_DOCS,
@@ -80,7 +80,7 @@ def _ids_of(job: SageMakerJob, key: str) -> str:
 LUSTRE = ((988, 988), (1018, 1023))
 
 
-def vpc(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def vpc(job: SageMakerJob, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     if not job.subnets:
         return
     subnets, groups = [], []
@@ -126,7 +126,7 @@ def vpc(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
     yield from _ways_out(job, subnets, ask)
 
 
-def _tenancy(name: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _tenancy(name: str, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     answer = ask(f"VPC {name}", ask.clients.ec2.describe_vpcs, VpcIds=[name])
     if any(item.get("InstanceTenancy") == "dedicated" for item in answer.items("Vpcs")):
         yield error(
@@ -158,7 +158,7 @@ def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
         )
 
 
-def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     for name in kinds(job):
         answer = offers(ask, f"the zones that offer {name}", name, "availability-zone")
         zones = {item["Location"] for item in answer.value or []}
@@ -175,7 +175,7 @@ def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) -> It
 
 
 def _lustre(
-    job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], ask: ReadOnlyCalls
+    job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], ask: AwsReadOnlyCalls
 ) -> Iterator[Finding]:
     for channel in job.data:
         system = (
@@ -214,7 +214,7 @@ def _lustre(
 
 
 def _fsx_ports(
-    where: str, system: Item, groups: Sequence[Item], ask: ReadOnlyCalls
+    where: str, system: Item, groups: Sequence[Item], ask: AwsReadOnlyCalls
 ) -> Iterator[Finding]:
     cards = system.get("NetworkInterfaceIds", [])
     if not cards:
@@ -248,7 +248,9 @@ def _fsx_ports(
         )
 
 
-def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _ways_out(
+    job: SageMakerJob, subnets: Sequence[Item], ask: AwsReadOnlyCalls
+) -> Iterator[Finding]:
     """Findings for subnets that cannot reach S3 or the package index. Machines of a job have no
     public address, so that they cannot use an internet gateway.
     """

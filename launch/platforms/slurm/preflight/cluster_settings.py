@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from launch.core.findings import Finding, error, warning
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.partitions import used_qos
-from launch.platforms.slurm.preflight.state import Cluster, Partition, listed, seconds
+from launch.platforms.slurm.preflight.state import Partition, SlurmState, listed, seconds
 from segtrain.errors import EXIT_RESUMABLE
 
 SAVE_S = 20  # a checkpoint of a large model on a busy file system
 
 
-def cluster_settings(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
+def cluster_settings(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
     # Slurm itself queues a job again whose exit code is in these lists, also one that was told to
     # stop.
     for key in ("RequeueExit", "RequeueExitHold"):
@@ -61,7 +61,7 @@ def _codes(text: str) -> set[int]:
     return found
 
 
-def preempted(job: SlurmJob, cluster: Cluster, partition: Partition) -> tuple[str, int] | None:
+def preempted(job: SlurmJob, cluster: SlurmState, partition: Partition) -> tuple[str, int] | None:
     """How Slurm takes the nodes of the job away for another one, and after how many seconds; None:
     it never does.
     """
@@ -97,7 +97,7 @@ def _tier(partition: Partition) -> int:
     return seconds_of(partition.fields.get("PriorityTier", "1"))
 
 
-def _preemption(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterator[Finding]:
+def _preemption(job: SlurmJob, cluster: SlurmState, partition: Partition) -> Iterator[Finding]:
     found = preempted(job, cluster, partition)
     if found is None:
         return

@@ -14,7 +14,7 @@ from shlex import quote
 from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
 from launch.platforms.slurm.job import SlurmJob
-from launch.platforms.slurm.preflight.state import Cluster
+from launch.platforms.slurm.preflight.state import SlurmState
 from launch.platforms.slurm.prepare import SCRIPT
 from launch.platforms.slurm.script import FOLDER
 
@@ -29,7 +29,7 @@ def existing(place: str | Path) -> Path:
     return path
 
 
-def folders(job: SlurmJob, cluster: Cluster, probed: bool) -> Iterator[Finding]:
+def folders(job: SlurmJob, cluster: SlurmState, probed: bool) -> Iterator[Finding]:
     """``probed``: whether nodes were asked what they see, so that nothing needs to be guessed from
     here.
     """

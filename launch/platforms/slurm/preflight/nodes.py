@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from launch.core.findings import Finding, error, warning
 from launch.platforms.slurm.job import SlurmJob
-from launch.platforms.slurm.preflight.state import Cluster, Node, Partition, megabytes
+from launch.platforms.slurm.preflight.state import Node, Partition, SlurmState, megabytes
 
 LEAST_MB = 1500  # of a rank: the libraries alone take most of it
 
 
-def nodes(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
+def nodes(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
     partition = cluster.partition(job.partition)
     there: Sequence[Node] = cluster.nodes_of(partition) if partition else ()
     if partition is None or not there:
@@ -57,7 +57,7 @@ def _gpus(job: SlurmJob, partition: Partition, there: Sequence[Node]) -> Iterato
 
 
 def _cores(
-    job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequence[Node]
+    job: SlurmJob, cluster: SlurmState, partition: Partition, there: Sequence[Node]
 ) -> Iterator[Finding]:
     defaults = partition.fields.get("JobDefaults", "") + cluster.config.get("JobDefaults", "")
     whole = job.exclusive or "cons" not in cluster.config.get("SelectType", "cons_tres")
@@ -82,7 +82,7 @@ def _cores(
         )
 
 
-def memory_mb(job: SlurmJob, cluster: Cluster, partition: Partition) -> int | None:
+def memory_mb(job: SlurmJob, cluster: SlurmState, partition: Partition) -> int | None:
     """Memory of the job on each node; 0 where it takes all of it; None where Slurm does not count
     memory.
     """
@@ -103,7 +103,7 @@ def memory_mb(job: SlurmJob, cluster: Cluster, partition: Partition) -> int | No
 
 
 def _memory(
-    job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequence[Node]
+    job: SlurmJob, cluster: SlurmState, partition: Partition, there: Sequence[Node]
 ) -> Iterator[Finding]:
     most, given = max(node.memory_mb for node in there), memory_mb(job, cluster, partition)
     said = f"memory={job.memory}" if job.memory else "the default memory of the partition"

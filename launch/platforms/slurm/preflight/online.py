@@ -14,7 +14,7 @@ from launch.platforms.slurm.preflight.folders import folders
 from launch.platforms.slurm.preflight.nodes import nodes
 from launch.platforms.slurm.preflight.partitions import partitions
 from launch.platforms.slurm.preflight.probe import Replies, answers, ask_nodes
-from launch.platforms.slurm.preflight.state import Cluster, Node, listed, read
+from launch.platforms.slurm.preflight.state import Node, SlurmState, listed, read
 from launch.platforms.slurm.preflight.submit_host import (
     SubmitHost,
     completed,
@@ -50,7 +50,7 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
     )
 
 
-def of_cluster(job: SlurmJob, cluster: Cluster, here: SubmitHost, probe: bool) -> list[Finding]:
+def of_cluster(job: SlurmJob, cluster: SlurmState, here: SubmitHost, probe: bool) -> list[Finding]:
     findings = [*rules(job, cluster, here), *_after(job)]
     if not errors(findings):
         findings += _tested(job, cluster)
@@ -62,7 +62,7 @@ def of_cluster(job: SlurmJob, cluster: Cluster, here: SubmitHost, probe: bool) -
     return findings
 
 
-def rules(job: SlurmJob, cluster: Cluster, here: SubmitHost) -> list[Finding]:
+def rules(job: SlurmJob, cluster: SlurmState, here: SubmitHost) -> list[Finding]:
     """What follows from what Slurm says of itself."""
     findings = [*_of_partitions(job, cluster), *variables(job, here), *limits(job, here, cluster)]
     findings += [
@@ -72,7 +72,7 @@ def rules(job: SlurmJob, cluster: Cluster, here: SubmitHost) -> list[Finding]:
     return findings
 
 
-def _of_partitions(job: SlurmJob, cluster: Cluster) -> list[Finding]:
+def _of_partitions(job: SlurmJob, cluster: SlurmState) -> list[Finding]:
     """Slurm starts a job in any partition of its list. So what keeps it out of one of them is a
     warning, while another one takes it.
     """
@@ -149,7 +149,7 @@ def _after(job: SlurmJob) -> list[Finding]:
     return []
 
 
-def _tested(job: SlurmJob, cluster: Cluster) -> list[Finding]:
+def _tested(job: SlurmJob, cluster: SlurmState) -> list[Finding]:
     """Slurm's own judgment, which submits nothing. A job whose nodes are away now may wait for
     them.
     """
@@ -185,7 +185,7 @@ def _tested(job: SlurmJob, cluster: Cluster) -> list[Finding]:
     ]
 
 
-def _away(job: SlurmJob, cluster: Cluster) -> str:
+def _away(job: SlurmJob, cluster: SlurmState) -> str:
     """The nodes of the job's partitions on which no job starts now, and reservations, which may
     hold others.
     """
@@ -215,12 +215,12 @@ def _hosts(text: str) -> set[str]:
         return set()
 
 
-def _nodes(job: SlurmJob, cluster: Cluster) -> list[Node]:
+def _nodes(job: SlurmJob, cluster: SlurmState) -> list[Node]:
     found = [cluster.partition(name) for name in listed(job.partition) or ("",)]
     return [node for one in found if one is not None for node in cluster.nodes_of(one)]
 
 
-def _offer(job: SlurmJob, cluster: Cluster) -> str:
+def _offer(job: SlurmJob, cluster: SlurmState) -> str:
     """What the partition of the job has, or which partitions there are."""
     there = _nodes(job, cluster)
     if not there:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 
 from launch.core.findings import Finding, error
 from launch.platforms.slurm.job import SlurmJob
-from launch.platforms.slurm.preflight.state import Cluster, Partition, amounts, seconds
+from launch.platforms.slurm.preflight.state import Partition, SlurmState, amounts, seconds
 
 WAITS = "where sbatch accepts the job, it waits forever"
 
 
-def partitions(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
+def partitions(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
     partition = cluster.partition(job.partition)
     if partition is not None:
         state = partition.fields.get("State", "UP")
@@ -47,11 +47,11 @@ def partitions(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
             yield from _limits(job, what, limits, flag)
 
 
-def used_account(job: SlurmJob, cluster: Cluster) -> str:
+def used_account(job: SlurmJob, cluster: SlurmState) -> str:
     return job.account or cluster.default_account
 
 
-def used_qos(job: SlurmJob, cluster: Cluster) -> str:
+def used_qos(job: SlurmJob, cluster: SlurmState) -> str:
     """The job's own, or the default one of its account."""
     account = used_account(job, cluster)
     return job.qos or next(
@@ -59,7 +59,7 @@ def used_qos(job: SlurmJob, cluster: Cluster) -> str:
     )
 
 
-def _allowed(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterator[Finding]:
+def _allowed(job: SlurmJob, cluster: SlurmState, partition: Partition) -> Iterator[Finding]:
     """Accounts and QOS that a partition allows or denies. Without accounting, no job has any, so a
     list of allowed ones keeps every job waiting.
     """
@@ -88,7 +88,7 @@ def _allowed(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterator[
             )
 
 
-def _limiting(job: SlurmJob, cluster: Cluster) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+def _limiting(job: SlurmJob, cluster: SlurmState) -> Iterator[tuple[str, str, Mapping[str, str]]]:
     """Yields each QOS or account that limits the job, the flag that chooses another one, and its
     limits that apply.
 

@@ -16,7 +16,7 @@ from launch.core.findings import Finding, error, note, warning
 from launch.core.job import PACKAGE
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.folders import existing
-from launch.platforms.slurm.preflight.state import Cluster, listed
+from launch.platforms.slurm.preflight.state import SlurmState, listed
 from launch.platforms.slurm.script import environment
 
 WAIT_S = 10  # for a free node
@@ -100,7 +100,7 @@ def command(job: SlurmJob, least: int, most: int, script: str) -> list[str]:
     ]
 
 
-def ask_nodes(job: SlurmJob, cluster: Cluster, folder: Path) -> tuple[Replies, list[Finding]]:
+def ask_nodes(job: SlurmJob, cluster: SlurmState, folder: Path) -> tuple[Replies, list[Finding]]:
     """The answers of the nodes, by their names; {} with a note where none could be asked."""
     found = [one for name in listed(job.partition) or ("",) if (one := cluster.partition(name))]
     counts = [sum(node.awake for node in cluster.nodes_of(one)) for one in found]

@@ -110,7 +110,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SlurmState:
     """Everything that was asked. ``accounts``, ``qos``: None where Slurm does not say; ``refused``:
     question -> why; ``jobs``: number, state, dependency, and script of each job of this user.
     """
@@ -148,7 +148,7 @@ class Cluster:
         return what in self.config.get("AccountingStorageEnforce", "").lower()
 
 
-def read(ask: Ask, user: str = "") -> Cluster:
+def read(ask: Ask, user: str = "") -> SlurmState:
     """Ask Slurm. Raises SegtrainError where it does not answer at all."""
     user, refused = user or _user(), dict[str, str]()
 
@@ -176,7 +176,7 @@ def read(ask: Ask, user: str = "") -> Cluster:
         line.split("|", 3)
         for line in _lines(may("your jobs", "squeue", "-h", "-u", user, "-o", "%i|%T|%E|%o"))
     ]
-    return Cluster(
+    return SlurmState(
         config,
         tuple(Partition(one["PartitionName"], one) for one in partitions if "PartitionName" in one),
         tuple(Node(one["NodeName"], one) for one in nodes if "NodeName" in one),

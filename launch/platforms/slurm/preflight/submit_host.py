@@ -15,7 +15,7 @@ from typing import Any
 from launch.core.findings import Finding, error, warning
 from launch.platforms.slurm.arguments import CALLED_HERE
 from launch.platforms.slurm.job import SlurmJob
-from launch.platforms.slurm.preflight.state import Cluster
+from launch.platforms.slurm.preflight.state import SlurmState
 
 # Variables of sbatch that win against the lines of a script -> the field of a job that they may
 # stand for.
@@ -203,7 +203,7 @@ def _own(name: str) -> str:
     return ""
 
 
-def limits(job: SlurmJob, here: SubmitHost, cluster: Cluster) -> Iterator[Finding]:
+def limits(job: SlurmJob, here: SubmitHost, cluster: SlurmState) -> Iterator[Finding]:
     """Limits of this shell that Slurm gives to the ranks."""
     carried = cluster.config.get("PropagateResourceLimits", "ALL").upper()
     spared = cluster.config.get("PropagateResourceLimitsExcept", "").upper()

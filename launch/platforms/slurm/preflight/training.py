@@ -21,7 +21,7 @@ from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from segtrain.config import Config
-    from segtrain.insight.plan.offers import Plan
+    from segtrain.insight.plan.offers import Offers
 
 _ALONE = ("single", "dp")
 
@@ -60,7 +60,7 @@ def _read(job: SlurmJob, root: Path) -> Read:
     return preflight.read_config(job, root, job.data, "/FOLDER")
 
 
-def _predicted(job: SlurmJob, config: Config) -> Plan:
+def _predicted(job: SlurmJob, config: Config) -> Offers:
     gpu = job.gpus.type if job.gpus else None
     return on_nodes(job, config, job.nodes, job.local_ranks, job.cpus * job.local_ranks, gpu)
 

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 from launch.core.findings import Finding, error, note, warning
-from launch.platforms.vertex.cloud import Clients, split_uri
+from launch.platforms.vertex.cloud import GoogleClients, split_uri
 from launch.platforms.vertex.job import VertexJob
-from launch.platforms.vertex.preflight.calls import ReadOnlyCalls
+from launch.platforms.vertex.preflight.calls import GoogleReadOnlyCalls
 from launch.platforms.vertex.request import default_bucket, output
 
 # The places of multi-regions, and of dual-regions without their number -> the beginnings of the
@@ -27,7 +27,9 @@ _CONTINENTS = {
 }
 
 
-def bucket_checks(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def bucket_checks(
+    job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls
+) -> Iterator[Finding]:
     named = {
         "data": job.data,
         "output": output(job),
@@ -63,8 +65,8 @@ def _owner(
     place: str,
     job: VertexJob,
     bucket: Mapping[str, Any],
-    clients: Clients,
-    ask: ReadOnlyCalls,
+    clients: GoogleClients,
+    ask: GoogleReadOnlyCalls,
 ) -> Iterator[Finding]:
     """An error if the default bucket belongs to another project. Its name is predictable: somebody
     who created it first could replace the job's code.
@@ -109,7 +111,7 @@ def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> I
     )
 
 
-def _filled(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _filled(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     bucket, prefix = split_uri(job.data)
     folder = f"{prefix.rstrip('/')}/" if prefix else ""
     query = {"prefix": folder, "maxResults": 1, "fields": "items(name)"}

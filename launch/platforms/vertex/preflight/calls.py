@@ -11,7 +11,7 @@ from segtrain.errors import SegtrainError
 
 
 @dataclass
-class ReadOnlyCalls:
+class GoogleReadOnlyCalls:
     """Makes calls to Google, and keeps failures as notes. ``ABSENT``: the answer if the resource
     does not exist.
     """

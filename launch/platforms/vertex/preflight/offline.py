@@ -10,7 +10,7 @@ from launch.core.findings import Finding, error, warning
 from launch.core.job_checks import Files
 from launch.core.requirements import requirements
 from launch.platforms.vertex import bundle
-from launch.platforms.vertex.images import ImageChoice
+from launch.platforms.vertex.images import VertexImageChoice
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.machines import machines
 from launch.platforms.vertex.preflight.names import names, network, times
@@ -18,7 +18,7 @@ from launch.platforms.vertex.preflight.places import places
 from launch.platforms.vertex.preflight.training import training
 
 
-def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]:
+def offline(job: VertexJob, *, root: Path, choice: VertexImageChoice) -> list[Finding]:
     """All offline findings, with those about the image (``choice``). A check that cannot run here
     leaves a note.
     """
@@ -49,7 +49,7 @@ def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]
     return list(dict.fromkeys(findings))
 
 
-def _requirements(job: VertexJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
+def _requirements(job: VertexJob, files: Files, choice: VertexImageChoice) -> Iterator[Finding]:
     text = files["requirements.txt"]
     assert isinstance(text, bytes)
     yield from requirements(text.decode(), choice.uri, choice.torch)

@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import quote
 
 from launch.core.findings import Finding, error, note, warning
-from launch.platforms.vertex.cloud import Clients, split_uri
+from launch.platforms.vertex.cloud import GoogleClients, split_uri
 from launch.platforms.vertex.images import OWN
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.buckets import bucket_checks
-from launch.platforms.vertex.preflight.calls import ReadOnlyCalls
+from launch.platforms.vertex.preflight.calls import GoogleReadOnlyCalls
 from launch.platforms.vertex.preflight.machines import gpus
 from launch.platforms.vertex.preflight.places import placeholders
 from launch.platforms.vertex.request import code_place, output, parent
@@ -40,7 +40,7 @@ _WRITES = (
 _READS = (*_WRITES, "roles/storage.objectViewer", "roles/viewer")
 
 
-def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
+def online(job: VertexJob, request: Mapping[str, Any], clients: GoogleClients) -> list[Finding]:
     """All online findings. ``request``: the request as it would be sent."""
     unset = placeholders(job)
     if unset:
@@ -52,7 +52,7 @@ def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list
                 "name yours, by flags or in the job's file",
             )
         ]
-    ask = ReadOnlyCalls()
+    ask = GoogleReadOnlyCalls()
     image = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["imageUri"]
     findings = [
         *_caller(job, clients, ask),
@@ -66,7 +66,7 @@ def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list
     return list(dict.fromkeys([*findings, *ask.notes]))
 
 
-def _caller(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _caller(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     api, place = (
         clients.service("cloudresourcemanager", "v1"),
         f"projects/{job.project}:testIamPermissions",
@@ -92,7 +92,7 @@ def _caller(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Fi
             )
 
 
-def _upload(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _upload(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     """Checks the caller's right to upload the code. A bucket that does not exist is reported
     elsewhere, or created.
     """
@@ -111,7 +111,7 @@ def _upload(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Fi
         )
 
 
-def _account(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _account(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     if not job.service_account:
         return
     account, api = job.service_account, clients.service("iam", "v1")
@@ -192,7 +192,7 @@ def _grants(policy: Mapping[str, Any], account: str, roles: tuple[str, ...]) -> 
     return False
 
 
-def _quota(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _quota(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     """Checks the quota's limit only, not how much of it other jobs use at the moment."""
     accelerator = gpus(job)
     if accelerator is None or job.persistent_resource:
@@ -241,7 +241,9 @@ def _limit_in(metric: Mapping[str, Any], region: str) -> int | None:
     return found
 
 
-def _resources(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _resources(
+    job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls
+) -> Iterator[Finding]:
     named = {"tensorboard": job.tensorboard}
     if job.persistent_resource:
         named["persistent_resource"] = (
@@ -269,7 +271,9 @@ def _resources(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator
             )
 
 
-def _image(job: VertexJob, image: str, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
+def _image(
+    job: VertexJob, image: str, clients: GoogleClients, ask: GoogleReadOnlyCalls
+) -> Iterator[Finding]:
     """Checks that the user's image in Artifact Registry exists, and has an entry point if
     start=image.
     """

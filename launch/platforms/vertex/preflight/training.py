@@ -23,7 +23,7 @@ from segtrain.machines import gpus as rates
 
 if TYPE_CHECKING:
     from segtrain.config import Config
-    from segtrain.insight.plan.offers import Plan
+    from segtrain.insight.plan.offers import Offers
 
 _KEPT = re.compile(r"(gs|s3|az)://|/mnt/")
 
@@ -58,7 +58,7 @@ def _read(job: VertexJob, root: Path) -> Read:
     )
 
 
-def _predicted(job: VertexJob, config: Config) -> Plan:
+def _predicted(job: VertexJob, config: Config) -> Offers:
     return on_type(job, config, _row(job), job.hosts, ranks(job))
 
 

@@ -35,7 +35,7 @@ from segtrain.data.storage import LOCAL
 from segtrain.data.workers.memory import keep_freed_memory
 from segtrain.errors import SegtrainError
 from segtrain.platforms.ray.helpers.fetching import AHEAD, Fetching
-from segtrain.platforms.ray.helpers.protocols import Refused
+from segtrain.platforms.ray.helpers.protocols import HelperRefused
 from segtrain.platforms.ray.helpers.wire import (
     PULSE_S,
     Reply,
@@ -97,15 +97,15 @@ def file_checksums(source: Any, index: int) -> list[int]:
 
 
 def refuse_other_files(source: Any, index: int, found: Iterable[int]) -> None:
-    """Raise Refused unless ``found``, the checksums that a helper has sent, are those of the rank's
-    files.
+    """Raise HelperRefused unless ``found``, the checksums that a helper has sent, are those of the
+    rank's files.
     """
     if list(found) != file_checksums(source, index):
         says = (
             f"a helping host has another version of {files_of(source, index)}: copy the data "
             "set there again"
         )
-        raise Refused(says, code="helper-data-differs")
+        raise HelperRefused(says, code="helper-data-differs")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Helper:
         """Keep a maker. ``folder`` and ``path``: the rank's working folder and import path, for
         relative names.
 
-        Raises Refused where this host's files cannot build it: without the file of
+        Raises HelperRefused where this host's files cannot build it: without the file of
         ``data.transforms``, for example.
         """
         with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ class Helper:
         try:
             self.makers[name] = pickle.loads(content)
         except (SegtrainError, ImportError) as error:
-            raise Refused(f"it cannot make samples with its own files: {error}") from None
+            raise HelperRefused(f"it cannot make samples with its own files: {error}") from None
 
     def begin(self, message: bytes) -> Order:
         """Read an order, and begin to fetch for it. Any thread may call this while another one

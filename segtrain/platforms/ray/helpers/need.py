@@ -14,7 +14,7 @@ ENOUGH = 1.25
 
 
 @dataclass
-class Need:
+class SampleDemand:
     """How many samples per second the loop takes, from its last few steps."""
 
     _steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=9))

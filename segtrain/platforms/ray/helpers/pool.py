@@ -23,12 +23,12 @@ from segtrain.data.bucket.prefetched import maker_of, task_of
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.stages import Cost
 from segtrain.data.workers.batch import BatchTask, SampleTask
-from segtrain.data.workers.made import Made
+from segtrain.data.workers.made import SampleCounts
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.platforms.ray.helpers import wire
 from segtrain.platforms.ray.helpers.balance import Balance
 from segtrain.platforms.ray.helpers.manager import Manager
-from segtrain.platforms.ray.helpers.need import Need
+from segtrain.platforms.ray.helpers.need import SampleDemand
 from segtrain.platforms.ray.helpers.protocols import Engine, HelperSlot
 from segtrain.platforms.ray.helpers.remote_helper import Ordered, RemoteHelper
 
@@ -83,7 +83,7 @@ class HelpedPool(WorkerPool):
         self._packed: dict[int, tuple[Any, tuple[bytes, bytes]]] = {}
         self._probed: tuple[Example, list[tuple[Task, list[np.ndarray]]]] | None = None
         self._probing = threading.Lock()
-        self._need = Need()
+        self._need = SampleDemand()
 
     def start(self) -> None:
         super().start()
@@ -124,11 +124,11 @@ class HelpedPool(WorkerPool):
     def describe(self, least: int, most: int) -> str:
         return f"{super().describe(least, most)}; helpers make what these cannot"
 
-    def made(self) -> Made:
+    def made(self) -> SampleCounts:
         with self._lock:
             local = self._trained - sum(self.helped.values())
             cores, balance = len(self._gave), self.balance
-            return Made(
+            return SampleCounts(
                 self.count,
                 self.kind,
                 local,

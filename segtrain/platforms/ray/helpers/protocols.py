@@ -11,7 +11,7 @@ from segtrain.errors import DataError
 from segtrain.platforms.ray.helpers.wire import Link
 
 
-class Refused(DataError):
+class HelperRefused(DataError):
     """A helper must not be used, however often it is hired: it would make other pixels, or cannot
     make any.
     """
@@ -36,8 +36,8 @@ class RemoteWorker(Protocol):
     def identity(self, transforms: bool) -> dict[str, str]: ...
 
     def meet(self, name: bytes, content: bytes) -> None:
-        """Give it a maker of samples, see ``wire.packed``. Raises Refused if it cannot build the
-        maker.
+        """Give it a maker of samples, see ``wire.packed``. Raises HelperRefused if it cannot build
+        the maker.
         """
 
     def connect(self, address: tuple[str, int], key: bytes) -> None:

@@ -20,7 +20,12 @@ from segtrain.data.bucket.prefetched import maker_of, task_of
 from segtrain.data.workers.batch import SampleTask
 from segtrain.platforms.ray.helpers import wire
 from segtrain.platforms.ray.helpers.helper import identity, refuse_other_files
-from segtrain.platforms.ray.helpers.protocols import HelperSlot, Refused, RemoteWorker, other_than
+from segtrain.platforms.ray.helpers.protocols import (
+    HelperRefused,
+    HelperSlot,
+    RemoteWorker,
+    other_than,
+)
 
 if TYPE_CHECKING:
     from segtrain.platforms.ray.helpers.manager import Manager
@@ -105,7 +110,7 @@ class Serving:
                 helper.working = True
                 while manager.wants(helper):
                     self._turn(hired)
-            except Refused as error:
+            except HelperRefused as error:
                 helper.refused = reason = str(error)
             except Exception as error:
                 reason = _reason(error)
@@ -124,12 +129,17 @@ class Serving:
             helper.pause_s = min(LONGEST_PAUSE_S, 2 * helper.pause_s)
 
     def _check(self, hired: RemoteWorker) -> None:
-        """Compare versions, connect, and compare the pixels of a few samples. Raises Refused."""
+        """Compare versions, connect, and compare the pixels of a few samples.
+
+        Raises HelperRefused.
+        """
         pool, helper = self._pool, self._helper
         example = pool.example()
         transforms = example.maker.transforms is not None
         if differs := other_than(hired.identity(transforms), identity(transforms)):
-            raise Refused(f"it would make other pixels: {differs}: install the same on all hosts")
+            raise HelperRefused(
+                f"it would make other pixels: {differs}: install the same on all hosts"
+            )
         self._known.clear()
         name = self._meet(hired, example.maker)
         helper.link = self._connected(hired)
@@ -137,10 +147,10 @@ class Serving:
             self._link().order(wire.order(name, [task], len(made) > 2))
             reply = self._reply(example.maker.source, task.index)
             if reply.error:
-                raise Refused(f"it cannot make a sample: {reply.error}")
+                raise HelperRefused(f"it cannot make a sample: {reply.error}")
             self._read(reply, found := [np.empty_like(part) for part in made])
             if not all(map(np.array_equal, found, made)):
-                raise Refused(
+                raise HelperRefused(
                     "it makes other pixels, with the same versions: its processor or a "
                     "library differs"
                 )
@@ -200,8 +210,8 @@ class Serving:
         pool.paid(time.thread_time() - began)
 
     def _reply(self, source: Any, index: int) -> wire.Reply:
-        """What the helper says about its next sample. Raises Refused if it read other files than
-        this rank has.
+        """What the helper says about its next sample. Raises HelperRefused if it read other files
+        than this rank has.
         """
         reply = wire.Reply.read(self._link().message())
         if not reply.error:
@@ -222,7 +232,7 @@ class Serving:
             self._manager.tell_once(says)
             self._failed += 1
             if self._failed >= MOST_ERRORS:
-                raise Refused(f"it cannot make samples: {reply.error}")
+                raise HelperRefused(f"it cannot make samples: {reply.error}")
             return
         self._failed = 0
         if pool.claim(sample):
