@@ -17,42 +17,42 @@ _EXPECTED = (
 )
 
 
-def check_class_names(given: Any) -> Any:
-    """Return ``given``. Raises SettingError unless it is a file name, a list of names, or a mapping
+def check_class_names(value: Any) -> Any:
+    """Return ``value``. Raises SettingError unless it is a file name, a list of names, or a mapping
     to colors.
     """
-    if isinstance(given, str):
-        return given
-    if not isinstance(given, (list, tuple, Mapping)) or any(
-        isinstance(name, (list, dict)) for name in given
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (list, tuple, Mapping)) or any(
+        isinstance(name, (list, dict)) for name in value
     ):
         expected = "a list of names, a mapping of names to colors, or a file"
         raise SettingError(
-            f"data.classes={given!r}: expected {expected}", "wrong-type", found=given
+            f"data.classes={value!r}: expected {expected}", "wrong-type", found=value
         )
-    not_text = [name for name in given if not isinstance(name, str)]
+    not_text = [name for name in value if not isinstance(name, str)]
     if not_text:
         why = f"{flow(not_text[0])} is not text"
         if any(isinstance(name, bool) for name in not_text):
             why = "YAML reads no and off as false, yes and on as true"
-        names = [_text(name) for name in given]
-        fixed: Any = dict(zip(names, given.values())) if isinstance(given, Mapping) else names
+        names = [_text(name) for name in value]
+        fixed: Any = dict(zip(names, value.values())) if isinstance(value, Mapping) else names
         fix = command({"data.classes": fixed})
         raise SettingError(
             f"data.classes: {why}. Quote such names: {fix}", "class-name-not-text", fix=fix
         )
-    unnamed = [name for name in given if name.startswith("?")]
+    unnamed = [name for name in value if name.startswith("?")]
     if unnamed:
         why = f"{unnamed[0]!r} stands for a name that only you know: write the name of the class"
         raise SettingError(f"data.classes: {why}", "class-name-missing", found=unnamed[0])
-    if not isinstance(given, Mapping):
-        return given
-    if given and all(colors is None for colors in given.values()):  # {road, car}
-        fix = command({"data.classes": list(given)})
+    if not isinstance(value, Mapping):
+        return value
+    if value and all(colors is None for colors in value.values()):  # {road, car}
+        fix = command({"data.classes": list(value)})
         raise SettingError(
             f"data.classes: write names without colors as a list: {fix}", "colors-missing", fix=fix
         )
-    for name, colors in given.items():
+    for name, colors in value.items():
         several = isinstance(colors, (list, tuple)) and all(
             isinstance(color, (list, tuple)) for color in colors
         )
@@ -63,14 +63,14 @@ def check_class_names(given: Any) -> Any:
                 "[...]], or none as []"
             )
             raise SettingError(f"{key}={colors!r}: {why}", "invalid-color", key=key, found=colors)
-    return given
+    return value
 
 
-def check_label_map(given: Any) -> Any:
-    """Return ``given``. Raises SettingError unless it maps integers to integers."""
-    if not isinstance(given, Mapping):
-        raise SettingError(f"data.label_map={given!r}: {_EXPECTED}", "wrong-type", found=given)
-    for raw, train in given.items():
+def check_label_map(value: Any) -> Any:
+    """Return ``value``. Raises SettingError unless it maps integers to integers."""
+    if not isinstance(value, Mapping):
+        raise SettingError(f"data.label_map={value!r}: {_EXPECTED}", "wrong-type", found=value)
+    for raw, train in value.items():
         if isinstance(raw, str) and _RANGE.fullmatch(raw):
             why = f"{raw!r} is not an integer: list each id, as in data.label_map={{0: 0, 1: 0}}"
             raise SettingError(f"data.label_map: {why}", "label-range", found=raw)
@@ -79,7 +79,7 @@ def check_label_map(given: Any) -> Any:
             raise SettingError(
                 f"data.label_map={pair}: {_EXPECTED}", "wrong-type", found={raw: train}
             )
-    return given
+    return value
 
 
 def _is_integer(value: Any) -> bool:

@@ -13,14 +13,14 @@ _MONEY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\$")
 
 def seconds_of(text: str) -> float | None:
     """Seconds of a time such as "90m", "2h", or "1.5d"; None for any other text."""
-    found = _TIME.fullmatch(text)
-    return float(found[1]) * _SECONDS[found[2]] if found else None
+    match = _TIME.fullmatch(text)
+    return float(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def dollars_of(text: str) -> float | None:
     """Dollars of an amount such as "20$"; None for any other text."""
-    found = _MONEY.fullmatch(text)
-    return float(found[1]) if found else None
+    match = _MONEY.fullmatch(text)
+    return float(match[1]) if match else None
 
 
 def limit(read: Callable[[str], float | None], words: str) -> Callable[[Any], Any]:

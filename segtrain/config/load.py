@@ -109,7 +109,7 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     if path is not None:
         settings = {"name": Path(path).stem, **_read(Path(path))}
     return make_config(
-        _overridden(settings, overrides), source=str(path or COMMAND_LINE), given=overrides
+        _overridden(settings, overrides), source=str(path or COMMAND_LINE), overrides=overrides
     )
 
 
@@ -120,7 +120,7 @@ def load_saved(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     code is imported.
     """
     return make_config(
-        _overridden(_read(Path(path)), overrides), source=str(path), saved=True, given=overrides
+        _overridden(_read(Path(path)), overrides), source=str(path), saved=True, overrides=overrides
     )
 
 
@@ -175,22 +175,22 @@ def _overridden(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str,
 
     If they choose another optimizer or schedule, settings that only the old choice has are dropped.
     """
-    given = parse_overrides(overrides)
-    mine, theirs = settings.get("optim"), given.get("optim")
+    changes = parse_overrides(overrides)
+    mine, theirs = settings.get("optim"), changes.get("optim")
     if isinstance(mine, dict) and isinstance(theirs, dict):
         names = {key: theirs[key] for key in ("name", "schedule") if key in theirs}
         if names:
             settings = {**settings, "optim": _own({**mine, **names})}
-    return _merge(settings, given)
+    return _merge(settings, changes)
 
 
 def _own(block: dict[str, Any]) -> dict[str, Any]:
     """The settings of an optimizer, without settings that only other optimizers have."""
-    known = blocks(fields()["optim"].annotation)
-    own = known.get(str(block.get("name", next(iter(known), ""))))
+    optimizers = blocks(fields()["optim"].annotation)
+    own = optimizers.get(str(block.get("name", next(iter(optimizers), ""))))
     if own is None:
         return block
-    foreign = {name for other in known.values() for name in other.model_fields} - set(
+    foreign = {name for other in optimizers.values() for name in other.model_fields} - set(
         own.model_fields
     )
     if block.get("schedule", "poly") != "poly":
@@ -202,18 +202,18 @@ def make_config(
     settings: dict[str, Any],
     source: str = "the settings",
     saved: bool = False,
-    given: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> Config:
     """A Config from nested settings. Raises ConfigError like ``load_config``. ``saved``: see
     ``load_saved``.
 
-    ``given``: the ``section.key=value`` of the command line among them, so that an error does not
-    blame ``source``.
+    ``overrides``: the ``section.key=value`` of the command line among them, so that an error does
+    not blame ``source``.
     """
     try:
         return Config.model_validate(settings, context={"saved": saved})
     except ValidationError as error:
-        refused = explained(error, source, [text.partition("=")[0] for text in given])
+        refused = explained(error, source, [text.partition("=")[0] for text in overrides])
     raise _with_tried_advice(refused, settings)
 
 
@@ -223,20 +223,20 @@ def _with_tried_advice(refused: ConfigError, settings: dict[str, Any]) -> Config
     One fix may need another: then the message ends with all of them. If there is no way out,
     ``settings`` is None.
     """
-    advice, found = dict[str, Any](), refused
-    while found.settings and not found.settings.items() <= advice.items():
-        advice |= found.settings
+    advice, latest = dict[str, Any](), refused
+    while latest.settings and not latest.settings.items() <= advice.items():
+        advice |= latest.settings
         nested: dict[str, Any] = {}
         for key, value in advice.items():
             set_nested(nested, key, value)
         try:
             Config.model_validate(_merge(settings, nested), context={"saved": True})
         except ValidationError as error:
-            found = explained(error, "then")
+            latest = explained(error, "then")
             continue
         more = f"; settings that fix this: {command(advice)}" if len(advice) > 1 else ""
-        told = ConfigError(f"{refused}{more}", code=refused.code, **refused.values)
-        told.settings = advice
-        return told
-    more = f"; {found}" if found is not refused else ""
+        advised = ConfigError(f"{refused}{more}", code=refused.code, **refused.values)
+        advised.settings = advice
+        return advised
+    more = f"; {latest}" if latest is not refused else ""
     return ConfigError(f"{refused}{more}", code=refused.code, **refused.values)

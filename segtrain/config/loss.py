@@ -133,7 +133,7 @@ class Loss(Section):
         lovasz = any(term.name == "lovasz" for term in self.terms)
         others = {"loss.full_logits": self.full_logits, "lovasz": lovasz}
         if self.upsample == "fused" and any(others.values()):
-            names = " and ".join(name for name, given in others.items() if given)
+            names = " and ".join(name for name, is_set in others.items() if is_set)
             why = f"loss.upsample=fused does not go with {names}: use loss.upsample=auto"
             raise SettingError(why, advice={"loss.upsample": "auto"})
         return self

@@ -81,52 +81,58 @@ def fields() -> dict[str, FieldInfo]:
     """Every key of a config (``out``, ``data``, ``data.root``, ``data.split_by.val``, ...) with its
     field.
     """
-    found: dict[str, FieldInfo] = {}
+    settings: dict[str, FieldInfo] = {}
 
     def walk(kind: type[Section], prefix: str) -> None:
         for name, field in kind.model_fields.items():
-            found.setdefault(f"{prefix}{name}", field)
+            settings.setdefault(f"{prefix}{name}", field)
             for part in sections_of(field.annotation):
                 walk(part, f"{prefix}{name}.")
 
     walk(Config, "")
-    return found
+    return settings
 
 
-def explained(error: ValidationError, source: str, given: Sequence[str] = ()) -> ConfigError:
+def explained(
+    error: ValidationError, source: str, command_line_keys: Sequence[str] = ()
+) -> ConfigError:
     """An error with one line per mistake. Its code and values are from the first mistake; ``keys``
     lists all keys.
 
     Its ``settings`` are the advised ones, not tried.
 
-    ``given``: the keys that are from the command line; all others are from ``source``.
+    ``command_line_keys``: the keys that are from the command line; all others are from ``source``.
     """
-    found = []
+    items = []
     for item in error.errors(include_url=False):
         # In a list that is too short, pydantic names the missing item.
         loc = item["loc"][:-1] if item["type"] == "missing" else item["loc"]
-        found.append((_position(loc), item))
+        items.append((_position(loc), item))
     # A union reports one error for each of its members. Keep the first one per key, and of nested
     # keys the deepest.
     by_key = {
         position.key: _explain(position, item)
-        for position, item in reversed(found)
-        if not any(other.key.startswith(f"{position.key}.") for other, _ in found)
+        for position, item in reversed(items)
+        if not any(other.key.startswith(f"{position.key}.") for other, _ in items)
     }
     mistakes = list(reversed(by_key.values()))
     keys = tuple(mistake.values["key"] for mistake in mistakes)
     sources = [
-        COMMAND_LINE if any(f"{key}.".startswith(f"{mine}.") for mine in given) else source
+        COMMAND_LINE
+        if any(f"{key}.".startswith(f"{mine}.") for mine in command_line_keys)
+        else source
         for key in keys
     ]
     text = "\n".join(
         dict.fromkeys(f"{where}: {mistake}" for where, mistake in zip(sources, mistakes))
     )
-    told = ConfigError(
+    combined = ConfigError(
         text, code=mistakes[0].code, source=sources[0], keys=keys, **mistakes[0].values
     )
-    told.settings = {key: value for mistake in mistakes for key, value in mistake.advice.items()}
-    return told
+    combined.settings = {
+        key: value for mistake in mistakes for key, value in mistake.advice.items()
+    }
+    return combined
 
 
 class _Position(NamedTuple):
@@ -243,8 +249,8 @@ def _suggestion(key: str, value: Any, own: Sequence[str]) -> str | None:
         return None
     if not section:
         last = closest(last, map(_name_of, fields()), 0.7) or last
-    same = [known for known in fields() if _name_of(known) == last]
-    return min(same, key=lambda known: known.count("."), default=None)
+    same = [setting for setting in fields() if _name_of(setting) == last]
+    return min(same, key=lambda setting: setting.count("."), default=None)
 
 
 def _name_of(key: str) -> str:

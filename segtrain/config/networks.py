@@ -55,16 +55,16 @@ def local_paths(section: Section, prefix: str = "") -> dict[str, str]:
     """Key and value of each setting that names a file or folder of this machine, such as
     ``model.init``.
     """
-    found = dict[str, str]()
+    paths = dict[str, str]()
     for name, field in type(section).model_fields.items():
         value, kind = getattr(section, name), field.rebuild_annotation()
         if isinstance(value, Section):
-            found |= local_paths(value, f"{prefix}{name}.")
+            paths |= local_paths(value, f"{prefix}{name}.")
         elif not value or kind not in (UserPath, Union[UserPath, None]) or "://" in value:
             continue
         elif name != "encoder_weights" or is_file_name(value):
-            found[f"{prefix}{name}"] = value
-    return found
+            paths[f"{prefix}{name}"] = value
+    return paths
 
 
 def refuse_arch(model: Model) -> None:
@@ -97,31 +97,31 @@ def refuse_names(model: Model) -> None:
     # Another release may write the names differently: then nothing is checked.
     if '"resnet18"' not in text or name.startswith("timm-"):
         return
-    known = _matches(r'^\s+"([\w.-]+)": ', "segmentation_models_pytorch", "encoders")
+    encoders = _matches(r'^\s+"([\w.-]+)": ', "segmentation_models_pytorch", "encoders")
     if f'"{name}"' not in text:
         fix = "use an encoder of segmentation-models-pytorch, or tu-NAME for a model of timm"
-        raise unknown_name("encoder", name, known, fix)
+        raise unknown_name("encoder", name, encoders, fix)
     if weights is not None and not is_file_name(weights) and f'"{weights}"' not in text:
         raise unknown_name(
             "encoder_weights",
             weights,
-            known,
+            encoders,
             "most encoders have imagenet; null trains from scratch",
         )
 
 
 def unknown_name(
-    key: str, found: str, known: Iterable[str], fix: str, prefix: str = ""
+    key: str, name: str, names: Iterable[str], fix: str, prefix: str = ""
 ) -> ConfigError:
-    """The error for ``model.key=found``, with the closest of the ``known`` names.
+    """The error for ``model.key=name``, with the closest of ``names``.
 
-    ``prefix``: the start of ``found`` that the ``known`` names lack, such as ``tu-``.
+    ``prefix``: the start of ``name`` that ``names`` lack, such as ``tu-``.
     """
-    near = closest(found.lower().removeprefix(prefix).partition(".")[0], known)
+    near = closest(name.lower().removeprefix(prefix).partition(".")[0], names)
     near = near and prefix + near
     hint = f" (did you mean {near!r}?)" if near else ""
-    text = f"unknown model.{key}={found!r}{hint}: {fix}"
-    return ConfigError(text, code=f"unknown-{key.replace('_', '-')}", found=found, suggestion=near)
+    text = f"unknown model.{key}={name!r}{hint}: {fix}"
+    return ConfigError(text, code=f"unknown-{key.replace('_', '-')}", found=name, suggestion=near)
 
 
 @lru_cache(maxsize=2)
@@ -135,8 +135,8 @@ def _source(package: str, folder: str) -> str:
     """The Python files in a folder of a package as one text, without importing it. Empty if it is
     not installed.
     """
-    found = importlib.util.find_spec(package)
-    if found is None or not found.origin:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
         return ""
-    files = sorted((Path(found.origin).parent / folder).rglob("*.py"))
+    files = sorted((Path(spec.origin).parent / folder).rglob("*.py"))
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)

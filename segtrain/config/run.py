@@ -37,19 +37,19 @@ def _changed(section: Section, left_out: Collection[str], prefix: str = "") -> d
     included.
     """
     defaults = type(section)()
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, dumped in section.model_dump(mode="json").items():
         key, value, default = f"{prefix}{name}", getattr(section, name), getattr(defaults, name)
         if key in left_out or value == default:
             continue
         if isinstance(value, Section):
             kind = {} if type(value) is type(default) else {"name": getattr(value, "name", "")}
-            found[name] = {**kind, **_changed(value, left_out, f"{key}.")}
+            changes[name] = {**kind, **_changed(value, left_out, f"{key}.")}
         elif isinstance(value, tuple) and any(isinstance(item, Section) for item in value):
-            found[name] = [{"name": item.name, **_changed(item, ())} for item in value]
+            changes[name] = [{"name": item.name, **_changed(item, ())} for item in value]
         else:
-            found[name] = dumped
-    return {name: value for name, value in found.items() if value != {}}
+            changes[name] = dumped
+    return {name: value for name, value in changes.items() if value != {}}
 
 
 class Config(Section):
@@ -105,14 +105,14 @@ class Config(Section):
         """Refuse settings that do not go together: all of them at once, each with its fix if one
         setting is enough.
         """
-        found = [
+        refusals = [
             (reason, fix)
             for holds, reason, fix in (*rules_of_training(self), *rules_of_strategy(self))
             if holds
         ]
-        if found:
-            fixes = {key: value for _, fix in found for key, value in fix.items()}
-            raise SettingError("; ".join(reason for reason, _ in found), advice=fixes)
+        if refusals:
+            fixes = {key: value for _, fix in refusals for key, value in fix.items()}
+            raise SettingError("; ".join(reason for reason, _ in refusals), advice=fixes)
         return self
 
     @classmethod
@@ -193,17 +193,17 @@ class Config(Section):
 @functools.lru_cache
 def keys_with(fact: Fact) -> frozenset[str]:
     """The keys with a fact (see facts.py): ``name``, ``data.root``, ``data.split_by``, ..."""
-    found = set[str]()
+    keys = set[str]()
     for name, field in Config.model_fields.items():
         sections = sections_of(field.annotation)
         if not sections and has(field, fact):
-            found.add(name)
+            keys.add(name)
         for section in sections:
             below = section.model_fields.items()
-            found |= {
+            keys |= {
                 f"{name}.{key}" for key, inner in below if has(field, fact) or has(inner, fact)
             }
-    return frozenset(found)
+    return frozenset(keys)
 
 
 def read_parts(run_dir: Path) -> dict[str, str]:

@@ -80,11 +80,11 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _given(cls, given: Any) -> Any:
+    def _without_null(cls, settings: Any) -> Any:
         """Read null (an empty section in YAML) as the defaults, and refuse booleans in place of
         numbers.
         """
-        for name, value in given.items() if isinstance(given, dict) else ():
+        for name, value in settings.items() if isinstance(settings, dict) else ():
             kinds = (
                 members(cls.model_fields[name].annotation) if name in cls.model_fields else set()
             )
@@ -93,7 +93,7 @@ class Section(BaseModel):
                 raise PydanticCustomError(
                     "boolean-for-number", text, {"name": name, "value": value}
                 )
-        return {} if given is None else given
+        return {} if settings is None else settings
 
 
 def _has_boolean(value: Any) -> bool:
@@ -131,13 +131,13 @@ def blocks(kind: Any) -> dict[str, type[Section]]:
     """The sections that a setting chooses from by name: {"adamw": AdamWOptim, ...}. Empty for other
     annotations.
     """
-    found: dict[str, type[Section]] = {}
+    sections: dict[str, type[Section]] = {}
     for member in typing.get_args(kind):
         if is_section(member):
-            found[typing.get_args(member.model_fields["name"].annotation)[0]] = member
+            sections[typing.get_args(member.model_fields["name"].annotation)[0]] = member
         else:
-            found.update(blocks(member))
-    return found
+            sections.update(blocks(member))
+    return sections
 
 
 def sections_of(kind: Any) -> list[type[Section]]:
@@ -157,8 +157,8 @@ def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[
             return value
         match = _DURATION.fullmatch(value) if isinstance(value, str) else None
         if match is None or match["unit"] not in units:
-            known = [_UNITS[unit] for unit in units]
-            words = f"{', '.join(known[:-1])} or {known[-1]}"
+            unit_names = [_UNITS[unit] for unit in units]
+            words = f"{', '.join(unit_names[:-1])} or {unit_names[-1]}"
             raise ValueError(f"must be a number with a unit: {words}{'; or auto' if auto else ''}")
         if not zero and not float(match["number"]):
             raise ValueError("must be longer than 0: use at least '1st' (one optimizer step)")
@@ -173,12 +173,14 @@ def outlasts(part: str, whole: str) -> bool:
     """Whether duration ``part`` is at least as long as ``whole``. False if that depends on the
     number of images.
     """
-    one, other = _DURATION.fullmatch(part), _DURATION.fullmatch(whole)
-    if one is None or other is None:
+    match, whole_match = _DURATION.fullmatch(part), _DURATION.fullmatch(whole)
+    if match is None or whole_match is None:
         return False
-    if one["unit"] == "%":
-        return float(one["number"]) >= 100
-    return one["unit"] == other["unit"] and float(one["number"]) >= float(other["number"])
+    if match["unit"] == "%":
+        return float(match["number"]) >= 100
+    return match["unit"] == whole_match["unit"] and float(match["number"]) >= float(
+        whole_match["number"]
+    )
 
 
 def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | None = None) -> int:

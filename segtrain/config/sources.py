@@ -35,12 +35,12 @@ def transform_source(text: str) -> tuple[Path, str, str]:
     if path.suffix != ".py":
         try:
             with importable():
-                found = importlib.util.find_spec(module)
+                spec = importlib.util.find_spec(module)
         except (ImportError, ValueError) as error:
             raise ValueError(
                 f"module {module!r} was not found ({error}): check its name and PYTHONPATH"
             ) from None
-        path = Path((found and found.origin) or module)
+        path = Path((spec and spec.origin) or module)
     if not path.is_file():
         raise ValueError(
             f"the file {str(path)!r} was not found: check the path, the module name, and PYTHONPATH"

@@ -37,8 +37,8 @@ PARTS = {
 
 def checkpoints(run_dir: Path) -> list[Path]:
     """Whole checkpoints by step, oldest first (a file has its final name only when it is whole)."""
-    found = Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}")
-    return sorted(path for path in found if path.stem.removeprefix("step-").isdecimal())
+    files = Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}")
+    return sorted(path for path in files if path.stem.removeprefix("step-").isdecimal())
 
 
 def step_of(path: Path) -> int:
@@ -77,16 +77,16 @@ class Best:
 def best_of(state: Mapping[str, Any]) -> Best | None:
     """The best step according to a checkpoint's state. None if nothing was scored."""
     step, miou = state.get("best_step"), state.get("best_miou")
-    known = type(step) is int and step > 0 and isinstance(miou, float)
-    return Best(step, miou) if known else None  # type: ignore[arg-type]
+    valid = type(step) is int and step > 0 and isinstance(miou, float)
+    return Best(step, miou) if valid else None  # type: ignore[arg-type]
 
 
 def named_best(run_dir: Path) -> Best | None:
     """The best step according to best.json; None if the file is missing or damaged."""
     try:
-        found = read_json(Path(run_dir, "best.json"))
-        best = Best(int(found["step"]), float(found["miou"]))
-        return best if found["checkpoint"] == best.file else None
+        record = read_json(Path(run_dir, "best.json"))
+        best = Best(int(record["step"]), float(record["miou"]))
+        return best if record["checkpoint"] == best.file else None
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
@@ -199,17 +199,17 @@ def refuse_foreign(
     ``averaged``: the moving average of this run's weights, or None. The average in the checkpoint
     must fit it.
     """
-    found = _faults(state, own)
-    if not found and averaged is not None:
-        found = [f"ema: {text}" for text in misfits(averaged, state["ema"])]
-    if found:
+    faults = _faults(state, own)
+    if not faults and averaged is not None:
+        faults = [f"ema: {text}" for text in misfits(averaged, state["ema"])]
+    if faults:
         raise CheckpointError(
-            f"the newest checkpoint in {run_dir} is from a different run ({len(found)} "
-            f"differences; {found[0]}): "
+            f"the newest checkpoint in {run_dir} is from a different run ({len(faults)} "
+            f"differences; {faults[0]}): "
             "move it out of checkpoints/, or choose another out=FOLDER",
             code="checkpoint-foreign",
             run=run_dir,
-            found=found,
+            found=faults,
         )
 
 
@@ -217,30 +217,30 @@ def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
     """Remarks on missing and invalid parts. If all parts are valid, remarks on tensors that do not
     fit ``own``.
     """
-    found = [
+    faults = [
         f"{part} is a {type(state[part]).__name__}" if part in state else f"{part} is missing"
         for part, kind in PARTS.items()
         if not isinstance(state.get(part), kind)
     ]
-    if found:
-        return found
-    found = misfits(own, state["model"])
+    if faults:
+        return faults
+    faults = misfits(own, state["model"])
     if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
-        found.append("scaler.scale or scaler.good is not a number")
+        faults.append("scaler.scale or scaler.good is not a number")
     if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
-        found.append("buffers_of_ranks is not a tensor")
+        faults.append("buffers_of_ranks is not a tensor")
     for name, slots in state["optimizer"].items():
         if name not in own:
-            found.append(f"optimizer.{name} is unknown")
+            faults.append(f"optimizer.{name} is unknown")
         elif not isinstance(slots, dict):
-            found.append(f"optimizer.{name} is a {type(slots).__name__}")
+            faults.append(f"optimizer.{name} is a {type(slots).__name__}")
         else:
-            found += [
+            faults += [
                 f"optimizer.{name}.{key} differs in shape from its weight"
                 for key, value in slots.items()
                 if isinstance(value, Tensor) and value.dim() and value.shape != own[name].shape
             ]
-    return found
+    return faults
 
 
 def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, list[str]]:
@@ -271,8 +271,8 @@ def best_file(run_dir: Path) -> Path | None:
     state = (last or {}).get("state")
     named = [best_of(state) if isinstance(state, dict) else None, named_best(run_dir)]
     files = [run_dir / "checkpoints" / best.file for best in named if best]
-    found = next((path for path in files if path.is_file()), None)
-    if files and found is None:
+    file = next((path for path in files if path.is_file()), None)
+    if files and file is None:
         fix = (
             "use the last one (--which last)"
             if last
@@ -280,7 +280,7 @@ def best_file(run_dir: Path) -> Path | None:
         )
         text = f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {fix}"
         raise CheckpointError(text, code="checkpoint-missing", file=str(files[-1]))
-    return found
+    return file
 
 
 def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:

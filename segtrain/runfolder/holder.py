@@ -114,16 +114,16 @@ def bucket_mount(folder: Path, mounts: Path = MOUNTS) -> str:
 
 def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
     """The type of the folder's file system, such as ext4 or fuse.gcsfuse; "" if it is unknown."""
-    resolved, found = str(folder.resolve()), ("", "")
+    resolved, deepest = str(folder.resolve()), ("", "")
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in mounts.read_text(errors="replace").splitlines():
             before, _, after = line.partition(" - ")
             mounted = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
             if f"{resolved}/".startswith(f"{mounted.rstrip('/')}/") and len(mounted) >= len(
-                found[0]
+                deepest[0]
             ):
-                found = mounted, after.split()[0]
-    return found[1]
+                deepest = mounted, after.split()[0]
+    return deepest[1]
 
 
 def is_copy(holder: Holder, path: Path) -> bool:
@@ -189,9 +189,9 @@ def holder_in(content: bytes) -> Holder:
     as its token.
     """
     try:
-        found = json.loads(content.partition(b"\n")[0])
-        texts = {part.name: str(found[part.name]) for part in fields(Holder) if part.name != "pid"}
-        holder = Holder(**texts, pid=int(found["pid"]))
+        record = json.loads(content.partition(b"\n")[0])
+        texts = {part.name: str(record[part.name]) for part in fields(Holder) if part.name != "pid"}
+        holder = Holder(**texts, pid=int(record["pid"]))
         if (
             re.fullmatch(r"[0-9a-f]{32}", holder.token)
             and holder.pid > 0

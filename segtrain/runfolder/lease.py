@@ -46,38 +46,38 @@ class Lease(Ownership):
         self._count = 0
 
     def _find(self) -> Claim | None:
-        found = read_version(self._client, self._key, self._outage_s)
-        self._version = found.version if found else None
-        if found is None:
+        stored = read_version(self._client, self._key, self._outage_s)
+        self._version = stored.version if stored else None
+        if stored is None:
             return None
-        holder = holder_in(found.content)
+        holder = holder_in(stored.content)
         copied = holder.pid > 0 and holder.inode != self.place
-        return Claim(holder, found.content, runs_here(holder), copied)
+        return Claim(holder, stored.content, runs_here(holder), copied)
 
-    def _take(self, me: Holder, found: Claim | None) -> bool:
+    def _take(self, me: Holder, claim: Claim | None) -> bool:
         self._version = self._write(me, self._version, self._outage_s)
         return self._version is not None
 
-    def _write(self, me: Holder, known: Version | None, outage_s: float) -> Version | None:
+    def _write(self, me: Holder, version: Version | None, outage_s: float) -> Version | None:
         content = f"{json.dumps(asdict(replace(me, inode=self.place)))}\n{self._count}\n".encode()
-        return write_version(self._client, self._key, content, known, outage_s)
+        return write_version(self._client, self._key, content, version, outage_s)
 
     def _renew(self, me: Holder, outage_s: float) -> Holder | None:
         self._count += 1
         version = self._write(me, self._version, outage_s)
         while version is None:
-            found = read_version(self._client, self._key, outage_s)
-            if found is None:
+            stored = read_version(self._client, self._key, outage_s)
+            if stored is None:
                 version = self._write(me, None, outage_s)
                 continue
-            holder = holder_in(found.content)
+            holder = holder_in(stored.content)
             if holder.token != me.token:
                 return holder
-            version = found.version
+            version = stored.version
         self._version = version
         return None
 
     def _remove(self, me: Holder) -> None:
-        found = None if self.lost else read_version(self._client, self._key, self._beat_s)
-        if found is not None and holder_in(found.content).token == me.token:
+        stored = None if self.lost else read_version(self._client, self._key, self._beat_s)
+        if stored is not None and holder_in(stored.content).token == me.token:
             self._client.delete([self._key], self._beat_s)

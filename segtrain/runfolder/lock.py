@@ -110,25 +110,26 @@ class RunLock(Ownership):
         """The holder in the lock file, the process that is taking over from it, and so on; the last
         has the lock.
         """
-        found: list[tuple[Path, Holder, bytes]] = []
+        holders: list[tuple[Path, Holder, bytes]] = []
         path = self.path
-        while (content := content_of(path)) is not None and len(found) < 100:
-            found.append((path, holder_in(content), content))
-            path = self._claim(found[-1][1])
-        return found
+        while (content := content_of(path)) is not None and len(holders) < 100:
+            holders.append((path, holder_in(content), content))
+            path = self._claim(holders[-1][1])
+        return holders
 
     def _claim(self, holder: Holder) -> Path:
         return self.folder / f".lock-{holder.token}.next"
 
-    def _take(self, me: Holder, found: Claim | None) -> bool:
-        if found is None:
+    def _take(self, me: Holder, claim: Claim | None) -> bool:
+        if claim is None:
             return self._create(self.path, me)
-        claim = self._claim(found.holder)
-        if not self._create(claim, me):
+        successor = self._claim(claim.holder)
+        if not self._create(successor, me):
             return False
         expected = [*(holder.token for _, holder, _ in self._chain), me.token]
         if [holder.token for _, holder, _ in self._holders()] != expected:
-            claim.unlink(missing_ok=True)  # another process was faster, and has the lock already
+            # another process was faster, and has the lock already
+            successor.unlink(missing_ok=True)
             return False
         ours = self.folder / f".lock-{me.token}.new"
         self._create(ours, me)

@@ -87,13 +87,13 @@ class Mirror:
         if ID in self._objects:
             content = self.client.get(self._prefix + ID, None, "", outage_s).content
             with contextlib.suppress(ValueError):
-                found = json.loads(bytes(content))
-                return str(found.get("id", "")) if isinstance(found, dict) else ""
+                record = json.loads(bytes(content))
+                return str(record.get("id", "")) if isinstance(record, dict) else ""
         return "" if "config.yaml" in self._objects or self._checkpoints() else None
 
     def local_id(self) -> str | None:
-        found = read_json(self.folder / ID).get("id")
-        return found if isinstance(found, str) else None
+        run_id = read_json(self.folder / ID).get("id")
+        return run_id if isinstance(run_id, str) else None
 
     def take_id(self, run: str) -> str:
         """Write the run id ``run`` (``""``: a new id) into the local folder, and return it."""
@@ -158,14 +158,14 @@ class Mirror:
     def _checkpoints(self) -> list[str]:
         """Names of the checkpoints in the bucket, oldest first."""
         paths = (Path(name) for name in self._objects if name.startswith(FOLDER))
-        known = (
+        files = (
             path
             for path in paths
             if path.suffix == checkpoint.SUFFIX and path.stem.startswith("step-")
         )
         return [
             f"{FOLDER}{path.name}"
-            for path in sorted(known)
+            for path in sorted(files)
             if path.stem.removeprefix("step-").isdecimal()
         ]
 
@@ -294,9 +294,9 @@ class Mirror:
             )
             for name in sorted(names):
                 if name[0] != "." and not (top and name in (BEST, LOCK, LEASE)):
-                    found = (Path(folder) / name).relative_to(self.folder).as_posix()
-                    if found.startswith(self._own or ("",)) and found not in self._foreign:
-                        yield found
+                    record = (Path(folder) / name).relative_to(self.folder).as_posix()
+                    if record.startswith(self._own or ("",)) and record not in self._foreign:
+                        yield record
 
     def _differs(self, name: str) -> bool:
         """Whether the local file exists and has changed since it was last uploaded or fetched."""
@@ -340,10 +340,10 @@ class Mirror:
 def _stat(path: Path) -> tuple[int, int] | None:
     """Size and time of a file; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _begins_with(path: Path, other: Path) -> bool:

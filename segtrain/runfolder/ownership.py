@@ -51,7 +51,7 @@ class Ownership(ABC):
         """Read the claim."""
 
     @abstractmethod
-    def _take(self, me: Holder, found: Claim | None) -> bool:
+    def _take(self, me: Holder, claim: Claim | None) -> bool:
         """Claim the place, which was free or whose holder is dead. Returns False if another process
         was faster.
         """
@@ -76,17 +76,17 @@ class Ownership(ABC):
             return []
         me, remarks = this_process(), list[str]()
         while True:
-            found = self._find()
-            if found is not None:
-                if found.holder.token == me.token:  # the claim succeeded, but the response was lost
+            claim = self._find()
+            if claim is not None:
+                if claim.holder.token == me.token:  # the claim succeeded, but the response was lost
                     break
-                why = self._why_dead(found, say)
+                why = self._why_dead(claim, say)
                 if why is None:
                     continue
                 remarks = [
-                    f"{self.place} was locked by {found.holder}, {why}: this process has taken over"
+                    f"{self.place} was locked by {claim.holder}, {why}: this process has taken over"
                 ]
-            if self._take(me, found):
+            if self._take(me, claim):
                 break
         self._me, self._winner = me, None
         self._stop.clear()
@@ -94,23 +94,23 @@ class Ownership(ABC):
         self._thread.start()
         return remarks
 
-    def _why_dead(self, found: Claim, say: Callable[[str], None]) -> str | None:
+    def _why_dead(self, claim: Claim, say: Callable[[str], None]) -> str | None:
         """Why the holder counts as dead, or None if the claim has changed hands meanwhile. Raises
         ConfigError.
         """
-        holder = found.holder
-        if found.copied:
+        holder = claim.holder
+        if claim.copied:
             return "in another folder, of which this is a copy"
-        if found.alive is False:
+        if claim.alive is False:
             return "which has ended"
-        if found.alive is None:
+        if claim.alive is None:
             say(
                 f"{self.place} is locked by {holder}, which cannot be seen from here: "
                 "waiting up to "
                 f"{self._silent_s:g} s for a sign of life"
             )
             begin, now = time.monotonic(), self._find()
-            while now is not None and now.content == found.content:
+            while now is not None and now.content == claim.content:
                 if time.monotonic() - begin >= self._silent_s:
                     return f"which gave no sign of life for {self._silent_s:g} s"
                 time.sleep(min(1.0, self._silent_s / 10))

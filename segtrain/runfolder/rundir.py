@@ -48,11 +48,11 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
         )
         raise _not_writable(run_dir, reason)
     refuse_older_run(run_dir)
-    known = run_dir / "config.yaml"
+    config_file = run_dir / "config.yaml"
     begun = any((run_dir / "checkpoints").glob("step-*.pt"))
     if not begun:
         _refuse_foreign_files(run_dir, place)
-    if not begun or not known.is_file():
+    if not begun or not config_file.is_file():
         return
     if not config.checkpoint.resume:
         text = (
@@ -61,7 +61,7 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
         )
         raise ConfigError(text, code="run-folder-used", run=place)
     try:
-        before, now = load_saved(known).trained_settings(), config.trained_settings()
+        before, now = load_saved(config_file).trained_settings(), config.trained_settings()
     except ConfigError as error:
         text = (
             f"{place} holds a run whose config cannot be read ({error}): choose another out=FOLDER"
@@ -86,20 +86,20 @@ def _refuse_foreign_files(run_dir: Path, place: str) -> None:
 
     ``place``: its name in the message, which differs from ``run_dir`` for a copy of a bucket.
     """
-    known = run_dir / "config.yaml"
-    readable = known.is_file() and os.access(known, os.R_OK)
+    config_file = run_dir / "config.yaml"
+    readable = config_file.is_file() and os.access(config_file, os.R_OK)
     # A run that was killed at its start may have left only its config.
     is_run = (run_dir / JOURNAL).is_file() or (
-        readable and known.read_bytes().startswith(RUN_HEADER.encode())
+        readable and config_file.read_bytes().startswith(RUN_HEADER.encode())
     )
-    found = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
-    if found:
-        names = ", ".join(found)
+    foreign = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
+    if foreign:
+        names = ", ".join(foreign)
         text = (
             f"{place} is not a run folder, and the run would replace {names} there: choose "
             "another out=FOLDER"
         )
-        raise ConfigError(text, code="folder-not-a-run", folder=place, found=found)
+        raise ConfigError(text, code="folder-not-a-run", folder=place, found=foreign)
 
 
 def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
@@ -107,7 +107,7 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
     # A run may go on with other validation data, as with another data.split.
     for role in sorted({*before, *parts} - {"val_data"}):
         if before.get(role) != parts.get(role):
-            was, now = (found.get(role, "what the config describes") for found in (before, parts))
+            was, now = (names.get(role, "what the config describes") for names in (before, parts))
             raise ConfigError(
                 f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the "
                 "same part to "
@@ -142,8 +142,8 @@ def other_layout(config: Config) -> str:
     """The data.layout of the run in ``config.run_dir`` if it differs from that of ``config``, else
     "".
     """
-    known = config.run_dir / "config.yaml"
-    layout = load_saved(known).data.layout if known.is_file() else config.data.layout
+    config_file = config.run_dir / "config.yaml"
+    layout = load_saved(config_file).data.layout if config_file.is_file() else config.data.layout
     return layout if layout != config.data.layout else ""
 
 
