@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launch.core.calls import CallResult
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.cloud import SERVICE, trusts
 from launch.platforms.sagemaker.instances import INSTANCES, nearest
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Group
-from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls, CallResult
+from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import IMAGE, hours
 
 

@@ -189,11 +189,7 @@ def _in_use(uri: str, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
 
 def _file_system(channel: Channel, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     if channel.file_system_type != "FSxLustre":
-        ask.notes.append(
-            note(
-                "not-asked", f"data.{channel.name}: EFS {channel.file_system} could not be checked"
-            )
-        )
+        ask.unchecked(f"data.{channel.name}: EFS {channel.file_system}", "only FSx is")
         return
     system = file_system(channel, ask)
     where = f"data.{channel.name}: {channel.file_system}"

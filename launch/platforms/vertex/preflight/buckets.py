@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from launch.core.findings import Finding, error, note, warning
-from launch.platforms.vertex.cloud import GoogleClients, split_uri
+from launch.platforms.vertex.cloud import split_uri
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.calls import GoogleReadOnlyCalls
 from launch.platforms.vertex.request import default_bucket, output
@@ -27,9 +26,7 @@ _CONTINENTS = {
 }
 
 
-def bucket_checks(
-    job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls
-) -> Iterator[Finding]:
+def bucket_checks(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     named = {
         "data": job.data,
         "output": output(job),
@@ -40,8 +37,8 @@ def bucket_checks(
         if not place.startswith("gs://"):
             continue
         bucket = split_uri(place)[0]
-        found = ask(f"the bucket of {key}", partial(clients.storage.get, f"b/{quote(bucket)}"))
-        if found is ask.ABSENT:
+        answer = ask(f"the bucket of {key}", ask.clients.storage.get, f"b/{quote(bucket)}")
+        if answer.absent:
             if bucket != default_bucket(job):  # the first upload creates the default bucket
                 yield error(
                     "bucket-missing",
@@ -52,12 +49,12 @@ def bucket_checks(
                     ),
                 )
             continue
-        if found is not None:
+        if answer.value is not None:
             if bucket == default_bucket(job):
-                yield from _owner(key, place, job, found, clients, ask)
-            yield from _location(key, place, job.region, found)
+                yield from _owner(key, place, job, answer.value, ask)
+            yield from _location(key, place, job.region, answer.value)
             if key == "data":
-                yield from _filled(job, clients, ask)
+                yield from _filled(job, ask)
 
 
 def _owner(
@@ -65,17 +62,17 @@ def _owner(
     place: str,
     job: VertexJob,
     bucket: Mapping[str, Any],
-    clients: GoogleClients,
     ask: GoogleReadOnlyCalls,
 ) -> Iterator[Finding]:
     """An error if the default bucket belongs to another project. Its name is predictable: somebody
     who created it first could replace the job's code.
     """
-    api = clients.service("cloudresourcemanager", "v1")
     own = ask(
-        "whether the default bucket is the project's", lambda: api.get(f"projects/{job.project}")
-    )
-    if isinstance(own, dict) and str(own.get("projectNumber")) != str(bucket.get("projectNumber")):
+        "whether the default bucket is the project's",
+        ask.clients.service("cloudresourcemanager", "v1").get,
+        f"projects/{job.project}",
+    ).value
+    if own is not None and str(own.get("projectNumber")) != str(bucket.get("projectNumber")):
         yield error(
             "bucket-taken",
             (
@@ -111,12 +108,18 @@ def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> I
     )
 
 
-def _filled(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
+def _filled(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     bucket, prefix = split_uri(job.data)
     folder = f"{prefix.rstrip('/')}/" if prefix else ""
-    query = {"prefix": folder, "maxResults": 1, "fields": "items(name)"}
-    found = ask("the data", lambda: clients.storage.get(f"b/{quote(bucket)}/o", **query))
-    if isinstance(found, dict) and not found.get("items"):
+    answer = ask(
+        "the data",
+        ask.clients.storage.get,
+        f"b/{quote(bucket)}/o",
+        prefix=folder,
+        maxResults=1,
+        fields="items(name)",
+    )
+    if answer.value is not None and not answer.items("items"):
         yield error(
             "data-empty",
             f"data={job.data}: there is no object below {folder or 'the bucket'}",

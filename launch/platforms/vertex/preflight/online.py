@@ -10,11 +10,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from launch.core.findings import Finding, error, note, warning
+from launch.core.calls import CallResult
+from launch.core.findings import Finding, error, warning
 from launch.platforms.vertex.cloud import GoogleClients, split_uri
 from launch.platforms.vertex.images import OWN
 from launch.platforms.vertex.job import VertexJob
@@ -52,56 +52,60 @@ def online(job: VertexJob, request: Mapping[str, Any], clients: GoogleClients) -
                 "name yours, by flags or in the job's file",
             )
         ]
-    ask = GoogleReadOnlyCalls()
+    ask = GoogleReadOnlyCalls(clients)
     image = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["imageUri"]
     findings = [
-        *_caller(job, clients, ask),
-        *(_upload(job, clients, ask) if job.start == "bundle" else ()),
-        *_account(job, clients, ask),
-        *bucket_checks(job, clients, ask),
-        *_quota(job, clients, ask),
-        *_resources(job, clients, ask),
-        *_image(job, image, clients, ask),
+        *_caller(job, ask),
+        *(_upload(job, ask) if job.start == "bundle" else ()),
+        *_account(job, ask),
+        *bucket_checks(job, ask),
+        *_quota(job, ask),
+        *_resources(job, ask),
+        *_image(job, image, ask),
     ]
     return list(dict.fromkeys([*findings, *ask.notes]))
 
 
-def _caller(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
-    api, place = (
-        clients.service("cloudresourcemanager", "v1"),
-        f"projects/{job.project}:testIamPermissions",
-    )
+def _caller(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     answer = ask(
-        "your rights in the project", lambda: api.post(place, {"permissions": list(OF_THE_CALLER)})
+        "your rights in the project",
+        ask.clients.service("cloudresourcemanager", "v1").post,
+        f"projects/{job.project}:testIamPermissions",
+        {"permissions": list(OF_THE_CALLER)},
     )
-    if answer is ask.ABSENT:
+    if answer.absent:
         yield error(
             "project-missing",
             f"project={job.project!r}: there is no such project, or you may not see it",
             "--project ID",
         )
-    elif answer is not None:
-        missing = [right for right in OF_THE_CALLER if right not in answer.get("permissions", ())]
-        if missing:
-            yield error(
-                "caller-rights",
-                f"project={job.project}: you may not {', '.join(missing)}",
-                f"gcloud projects add-iam-policy-binding {shlex.quote(job.project)} "
-                "--member=user:YOU "
-                "--role=roles/aiplatform.user",
-            )
+    missing = [right for right in OF_THE_CALLER if _lacks(answer, right)]
+    if missing:
+        yield error(
+            "caller-rights",
+            f"project={job.project}: you may not {', '.join(missing)}",
+            f"gcloud projects add-iam-policy-binding {shlex.quote(job.project)} --member=user:YOU "
+            "--role=roles/aiplatform.user",
+        )
 
 
-def _upload(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
+def _lacks(answer: CallResult, right: str) -> bool:
+    """Whether the answer to testIamPermissions leaves out a right."""
+    return answer.value is not None and right not in answer.items("permissions")
+
+
+def _upload(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     """Checks the caller's right to upload the code. A bucket that does not exist is reported
     elsewhere, or created.
     """
     bucket, right = split_uri(code_place(job, ""))[0], "storage.objects.create"
-    place = f"b/{quote(bucket)}/iam/testPermissions"
-    found = ask(
-        f"your rights in gs://{bucket}", lambda: clients.storage.get(place, permissions=right)
+    answer = ask(
+        f"your rights in gs://{bucket}",
+        ask.clients.storage.get,
+        f"b/{quote(bucket)}/iam/testPermissions",
+        permissions=right,
     )
-    if isinstance(found, dict) and right not in found.get("permissions", ()):
+    if _lacks(answer, right):
         yield error(
             "caller-bucket",
             f"you may not write the code to gs://{bucket} ({right})",
@@ -111,20 +115,20 @@ def _upload(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) ->
         )
 
 
-def _account(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
+def _account(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     if not job.service_account:
         return
-    account, api = job.service_account, clients.service("iam", "v1")
+    account, api = job.service_account, ask.clients.service("iam", "v1")
     place = f"projects/-/serviceAccounts/{quote(account)}"
-    found = ask("the service account", lambda: api.get(place))
-    if found is ask.ABSENT:
+    answer = ask("the service account", api.get, place)
+    if answer.absent:
         yield error(
             "service-account-missing",
             f"service_account={account}: there is no such account",
             f"gcloud iam service-accounts list --project={shlex.quote(job.project)}",
         )
         return
-    if found is not None and found.get("disabled"):
+    if answer.value and answer.value.get("disabled"):
         yield error(
             "service-account-disabled",
             f"service_account={account} is disabled",
@@ -133,9 +137,11 @@ def _account(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -
     act_as = "iam.serviceAccounts.actAs"
     rights = ask(
         "your right to act as the account",
-        lambda: api.post(f"{place}:testIamPermissions", {"permissions": [act_as]}),
+        api.post,
+        f"{place}:testIamPermissions",
+        {"permissions": [act_as]},
     )
-    if isinstance(rights, dict) and act_as not in rights.get("permissions", ()):
+    if _lacks(rights, act_as):
         yield error(
             "caller-act-as",
             f"service_account={account}: you may not run jobs as it ({act_as})",
@@ -143,12 +149,13 @@ def _account(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -
             "--member=user:YOU "
             "--role=roles/iam.serviceAccountUser",
         )
-    manager, project = (
-        clients.service("cloudresourcemanager", "v1"),
+    policy = ask(
+        "the account's rights",
+        ask.clients.service("cloudresourcemanager", "v1").post,
         f"projects/{job.project}:getIamPolicy",
+        {},
     )
-    policy = ask("the account's rights", lambda: manager.post(project, {}))
-    if not isinstance(policy, dict):
+    if policy.value is None:
         return
     buckets: dict[str, tuple[str, ...]] = {}
     code = job.staging if job.start == "bundle" else ""
@@ -161,11 +168,9 @@ def _account(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -
         if place.startswith("gs://"):
             buckets.setdefault(split_uri(place)[0], roles)
     for bucket, wanted in buckets.items():
-        own = ask(
-            f"who may use gs://{bucket}", partial(clients.storage.get, f"b/{quote(bucket)}/iam")
-        )
-        if isinstance(own, dict) and not any(
-            _grants(one, account, wanted) for one in (policy, own)
+        own = ask(f"who may use gs://{bucket}", ask.clients.storage.get, f"b/{quote(bucket)}/iam")
+        if own.value is not None and not any(
+            _grants(answer.value, account, wanted) for answer in (policy, own)
         ):
             yield warning(
                 "account-bucket",
@@ -192,7 +197,7 @@ def _grants(policy: Mapping[str, Any], account: str, roles: tuple[str, ...]) -> 
     return False
 
 
-def _quota(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
+def _quota(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     """Checks the quota's limit only, not how much of it other jobs use at the moment."""
     accelerator = gpus(job)
     if accelerator is None or job.persistent_resource:
@@ -202,19 +207,15 @@ def _quota(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> 
     kind = re.sub(r"tesla_|(?<!a100)_\d+gb$", "", accelerator.type.lower())
     spot = "" if job.scheduling == "STANDARD" else "preemptible_"
     metric = f"aiplatform.googleapis.com/custom_model_training_{spot}{kind}_gpus"
-    wanted, api = job.hosts * accelerator.count, clients.service("serviceusage", "v1beta1")
+    wanted = job.hosts * accelerator.count
     service = f"projects/{job.project}/services/aiplatform.googleapis.com"
-    place = f"{service}/consumerQuotaMetrics/{quote(metric, safe='')}"
-    answer = ask("the quota", lambda: api.get(place))
-    if answer is ask.ABSENT:
-        ask.notes.append(
-            note(
-                "not-asked",
-                f"the quota {metric} could not be checked: Google knows none of that name",
-            )
-        )
-    if not isinstance(answer, dict):
-        return
+    answer = ask(
+        "the quota",
+        ask.clients.service("serviceusage", "v1beta1").get,
+        f"{service}/consumerQuotaMetrics/{quote(metric, safe='')}",
+    )
+    if answer.absent:
+        ask.unchecked(f"the quota {metric}", "Google knows none of that name")
     limit = _limit_in(answer, job.region)
     if limit is not None and 0 <= limit < wanted:
         yield error(
@@ -228,12 +229,12 @@ def _quota(job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls) -> 
         )
 
 
-def _limit_in(metric: Mapping[str, Any], region: str) -> int | None:
+def _limit_in(metric: CallResult, region: str) -> int | None:
     """The limit in a region, else the one for all regions; -1: unlimited; None if the answer has
     neither.
     """
     found: int | None = None
-    for limit in metric.get("consumerQuotaLimits", ()):
+    for limit in metric.items("consumerQuotaLimits"):
         for bucket in limit.get("quotaBuckets", ()):
             place = bucket.get("dimensions", {}).get("region")
             if place == region or (place is None and found is None):
@@ -241,9 +242,7 @@ def _limit_in(metric: Mapping[str, Any], region: str) -> int | None:
     return found
 
 
-def _resources(
-    job: VertexJob, clients: GoogleClients, ask: GoogleReadOnlyCalls
-) -> Iterator[Finding]:
+def _resources(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     named = {"tensorboard": job.tensorboard}
     if job.persistent_resource:
         named["persistent_resource"] = (
@@ -252,28 +251,25 @@ def _resources(
     if job.experiment:
         named["experiment"] = f"{parent(job)}/metadataStores/default/contexts/{job.experiment}"
     for key, place in named.items():
-        found = ask(f"the {key}", partial(clients.vertex.get, place)) if place else None
-        if found is ask.ABSENT:
+        if not place:
+            continue
+        answer = ask(f"the {key}", ask.clients.vertex.get, place)
+        if answer.absent:
             yield error(
                 f"{key.partition('_')[0]}-missing",
                 f"{key}={getattr(job, key)!r}: there is none in {job.region}",
                 f"--{key.replace('_', '-')} of that region, or leave it out",
             )
-        elif (
-            isinstance(found, dict)
-            and key == "persistent_resource"
-            and found.get("state") != "RUNNING"
-        ):
+        state = (answer.value or {}).get("state")
+        if answer.value and key == "persistent_resource" and state != "RUNNING":
             yield error(
                 "persistent-state",
-                f"persistent_resource={job.persistent_resource!r} is {found.get('state')}",
+                f"persistent_resource={job.persistent_resource!r} is {state}",
                 "wait until it is RUNNING, or leave it out",
             )
 
 
-def _image(
-    job: VertexJob, image: str, clients: GoogleClients, ask: GoogleReadOnlyCalls
-) -> Iterator[Finding]:
+def _image(job: VertexJob, image: str, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     """Checks that the user's image in Artifact Registry exists, and has an entry point if
     start=image.
     """
@@ -282,21 +278,21 @@ def _image(
         return
     host, path = f"{match[1]}-docker.pkg", "/".join(match.groups()[1:])
     tag = image.partition("@")[2] or image.rpartition("/")[2].partition(":")[2] or "latest"
-    registry = clients.service(host, "v2")
-    manifest = ask("the image", lambda: registry.get(f"{path}/manifests/{tag}"))
-    if manifest is ask.ABSENT:
+    registry = ask.clients.service(host, "v2")
+    manifest = ask("the image", registry.get, f"{path}/manifests/{tag}")
+    if manifest.absent:
         yield error(
             "image-missing",
             f"image={image}: there is no such image",
             f"docker push {shlex.quote(image)}",
         )
-    if job.start != "image" or not isinstance(manifest, dict) or "config" not in manifest:
+    if job.start != "image" or "config" not in (manifest.value or ()):
         return
-    config = ask(
-        "the image's entry point",
-        lambda: registry.get(f"{path}/blobs/{manifest['config']['digest']}"),
-    )
-    inside = config.get("config", {}) if isinstance(config, dict) else {"Entrypoint": ["unknown"]}
+    digest = manifest.value["config"]["digest"]
+    config = ask("the image's entry point", registry.get, f"{path}/blobs/{digest}")
+    if config.value is None:
+        return
+    inside = config.value.get("config", {})
     if not inside.get("Entrypoint"):
         yield error(
             "image-entry-point",
