@@ -75,10 +75,10 @@ class DiskCache:
     def __reduce__(self) -> tuple[Any, ...]:
         return disk_cache, self._settings
 
-    def protect(self, base: str, known: KnownObjects) -> None:
-        """Never evict the entries of the objects in ``known``, as long as that table exists."""
+    def protect(self, base: str, objects: KnownObjects) -> None:
+        """Never evict the entries of ``objects``, as long as that table exists."""
         with self._lock:
-            self._read.setdefault(bucket_folder(base), WeakSet()).add(known)
+            self._read.setdefault(bucket_folder(base), WeakSet()).add(objects)
 
     def get(self, entry: CachedRange) -> memoryview | None:
         """The bytes of an entry; None if its file is missing or damaged. A damaged file is
@@ -234,21 +234,21 @@ class DiskCache:
                     total -= file.size
         self._count(total - self._count())
 
-    def _removable(self, found: list[CacheFile]) -> list[CacheFile]:
+    def _removable(self, files: list[CacheFile]) -> list[CacheFile]:
         """The entries that no data set of this process needs, least recently used first."""
         with self._lock:
-            tables = {bucket: list(known) for bucket, known in self._read.items()}
-        kept = {
-            bucket: np.concatenate([one.marks() for one in known])
-            for bucket, known in tables.items()
-            if known
+            tables = {bucket: list(objects) for bucket, objects in self._read.items()}
+        needed_marks = {
+            bucket: np.concatenate([table.marks() for table in objects])
+            for bucket, objects in tables.items()
+            if objects
         }
         free = []
-        for bucket in {file.bucket for file in found}:
-            files = [file for file in found if file.bucket == bucket]
-            marks = np.array([file.mark for file in files], np.uint64)
-            needed = np.isin(marks, kept.get(bucket, marks[:0]))
-            free += [file for file, keep in zip(files, needed.tolist()) if not keep]
+        for bucket in {file.bucket for file in files}:
+            bucket_files = [file for file in files if file.bucket == bucket]
+            marks = np.array([file.mark for file in bucket_files], np.uint64)
+            needed = np.isin(marks, needed_marks.get(bucket, marks[:0]))
+            free += [file for file, keep in zip(bucket_files, needed.tolist()) if not keep]
         return sorted(free)
 
     def _files(self) -> Iterator[CacheFile]:
@@ -274,8 +274,8 @@ class DiskCache:
         Raises OSError.
         """
         with self._lock_of(".bytes") as handle:
-            kept = os.read(handle, _COUNT.size)
-            total = max(0, more + (_COUNT.unpack(kept)[0] if len(kept) == _COUNT.size else 0))
+            stored = os.read(handle, _COUNT.size)
+            total = max(0, more + (_COUNT.unpack(stored)[0] if len(stored) == _COUNT.size else 0))
             if more:
                 os.lseek(handle, 0, os.SEEK_SET)
                 os.write(handle, _COUNT.pack(total))

@@ -44,10 +44,10 @@ def merged(ranges: Sequence[Range]) -> list[tuple[MergedRequest, list[tuple[Rang
     """Requests for ``ranges``, each with its ranges and their offsets in the request. Near ranges
     share a request.
     """
-    found: list[tuple[MergedRequest, list[tuple[Range, int]]]] = []
+    requests: list[tuple[MergedRequest, list[tuple[Range, int]]]] = []
     for wanted in sorted(dict.fromkeys(ranges)):
-        if found and wanted.length >= 0:
-            request, parts = found[-1]
+        if requests and wanted.length >= 0:
+            request, parts = requests[-1]
             path, begin, length, checks, _ = request.span
             if path == wanted.path and length >= 0 and wanted.offset - (begin + length) <= GAP:
                 end = max(begin + length, wanted.offset + wanted.length)
@@ -59,5 +59,5 @@ def merged(ranges: Sequence[Range]) -> list[tuple[MergedRequest, list[tuple[Rang
                 request.bytes = end - begin
                 parts.append((wanted, wanted.offset - begin))
                 continue
-        found.append((MergedRequest(wanted), [(wanted, 0)]))
-    return found
+        requests.append((MergedRequest(wanted), [(wanted, 0)]))
+    return requests

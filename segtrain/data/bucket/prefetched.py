@@ -61,11 +61,11 @@ class Unpacking:
         stages.waited(received.waited)
         if received.error is not None:
             raise received.error
-        self.store.given = received.parts
+        self.store.prefetched = received.parts
         try:
             self.maker(received.task, *areas)
         finally:
-            self.store.given = {}
+            self.store.prefetched = {}
 
 
 def maker_of(batch: BatchTask) -> Any:

@@ -56,21 +56,21 @@ class BucketStore(Store):
         self, base: str, outage_s: float, seen: str = "", cache: DiskCache | None = None
     ) -> None:
         self.base, self.outage_s, self.cache = base, outage_s, cache
-        self.known = KnownObjects(seen)
+        self.objects = KnownObjects(seen)
         self.keeps = cache is not None
         if cache is not None:
-            cache.protect(base, self.known)
+            cache.protect(base, self.objects)
         self._folders: dict[str, Names] = {}
         self._aheads: tuple[ReadAhead, ...] = ()
         # Bytes that a worker process received with its task, see prefetched.py.
-        self.given: dict[Range, bytes] = {}
+        self.prefetched: dict[Range, bytes] = {}
         self._lock = threading.Lock()
         # For each worker thread, the entry and bytes of a sample of which it has read only one part
         # so far.
         self._before = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BucketStore, (self.base, self.outage_s, self.known.save(), self.cache)
+        return BucketStore, (self.base, self.outage_s, self.objects.save(), self.cache)
 
     @property
     def _client(self) -> Client:
@@ -97,9 +97,9 @@ class BucketStore(Store):
     def _folder(self, key: str) -> Names:
         """Names of the objects and of the folders in a folder, which is listed once."""
         if key not in self._folders:
-            ((found, folders),) = pages(f"{self.base}/{key}/", lambda: iter([self._listed(key)]))
-            self.known.extend([rows_of(found)])
-            names = [path.rpartition("/")[2] for path, *_ in found]
+            ((objects, folders),) = pages(f"{self.base}/{key}/", lambda: iter([self._listed(key)]))
+            self.objects.extend([rows_of(objects)])
+            names = [path.rpartition("/")[2] for path, *_ in objects]
             self._folders[key] = (
                 names,
                 [f"{name.rstrip('/').rpartition('/')[2]}/" for name in folders],
@@ -118,16 +118,16 @@ class BucketStore(Store):
         ):
             tables.append(rows_of(page))
             yield from (path[len(key) + 1 if key else 0 :] for path, *_ in page)
-        self.known.extend(tables)
+        self.objects.extend(tables)
 
     def stat(self, path: str) -> FileStat:
         key = self._key(path)
-        found = self.known.find(key)
-        if found is None:
+        version = self.objects.find(key)
+        if version is None:
             answer = self._client.head(key, self.outage_s)
-            found = answer.size, answer.etag
-            self.known.add(key, *found)
-        return FileStat(found[0], etag_number(found[1]))
+            version = answer.size, answer.etag
+            self.objects.add(key, *version)
+        return FileStat(version[0], etag_number(version[1]))
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         wanted = Range(path, offset, -1 if length is None else length)
@@ -207,15 +207,15 @@ class BucketStore(Store):
         return ahead
 
     def _content(self, wanted: Range, keep: bool = True) -> Any:
-        if wanted in self.given:
-            return self.given.pop(wanted)
+        if wanted in self.prefetched:
+            return self.prefetched.pop(wanted)
         passes = [ahead for ahead in self._aheads if not ahead.closed]
         # A pass that is being closed stops its workers, but not those of another pass.
         passes = [ahead for ahead in passes if not ahead.stop.is_set()] or passes
         for ahead in passes:
             try:
-                if (found := ahead.take(wanted)) is not None:
-                    return found
+                if (content := ahead.take(wanted)) is not None:
+                    return content
             except Stopped:
                 if all(other.stop.is_set() for other in passes):
                     raise
@@ -252,10 +252,10 @@ class BucketStore(Store):
         the range is empty.
         """
         key = self._key(wanted.path)
-        found = self.known.find(key)
+        version = self.objects.find(key)
         return (
-            CachedRange(self.base, key, found[1], wanted.offset, wanted.length)
-            if found and wanted.length
+            CachedRange(self.base, key, version[1], wanted.offset, wanted.length)
+            if version and wanted.length
             else None
         )
 
@@ -276,18 +276,18 @@ class BucketStore(Store):
     def _answer(self, wanted: Range, stop: threading.Event | None) -> ObjectBytes:
         path, offset, length = wanted[:3]
         key = self._key(path)
-        found = self.known.find(key)
-        size, etag = found or (-1, "")
+        version = self.objects.find(key)
+        size, etag = version or (-1, "")
         if not length or (length < 0 and not size):
             return ObjectBytes(b"", 0, etag)
         if length < 0 and offset:
             length = max(0, self.stat(path).size - offset)
         span = None if length < 0 else (offset, offset + length)
-        if found and span and span[1] > size:
+        if version and span and span[1] > size:
             raise ends_early(path, size, span[1])
         answer = self._client.get(key, span, etag, self.outage_s, stop, size)
-        if found is None:
-            self.known.add(key, answer.size, answer.etag)
+        if version is None:
+            self.objects.add(key, answer.size, answer.etag)
         return answer
 
 
@@ -296,15 +296,15 @@ def wrong_part(wanted: Range, content: Any) -> DataError | None:
     parts are right.
     """
     for offset, length, expected in wanted.checks:
-        found = checksum(memoryview(content)[offset : offset + length])
-        if found != expected:
+        actual = checksum(memoryview(content)[offset : offset + length])
+        if actual != expected:
             at = wanted.offset + offset
             reason = (
-                f"bytes {at:,} to {at + length:,} have the checksum {found:08x}, but had "
+                f"bytes {at:,} to {at + length:,} have the checksum {actual:08x}, but had "
                 f"{expected:08x} when they "
             )
             reason += "were packed: upload or pack the shard again"
-            values = {"byte": at, "found": found, "expected": expected}
+            values = {"byte": at, "found": actual, "expected": expected}
             return file_error(wanted.path, reason, code="sample-checksum", **values)
     return None
 

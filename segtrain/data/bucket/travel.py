@@ -30,7 +30,7 @@ SETTINGS = (
 def reduce_for_host(store: BucketStore) -> tuple[Any, ...]:
     """How to pickle a store for another host, as ``__reduce__`` returns it."""
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
-    return rebuild, (store.base, store.outage_s, store.known.table(), store.cache, settings)
+    return rebuild, (store.base, store.outage_s, store.objects.table(), store.cache, settings)
 
 
 def rebuild(
@@ -46,5 +46,5 @@ def rebuild(
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     store = BucketStore(base, outage_s, cache=cache)
-    store.known.extend([table])
+    store.objects.extend([table])
     return store

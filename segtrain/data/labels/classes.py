@@ -59,10 +59,10 @@ def with_sides(space: LabelSpace, data: config.Data) -> LabelSpace:
     """The label space with the exchange of ``data.flip_pairs``. Raises ConfigError for an unknown
     or repeated class.
     """
-    known = {key: index for index, name in enumerate(space.names) for key in (index, name)}
+    train_ids = {key: index for index, name in enumerate(space.names) for key in (index, name)}
     mirror = list(range(space.num_classes))
     for pair in data.flip_pairs:
-        left, right = (known.get(key, -1) for key in pair)
+        left, right = (train_ids.get(key, -1) for key in pair)
         if left == right or min(left, right) < 0 or (mirror[left], mirror[right]) != (left, right):
             message = (
                 f"data.flip_pairs: {list(pair)}: name two classes by name or train id, "
@@ -108,11 +108,11 @@ def _own_names(
     if other_classes and other:
         return other_classes(space)
     # Shards know the ids of their masks, whatever those of the original masks were.
-    known = default.raw_to_train.items()
+    default_ids = default.raw_to_train.items()
     own_ids = {
         (raw, train) for raw, train in space.raw_to_train.items() if train != space.ignore_index
     }
-    if not other and not space.counted and not own_ids <= known and data.layout != "shards":
+    if not other and not space.counted and not own_ids <= default_ids and data.layout != "shards":
         return space
     # Keep the ids of the layout, and rename the classes.
     if not other:
@@ -133,16 +133,16 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
     ([]).
     """
     rows: list[ClassRow] = []
-    for name, given in classes.items():
-        colors = [given] if given and isinstance(given[0], int) else given
+    for name, value in classes.items():
+        colors = [value] if value and isinstance(value[0], int) else value
         rows += [ClassRow(name, color=color) for color in colors]
     names = tuple(name for name in classes if not is_ignored(name))
     palette, colors = dict(zip(names, color_wheel(len(names)))), {}
     if any(row.name in names for row in rows):
-        known = space_of(rows, ignore_index)
-        palette.update(zip(known.names, known.palette))
-        train = {index: names.index(name) for index, name in enumerate(known.names)}
-        colors = {color: train.get(index, ignore_index) for color, index in known.colors.items()}
+        colored = space_of(rows, ignore_index)
+        palette.update(zip(colored.names, colored.palette))
+        train = {index: names.index(name) for index, name in enumerate(colored.names)}
+        colors = {color: train.get(index, ignore_index) for color, index in colored.colors.items()}
     plain = plain_space(names, ignore_index, tuple(palette[name] for name in names))
     return replace(plain, colors=colors)
 

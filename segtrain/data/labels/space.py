@@ -134,8 +134,8 @@ class LabelSpace:
             mapped = np.take(self._table, raw)
         else:
             values, inverse = np.unique(raw, return_inverse=True)
-            known = [self.raw_to_train.get(int(value), self._unknown) for value in values]
-            mapped = np.array(known, np.uint8)[inverse.reshape(raw.shape)]
+            train_ids = [self.raw_to_train.get(int(value), self._unknown) for value in values]
+            mapped = np.array(train_ids, np.uint8)[inverse.reshape(raw.shape)]
         self._refuse_unknown(mapped, raw, source)
         return mapped
 
@@ -202,10 +202,10 @@ class LabelSpace:
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
         """A complete data.label_map: the known ids, and the ids ``ignored``, which map to -1."""
         void = self.ignore_index
-        known = {
+        mapped = {
             raw: train for raw, train in self.raw_to_train.items() if (raw, train) != (void, void)
         }
-        own = {raw: -1 if train == void else train for raw, train in known.items()}
+        own = {raw: -1 if train == void else train for raw, train in mapped.items()}
         return dict(sorted({**own, **{int(raw): -1 for raw in ignored}}.items()))
 
     def colorize(self, mask: np.ndarray) -> np.ndarray:

@@ -76,15 +76,15 @@ class Description:
         """Read what ``to_dict`` wrote. Raises KeyError, TypeError, ValueError, or DataError for any
         other dict.
         """
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             key: str(content[key]) for key in ("split", "folder", "ids", "source")
         }
-        found["shards"] = tuple(
+        values["shards"] = tuple(
             Shard(str(name), int(size), str(sha)) for name, size, sha in content["shards"]
         )
-        found["kinds"] = tuple(map(str, content["kinds"]))
-        found["labels"] = LabelSpace.from_dict(content["labels"]) if content["labels"] else None
-        return cls(options=dict(content["options"]), skipped=int(content["skipped"]), **found)
+        values["kinds"] = tuple(map(str, content["kinds"]))
+        values["labels"] = LabelSpace.from_dict(content["labels"]) if content["labels"] else None
+        return cls(options=dict(content["options"]), skipped=int(content["skipped"]), **values)
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,16 @@ class ShardIndex:
             image_kind,
             mask_kind,
         ) = self.rows[index].item()
-        shards, known = self.description.shards, self.description.kinds
-        if shard >= len(shards) or image_kind >= len(known) or len(known) <= mask_kind < NONE:
+        shards, kinds = self.description.shards, self.description.kinds
+        if shard >= len(shards) or image_kind >= len(kinds) or len(kinds) <= mask_kind < NONE:
             reason = (
                 f"row {index}: shard {shard} of {len(shards)}, kinds {image_kind} and "
-                f"{mask_kind} of {len(known)}"
+                f"{mask_kind} of {len(kinds)}"
             )
             raise _bad(self.path, reason, "index-row-wrong")
         name = bytes(self.names[name_at : name_at + length]).decode("utf-8", "surrogateescape")
-        mask = None if mask_kind == NONE else (known[mask_kind], mask_at, mask_size)
-        image, checks = (known[image_kind], image_at, image_size), None
+        mask = None if mask_kind == NONE else (kinds[mask_kind], mask_at, mask_size)
+        image, checks = (kinds[image_kind], image_at, image_size), None
         if self.checks is not None:
             checks = int(self.checks[index, 0]), int(self.checks[index, 1])
         return ShardSpan(name, shard, image, mask, (height, width), checks)
@@ -194,9 +194,9 @@ def write(path: str, description: Description, spans: Iterable[ShardSpan]) -> No
         )
         names += name
         checks += [span.checks] if span.checks else []
-    known = np.array(checks, "<u4") if len(checks) == len(rows) else None
+    checksums = np.array(checks, "<u4") if len(checks) == len(rows) else None
     write_arrays(
-        path, replace(description, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names), known
+        path, replace(description, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names), checksums
     )
 
 

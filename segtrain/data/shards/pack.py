@@ -104,11 +104,11 @@ def pack_folder(
             raise ConfigError(
                 reason, code="number-out-of-range", key=name, found=value, expected=span
             )
-    data, found = settings_of(root, overrides)
+    data, split_names = settings_of(root, overrides)
     choice = Packing(image, quality, cap)
     workers = workers or cores()
     # opened before the first byte is written
-    datasets = [open_dataset(data, split) for split in splits or found]
+    datasets = [open_dataset(data, split) for split in splits or split_names]
     result: dict[str, Any] = {}
     for dataset in datasets:
         for note in dataset.notes:
@@ -290,12 +290,12 @@ def _begin(
     return per_shard
 
 
-def _refuse_other(found: dict[str, Any], plan: dict[str, Any], path: str) -> None:
+def _refuse_other(earlier: dict[str, Any], plan: dict[str, Any], path: str) -> None:
     """Raise DataError if a pack in the same folder has other options or inputs."""
-    before, now = found["options"], plan["options"]
+    before, now = earlier["options"], plan["options"]
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     other = [f"{key}={before.get(key)!r}, now {now.get(key)!r}" for key in changed]
-    if found["source"] != plan["source"]:
+    if earlier["source"] != plan["source"]:
         other.append("other files, labels, or times of files")
     if other:
         reason = f"belongs to a pack with {'; '.join(other)}: pack into another folder"

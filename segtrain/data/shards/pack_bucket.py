@@ -77,9 +77,9 @@ class BucketTarget:
         self._shards, self._notes = self._listed(self._key), self._listed(self._notes_key)
         if self._split + shard_index.ENDING not in self._shards:
             return None
-        found = shard_index.load(self.index, store_of(self.place, self._outage_s)).description
+        description = shard_index.load(self.index, store_of(self.place, self._outage_s)).description
         self._forget()
-        return found
+        return description
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -106,26 +106,26 @@ class BucketTarget:
             self._local, self._local, need, "set TMPDIR to another disk, or lower --shard-mb"
         )
 
-    def kept(self, number: int, name: str) -> dict[str, Any] | None:
+    def intact(self, number: int, name: str) -> dict[str, Any] | None:
         note = f"{number:06d}.json"
         if note in self._notes and name in self._shards:
-            known: dict[str, Any] = self._read_json(note)
-            if self._shards[name] == (known["size"], known["etag"]):
-                return known
+            record: dict[str, Any] = self._read_json(note)
+            if self._shards[name] == (record["size"], record["etag"]):
+                return record
         return None
 
     def written(self, number: int, name: str, write: Write) -> dict[str, Any]:
         path = os.path.join(self._local, name)
         try:
             with self._making, writing(path) as stream:
-                known = write(stream)
+                record = write(stream)
             etag = self._uploaded(name, path)
         finally:
             with suppress(OSError):
                 os.unlink(path)
-        known = {**known, "etag": etag}
-        self._write_json(f"{number:06d}.json", known)
-        return known
+        record = {**record, "etag": etag}
+        self._write_json(f"{number:06d}.json", record)
+        return record
 
     def finish(self, description: Description, spans: Iterable[ShardSpan]) -> None:
         name = self._split + shard_index.ENDING

@@ -102,10 +102,10 @@ def _packed(
 ) -> ShardDataset:
     """Pack the samples into one shard in ``folder``, and open it as a data set."""
     task = ShardTask(dataset, DiskTarget(folder, dataset.split), 0, indices, choice, ids)
-    known, labels = task.run(), packed_labels(dataset.labels, ids)
+    record, labels = task.run(), packed_labels(dataset.labels, ids)
     path = os.path.join(folder, dataset.split + shard_index.ENDING)
-    description = Description(dataset.split, "", (task.shard(known),), (), labels, ids)
-    shard_index.write(path, description, task.spans(known))
+    description = Description(dataset.split, "", (task.shard(record),), (), labels, ids)
+    shard_index.write(path, description, task.spans(record))
     return ShardDataset(
         "",
         dataset.split,

@@ -171,12 +171,12 @@ def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
         if isinstance(record.mask, np.ndarray)
         else decode.decode_mask(record.mask, record.mask_name)
     )
-    given = isinstance(record.mask, np.ndarray) and record.ids == "train"
+    has_train_ids = isinstance(record.mask, np.ndarray) and record.ids == "train"
     # an unknown id is refused here
-    train = raw if given else dataset.labels.remap(raw, record.mask_name)
+    train = raw if has_train_ids else dataset.labels.remap(raw, record.mask_name)
     if ids == "train":
         return np.ascontiguousarray(train)
-    if given:
+    if has_train_ids:
         reason = "holds train ids among masks of raw ids: save it as uint8 (H, W)"
         raise file_error(record.mask_name, reason, code="mixed-ids")
     return np.ascontiguousarray(raw[..., 0] if raw.ndim == 3 else raw).astype(np.uint8)
@@ -190,8 +190,8 @@ def _capped(size: tuple[int, ...], cap: int) -> tuple[int, int]:
 
 
 def _ending(form: str, name: str) -> str:
-    known = {"jpeg": "jpg", "png": "png"}
-    return known.get(form) or os.path.splitext(name)[1].lstrip(".").lower() or form
+    endings = {"jpeg": "jpg", "png": "png"}
+    return endings.get(form) or os.path.splitext(name)[1].lstrip(".").lower() or form
 
 
 def _digest(pixels: np.ndarray) -> str:

@@ -45,16 +45,16 @@ class ShardTask:
         ``size``, ``sha256``: of the file. ``places``: where each sample lies. ``kept``: whether the
         shard existed.
         """
-        known = self.target.kept(self.number, self.name)
-        if known is not None:
-            return {**known, "kept": True}
+        record = self.target.intact(self.number, self.name)
+        if record is not None:
+            return {**record, "kept": True}
         return {**self.target.written(self.number, self.name, self._write), "kept": False}
 
-    def shard(self, known: dict[str, Any]) -> Shard:
-        return Shard(self.name, known["size"], known["sha256"])
+    def shard(self, record: dict[str, Any]) -> Shard:
+        return Shard(self.name, record["size"], record["sha256"])
 
-    def spans(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
-        for name, image, mask, size, checks in known["places"]:
+    def spans(self, record: dict[str, Any]) -> Iterator[ShardSpan]:
+        for name, image, mask, size, checks in record["places"]:
             yield ShardSpan(
                 name, self.number, tuple(image), tuple(mask), tuple(size), tuple(checks)
             )
@@ -72,16 +72,16 @@ class ShardTask:
         written: list[Packed] = []
         for index, packed in self._packed():
             sample = self.dataset.entries[index].meta["name"]
-            found = []
+            parts = []
             for ending, content in (packed.image, packed.mask):
                 head = tar.header(f"{key_of(sample)}.{ending}", len(content))
-                found.append((ending, size + len(head), len(content)))
+                parts.append((ending, size + len(head), len(content)))
                 for part in (head, content, tar.padding(len(content))):
                     stream.write(part)
                     digest.update(part)
                     size += len(part)
             places.append(
-                (sample, *found, packed.size, (checksum(packed.image[1]), checksum(packed.mask[1])))
+                (sample, *parts, packed.size, (checksum(packed.image[1]), checksum(packed.mask[1])))
             )
             # Kept without its content, to save memory: the content is read back from the disk.
             written.append(
@@ -113,10 +113,10 @@ def _compare(
         for place in places
         for part in place[1:3]
     ]
-    found = list(tar.members(lambda at, size: stored[at : at + size], len(stored), name))
-    if found != wanted:
+    members = list(tar.members(lambda at, size: stored[at : at + size], len(stored), name))
+    if members != wanted:
         different = next(
-            (pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None
+            (pair for pair in itertools.zip_longest(members, wanted) if pair[0] != pair[1]), None
         )
         reason = f"the tar has other members than were written ({different}): report this"
         raise file_error(name, reason, code="packed-members-differ", found=different)

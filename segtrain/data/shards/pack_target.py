@@ -66,21 +66,21 @@ class DiskTarget:
         """
         refuse_full_disk(self.hidden, self.place, total, "pack into another folder")
 
-    def kept(self, number: int, name: str) -> dict[str, Any] | None:
+    def intact(self, number: int, name: str) -> dict[str, Any] | None:
         """The note of a shard that exists and is intact, else None."""
         path, note = os.path.join(self.place, name), self._note(number)
         if os.path.exists(note) and os.path.exists(path):
-            known: dict[str, Any] = json.loads(LOCAL.read(note))
-            if LOCAL.stat(path).size == known["size"] and sha256_of(path) == known["sha256"]:
-                return known
+            record: dict[str, Any] = json.loads(LOCAL.read(note))
+            if LOCAL.stat(path).size == record["size"] and sha256_of(path) == record["sha256"]:
+                return record
         return None
 
     def written(self, number: int, name: str, write: Write) -> dict[str, Any]:
         """Write a shard with ``write``, then the note that ``write`` returns. Returns the note."""
         with writing(os.path.join(self.place, name), self.hidden) as stream:
-            known = write(stream)
-        _write_json(self._note(number), known)
-        return known
+            record = write(stream)
+        _write_json(self._note(number), record)
+        return record
 
     def finish(self, description: Description, spans: Iterable[ShardSpan]) -> None:
         """Write the index, which makes the split visible, and remove the notes."""
@@ -101,8 +101,8 @@ def refuse_full_disk(hidden: str, folder: str, need: float, otherwise: str) -> N
     free = shutil.disk_usage(hidden).free
     if need > free:
         reason = f"the pack needs about {need / 1e9:,.2f} GB, but {free / 1e9:,.2f} GB are free"
-        says = f"{folder}: {reason}: make space, or {otherwise}"
-        raise DataError(says, code="disk-too-small", folder=folder, found=free, expected=need)
+        text = f"{folder}: {reason}: make space, or {otherwise}"
+        raise DataError(text, code="disk-too-small", folder=folder, found=free, expected=need)
 
 
 @contextmanager

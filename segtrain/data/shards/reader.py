@@ -126,15 +126,15 @@ class ShardDataset(Dataset):
         return [self._range(span, part) for part in (span.image, span.mask) if part]
 
     def _image(self, span: ShardSpan, name: str) -> Stored:
-        found = self._stored(span, span.image, name)
-        if isinstance(found, np.ndarray) and (
-            found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3
+        stored = self._stored(span, span.image, name)
+        if isinstance(stored, np.ndarray) and (
+            stored.dtype != np.uint8 or stored.ndim != 3 or stored.shape[2] != 3
         ):
-            reason = f"an array {found.dtype} {found.shape}: save images as uint8 (H, W, 3), RGB"
+            reason = f"an array {stored.dtype} {stored.shape}: save images as uint8 (H, W, 3), RGB"
             raise file_error(
-                name, reason, code="array-not-rgb", found=(str(found.dtype), found.shape)
+                name, reason, code="array-not-rgb", found=(str(stored.dtype), stored.shape)
             )
-        return found
+        return stored
 
     def record(self, index: int) -> StoredSample:
         """Views into the shard, not decoded. Only a mask array other than uint8 (H, W) is mapped to
@@ -156,9 +156,9 @@ class ShardDataset(Dataset):
     def stored_image(self, index: int) -> Stored:
         """The bytes of an image file, or the stored array."""
         span = self.entries.span(index)
-        found = self._image(span, self.entries[index].image)
+        image = self._image(span, self.entries[index].image)
         took(span.image[2])
-        return found
+        return image
 
     def stored_mask(self, index: int) -> Stored:
         """The bytes of a mask file, or the stored array."""
@@ -190,23 +190,23 @@ class ShardDataset(Dataset):
         cut off.
         """
         name = self.entries[index].image
-        found = self._image(self.entries.span(index), name)
+        image = self._image(self.entries.span(index), name)
         return (
-            decode.Header("npy", *found.shape)
-            if isinstance(found, np.ndarray)
-            else decode.check_whole(found, name)
+            decode.Header("npy", *image.shape)
+            if isinstance(image, np.ndarray)
+            else decode.check_whole(image, name)
         )
 
     def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
         """As ``Dataset.stamps``; the etag of a sample is that of its shard."""
-        rows, found = self._rows(), np.zeros((len(self), 2, 2), np.int64)
+        rows, stamps = self._rows(), np.zeros((len(self), 2, 2), np.int64)
         etags = [
             self.store.stat(f"{self.root}/{shard.name}").etag
             for shard in self.table.description.shards
         ]
-        found[:, 0, 0], found[:, 1, 0] = rows["image_size"], rows["mask_size"]
-        found[:, :, 1] = np.array(etags, np.int64)[rows["shard"]][:, None]
-        return found if indices is None else found[np.asarray(indices, np.int64)]
+        stamps[:, 0, 0], stamps[:, 1, 0] = rows["image_size"], rows["mask_size"]
+        stamps[:, :, 1] = np.array(etags, np.int64)[rows["shard"]][:, None]
+        return stamps if indices is None else stamps[np.asarray(indices, np.int64)]
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """Hash of names, sizes in bytes, label space, and checksums of shards that segtrain wrote:
@@ -266,10 +266,10 @@ def sha256_of(path: str, store: Store = LOCAL) -> str:
 @functools.lru_cache(256)
 def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
     """Type and shape from a .npy header; None if ``_ARRAY`` does not match it."""
-    if found := _ARRAY.fullmatch(header):
+    if match := _ARRAY.fullmatch(header):
         with contextlib.suppress(TypeError, ValueError):
-            return np.dtype(found[1].decode()), tuple(
-                int(part) for part in found[2].split(b",") if part.strip()
+            return np.dtype(match[1].decode()), tuple(
+                int(part) for part in match[2].split(b",") if part.strip()
             )
     return None
 
@@ -282,15 +282,15 @@ def array(content: memoryview, name: str) -> np.ndarray:
     # size in bytes of the field that holds the header's length
     wide = 4 if start[6:7] >= b"\2" else 2
     begin = 8 + wide + int.from_bytes(start[8 : 8 + wide], "little")
-    known = (
+    header = (
         _array_header(bytes(content[8 + wide : begin]))
         if start[:6] == b"\x93NUMPY" and begin < 4096
         else None
     )
-    if known is None:
+    if header is None:
         reason = "is not a .npy file of integers in C order: write it with numpy.save"
         raise file_error(name, reason, code="npy-unreadable")
-    dtype, shape = known
+    dtype, shape = header
     items = math.prod(shape)
     expected = begin + items * dtype.itemsize
     if expected != len(content) or not items or items > 4 * decode.MAX_PIXELS:

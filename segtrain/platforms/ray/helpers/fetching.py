@@ -40,4 +40,4 @@ class Fetching:
         if self._coming:
             self._begin()
             with READ:
-                self._store.given = self._coming.popleft().result()
+                self._store.prefetched = self._coming.popleft().result()
