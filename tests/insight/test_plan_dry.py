@@ -14,7 +14,7 @@ import torch
 from segtrain.config import Config, load_config
 from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
-from segtrain.insight.plan.trace import Tally, kept_bytes
+from segtrain.insight.plan.trace import Tally, saved_bytes
 from segtrain.models import build_model
 from segtrain.training.gradient_times import GradientTimes
 
@@ -37,23 +37,23 @@ def settings(arch: str, encoder: str, *more: str) -> Config:
 def real_bytes(config: Config) -> tuple[float, Any]:
     """What torch keeps for the backward pass of two images."""
     network = build_model(config.model, CLASSES)
-    known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
+    existing = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
     half = config.train.precision == "bf16"
     with (
-        kept_bytes(known) as kept,
+        saved_bytes(existing) as saved,
         torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext(),
     ):
         heads: Any = network(torch.randn(2, 3, *config.data.crop), low=True)
-        return float(sum(kept.values())), (network, heads)
+        return float(sum(saved.values())), (network, heads)
 
 
 @pytest.mark.parametrize(("arch", "encoder"), MODELS)
 def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch: str, encoder: str) -> None:
     config = settings(arch, encoder)
     found = DryModel(config, CLASSES, 4).step(2)
-    kept, (network, heads) = real_bytes(config)
-    assert found.kept == pytest.approx(kept, rel=0.1)
-    assert found.peak > found.kept
+    saved, (network, heads) = real_bytes(config)
+    assert found.saved == pytest.approx(saved, rel=0.1)
+    assert found.peak > found.saved
     assert found.parameters[0] == sum(p.numel() for p in network.parameters())
     heads[0].sum().backward()
     with_gradient = [p for p in network.parameters() if p.grad is not None]
@@ -87,8 +87,8 @@ def test_a_run_measures_when_its_gradients_are_ready() -> None:
 
 def test_half_precision_keeps_what_autocast_keeps() -> None:
     config = settings("fpn", "resnet18", "train.precision=bf16")
-    kept, _ = real_bytes(config)
-    assert DryModel(config, CLASSES, 4).step(2).kept == pytest.approx(kept, rel=0.1)
+    saved, _ = real_bytes(config)
+    assert DryModel(config, CLASSES, 4).step(2).saved == pytest.approx(saved, rel=0.1)
 
 
 @pytest.mark.parametrize("groups", [1, 4, 16])

@@ -33,13 +33,13 @@ AGAINST = {
 NETWORK = "check the network between the hosts and the bucket, and whether both are in one region"
 
 
-def bucket_verdict(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
+def bucket_verdict(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
     """The verdict on a loop whose samples wait for a bucket. ``nearer``: the fix that caches
     samples on the host.
     """
     if reads.lost > LOST:
-        return _faults(of, reads, nearer)
-    samples, now, read = of.samples, of.now, of.samples.stages["read"]
+        return _faults(starved, reads, nearer)
+    samples, now, read = starved.samples, starved.now, starved.samples.stages["read"]
     each = reads.seconds / max(1.0, reads.answered)
     rate = f"{rounded(reads.bytes / max(reads.wall, 1e-9) / 1e6)} MB/s"
     why = f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample: "
@@ -55,17 +55,21 @@ def bucket_verdict(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
         )
         why += f" and bring {rate}, and {grows:.0%} of the {ms(each)} of a request grows with {how}"
         then = replace(now, wall=now.wall - read)
-        return of.verdict("storage-bandwidth", why, nearer, then, "high" if by_size else "medium")
+        return starved.verdict(
+            "storage-bandwidth", why, nearer, then, "high" if by_size else "medium"
+        )
     limit = ", as many as a rank may send," if reads.at_most else ""
     why += f"{limit} and each takes {ms(each)}, whatever its size"
     # Both the requests and the samples include those of evaluations.
-    per_sample = reads.answered / max(1.0, of.samples.made * of.rank.steps)
+    per_sample = reads.answered / max(1.0, starved.samples.made * starved.rank.steps)
     if per_sample > ONE_EACH:
         packed = Fix(advice=SHARDS, alternatives=nearer.choices)
         then = replace(now, wall=now.wall - read * (1 - 1 / per_sample))
-        return of.verdict("storage-latency", why, packed, then, sure if reads.at_most else "low")
+        return starved.verdict(
+            "storage-latency", why, packed, then, sure if reads.at_most else "low"
+        )
     fix = replace(nearer, alternatives=(Fix(advice=RANKS), *nearer.alternatives))
-    return of.verdict(
+    return starved.verdict(
         "storage-latency",
         why,
         fix,
@@ -74,7 +78,7 @@ def bucket_verdict(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
     )
 
 
-def _faults(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
+def _faults(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
     kinds = sorted(reads.retry_s, key=lambda kind: -reads.retry_s[kind])
     why = (
         f"the bucket failed {failures(reads)}: retries and the pauses after them take "
@@ -82,8 +86,8 @@ def _faults(of: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
         f"the requests ({rounded(reads.retry_seconds)} s)"
     )
     fix = Fix(advice=AGAINST.get(kinds[0], NETWORK), alternatives=nearer.choices)
-    then = replace(of.now, wall=of.now.wall - of.samples.stages["read"] * reads.lost)
-    return of.verdict("storage-faults", why, fix, then, "high")
+    then = replace(starved.now, wall=starved.now.wall - starved.samples.stages["read"] * reads.lost)
+    return starved.verdict("storage-faults", why, fix, then, "high")
 
 
 def failures(reads: BucketReads) -> str:

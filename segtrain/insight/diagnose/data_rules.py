@@ -62,9 +62,11 @@ class Starved:
 
     @property
     def costs(self) -> str:
-        of = self.samples
-        parts = [f"{stage} {ms(s)}" for stage, s in of.stages.items() if s > 0.005 * of.wall]
-        return f"a sample takes {ms(of.wall)} ({', '.join(parts)}; {ms(of.cpu)} of CPU)"
+        samples = self.samples
+        parts = [
+            f"{stage} {ms(s)}" for stage, s in samples.stages.items() if s > 0.005 * samples.wall
+        ]
+        return f"a sample takes {ms(samples.wall)} ({', '.join(parts)}; {ms(samples.cpu)} of CPU)"
 
     @property
     def workers(self) -> str:
@@ -93,14 +95,14 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     samples = rank.samples
     if figures.starved <= STARVED or samples is None:
         return []
-    of = Starved(figures, rank, samples, stages_of(figures, rank), _lost(figures))
+    starved = Starved(figures, rank, samples, stages_of(figures, rank), _lost(figures))
     reads = rank.bucket
     if reads is not None and samples.stages["read"] > MOSTLY * samples.wall:
-        return [bucket_verdict(of, reads, NEARER)]
+        return [bucket_verdict(starved, reads, NEARER)]
     if not samples.workers:
-        return [_in_the_loop(of)]
+        return [_in_the_loop(starved)]
     if rank.busy < SLACK:
-        return [_on_the_way(of)]
+        return [_on_the_way(starved)]
     waiting = idle(samples) / samples.wall
     # Libraries start threads in the workers, so the workers of all ranks of the host have more
     # threads than cores.
@@ -108,17 +110,17 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
         samples.threads > HELPED
         and samples.workers * samples.threads * rank.ranks_here > rank.host_cores
     ):
-        return [_own_threads(of), _stage(of)]
+        return [_own_threads(starved), _stage(starved)]
     if samples.stages["read"] > MOSTLY * samples.wall:
-        return [_storage(of)]
+        return [_storage(starved)]
     if waiting > IDLE:
-        return [_stage_that_waits(of, waiting)]
+        return [_stage_that_waits(starved, waiting)]
     # Judge as if no other program ran, because even a run that shares its cores may have too few
     # workers.
-    alone = replace(of, now=stages_of(figures, rank, others=False))
+    alone = replace(starved, now=stages_of(figures, rank, others=False))
     if samples.workers < int(rank.cores) and _too_few(alone).gain > WORTH:
-        return [_too_few(of), _stage(of)]
-    return [_stage(of)]
+        return [_too_few(starved), _stage(starved)]
+    return [_stage(starved)]
 
 
 def _lost(figures: Figures) -> float:
@@ -129,30 +131,37 @@ def _lost(figures: Figures) -> float:
     return figures.mean("wait") if slow is not None and slow.phase == "wait" else figures.starved
 
 
-def _in_the_loop(of: Starved) -> Verdict:
-    enough = workers_needed(replace(of.now, workers=1), max(1, int(of.rank.cores)))
-    why = f"samples are made in the loop (data.workers=0), {of.wait:.0%} of the time: {of.costs}"
-    return of.verdict(
-        "main-thread", why, Fix({"data.workers": enough}), replace(of.now, workers=enough), "high"
+def _in_the_loop(starved: Starved) -> Verdict:
+    enough = workers_needed(replace(starved.now, workers=1), max(1, int(starved.rank.cores)))
+    why = (
+        f"samples are made in the loop (data.workers=0), {starved.wait:.0%} of the time: "
+        f"{starved.costs}"
+    )
+    return starved.verdict(
+        "main-thread",
+        why,
+        Fix({"data.workers": enough}),
+        replace(starved.now, workers=enough),
+        "high",
     )
 
 
-def _on_the_way(of: Starved) -> Verdict:
-    shared = of.samples.kind == "process"
+def _on_the_way(starved: Starved) -> Verdict:
+    shared = starved.samples.kind == "process"
     way = "through shared memory" if shared else "to the loop"
     why = (
-        f"the loop waits {of.wait:.0%} of the time, but making samples keeps its {of.workers} "
-        "busy only "
-        f"{of.rank.busy:.0%} of it: samples are late on their way {way}"
+        f"the loop waits {starved.wait:.0%} of the time, but making samples keeps its "
+        f"{starved.workers} busy only {starved.rank.busy:.0%} of it: samples are late on their "
+        f"way {way}"
     )
     fix = THREADS if shared else Fix({"data.prefetch": 16})
     # the limit is for a loop that only waits, as in `segtrain bench data`
-    gain = 1 / max(1 - of.wait, 1e-3)
-    return Verdict("shm" if shared else "main-thread", of.wait, why, fix, gain, "low")
+    gain = 1 / max(1 - starved.wait, 1e-3)
+    return Verdict("shm" if shared else "main-thread", starved.wait, why, fix, gain, "low")
 
 
-def _storage(of: Starved) -> Verdict:
-    samples, now = of.samples, of.now
+def _storage(starved: Starved) -> Verdict:
+    samples, now = starved.samples, starved.now
     read, size = samples.stages["read"], f"{rounded(samples.bytes / 1e3)} kB"
     grows, sure = samples.by_size, "high"
     # All reads have about the same size, or there are few: assume the rate of slow storage.
@@ -160,22 +169,27 @@ def _storage(of: Starved) -> Verdict:
         grows, sure = min(1.0, samples.bytes / STREAM / read), "low"
     why = f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample"
     if grows > MOSTLY:
-        rate = samples.bytes * samples.made / of.rank.step
-        given = f"{rounded(rate / 1e6)} MB/s ({size} per sample)"
-        why += f", and {grows:.0%} of that grows with its size: storage gives only {given}"
+        rate = samples.bytes * samples.made / starved.rank.step
+        throughput = f"{rounded(rate / 1e6)} MB/s ({size} per sample)"
+        why += f", and {grows:.0%} of that grows with its size: storage gives only {throughput}"
         closer = Fix(advice=f"make the files smaller and move them closer: {PACK}")
         fix = replace(IN_MEMORY, alternatives=(closer,))
-        return of.verdict("storage-bandwidth", why, fix, replace(now, wall=now.wall - read), sure)
+        return starved.verdict(
+            "storage-bandwidth", why, fix, replace(now, wall=now.wall - read), sure
+        )
     enough = workers_needed(now, MOST_WAITING)
-    given = f"{size} at {rounded(samples.bytes / read / 1e6)} MB/s"
-    why += f", whatever its size ({given}): the workers ({of.workers}) wait for storage to answer"
-    return of.verdict(
+    throughput = f"{size} at {rounded(samples.bytes / read / 1e6)} MB/s"
+    why += (
+        f", whatever its size ({throughput}): the workers ({starved.workers}) wait for storage "
+        "to answer"
+    )
+    return starved.verdict(
         "storage-latency", why, Fix({"data.workers": enough}), replace(now, workers=enough), sure
     )
 
 
-def _stage_that_waits(of: Starved, waiting: float) -> Verdict:
-    samples, now = of.samples, of.now
+def _stage_that_waits(starved: Starved, waiting: float) -> Verdict:
+    samples, now = starved.samples, starved.now
     if (
         samples.kind == "thread"
         and samples.workers >= 2
@@ -191,30 +205,33 @@ def _stage_that_waits(of: Starved, waiting: float) -> Verdict:
             replace(now, workers=enough),
             "it waits for something",
         )
-    why = f"{of.costs}; for {waiting:.0%} of that time it uses no core: {what}"
-    return of.verdict(of.largest[1], why, fix, then, "medium")
+    why = f"{starved.costs}; for {waiting:.0%} of that time it uses no core: {what}"
+    return starved.verdict(starved.largest[1], why, fix, then, "medium")
 
 
-def _too_few(of: Starved) -> Verdict:
-    samples, rank = of.samples, of.rank
-    enough = max(int(samples.workers) + 1, workers_needed(of.now, max(1, int(rank.cores))))
+def _too_few(starved: Starved) -> Verdict:
+    samples, rank = starved.samples, starved.rank
+    enough = max(int(samples.workers) + 1, workers_needed(starved.now, max(1, int(rank.cores))))
     used = f"{rounded(samples.workers + rank.computed / rank.step, 2)} of {rank.cores:.3g} cores"
-    why = f"the workers ({of.workers}) are always busy and use, with the loop, {used}: {of.costs}"
-    return of.verdict(
+    why = (
+        f"the workers ({starved.workers}) are always busy and use, with the loop, {used}: "
+        f"{starved.costs}"
+    )
+    return starved.verdict(
         "too-few-workers",
         why,
         Fix({"data.workers": enough}),
-        replace(of.now, workers=enough),
+        replace(starved.now, workers=enough),
         "high",
     )
 
 
-def _own_threads(of: Starved) -> Verdict:
+def _own_threads(starved: Starved) -> Verdict:
     why = (
-        f"each worker uses {rounded(of.samples.threads, 2)} times the CPU time of its main "
+        f"each worker uses {rounded(starved.samples.threads, 2)} times the CPU time of its main "
         "thread: a library in the "
-        f"transforms starts threads of its own, and {of.workers} of each rank share "
-        f"{of.rank.cores:.3g} cores with the "
+        f"transforms starts threads of its own, and {starved.workers} of each rank share "
+        f"{starved.rank.cores:.3g} cores with the "
         "loop"
     )
     fix = Fix(
@@ -223,25 +240,25 @@ def _own_threads(of: Starved) -> Verdict:
             "the transforms"
         )
     )
-    return of.verdict("too-many-threads", why, fix, None, "medium")
+    return starved.verdict("too-many-threads", why, fix, None, "medium")
 
 
-def _stage(of: Starved) -> Verdict:
+def _stage(starved: Starved) -> Verdict:
     """The verdict on the longest stage other than reading, for a run whose workers use the cores.
 
     The gain is predicted for samples without this stage.
     """
-    stage, cause = of.largest
-    part = of.samples.stages[stage] / of.samples.wall
+    stage, cause = starved.largest
+    part = starved.samples.stages[stage] / starved.samples.wall
     left = max(0.0, 1 - part)
-    then = replace(of.now, wall=of.now.wall * left, cpu=of.now.cpu * left)
-    why = f"{of.costs}; {of.workers} and the loop have {of.rank.cores:.3g} cores"
-    return of.verdict(cause, why, _cheaper(of, cause), then, "medium", part)
+    then = replace(starved.now, wall=starved.now.wall * left, cpu=starved.now.cpu * left)
+    why = f"{starved.costs}; {starved.workers} and the loop have {starved.rank.cores:.3g} cores"
+    return starved.verdict(cause, why, _cheaper(starved, cause), then, "medium", part)
 
 
-def _cheaper(of: Starved, cause: str) -> Fix:
+def _cheaper(starved: Starved, cause: str) -> Fix:
     """Ways to make a stage cost less."""
-    setting = of.figures.evidence.setting
+    setting = starved.figures.evidence.setting
     if cause == "decode":
         cached = setting("data.cache", "off") == "ram" or setting("data.worker_kind") == "process"
         return PACKED if cached else IN_MEMORY

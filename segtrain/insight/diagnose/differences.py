@@ -148,14 +148,14 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     from segtrain.config import keys_with
 
-    found, neutral = {}, keys_with("plan_neutral")
+    values, neutral = {}, keys_with("plan_neutral")
     for section in ("data", "train", "model", "loss"):
         part = settings.get(section)
         for key, value in part.items() if isinstance(part, Mapping) else ():
             if f"{section}.{key}" not in neutral:
                 named = isinstance(value, str) and key in _FILES.get(section, ())
-                found[f"{section}.{key}"] = value.rpartition("/")[2] if named else value
-    return found
+                values[f"{section}.{key}"] = value.rpartition("/")[2] if named else value
+    return values
 
 
 def other_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

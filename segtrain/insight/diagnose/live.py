@@ -63,11 +63,11 @@ class Starving:
         first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + here)
         recent = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
         since = [
-            replace(of, windows=tuple(w for w in of.windows if w["last"] >= first))
-            for of in recent
-            if of
+            replace(records, windows=tuple(w for w in records.windows if w["last"] >= first))
+            for records in recent
+            if records
         ]
-        return [of for of in since if of.windows]
+        return [records for records in since if records.windows]
 
 
 def closing_line(run: Path) -> str | None:

@@ -130,7 +130,9 @@ def compiling(figures: Figures) -> Verdict | None:
     input size.
     """
     evidence = figures.evidence
-    compiled = [of for records in evidence.ranks if (of := _compiled(records)) is not None]
+    compiled = [
+        compilation for records in evidence.ranks if (compilation := _compiled(records)) is not None
+    ]
     if not evidence.setting("train.compile") or not compiled:
         return None
     seconds, usual, steps, so_far = max(compiled)

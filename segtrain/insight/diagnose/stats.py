@@ -107,24 +107,30 @@ class Rank:
     @property
     def cpu_with_workers(self) -> float:
         """CPU seconds, including those of worker processes."""
-        of = self.samples
+        samples = self.samples
         return self.cpu + (
-            of.cpu * of.threads * of.made if of is not None and of.kind == "process" else 0.0
+            samples.cpu * samples.threads * samples.made
+            if samples is not None and samples.kind == "process"
+            else 0.0
         )
 
     @property
     def computed(self) -> float:
         """CPU seconds of the step itself, without those of making samples."""
-        of = self.samples
-        rest = self.cpu - (of.cpu * of.made if of is not None and of.kind == "thread" else 0.0)
+        samples = self.samples
+        rest = self.cpu - (
+            samples.cpu * samples.made if samples is not None and samples.kind == "thread" else 0.0
+        )
         return max(0.0, rest) * (1 - self.share(*NO_STEP))
 
     @property
     def busy(self) -> float:
         """Share of the time in which its workers make samples; 0 without workers."""
-        of = self.samples
+        samples = self.samples
         return (
-            of.made * of.wall / (of.workers * self.step) if of is not None and of.workers else 0.0
+            samples.made * samples.wall / (samples.workers * self.step)
+            if samples is not None and samples.workers
+            else 0.0
         )
 
     def spent(self, *phases: str) -> float:
@@ -205,15 +211,15 @@ class Figures:
 def run_stats(evidence: Evidence) -> Figures | None:
     """Statistics of a run; None if no rank has a window yet."""
     steady = all(_steady(records) for records in evidence.ranks)
-    known = [
+    ranks = [
         (records, _usable(_steady(records) or records.windows, records))
         for records in evidence.ranks
     ]
-    known = [(records, windows) for records, windows in known if windows]
-    if not known:
+    ranks = [(records, windows) for records, windows in ranks if windows]
+    if not ranks:
         return None
-    waits = straggler_wait([windows for _, windows in known])
-    return Figures(tuple(_rank(*of) for of in known), evidence.hosts, evidence, steady, *waits)
+    waits = straggler_wait([windows for _, windows in ranks])
+    return Figures(tuple(_rank(*rank) for rank in ranks), evidence.hosts, evidence, steady, *waits)
 
 
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
@@ -292,9 +298,9 @@ def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, A
     if window is not records.windows[-1]:
         return dict(window)
     phases = {phase: s for phase, s in window["phases"].items() if phase not in FINAL_PHASES}
-    kept = sum(phases.values()) / max(1e-9, sum(window["phases"].values()))
+    share = sum(phases.values()) / max(1e-9, sum(window["phases"].values()))
     # The CPU time is divided as if all phases used the CPU equally.
-    return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}
+    return {**window, "phases": phases, "cpu_s": share * window.get("cpu_s", 0.0)}
 
 
 def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Samples | None:

@@ -52,7 +52,7 @@ class Fix:
         """The fix without settings for which ``same`` is true, and without choices whose settings
         ``takes`` refuses, or that have none left.
         """
-        kept = [
+        reduced = [
             Fix(
                 {key: value for key, value in choice.settings.items() if not same(key, value)},
                 choice.advice,
@@ -61,10 +61,10 @@ class Fix:
         ]
         left = [
             new
-            for new, old in zip(kept, self.choices)
+            for new, old in zip(reduced, self.choices)
             if not old.settings or (new.settings and takes(new.settings))
         ]
-        has = [new.settings for new in kept if new.settings]
+        has = [new.settings for new in reduced if new.settings]
         why = (
             "its config takes none that would help"
             if has

@@ -89,9 +89,11 @@ def sentences(pair: Verification, before: str = "A", after: str = "B") -> list[s
             _sentence(f"their speeds cannot be compared: {'; '.join(pair.incomparable)}"),
         ]
     if pair.before.first is not None:
-        known = pair.before.evidence.config and pair.after.evidence.config and pair.fit != WORDS
+        has_configs = (
+            pair.before.evidence.config and pair.after.evidence.config and pair.fit != WORDS
+        )
         texts.append(
-            f"Proposed for {before}: {_fix(pair)}; {after}{' has' if known else ':'} "
+            f"Proposed for {before}: {_fix(pair)}; {after}{' has' if has_configs else ':'} "
             f"{settings(pair)}."
         )
         texts.append(f"In images/s of steady windows: {gain(pair)}.")
@@ -154,10 +156,10 @@ def settings(pair: Verification) -> str:
         return f"the fix and nothing else that matters for speed: {fixed}"
     if pair.fit == MORE:
         return f"the fix ({fixed}) and more{too}"
-    kept = [
+    differing = [
         f"{c.key} is {shown(c.after)} and not {shown(c.proposed)}" for c in fix if not c.as_proposed
     ]
-    return f"not the fix: {', '.join(kept) or 'nothing was changed'}" + (
+    return f"not the fix: {', '.join(differing) or 'nothing was changed'}" + (
         f"; these differ as well{too}" if others else ""
     )
 

@@ -88,11 +88,11 @@ def bucket_reads(windows: Iterable[Mapping[str, Any]]) -> BucketReads | None:
     sums = [window["bucket"] for window in some]
 
     def total(key: str) -> float:
-        return float(sum(of.get(key, 0) for of in sums))
+        return float(sum(part.get(key, 0) for part in sums))
 
     def by_kind(key: str) -> dict[str, float]:
-        kinds = sorted({kind for of in sums for kind in of.get(key, {})})
-        return {kind: sum(of.get(key, {}).get(kind, 0) for of in sums) for kind in kinds}
+        kinds = sorted({kind for part in sums for kind in part.get(key, {})})
+        return {kind: sum(part.get(key, {}).get(kind, 0) for part in sums) for kind in kinds}
 
     if not total("requests"):
         return None
@@ -137,9 +137,9 @@ def receive_cost(work: Sequence[Mapping[str, Any]]) -> float | None:
     """CPU seconds of the rank for a sample that a helper made; None if there were none, or it was
     not measured.
     """
-    known = [window for window in work if "receive_s" in window]
-    there = sum(sum(window.get("helpers", {}).values()) for window in known)
-    return sum(window["receive_s"] for window in known) / there if there > 0 else None
+    measured = [window for window in work if "receive_s" in window]
+    count = sum(sum(window.get("helpers", {}).values()) for window in measured)
+    return sum(window["receive_s"] for window in measured) / count if count > 0 else None
 
 
 def by_helpers(made_there: Mapping[str, float], made_here: float) -> str:

@@ -61,12 +61,12 @@ def _ways(diagnosis: Diagnosis) -> list[str]:
     """A table of ways to make the run faster, with the cost of the same work; empty if no prices
     are known.
     """
-    known = diagnosis.facts.get("remedies")
-    if not known:
+    remedies = diagnosis.facts.get("remedies")
+    if not remedies:
         return []
-    now = f"now: {known['machine']}, ${known['price']:g}/h"
+    now = f"now: {remedies['machine']}, ${remedies['price']:g}/h"
     lines = ["", f"ways to more speed, the cheapest for the same work first ({now}):"]
-    for way in known["ways"]:
+    for way in remedies["ways"]:
         price = f"${way['price']:.4g}/h"
         speed = f"{'up to ' * way['most']}{way['gain']:.2f}x"
         lines += textwrap.wrap(
@@ -75,7 +75,7 @@ def _ways(diagnosis: Diagnosis) -> list[str]:
             initial_indent="  ",
             subsequent_indent=" " * 38,
         )
-    return lines + ([f"  {known['note']}"] if known["note"] else [])
+    return lines + ([f"  {remedies['note']}"] if remedies["note"] else [])
 
 
 def _try(run: Path, diagnosis: Diagnosis) -> list[str]:

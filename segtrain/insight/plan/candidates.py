@@ -21,14 +21,14 @@ def node(name: str, cores: int, memory_gb: float, kind: str, count: int) -> Mach
     """A node with ``count`` GPUs that its cluster, or its driver, calls ``kind``. It costs
     nothing.
     """
-    known = gpu_named(kind) if count else None
-    gpu = known.name if known else kind
+    gpu_type = gpu_named(kind) if count else None
+    gpu = gpu_type.name if gpu_type else kind
     return Machine(
         name=f"{name} ({count} x {gpu or 'GPU'})" if count else name,
         gpus=count,
         gpu=gpu,
-        arch=known.arch if known else "",
-        gpu_memory_gb=known.memory_gb if known else 0,
+        arch=gpu_type.arch if gpu_type else "",
+        gpu_memory_gb=gpu_type.memory_gb if gpu_type else 0,
         vcpus=cores,
         memory_gb=round(memory_gb, 1),
         nvme_gb=0,
@@ -64,11 +64,13 @@ def machines_of(where: str) -> list[Machine]:
         return list(machines(CLOUDS[where]).values())
     if where.startswith("slurm:"):
         return partition(where.removeprefix("slurm:"))
-    known = {name: one for cloud in CLOUDS.values() for name, one in machines(cloud).items()}
+    types = {
+        name: machine for cloud in CLOUDS.values() for name, machine in machines(cloud).items()
+    }
     names = [name.strip() for name in where.split(",")]
     for name in names:
-        if name not in known:
-            near = closest(name, [*known, *CLOUDS], 0.6)
+        if name not in types:
+            near = closest(name, [*types, *CLOUDS], 0.6)
             fix = (
                 f"did you mean {near}?"
                 if near
@@ -76,7 +78,7 @@ def machines_of(where: str) -> list[Machine]:
             )
             text = f"--where={where}: unknown machine type {name!r}: {fix}"
             raise ConfigError(text, code="unknown-machine-type", found=name)
-    return [replace(known[name], retired="") for name in names]  # a type that is named is wanted
+    return [replace(types[name], retired="") for name in names]  # a type that is named is wanted
 
 
 def partition(name: str) -> list[Machine]:
@@ -88,11 +90,11 @@ def partition(name: str) -> list[Machine]:
             f"--where=slurm:{name}: this host has no sinfo: run plan on a login node of the cluster"
         )
         raise ConfigError(text, code="no-sinfo", found=name)
-    asked = [*_SINFO, "--partition", name]
+    arguments = [*_SINFO, "--partition", name]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=20)
     except subprocess.TimeoutExpired:
-        done = subprocess.CompletedProcess(asked, 1, "", "no answer within 20 s")
+        done = subprocess.CompletedProcess(arguments, 1, "", "no answer within 20 s")
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         text = (
@@ -118,9 +120,9 @@ def nodes(text: str) -> list[Machine]:
     for line in text.splitlines():
         name, cores, memory, gres = (word.strip() for word in line.split("|"))
         (kind, count) = next(iter(_GRES.findall(gres)), ("", "0"))
-        one = node(name, int(cores), int(memory.rstrip("+")) / 1024, kind, int(count))
-        before = kinds.setdefault((one.vcpus, one.gpu, one.gpus), one)
-        kinds[(one.vcpus, one.gpu, one.gpus)] = replace(
-            before, memory_gb=min(before.memory_gb, one.memory_gb)
+        machine = node(name, int(cores), int(memory.rstrip("+")) / 1024, kind, int(count))
+        before = kinds.setdefault((machine.vcpus, machine.gpu, machine.gpus), machine)
+        kinds[(machine.vcpus, machine.gpu, machine.gpus)] = replace(
+            before, memory_gb=min(before.memory_gb, machine.memory_gb)
         )
     return list(kinds.values())

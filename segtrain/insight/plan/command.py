@@ -67,8 +67,8 @@ def hosts_of(text: str) -> tuple[int, ...]:
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) for word in words):
-        says = f"--hosts={text}: not a list of numbers of machines: write 1,2,4"
-        raise ConfigError(says, code="bad-hosts", found=text)
+        message = f"--hosts={text}: not a list of numbers of machines: write 1,2,4"
+        raise ConfigError(message, code="bad-hosts", found=text)
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -157,7 +157,7 @@ def _show(
     args: Namespace,
     planned: Offers,
     about: tuple[str, list[str]],
-    of: str,
+    subject: str,
     limits: tuple[float, float],
     market: Market | None,
 ) -> None:
@@ -168,7 +168,7 @@ def _show(
     if args.page:
         from segtrain.insight.plan import page
 
-        _note(f"page: {page.write(args.page, planned, text, of, *limits)}")
+        _note(f"page: {page.write(args.page, planned, text, subject, *limits)}")
 
 
 def _record(args: Namespace, overrides: list[str], services: Services) -> None:

@@ -121,7 +121,7 @@ def sources(job: DescribedJob, offer: Offer) -> list[DataSupply]:
     answers = -(-files * stored.images // LISTED)
     listing = (answers * LIST_S[0], answers * LIST_S[1])
 
-    def asked(each: int) -> Range:
+    def bucket_rate(each: int) -> Range:
         low, high = (
             min(ranks * IN_FLIGHT / seconds, BUCKET_MOST) / each for seconds in BUCKET_S[::-1]
         )
@@ -143,8 +143,8 @@ def sources(job: DescribedJob, offer: Offer) -> list[DataSupply]:
             MOUNT_FROM,
         ),
         ("FSx for Lustre", (0.0, 0.0), fsx, "its throughput", FSX_FROM),
-        ("bucket, single files", listing, asked(files), "requests", BUCKET_FROM),
-        ("bucket, shards", LIST_S, asked(1), "requests", BUCKET_FROM),
+        ("bucket, single files", listing, bucket_rate(files), "requests", BUCKET_FROM),
+        ("bucket, shards", LIST_S, bucket_rate(1), "requests", BUCKET_FROM),
     ]
     return [
         DataSupply(name, start, limit, bound, limit[0] > wants, source)
@@ -208,7 +208,7 @@ def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]
         "",
         f"computed, by a pass without data: for an image {dry.flops / images / 1e9:,.3g} GFLOP, "
         f"{dry.moved / images / 1e9:,.3g} GB of memory traffic, and "
-        f"{dry.kept / images / GIB:,.2g} GiB of activations; "
+        f"{dry.saved / images / GIB:,.2g} GiB of activations; "
         f"{sum(size for size, _ in dry.gradients) / 1e6:,.3g} MB of gradients",
         *([f"measured: {'; '.join(measured)}"] if measured else []),
         tables(plan),

@@ -115,9 +115,9 @@ class DescribedJob:
 
     def roofline(self, gpu: Gpu, images: int) -> float:
         """Seconds of a micro-batch of ``images`` on a GPU by its data sheet."""
-        asked = self.config.train.precision
+        setting = self.config.train.precision
         meant = {"fp32": "fp32 without TF32", "auto": "bf16" if gpu.bf16 else "fp16"}.get(
-            asked, asked
+            setting, setting
         )
         precision = device.precision_named(meant, gpu, YEAR)
         transposed = self.config.train.channels_last is False and precision[0] != "fp32"

@@ -21,7 +21,7 @@ from segtrain.base.precision import AUTOCAST
 from segtrain.config import Config
 from segtrain.errors import ConfigError
 from segtrain.insight.plan.device import ModelCost
-from segtrain.insight.plan.trace import Autocast, Layer, Tally, kept_bytes
+from segtrain.insight.plan.trace import Autocast, Layer, Tally, saved_bytes
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals
 from segtrain.models import build_model
 from segtrain.models.base import SegModel
@@ -35,7 +35,7 @@ class Dry:
 
     ``layers``: of all images. ``parameters``: (all, trained), numbers. ``gradients``: size of each
     gradient in the order in which the backward pass makes them, and the share of its FLOPs that is
-    done by then. ``kept``: of the activations, for the backward pass. ``peak``: the most of
+    done by then. ``saved``: of the activations, for the backward pass. ``peak``: the most of
     activations and gradients at the same time, beside the loss. ``loss``: the most that the loss
     needs beside its low-resolution logits: for one image, or with loss.full_logits for all.
     ``norms``: trained batch norms.
@@ -46,7 +46,7 @@ class Dry:
     parameters: tuple[int, int]
     buffers: float
     gradients: tuple[tuple[float, float], ...]
-    kept: float
+    saved: float
     peak: float
     loss: float
     norms: int = 0
@@ -137,7 +137,7 @@ class DryModel:
             ),
             buffers=float(sum(b.numel() * b.element_size() for b in network.buffers())),
             gradients=tuple(tally.gradients),
-            kept=tally.kept,
+            saved=tally.saved,
             peak=float(tally.peak),
             loss=loss * (images if self.config.loss.full_logits else 1),
             norms=sum(isinstance(part, _BatchNorm) and part.training for part in network.modules()),
@@ -148,16 +148,16 @@ def _network(config: Config, network: SegModel, images: int) -> Tally:
     """A forward and a backward pass of the network alone."""
     for parameter in network.parameters():
         parameter.grad = None
-    known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
+    existing = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
     # auto: 16 bits on most GPUs
-    tally, dtype = Tally(known), AUTOCAST.get(config.train.precision, torch.bfloat16)
+    tally, dtype = Tally(existing), AUTOCAST.get(config.train.precision, torch.bfloat16)
     with ExitStack() as stack:
         stack.enter_context(_gradient_order(network, tally))
         stack.enter_context(tally)
-        with kept_bytes(known) as kept, Autocast(dtype) if dtype else ExitStack():
+        with saved_bytes(existing) as saved, Autocast(dtype) if dtype else ExitStack():
             heads: Any = network(torch.empty(images, 3, *config.data.crop, device="meta"), low=True)
             used = heads if config.loss.aux_weight else heads[:1]
-            tally.kept = float(sum(kept.values()))
+            tally.saved = float(sum(saved.values()))
         tally.backward = True
         torch.autograd.backward(used, [torch.empty_like(head) for head in used])
     whole = sum(row.flops for row in tally.rows if row.backward) or 1.0

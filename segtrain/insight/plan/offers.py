@@ -127,7 +127,7 @@ class Offers:
         quick = budget and not deadline_s
         return min(
             fits,
-            key=lambda one: one.seconds[1:2] if quick else (one.dollars[1], one.seconds[1]),
+            key=lambda offer: offer.seconds[1:2] if quick else (offer.dollars[1], offer.seconds[1]),
             default=None,
         )
 
@@ -305,8 +305,10 @@ def _filling(terms: Terms, cores: float, ranks: int, slower: float, step: float)
     """
     if not terms.kept:
         return 0.0
-    met = terms.kept * (1 - (1 - 1 / ranks) ** (terms.total / terms.kept))
-    return met / terms.images * max(0.0, _samples(terms, cores, *terms.first) * slower - step)
+    first_reads = terms.kept * (1 - (1 - 1 / ranks) ** (terms.total / terms.kept))
+    return (
+        first_reads / terms.images * max(0.0, _samples(terms, cores, *terms.first) * slower - step)
+    )
 
 
 def _exposed(
@@ -343,7 +345,7 @@ def shown(plan: Offers) -> list[Offer]:
     to the knee.
     """
     best: dict[tuple[str, int], Offer] = {}
-    for offer in sorted(plan.offers, key=lambda one: (one.dollars[1], one.seconds[1])):
+    for offer in sorted(plan.offers, key=lambda offer: (offer.dollars[1], offer.seconds[1])):
         knee = plan.knee(offer.machine.name)
         if knee is None or offer.hosts <= 2 * knee:
             best.setdefault((offer.machine.gpu or offer.machine.name, offer.hosts), offer)

@@ -28,19 +28,26 @@ TITLES = {
 }
 
 
-def write(file: Path, plan: Offers, text: str, of: str, deadline_s: float, budget: float) -> Path:
-    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises
-    DataError.
+def write(
+    file: Path, plan: Offers, text: str, subject: str, deadline_s: float, budget: float
+) -> Path:
+    """Write the page of a plan. ``text``: the plan in words; ``subject``: the config or the run.
+    Raises DataError.
     """
-    return report_page.write(file, render(plan, text, of, deadline_s, budget))
+    return report_page.write(file, render(plan, text, subject, deadline_s, budget))
 
 
-def render(plan: Offers, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
+def render(
+    plan: Offers, text: str, subject: str, deadline_s: float = 0.0, budget: float = 0.0
+) -> str:
     best = plan.best(deadline_s, budget)
-    head = f"<h1>Plan of {esc(of)}</h1>"
+    head = f"<h1>Plan of {esc(subject)}</h1>"
     if not plan.offers:
         return page(
-            f"Plan of {of}", [("", "", head), ("words", "In words", _words(text))], {}, _footer()
+            f"Plan of {subject}",
+            [("", "", head), ("words", "In words", _words(text))],
+            {},
+            _footer(),
         )
     said = (
         '<p class="headline '
@@ -53,7 +60,7 @@ def render(plan: Offers, text: str, of: str, deadline_s: float = 0.0, budget: fl
         ("step", "A step", _steps(offers)),
         ("words", "In words", _words(text)),
     ]
-    return page(f"Plan of {of}", sections, drawn, _footer())
+    return page(f"Plan of {subject}", sections, drawn, _footer())
 
 
 def _footer() -> str:
@@ -62,7 +69,7 @@ def _footer() -> str:
 
 def _few(plan: Offers, best: Offer | None) -> list[Offer]:
     """The offers worth a bar, the cheapest first, and the best one."""
-    ordered = sorted(shown(plan), key=lambda one: (one.dollars[1], one.seconds[1]))
+    ordered = sorted(shown(plan), key=lambda offer: (offer.dollars[1], offer.seconds[1]))
     few = ordered[:BARS]
     return few if best is None or best in few else [best, *few[:-1]]
 
@@ -81,13 +88,15 @@ def _curves(
         ("dollars", "Cost on demand", "$", 1.0, budget),
     )
     for chart, title, unit, scale, limit in kinds:
-        if chart == "dollars" and not all(one.dollars[0] for many in own.values() for one in many):
+        if chart == "dollars" and not all(
+            offer.dollars[0] for many in own.values() for offer in many
+        ):
             continue  # the nodes of a cluster cost nothing
         series, rows, ends = [], [], [limit / scale] * bool(limit)
         for (name, many), color in zip(own.items(), COLORS):
-            values = [one.seconds if chart == "hours" else one.dollars for one in many]
+            values = [offer.seconds if chart == "hours" else offer.dollars for offer in many]
             low, usual, high = ([value[k] / scale for value in values] for k in range(3))
-            hosts = [one.hosts for one in many]
+            hosts = [offer.hosts for offer in many]
             line = {"label": name, "color": color, "knee": plan.knee(name)}
             series.append({**line, "x": hosts, "y": usual, "low": low, "high": high})
             ends += [*low, *high]
@@ -115,14 +124,19 @@ def _curves(
 
 def _steps(offers: list[Offer]) -> str:
     rows, cells = [], []
-    longest = max(one.step[1] for one in offers)
-    for one in sorted(offers, key=lambda one: one.step[1]):
-        name = f"{one.hosts} x {one.machine.name}"
-        low, middle, high = map(short_seconds, one.step)
-        parts = [(one.parts[part] / longest, PART_COLORS[part]) for part in PARTS]
+    longest = max(offer.step[1] for offer in offers)
+    for offer in sorted(offers, key=lambda offer: offer.step[1]):
+        name = f"{offer.hosts} x {offer.machine.name}"
+        low, middle, high = map(short_seconds, offer.step)
+        parts = [(offer.parts[part] / longest, PART_COLORS[part]) for part in PARTS]
         rows.append((name, middle, parts, f"{low} to {high}", ""))
         cells.append(
-            (name, f"{one.batch:,.0f}", *(short_seconds(one.parts[part]) for part in PARTS), middle)
+            (
+                name,
+                f"{offer.batch:,.0f}",
+                *(short_seconds(offer.parts[part]) for part in PARTS),
+                middle,
+            )
         )
     key = html.key([(TITLES[part], color) for part, color in PART_COLORS.items()])
     numbers = table(("machines", "images", *(TITLES[part] for part in PARTS), "step"), cells)

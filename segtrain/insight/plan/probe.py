@@ -121,7 +121,7 @@ def stored(config: Config, dataset: Dataset) -> StoredSize:
     count = min(SIZED, len(dataset))
     spread = [index * len(dataset) // count for index in range(count)]
     ranges = (dataset.ranges(index) for index in spread)
-    sizes = [sum(_length(dataset, each) for each in one) for one in ranges]
+    sizes = [sum(_length(dataset, span) for span in spans) for spans in ranges]
     return StoredSize(
         len(dataset), statistics.fmean(sizes), 1 if config.data.layout == "shards" else 2
     )
@@ -136,14 +136,14 @@ def assumed_sample(config: Config, size: tuple[int, int]) -> SampleSeconds:
     height, width = size
     crop = config.data.crop[0] * config.data.crop[1]
     decode, augment = DECODE_S * height * width / 1e6, CROP_S * crop / 1e6
-    says = (
+    source = (
         f"{1000 * DECODE_S:g} ms of CPU per million pixels of an image, and {1000 * CROP_S:g} "
         "of a crop"
     )
-    kept = config.data.cache == "ram"
-    cost = augment + (0.0 if kept else decode)
+    cached = config.data.cache == "ram"
+    cost = augment + (0.0 if cached else decode)
     return SampleSeconds(
-        cost, cost, ASSUMED_SPREAD, says, measured=False, first=kept * (decode + augment)
+        cost, cost, ASSUMED_SPREAD, source, measured=False, first=cached * (decode + augment)
     )
 
 
@@ -158,15 +158,15 @@ def measured_sample(config: Config, dataset: Dataset) -> SampleSeconds:
     with tempfile.TemporaryDirectory(prefix="segtrain-plan-") as scratch:
         request = {"samples": min(SAMPLES, len(dataset)), "scratch": scratch, "packed": False}
         measured = child("stages", {"config": uncached.model_dump(mode="json"), **request})
-    whole, kept = measured["stages"]["whole"], config.data.cache == "ram"
+    whole, cached = measured["stages"]["whole"], config.data.cache == "ram"
     cpu, wall, left = whole["cpu_mean_ms"] / 1000, whole["wall_ms"] / 1000, 1.0
-    if kept:
+    if cached:
         once = sum(measured["stages"][stage]["wall_mean_ms"] for stage in ("read", "decode"))
         left = 1 - once / whole["wall_mean_ms"]
-    says = f"{measured['samples']} samples on one core of this machine ({measured['path_says']})"
-    first = cpu if kept else 0.0
+    source = f"{measured['samples']} samples on one core of this machine ({measured['path_says']})"
+    first = cpu if cached else 0.0
     return SampleSeconds(
-        left * cpu, left * max(cpu, wall), MEASURED_SPREAD, says, measured=True, first=first
+        left * cpu, left * max(cpu, wall), MEASURED_SPREAD, source, measured=True, first=first
     )
 
 

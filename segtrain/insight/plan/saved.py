@@ -73,8 +73,8 @@ def content(plan: Offers, settings: Mapping[str, Any], machine: str = "") -> byt
 def read(file: Path) -> dict[str, Any]:
     """The plan in a file; empty if it is none that this version can read."""
     content = read_json(file)
-    known = content.get("format") == FORMAT and isinstance(content.get("offers"), list)
-    return content if known else {}
+    valid = content.get("format") == FORMAT and isinstance(content.get("offers"), list)
+    return content if valid else {}
 
 
 def _row(offer: Offer) -> dict[str, Any]:

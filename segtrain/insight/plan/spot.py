@@ -115,13 +115,13 @@ class Market:
         """
         return [
             {
-                "dollars": self.dollars(one),
-                "seconds": self.seconds(one),
-                "checkpoint_s": self.interval(one),
+                "dollars": self.dollars(offer),
+                "seconds": self.seconds(offer),
+                "checkpoint_s": self.interval(offer),
             }
-            if self.seconds(one)[1] < inf
+            if self.seconds(offer)[1] < inf
             else None
-            for one in plan.offers
+            for offer in plan.offers
         ]
 
     def note(self, best: Offer | None) -> str:
@@ -157,11 +157,11 @@ def market_of(share: float | None, preemptions: str, run: Path | None = None) ->
         return None
     match = _RATE.fullmatch(preemptions)
     if share is None or not (0 < share <= 1 and match and float(match[1])):
-        given = [f"--spot={share:g}"] * (share is not None) + [
+        options = [f"--spot={share:g}"] * (share is not None) + [
             f"--preemptions={preemptions}"
         ] * bool(preemptions)
         raise ConfigError(
-            f"{' '.join(given)}: write a share of the price on demand and how often a host "
+            f"{' '.join(options)}: write a share of the price on demand and how often a host "
             "is taken away, as in --spot=0.35 --preemptions=0.05/h",
             code="bad-spot",
             found=[share, preemptions],

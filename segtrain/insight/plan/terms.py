@@ -171,13 +171,13 @@ def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
     now = stages_of(figures, rank, others=False)
     gradients = _gradients(evidence)
     sent = sum(size for size, _ in gradients) or float(rank.bytes_gradient)
-    (steps, kept), first = _first_epoch(evidence), (now.wall, now.cpu)
-    cold = bool(kept) and figures.evidence is evidence
-    begun = run_stats(_after(evidence, steps, before=True)) if kept and not cold else None
+    (steps, cached), first = _first_epoch(evidence), (now.wall, now.cpu)
+    cold = bool(cached) and figures.evidence is evidence
+    begun = run_stats(_after(evidence, steps, before=True)) if cached and not cold else None
     if begun is not None and begun.most_starved_rank.samples is not None:
         filling = stages_of(begun, begun.most_starved_rank, others=False)
         first = (filling.wall, filling.cpu)
-    cores = sum(one.cores for one in figures.ranks)
+    cores = sum(peer.cores for peer in figures.ranks)
     return Terms(
         machine=name,
         images=rank.images,
@@ -186,7 +186,7 @@ def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
         cpu=now.cpu,
         computed=now.computed,
         gradients=sent,
-        total=total_steps * sum(one.images for one in figures.ranks),
+        total=total_steps * sum(peer.images for peer in figures.ranks),
         receive=receiving(figures),
         buckets=model.buckets_of(gradients),
         unsent="" if sent else "the run has not recorded their size",
@@ -195,7 +195,7 @@ def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
         saves=_pauses(evidence, "checkpoint", total_steps, 1),
         busy=figures.own_cpu / cores,
         others=(figures.others or 0.0) / cores,
-        kept=0.0 if cold else kept,
+        kept=0.0 if cold else cached,
         first=first,
         cold=cold,
     )

@@ -53,13 +53,13 @@ class Layer:
 class Tally(TorchDispatchMode):
     """Counts each operator's FLOPs and bytes, and the bytes of tensors that are alive."""
 
-    known: set[int] = field(default_factory=set)  # storages that exist before the pass
+    existing: set[int] = field(default_factory=set)  # storages that exist before the pass
     rows: list[Layer] = field(default_factory=list)
     gradients: list[tuple[float, float]] = field(default_factory=list)
     alive: dict[int, int] = field(default_factory=dict)
     live: int = 0
     peak: int = 0
-    kept: float = 0.0
+    saved: float = 0.0
     backward: bool = False
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Tally(TorchDispatchMode):
     def _born(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self.alive or key in self.known:
+        if key in self.alive or key in self.existing:
             return
         self.alive[key] = storage.nbytes()
         self.live += self.alive[key]
@@ -123,15 +123,15 @@ class Autocast(TorchFunctionMode):
 
 
 @contextmanager
-def kept_bytes(known: set[int]) -> Iterator[dict[int, int]]:
+def saved_bytes(existing: set[int]) -> Iterator[dict[int, int]]:
     """Address -> bytes of each storage that autograd keeps for the backward pass, except the
-    ``known`` ones.
+    ``existing`` ones.
     """
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in known:
+        if storage._cdata not in existing:
             sizes[storage._cdata] = storage.nbytes()
         return tensor
 

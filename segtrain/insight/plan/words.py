@@ -62,7 +62,7 @@ def table(plan: Offers, best: Offer | None, every: bool, market: Market | None =
     hosts.
     """
     offers = list(plan.offers) if every else shown(plan)
-    offers.sort(key=lambda one: (one.dollars[1], one.seconds[1]))
+    offers.sort(key=lambda offer: (offer.dollars[1], offer.seconds[1]))
     cut = offers if every else offers[:MOST]
     if best is not None and best not in cut:
         cut.append(best)
@@ -124,8 +124,8 @@ def choice(best: Offer | None, deadline_s: float, budget: float, plan: Offers) -
     limits = [duration(deadline_s)] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
     within = f" within {' and '.join(limits)} in 90 % of the cases" if limits else ""
     if best is None:
-        fastest = min(plan.offers, key=lambda one: one.seconds[1])
-        cheapest = min(plan.offers, key=lambda one: one.dollars[1])
+        fastest = min(plan.offers, key=lambda offer: offer.seconds[1])
+        cheapest = min(plan.offers, key=lambda offer: offer.dollars[1])
         return (
             f"no offer ends{within}: the fastest is {fastest.hosts} x {fastest.machine.name} with "
             f"{fastest.seconds[1] / 3600:.2f} h, and the cheapest {cheapest.hosts} x "
@@ -133,9 +133,11 @@ def choice(best: Offer | None, deadline_s: float, budget: float, plan: Offers) -
             f"${cheapest.dollars[1]:,.2f}"
         )
     kind = "the fastest" if budget and not deadline_s else "the cheapest"
-    known = all_types().get(best.machine.name)
+    machine_type = all_types().get(best.machine.name)
     retired = (
-        f"; {best.machine.name} is retired: {known.retired}" if known and known.retired else ""
+        f"; {best.machine.name} is retired: {machine_type.retired}"
+        if machine_type and machine_type.retired
+        else ""
     )
     hours, dollars = best.seconds[1] / 3600, best.dollars[1]
     return (
