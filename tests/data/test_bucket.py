@@ -3,6 +3,7 @@ wrong is one error.
 """
 
 # The names of fixtures are those of arguments.
+# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -23,10 +24,13 @@ from bucket_sets import (
     COUNT,
     LAYOUTS,
     data_of,
+    data_sets,  # noqa: F401
     digest,
     loader,
     opened,
+    own,  # noqa: F401
     reading,
+    server,  # noqa: F401
 )
 from cloud.bucket import FAULTS, BucketServer
 from conftest import refused
