@@ -1,15 +1,12 @@
-"""Ten blurs for each sample on a small GPU host: helpers on Ray beside Ray Data, a larger host, and
-cheaper transforms.
+"""Ten blurs for each sample on a small GPU host: helpers on Ray beside Ray Data, a larger host, and cheaper transforms.
 
-    python bench/accounts_ray.py --rounds 2           # 6 minutes; writes
-    bench/results/DATE-accounts-ray.md python bench/accounts_ray.py --sides alone,helpers --seconds
-    5
+    python bench/accounts_ray.py --rounds 2           # 6 minutes; writes bench/results/DATE-accounts-ray.md
+    python bench/accounts_ray.py --sides alone,helpers --seconds 5
 
-The model is an account of a job with a GPU host of 4 vCPUs and a host of 16 vCPUs that only
-preprocesses: ten Gaussian blurs of 11x11 on images of 224x224, batches of 64, a ViT. Here both
-hosts are network namespaces of this machine, each with one core, and the device is one that takes a
-fixed time for each step: the model sleeps, all the rest is real. The sides take turns. It needs
-root, two cores, and an environment with the extra `ray`.
+The model is an account of a job with a GPU host of 4 vCPUs and a host of 16 vCPUs that only preprocesses: ten Gaussian
+blurs of 11x11 on images of 224x224, batches of 64, a ViT. Here both hosts are network namespaces of this machine, each
+with one core, and the device is one that takes a fixed time for each step: the model sleeps, all the rest is real. The
+sides take turns. It needs root, two cores, and an environment with the extra `ray`.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
-"""Training from a bucket beside training from a local disk, with a delay of 30 ms for each request,
-and the usual ways.
+"""Training from a bucket beside training from a local disk, with a delay of 30 ms for each request, and the usual ways.
 
     python bench/accounts_vertex.py --quick                                      # one short round
-    python bench/accounts_vertex.py --install --envs ENVS                        # once: webdataset,
-    litdata, s3torchconnector python bench/accounts_vertex.py --envs ENVS --data /dev/shm/buckets
-    --rounds 3
+    python bench/accounts_vertex.py --install --envs ENVS                        # once: webdataset, litdata, s3torchconnector
+    python bench/accounts_vertex.py --envs ENVS --data /dev/shm/buckets --rounds 3
 
-The model is an account of ResNet-50 on Vertex AI: 50,000 images, batches of 32 per GPU, 489 s per
-epoch on one GPU from a local disk, 804 s from a mounted bucket, 133 s (DDP, 4 GPUs) from shards in
-a bucket.
+The model is an account of ResNet-50 on Vertex AI: 50,000 images, batches of 32 per GPU, 489 s per epoch on one GPU from
+a local disk, 804 s from a mounted bucket, 133 s (DDP, 4 GPUs) from shards in a bucket.
 
-*Cores to spare*: a device whose step takes as long as the account's GPU; the model sleeps, all the
-rest is the real trainer. The seconds of an epoch follow from the time of a step. *Core-bound*: the
-loader alone, as fast as the cores make samples, and its CPU time, without that of the server. Every
-side is a process of its own, and sides take turns. Results go to bench/results; with --add, to an
-earlier file, as more rounds of it.
+*Cores to spare*: a device whose step takes as long as the account's GPU; the model sleeps, all the rest is the real
+trainer. The seconds of an epoch follow from the time of a step. *Core-bound*: the loader alone, as fast as the cores
+make samples, and its CPU time, without that of the server. Every side is a process of its own, and sides take turns.
+Results go to bench/results; with --add, to an earlier file, as more rounds of it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""Comparison of predicted and measured gains: injects each cause, diagnoses it, applies the fix,
-and runs again.
+"""Comparison of predicted and measured gains: injects each cause, diagnoses it, applies the fix, and runs again.
 
-    python bench/diagnose_gain.py                  # some minutes; writes
-    bench/results/DATE-diagnose-gain.md and .json python bench/diagnose_gain.py --only
-    "decode;main-thread"
+    python bench/diagnose_gain.py                  # some minutes; writes bench/results/DATE-diagnose-gain.md and .json
+    python bench/diagnose_gain.py --only "decode;main-thread"
     python bench/diagnose_gain.py --draws 3 --seed 1   # each cause thrice (drawn_plants.py)
 
-Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has
-in their place where it leaves a choice, else by taking the planted cause out. Measured is the ratio
-of images/s of the two runs, their first second left out. Runs take turns: slow, cured, slow, cured;
-the median over rounds. A sleeping "device" keeps most steps the same on a shared machine; where the
-CPU itself is the cause, other programs show in the figures.
+Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where
+it leaves a choice, else by taking the planted cause out. Measured is the ratio of images/s of the two runs,
+their first second left out. Runs take turns: slow, cured, slow, cured; the median over rounds. A sleeping "device"
+keeps most steps the same on a shared machine; where the CPU itself is the cause, other programs show in the figures.
 """
 
 from __future__ import annotations

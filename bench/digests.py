@@ -1,13 +1,10 @@
-"""Digests of batches, weights, scores, and launch requests: run it before and after a change that
-must not move any of them.
+"""Digests of batches, weights, scores, and launch requests: run it before and after a change that must not move any of them.
 
     python bench/digests.py record before.json
     python bench/digests.py compare before.json                  # exits with 1 if anything differs
-    python bench/digests.py record old.json --root OTHER_CHECKOUT   # the code of another checkout,
-    with this script
+    python bench/digests.py record old.json --root OTHER_CHECKOUT   # the code of another checkout, with this script
 
-Digests of weights hold on one type of CPU with one version of torch. The codes are those of errors
-and findings in the source.
+Digests of weights hold on one type of CPU with one version of torch. The codes are those of errors and findings in the source.
 """
 
 from __future__ import annotations

@@ -3,14 +3,13 @@
     python bench/gpu.py                                    # all stages, about an hour
     python bench/gpu.py --stages speed,rivals              # some of them, after the stage check
     python bench/gpu.py --minutes 9                        # what fits into 9 minutes
-    python bench/gpu.py --device cpu --tiny                # a rehearsal without a GPU, about a
-    minute
+    python bench/gpu.py --device cpu --tiny                # a rehearsal without a GPU, about a minute
 
 Each stage runs in its own process with a time limit, and each row is written at once to
-bench/results/DATE-gpu-NAME.md and .json. Stages that ran earlier on the same commit stay in these
-files. Stages of speed do not start if a stage of correctness failed (--keep-going starts them). It
-needs no network; the first stage checks what it needs. Exit code: 0 all rows are good, 1 some are
-not, 2 this machine cannot run it. docs/gpu-bench.md describes the stages.
+bench/results/DATE-gpu-NAME.md and .json. Stages that ran earlier on the same commit stay in these files. Stages of
+speed do not start if a stage of correctness failed (--keep-going starts them). It needs no network; the first stage
+checks what it needs. Exit code: 0 all rows are good, 1 some are not, 2 this machine cannot run it. docs/gpu-bench.md
+describes the stages.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""The user story behind segtrain, in small: a slow loader starves the devices; the diagnosis names
-cause and fix.
+"""The user story behind segtrain, in small: a slow loader starves the devices; the diagnosis names cause and fix.
 
-    python bench/origin.py --out runs/origin      # two runs of half a minute; writes
-    bench/results/DATE-origin.md python bench/origin.py --repeat 10            # both ten times: is
-    the prediction stable? DATE-origin-repeat.md
+    python bench/origin.py --out runs/origin      # two runs of half a minute; writes bench/results/DATE-origin.md
+    python bench/origin.py --repeat 10            # both ten times: is the prediction stable? DATE-origin-repeat.md
 
-Two ranks share the cores of this machine. Each has a "device" that takes a fixed time per step (it
-sleeps; a very small net stands in for the model). First the samples are made as a user's own loader
-often does: whole images, floats, numpy. Then with the settings that the diagnosis names. Both run
-folders stay, with their pages (segtrain report).
+Two ranks share the cores of this machine. Each has a "device" that takes a fixed time per step (it sleeps; a very small
+net stands in for the model). First the samples are made as a user's own loader often does: whole images, floats, numpy.
+Then with the settings that the diagnosis names. Both run folders stay, with their pages (segtrain report).
 """
 
 from __future__ import annotations

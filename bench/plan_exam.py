@@ -1,15 +1,12 @@
-"""Predictions of jobs that publications describe, and their errors: each source predicted by the
-others.
+"""Predictions of jobs that publications describe, and their errors: each source predicted by the others.
 
-    python bench/plan_exam.py                # a few seconds; tables by kind and by source, and the
-    fitted factor python bench/plan_exam.py --rows         # each figure beside its prediction
-    python bench/plan_exam.py FILE.json      # predict a list of described jobs (docs/plan.md), and
-    print JSON
+    python bench/plan_exam.py                # a few seconds; tables by kind and by source, and the fitted factor
+    python bench/plan_exam.py --rows         # each figure beside its prediction
+    python bench/plan_exam.py FILE.json      # predict a list of described jobs (docs/plan.md), and print JSON
 
-Figures and sources: bench/open_figures.json and tests/plan/exam_open.json. The only fitted number,
-DENSE of segtrain/insight/plan/device.py, is fitted again without the source of the predicted
-figure, so no error is of a figure that the fit has seen. All other numbers of the model are counted
-or from data sheets. The widths of the intervals come from these tables, too.
+Figures and sources: bench/open_figures.json and tests/plan/exam_open.json. The only fitted number, DENSE of segtrain/insight/plan/device.py,
+is fitted again without the source of the predicted figure, so no error is of a figure that the fit has seen. All
+other numbers of the model are counted or from data sheets. The widths of the intervals come from these tables, too.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Real runs on this machine beside their plans: how many speeds lie within the 80 % intervals.
 
-    python bench/plan_runs.py                  # 8 minutes; 6 jobs, each with 6 planned runs; writes
-    bench/results python bench/plan_runs.py --jobs 1 --runs 2 --seed 3
-    python bench/plan_runs.py --again 8        # 10 minutes; how much the speeds of runs of the same
-    job differ
+    python bench/plan_runs.py                  # 8 minutes; 6 jobs, each with 6 planned runs; writes bench/results
+    python bench/plan_runs.py --jobs 1 --runs 2 --seed 3
+    python bench/plan_runs.py --again 8        # 10 minutes; how much the speeds of runs of the same job differ
 
-A job is drawn: crop, images of a rank's step, network, cost of a sample. It runs once on one rank
-with one loader worker; `segtrain.plan` takes its terms from this run's journal and spans. Then it
-is planned and run with drawn numbers of ranks and workers. All runs have one thread per rank.
+A job is drawn: crop, images of a rank's step, network, cost of a sample. It runs once on one rank with one loader worker;
+`segtrain.plan` takes its terms from this run's journal and spans. Then it is planned and run with drawn numbers of ranks and
+workers. All runs have one thread per rank.
 
-``--again`` plans nothing: it runs three jobs N times in turns, on one rank and on two. Their ratios
-are what the plan assumes between two runs of a job on CPUs (``again on CPUs`` in
-segtrain/insight/plan/offers.py). Give another seed to what this should predict.
+``--again`` plans nothing: it runs three jobs N times in turns, on one rank and on two. Their ratios are what the plan assumes
+between two runs of a job on CPUs (``again on CPUs`` in segtrain/insight/plan/offers.py). Give another seed to what this should predict.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""CPU time of a training sample in segtrain's input pipeline and in other libraries', in one
-interleaved run.
+"""CPU time of a training sample in segtrain's input pipeline and in other libraries', in one interleaved run.
 
-    python bench/rivals_data.py --install all --envs /tmp/rivals_data          # once; see
-    environments.py python bench/rivals_data.py --envs /tmp/rivals_data --frames /path/to/camvid
+    python bench/rivals_data.py --install all --envs /tmp/rivals_data          # once; see environments.py
+    python bench/rivals_data.py --envs /tmp/rivals_data --frames /path/to/camvid
 
-Work of a sample: decode image and mask, scale the image by 0.5 to 2 (log-uniform; --uniform),
-random crop, flip, color jitter (p 0.5; brightness, contrast, saturation 0.5, hue 0.05), normalize;
-batches of 8. Each side (data_rivals/*.py) is a process of its own, in its own environment, as the
-users of its library write it. Sides take turns; ratios are formed within each round, and their
-medians reported.
+Work of a sample: decode image and mask, scale the image by 0.5 to 2 (log-uniform; --uniform), random crop, flip, color
+jitter (p 0.5; brightness, contrast, saturation 0.5, hue 0.05), normalize; batches of 8. Each side (data_rivals/*.py) is
+a process of its own, in its own environment, as the users of its library write it. Sides take turns; ratios are formed
+within each round, and their medians reported.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
 """Training images/s of segtrain and of other trainers on this machine, in one interleaved run.
 
-    python bench/rivals_train.py --install all --envs /tmp/rivals            # once; see
-    environments.py
-    python bench/rivals_train.py --envs /tmp/rivals                          # rivals as their users
-    start them: one process python bench/rivals_train.py --envs /tmp/rivals --ranks per-core
-    # rivals too with one process a core (torchrun) python bench/rivals_train.py --device cuda --amp
-                            # the loops alone, on a GPU; see loops/race.py
+    python bench/rivals_train.py --install all --envs /tmp/rivals            # once; see environments.py
+    python bench/rivals_train.py --envs /tmp/rivals                          # rivals as their users start them: one process
+    python bench/rivals_train.py --envs /tmp/rivals --ranks per-core         # rivals too with one process a core (torchrun)
+    python bench/rivals_train.py --device cuda --amp                         # the loops alone, on a GPU; see loops/race.py
 
-Same SMP model from scratch, global batch, crop, float32, pictures, cross-entropy with void; each
-rival with its own loop, optimizer, logging and input pipeline at their defaults (rivals/*.py say
-which), in its own environment and process. segtrain runs as
-``segtrain train`` with its defaults but for scale and color jitter, which the others do not draw
-either.
-Sides take turns: ours, A, B, ..., ours, A, ...; a ratio is formed within each round, and its median
-over rounds is reported.
+Same SMP model from scratch, global batch, crop, float32, pictures, cross-entropy with void; each rival with its own
+loop, optimizer, logging and input pipeline at their defaults (rivals/*.py say which), in its own environment and
+process. segtrain runs as
+``segtrain train`` with its defaults but for scale and color jitter, which the others do not draw either.
+Sides take turns: ours, A, B, ..., ours, A, ...; a ratio is formed within each round, and its median over rounds is
+reported.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """CPU cost of the system profile's sampler on this host.
 
-    python bench/sampler_cost.py                                   # 3 rounds of 60 s; a table, and
-    bench/results/DATE-sampler-cost.md python bench/sampler_cost.py --seconds 10 --rounds 1 --out
-    /tmp/sampler-cost
+    python bench/sampler_cost.py                                   # 3 rounds of 60 s; a table, and bench/results/DATE-sampler-cost.md
+    python bench/sampler_cost.py --seconds 10 --rounds 1 --out /tmp/sampler-cost
 
-Both sides run at the same time, each a process of its own at 500 ms. Counted is the time that the
-kernel gave each one's thread (/proc/PID/schedstat, in nanoseconds), from two seconds after its
-start, so that Python's start is told apart.
+Both sides run at the same time, each a process of its own at 500 ms. Counted is the time that the kernel gave each one's
+thread (/proc/PID/schedstat, in nanoseconds), from two seconds after its start, so that Python's start is told apart.
 """
 
 from __future__ import annotations

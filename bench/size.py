@@ -1,12 +1,9 @@
-"""Tokens of code per package, without comments and docstrings, against the budget in
-bench/size.csv.
+"""Tokens of code per package, without comments and docstrings, against the budget in bench/size.csv.
 
-    python bench/size.py            # table; exits with 1 if a package is above its budget (make
-    lint)
+    python bench/size.py            # table; exits with 1 if a package is above its budget (make lint)
     python bench/size.py --update   # write the present sizes, rounded up to hundreds, as the budget
 
-A change that needs more raises the number of its package in bench/size.csv, so that the diff shows
-it.
+A change that needs more raises the number of its package in bench/size.csv, so that the diff shows it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Cost of the spans for a step of 5 ms, and for a sample.
 
-    python bench/spans_cost.py                          # a table, and
-    bench/results/DATE-spans-cost.md
+    python bench/spans_cost.py                          # a table, and bench/results/DATE-spans-cost.md
     python bench/spans_cost.py --steps 300 --out /tmp/spans-cost
 
-A step is the training step itself (segtrain.training.step.gradients, forward and backward of pico,
-on crops so small that it takes some milliseconds). What counts is the time inside the spans' own
-calls within such steps, where a line of Python finds its caches taken by the network; steps with a
-clock that does nothing take turns with them and tell what reading the time before and after each
-call takes. A sample is one of the loader's, of a small JPEG, with its stages counted and with the
-counting taken out.
+A step is the training step itself (segtrain.training.step.gradients, forward and backward of pico, on crops so small that
+it takes some milliseconds). What counts is the time inside the spans' own calls within such steps, where a line of
+Python finds its caches taken by the network; steps with a clock that does nothing take turns with them and tell what
+reading the time before and after each call takes. A sample is one of the loader's, of a small JPEG, with its stages
+counted and with the counting taken out.
 """
 
 from __future__ import annotations

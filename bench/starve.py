@@ -1,13 +1,11 @@
-"""Waiting times of devices whose ranks share the cores of a host, for segtrain and for a plain
-loader.
+"""Waiting times of devices whose ranks share the cores of a host, for segtrain and for a plain loader.
 
-    python bench/starve.py                     # 2 and 4 ranks, some minutes; writes
-    bench/results/DATE-starve.md and .json
+    python bench/starve.py                     # 2 and 4 ranks, some minutes; writes bench/results/DATE-starve.md and .json
 
-A "device" takes a fixed time per step: the rank sleeps. First the CPU time of a sample is measured;
-ranks x batch samples then need a step time of ranks * batch * CPU time / cores, and a device with
-longer steps than that should never wait. Sides take turns; medians over rounds. ``naive`` is
-torch's DataLoader with 8 processes per rank, PIL, and the libraries' own threads.
+A "device" takes a fixed time per step: the rank sleeps. First the CPU time of a sample is measured; ranks x batch samples
+then need a step time of ranks * batch * CPU time / cores, and a device with longer steps than that should never wait.
+Sides take turns; medians over rounds. ``naive`` is torch's DataLoader with 8 processes per rank, PIL, and the libraries'
+own threads.
 """
 
 from __future__ import annotations

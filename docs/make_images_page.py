@@ -1,6 +1,4 @@
-"""Writes docs/sagemaker-images.md, the page of SageMaker's types and images, from
-launch/platforms/sagemaker:   python docs/make_images_page.py
-"""
+"""Writes docs/sagemaker-images.md, the page of SageMaker's types and images, from launch/platforms/sagemaker:   python docs/make_images_page.py"""
 
 from __future__ import annotations
 

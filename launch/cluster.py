@@ -40,12 +40,9 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=command,
         description="Check a cluster configuration of AWS ParallelCluster: what its schema lets "
-        "pass, but would fail, "
-        "lose work, or cost money.",
-        epilog=(
-            "Asks AWS nothing. `pcluster create-cluster --dryrun true` asks your account "
-            "afterwards."
-        ),
+        "pass, but would fail, lose work, or cost money.",
+        epilog="Asks AWS nothing. `pcluster create-cluster --dryrun true` asks your account "
+        "afterwards.",
         allow_abbrev=False,
     )
     parser.add_argument("recipe", metavar="FILE", help="such as configs/clusters/research.yaml")

@@ -1,7 +1,7 @@
 """Finds or creates an FSx for Lustre file system that shows an S3 prefix, and checks it.
 
-python launch/fsx.py --data s3://BUCKET/PREFIX/ --subnet subnet-0abc1234 --security-groups
-sg-0abc1234 --dry-run
+python launch/fsx.py --data s3://BUCKET/PREFIX/ --subnet subnet-0abc1234 \\
+    --security-groups sg-0abc1234 --dry-run
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ def build_parser(command: str) -> argparse.ArgumentParser:
         description=(
             "Find or create an FSx for Lustre file system that shows a prefix of S3, and check it."
         ),
-        epilog=(
-            "All file names appear at once; a file is loaded when it is first read. Changes "
-            "in S3 appear as well."
-        ),
+        epilog="All file names appear at once; a file is loaded when it is first read. Changes "
+        "in S3 appear as well.",
         allow_abbrev=False,
     )
     parser.add_argument("--data", required=True, metavar="s3://...", help="the prefix")

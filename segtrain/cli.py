@@ -76,9 +76,8 @@ def _run(argv: list[str] | None) -> int:
             raise
         print(
             "error: this process has reached its limit of memory or threads "
-            f"({error or 'out of memory'}). Raise the "
-            "limits (ulimit -v, ulimit -u, container memory), or lower data.workers, "
-            "train.batch_size, or data.crop.",
+            f"({error or 'out of memory'}). Raise the limits (ulimit -v, ulimit -u, container "
+            "memory), or lower data.workers, train.batch_size, or data.crop.",
             file=sys.stderr,
         )
         return EXIT_ERROR

@@ -99,10 +99,8 @@ def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
     match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     if match is None:
         raise ConfigError(
-            (
-                f"{root / 'pyproject.toml'} has no list 'dependencies': take the file from the "
-                "repository"
-            ),
+            f"{root / 'pyproject.toml'} has no list 'dependencies': take the file from the "
+            "repository",
             code="dependencies-missing",
             file=str(root / "pyproject.toml"),
         )
@@ -267,11 +265,8 @@ def _inside(name: str, key: str) -> str:
 def _there(path: Path, what: str) -> Path:
     if not os.path.isfile(path):
         raise ConfigError(
-            (
-                f"{what}: there is no file {path}: check the path (relative to the working "
-                "directory "
-                "or the repository)"
-            ),
+            f"{what}: there is no file {path}: check the path (relative to the working "
+            "directory or the repository)",
             code="file-missing",
             file=str(path),
         )

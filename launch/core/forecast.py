@@ -202,9 +202,8 @@ def _limits(config: Config, offer: Offer) -> tuple[list[str], list[str]]:
     for name, seconds in limits:
         if offer.soonest > seconds:
             broken.append(
-                f"{name} would stop the training after {seconds / 60:,.1f} min, and its end "
-                "comes after "
-                f"{offer.soonest / 60:,.1f} min at the soonest"
+                f"{name} would stop the training after {seconds / 60:,.1f} min, and its end comes "
+                f"after {offer.soonest / 60:,.1f} min at the soonest"
             )
         else:
             middle, high = (one <= seconds for one in offer.trained[1:])

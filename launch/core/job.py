@@ -164,9 +164,8 @@ def build(
     settings = {**job.settings, **_overrides(kind, overrides)}
     if (other := settings.pop("parallel.strategy", job.strategy)) != job.strategy:
         raise ConfigError(
-            f"parallel.strategy={other} and strategy={job.strategy} differ, but the machines "
-            "start the ranks of one "
-            f"strategy: set it once, with --strategy {other}",
+            f"parallel.strategy={other} and strategy={job.strategy} differ, but the machines start "
+            f"the ranks of one strategy: set it once, with --strategy {other}",
             code="strategy-twice",
             found=other,
             expected=job.strategy,

@@ -26,10 +26,8 @@ def short_run(job: Job, least_s: int) -> Iterator[Finding]:
     if job.max_run < least_s:
         yield warning(
             "max-run-short",
-            (
-                f"max_run={job.max_run} s is short: the start alone takes minutes, and a number "
-                "without a unit is seconds"
-            ),
+            f"max_run={job.max_run} s is short: the start alone takes minutes, and a number "
+            "without a unit is seconds",
             f"--max-run {job.max_run}{'h' if job.max_run <= 72 else 'm'}, if that was meant",
         )
 
@@ -52,10 +50,8 @@ def results_in_data(key: str, data: str, results: Mapping[str, str]) -> Iterator
         if place and data and f"{place.rstrip('/')}/".startswith(f"{data.rstrip('/')}/"):
             yield warning(
                 "results-in-data",
-                (
-                    f"{name}={place!r} is inside {key}={data!r}: a later run would read what this "
-                    "one has written"
-                ),
+                f"{name}={place!r} is inside {key}={data!r}: a later run would read what this "
+                "one has written",
                 f"give --{name} a place beside the data",
             )
 
@@ -67,10 +63,8 @@ def secrets(places: Mapping[str, Mapping[str, Any]], cure: str) -> Iterator[Find
             if preflight.looks_secret(key, str(value)):
                 yield warning(
                     "secret",
-                    (
-                        f"{kind} {key}=(hidden) looks like a secret: everybody who may see the job "
-                        "can read it, forever"
-                    ),
+                    f"{kind} {key}=(hidden) looks like a secret: everybody who may see the job "
+                    "can read it, forever",
                     cure,
                 )
 

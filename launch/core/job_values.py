@@ -39,10 +39,8 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     loaded = _yaml(content, str(path))
     if loaded is not None and not isinstance(loaded, dict):
         raise ConfigError(
-            (
-                f"{path} holds a {type(loaded).__name__}, not a mapping: write keys with values, "
-                "such as name: camvid"
-            ),
+            f"{path} holds a {type(loaded).__name__}, not a mapping: write keys with values, "
+            "such as name: camvid",
             code="job-not-keys",
             file=str(path),
             found=type(loaded).__name__,
@@ -58,10 +56,8 @@ def _yaml(content: str, source: str) -> Any:
             return json.loads(content)  # JSON is YAML too, and needs no package
         except ValueError:
             raise ConfigError(
-                (
-                    f"{source} is YAML, which this Python cannot read: pip install pyyaml, or "
-                    "use flags"
-                ),
+                f"{source} is YAML, which this Python cannot read: pip install pyyaml, or "
+                "use flags",
                 code="yaml-package-missing",
                 file=source,
             ) from None
@@ -147,8 +143,7 @@ def _plain(content: str, key: str) -> Any:
     except yaml.YAMLError as error:
         raise ConfigError(
             f"the value of {key}={content} is not valid YAML ({' '.join(str(error).split())}): "
-            "close its "
-            f"brackets, or if it is plain text, quote it: '{key}=\"{content}\"'",
+            f"close its brackets, or if it is plain text, quote it: '{key}=\"{content}\"'",
             code="yaml-invalid",
             key=key,
             found=content,
@@ -185,10 +180,8 @@ def whole(value: Any, where: str) -> int:
         raise wrong(where, value, "a whole number")
     if abs(value) > _LARGEST:
         raise ConfigError(
-            (
-                f"{where} has {len(str(abs(value)))} digits: the largest number that is read is "
-                f"{_LARGEST:,}"
-            ),
+            f"{where} has {len(str(abs(value)))} digits: the largest number that is read is "
+            f"{_LARGEST:,}",
             code="value-too-large",
             key=where,
             found=value,
@@ -287,10 +280,8 @@ def pairs(value: Any, where: str) -> dict[str, str]:
     for key, content in value.items():
         if isinstance(key, bool):  # YAML 1.1 reads a bare on or off as a boolean
             raise ConfigError(
-                (
-                    f"{where}: YAML reads a bare on, off, yes, or no as true or false: quote "
-                    "it, as 'on'"
-                ),
+                f"{where}: YAML reads a bare on, off, yes, or no as true or false: quote "
+                "it, as 'on'",
                 code="key-not-text",
                 key=where,
             )

@@ -97,10 +97,8 @@ def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
             findings=[
                 note(
                     "config-unchecked",
-                    (
-                        f"config {job.config} and its settings are not checked: this Python has no "
-                        f"package {missing.name!r}"
-                    ),
+                    f"config {job.config} and its settings are not checked: this Python has no "
+                    f"package {missing.name!r}",
                     "pip install . (or pip install pydantic pyyaml)",
                 )
             ]
@@ -190,9 +188,8 @@ def batch(config: Config, machines: Machines) -> Iterator[Finding]:
     elif images % world:
         yield warning(
             "batch-uneven",
-            f"{per_step}: {images} images are not a multiple of {world} ranks ({hint}); each "
-            "step waits for the "
-            "ranks with one image more",
+            f"{per_step}: {images} images are not a multiple of {world} ranks ({hint}); each step "
+            "waits for the ranks with one image more",
             f"train.batch_size={-(-images // world) * world * train.accumulate}",
         )
 
@@ -217,10 +214,8 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
     if machines.gpus and config.parallel.backend == "gloo" and train.device != "cpu":
         yield warning(
             "backend-gloo",
-            (
-                f"parallel.backend=gloo on {machines.type}: gradients of GPUs would travel through "
-                "the CPUs"
-            ),
+            f"parallel.backend=gloo on {machines.type}: gradients of GPUs would travel through "
+            "the CPUs",
             "parallel.backend=auto",
         )
     if train.precision == "tf32" and (not machines.gpus or machines.arch in ("sm_70", "sm_75")):
@@ -232,10 +227,8 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
     if train.precision == "bf16" and machines.arch in ("sm_70", "sm_75"):
         yield warning(
             "precision",
-            (
-                f"train.precision=bf16 on {machines.gpu} ({machines.arch}), which computes it "
-                "slowly, in software"
-            ),
+            f"train.precision=bf16 on {machines.gpu} ({machines.arch}), which computes it "
+            "slowly, in software",
             "train.precision=auto, which is fp16 there",
             "CUDA C++ programming guide: bf16 from compute capability 8.0 on",
         )
@@ -243,10 +236,8 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
     if isinstance(workers, int) and workers * machines.local > 2 * machines.vcpus:
         yield warning(
             "workers-many",
-            (
-                f"data.workers={workers} for each of {machines.local} ranks on {machines.vcpus} "
-                f"vCPUs of {machines.type}"
-            ),
+            f"data.workers={workers} for each of {machines.local} ranks on {machines.vcpus} "
+            f"vCPUs of {machines.type}",
             "data.workers=auto",
         )
 
@@ -257,8 +248,7 @@ def class_names(config: Config) -> Iterator[Finding]:
         yield warning(
             "classes-unknown",
             f"data.classes is empty, and data.layout={config.data.layout} has no class names: "
-            "unless a classes.txt is "
-            "at the top of the data, the job ends at its start",
+            "unless a classes.txt is at the top of the data, the job ends at its start",
             "data.classes=[background, road, ...], in the order of the ids",
         )
 
@@ -333,13 +323,10 @@ def trackers(job: Job, config: Config) -> Iterator[Finding]:
     if config.log.wandb and not {"WANDB_API_KEY", "WANDB_MODE"} & set(job.environment):
         yield warning(
             "wandb-key",
-            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, "
-            "without which wandb "
-            "cannot start, and the job fails",
-            (
-                "--env WANDB_API_KEY=... (anyone who may describe the job can read it), or --env "
-                "WANDB_MODE=offline"
-            ),
+            f"log.wandb={config.log.wandb!r}: the job's environment has no WANDB_API_KEY, without "
+            "which wandb cannot start, and the job fails",
+            "--env WANDB_API_KEY=... (anyone who may describe the job can read it), or --env "
+            "WANDB_MODE=offline",
         )
 
 
@@ -353,9 +340,6 @@ def files(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
             yield error(
                 "file-not-bundled",
                 f"{key}={text!r}: {path} does not travel with the job",
-                (
-                    f"put it below the working directory, such as configs/{Path(path).name}, "
-                    "and set "
-                    f"{key} to that path"
-                ),
+                f"put it below the working directory, such as configs/{Path(path).name}, and "
+                f"set {key} to that path",
             )

@@ -49,8 +49,7 @@ def _requirement(line: str, image: str, torch: str) -> Iterator[Finding]:
         yield warning(
             "requirement-secret",
             f"requirements: {place if place != line else '(hidden)'} holds a password or token, "
-            "which would be "
-            "in the bundle, in S3",
+            "which would be in the bundle, in S3",
             "let pip take it from a mirror that the job's account may read",
         )
         return
@@ -68,10 +67,8 @@ def _requirement(line: str, image: str, torch: str) -> Iterator[Finding]:
     if name.startswith("smdistributed"):
         yield error(
             "requirement-smddp",
-            (
-                f"requirements: {line!r} is not on the package index: the install would fail on "
-                "every host"
-            ),
+            f"requirements: {line!r} is not on the package index: the install would fail on "
+            "every host",
             "leave it out: images for smddp carry it",
             "pip index, 2026-11-21",
         )
@@ -86,10 +83,8 @@ def _torch(line: str, name: str, wanted: str, image: str, torch: str) -> Iterato
     level = error if torch and name == "torch" else warning
     yield level(
         "requirement-torch",
-        (
-            f"requirements: {line!r} may replace the image's torch, built for its GPUs and "
-            f"network ({has})"
-        ),
+        f"requirements: {line!r} may replace the image's torch, built for its GPUs and "
+        f"network ({has})",
         f"leave {name} out, or choose the image by --image",
     )
 

@@ -145,9 +145,8 @@ def _refused(path: str, reason: str, fix: str, code: str) -> RequestError:
 def outage(path: str, kind: str, tries: int, seconds: float, limit: float) -> RequestError:
     """The error for a bucket that did not answer for ``limit`` seconds."""
     return RequestError(
-        f"{path}: {PASSING[kind]} ({tries} requests in {seconds:.0f} s): check the network and "
-        "the bucket, and start "
-        f"the same command again, or set data.outage_s above {limit:g}",
+        f"{path}: {PASSING[kind]} ({tries} requests in {seconds:.0f} s): check the network and the "
+        f"bucket, and start the same command again, or set data.outage_s above {limit:g}",
         code="bucket-unreachable",
         file=path,
         kind=kind,
@@ -169,9 +168,8 @@ def stopped(path: str, kind: str, seconds: float) -> StoppedInOutage:
     any longer.
     """
     return StoppedInOutage(
-        f"{path}: {PASSING[kind]} for {seconds:.0f} s, and a signal stopped this process: the "
-        "same command continues "
-        "from the newest checkpoint",
+        f"{path}: {PASSING[kind]} for {seconds:.0f} s, and a signal stopped this process: the same "
+        "command continues from the newest checkpoint",
         code="stopped-in-outage",
         file=path,
         kind=kind,

@@ -28,10 +28,8 @@ class Data(Section):
     root: UserPath = setting(
         ["untrained", "per_host", "listing", "eval", "plan_neutral"],
         "",
-        description=(
-            "folder of the data set, or s3://BUCKET/FOLDER (gs://, az://); empty for "
-            "layout 'scenes'"
-        ),
+        description="folder of the data set, or s3://BUCKET/FOLDER (gs://, az://); empty for "
+        "layout 'scenes'",
     )
     layout: Literal[
         "scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"
@@ -58,10 +56,9 @@ class Data(Section):
         ["listing", "eval"],
         None,
         description="layout 'folders': name patterns of an image and its mask, such as "
-        "`['{name}_frame.jpg', "
-        "'{name}_mask.png']`; a pattern without an extension matches any. null: same name, or a "
-        "mask with a "
-        "common suffix such as _mask. `{split}` stands for the split",
+        "`['{name}_frame.jpg', '{name}_mask.png']`; a pattern without an extension matches any. "
+        "null: same name, or a mask with a common suffix such as _mask. `{split}` stands for the "
+        "split",
     )
     index: str = setting(
         ["storage", "listing", "eval"],
@@ -72,10 +69,9 @@ class Data(Section):
         ["storage", "eval"],
         "",
         description="class names: a list; or a mapping of each name to its color (or colors) in "
-        "RGB masks, such as "
-        "`{road: [128, 64, 128]}`; or a text, CSV, YAML, or JSON file. Names such as 'void' and "
-        "'ignore' are "
-        "not classes: their pixels are ignored. Empty: the classes of the layout",
+        "RGB masks, such as `{road: [128, 64, 128]}`; or a text, CSV, YAML, or JSON file. Names "
+        "such as 'void' and 'ignore' are not classes: their pixels are ignored. Empty: the classes "
+        "of the layout",
     )
     label_map: dict[int, int] = setting(
         ["storage", "eval", "speed_neutral"],
@@ -99,16 +95,13 @@ class Data(Section):
     extra_bands: Literal["error", "drop"] = setting(
         ["eval", "predict"],
         "error",
-        description=(
-            "TIFF images with more than three bands: an error, or only the first three "
-            "bands are used"
-        ),
+        description="TIFF images with more than three bands: an error, or only the first three "
+        "bands are used",
     )
     mean: Union[tuple[Share, Share, Share], None] = Field(
         None,
-        description="mean of the images (red, green, blue; 0 to 1) that the network expects. "
-        "null: as its pretrained "
-        "weights do, else ImageNet's",
+        description="mean of the images (red, green, blue; 0 to 1) that the network expects. null: "
+        "as its pretrained weights do, else ImageNet's",
     )
     std: Union[tuple[Std, Std, Std], None] = Field(
         None, description="standard deviation of the images, like data.mean"
@@ -142,18 +135,15 @@ class Data(Section):
         1.0,
         ge=0.01,
         le=100,
-        description=(
-            "fixed scale factor of all images, in training and evaluation; the random "
-            "scale multiplies it"
-        ),
+        description="fixed scale factor of all images, in training and evaluation; the random "
+        "scale multiplies it",
     )
     flip: Share = Field(0.5, description="probability of a horizontal flip")
     flip_pairs: tuple[tuple[Union[int, str], Union[int, str]], ...] = setting(
         ["eval", "predict"],
         (),
-        description="pairs of classes, by name or train id, that a mirrored image exchanges, "
-        "such as "
-        "`[[left arm, right arm]]`: in data.flip and eval.flip, not in your own transforms",
+        description="pairs of classes, by name or train id, that a mirrored image exchanges, such "
+        "as `[[left arm, right arm]]`: in data.flip and eval.flip, not in your own transforms",
     )
     rotate: float = Field(
         0.0, ge=0, le=180, description="largest random rotation, either way, in degrees"
@@ -177,25 +167,19 @@ class Data(Section):
     color_jitter_on: Literal["auto", "cpu", "device"] = setting(
         ["untrained", "per_host", "plan_neutral"],
         "auto",
-        description=(
-            "where color jitter is computed. auto: on CUDA without rotate or transforms, "
-            "else workers"
-        ),
+        description="where color jitter is computed. auto: on CUDA without rotate or transforms, "
+        "else workers",
     )
     class_balanced_crop_prob: Share = Field(
         0.0,
-        description=(
-            "probability that a crop is centered on a pixel of a random class, which "
-            "favors rare classes"
-        ),
+        description="probability that a crop is centered on a pixel of a random class, which "
+        "favors rare classes",
     )
     transforms: Union[str, dict[str, Any], tuple[dict[str, Any], ...]] = Field(
         "",
         description="your own augmentation: a file written by `albumentations.save`, "
-        "`package.module:attribute`, "
-        "`file.py:attribute`, or a list of albumentations classes such as `[{HorizontalFlip: {p: "
-        "0.5}}]`; "
-        "see transforms.md",
+        "`package.module:attribute`, `file.py:attribute`, or a list of albumentations classes such "
+        "as `[{HorizontalFlip: {p: 0.5}}]`; see transforms.md",
     )
     transforms_mode: Literal["after", "replace"] = Field(
         "after",
@@ -212,10 +196,8 @@ class Data(Section):
     )
     cache_dir: UserPath = Field(
         "",
-        description=(
-            "folder of cache 'disk', which all runs may share; empty: `buckets` in the "
-            "user's cache folder"
-        ),
+        description="folder of cache 'disk', which all runs may share; empty: `buckets` in the "
+        "user's cache folder",
     )
     cache_gb: Union[Annotated[float, Field(gt=0)], Auto] = setting(
         ["plan_neutral"],
@@ -245,10 +227,8 @@ class Data(Section):
     workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = setting(
         ["untrained", "per_host", "eval"],
         "auto",
-        description=(
-            "loader workers per rank; 0: the training loop loads. auto: adapts, up to "
-            "the rank's cores"
-        ),
+        description="loader workers per rank; 0: the training loop loads. auto: adapts, up to "
+        "the rank's cores",
     )
     worker_kind: Literal["auto", "thread", "process"] = setting(
         ["untrained", "per_host"],
@@ -261,9 +241,8 @@ class Data(Section):
         ["untrained"],
         "none",
         description="'ray': hosts without GPUs make samples too, in the Ray cluster at "
-        "RAY_ADDRESS. 'ray-data': Ray "
-        "Data makes all samples there, in an order of its own, and the run cannot resume; see "
-        "helpers.md",
+        "RAY_ADDRESS. 'ray-data': Ray Data makes all samples there, in an order of its own, and "
+        "the run cannot resume; see helpers.md",
     )
     helper_cores: Union[Annotated[int, Field(ge=1, le=65536)], Auto] = setting(
         ["untrained"],

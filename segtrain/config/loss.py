@@ -119,10 +119,9 @@ class Loss(Section):
         ["untrained"],
         "auto",
         description="how logits are upsampled: by the network itself (direct), as two matrix "
-        "products, or inside the "
-        "loss's own kernels (fused; NVIDIA GPUs, all losses but lovasz). auto: on a GPU the "
-        "fastest one, with "
-        "train.deterministic fused if possible, else products; on a CPU direct",
+        "products, or inside the loss's own kernels (fused; NVIDIA GPUs, all losses but lovasz). "
+        "auto: on a GPU the fastest one, with train.deterministic fused if possible, else "
+        "products; on a CPU direct",
     )
     full_logits: bool = Field(
         False, description="upsample the logits of the whole batch at once; takes more memory"

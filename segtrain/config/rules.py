@@ -30,8 +30,7 @@ def _root(data: Data) -> None:
         layouts = " or ".join(get_args(type(data).model_fields["layout"].annotation)[1:])
         raise SettingError(
             "data.layout=scenes reads no files, but data.root is set: set data.layout to "
-            f"{layouts}. To detect it: "
-            f"segtrain data check {shlex.quote(data.root)}"
+            f"{layouts}. To detect it: segtrain data check {shlex.quote(data.root)}"
         )
 
 
@@ -65,19 +64,14 @@ def _helped(data: Data) -> None:
         return
     if data.workers == 0:
         raise SettingError(
-            (
-                f"data.workers=0: data.helpers={data.helpers} needs a local worker, for what "
-                "helpers "
-                "leave: use 1"
-            ),
+            f"data.workers=0: data.helpers={data.helpers} needs a local worker, for what "
+            "helpers leave: use 1",
             advice={"data.workers": 1},
         )
     if data.helpers == "ray-data" and data.worker_kind == "process":
         raise SettingError(
-            (
-                "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set "
-                "it to auto"
-            ),
+            "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set "
+            "it to auto",
             advice={"data.worker_kind": "auto"},
         )
     if data.cache == "ram":
@@ -127,8 +121,7 @@ def rules_of_training(config: Config) -> list[Rule]:
         (
             bool(train.batch_size % micro),
             f"train.batch_size={train.batch_size} does not divide into equal micro-batches: make "
-            "it a multiple of "
-            f"train.accumulate={micro}",
+            f"it a multiple of train.accumulate={micro}",
             {"train.batch_size": micro * -(-train.batch_size // micro)},
         ),
         (
@@ -225,8 +218,7 @@ def rules_of_strategy(config: Config) -> list[Rule]:
         (
             train.compile == "reduce-overhead" and micro,
             "train.compile=reduce-overhead: with train.accumulate>1, each micro-batch would "
-            "overwrite the last "
-            "gradients: use true or regions",
+            "overwrite the last gradients: use true or regions",
             {"train.compile": True},
         ),
         (

@@ -31,10 +31,8 @@ class SplitBy(Section):
 
     val: Part = Field(
         "",
-        description=(
-            "images to validate on: a share (`20%` or 0.2) or a number. Empty: the data "
-            "set has its own splits"
-        ),
+        description="images to validate on: a share (`20%` or 0.2) or a number. Empty: the data "
+        "set has its own splits",
     )
     test: Part = Field(
         "", description="images to hold out for testing: a share or a number. Empty: none"
@@ -43,8 +41,7 @@ class SplitBy(Section):
     group: str = Field(
         "",
         description="regular expression for image names: images with the same first group (or "
-        "match), such as those of "
-        "a patient, stay in one split",
+        "match), such as those of a patient, stay in one split",
     )
     of: str = Field(
         "", description="split to divide, such as `train`, if the layout has splits of its own"

@@ -28,10 +28,8 @@ class Model(Section):
     encoder_weights: Union[UserPath, None] = setting(
         ["speed_neutral", "plan_neutral"],
         None,
-        description=(
-            "weights of the encoder: 'imagenet', another name that SMP knows, or a file; "
-            "null: random"
-        ),
+        description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; "
+        "null: random",
     )
     init: UserPath = setting(
         ["plan_neutral"],
@@ -79,10 +77,8 @@ class Train(Section):
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = setting(
         ["eval"],
         "fp32",
-        description=(
-            "arithmetic; weights stay fp32. auto: bf16 or fp16 if the device has units "
-            "for it, else fp32"
-        ),
+        description="arithmetic; weights stay fp32. auto: bf16 or fp16 if the device has units "
+        "for it, else fp32",
     )
     seed: int = setting(
         ["speed_neutral", "plan_neutral"],
@@ -121,36 +117,29 @@ class Train(Section):
     cuda_graph: bool = setting(
         ["untrained"],
         False,
-        description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: "
-        "for networks so small "
-        "that the host is the limit",
+        description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: for "
+        "networks so small that the host is the limit",
     )
     deterministic: bool = Field(
         False, description="refuse kernels whose results vary from run to run"
     )
     progressive: tuple[tuple[float, float], ...] = Field(
         (),
-        description=(
-            "`[[until, factor], ...]`: until that fraction of the run, multiply the crop "
-            "size by factor"
-        ),
+        description="`[[until, factor], ...]`: until that fraction of the run, multiply the crop "
+        "size by factor",
     )
 
     deadline: str = setting(
         ["untrained", "plan_neutral"],
         "",
-        description=(
-            "stop with a checkpoint before the run has taken this long: '90m', '2h'; "
-            "empty: no limit"
-        ),
+        description="stop with a checkpoint before the run has taken this long: '90m', '2h'; "
+        "empty: no limit",
     )
     budget: str = setting(
         ["untrained", "plan_neutral"],
         "",
-        description=(
-            "stop with a checkpoint before the run's machines have cost this much: "
-            "'20$'; empty: no limit"
-        ),
+        description="stop with a checkpoint before the run's machines have cost this much: "
+        "'20$'; empty: no limit",
     )
     price: Union[float, None] = setting(
         ["untrained", "plan_neutral"],
@@ -219,9 +208,8 @@ class Parallel(Section):
     )
     compress: Literal["none", "fp16", "bf16", "powersgd"] = Field(
         "none",
-        description="compression of gradients on their way between ranks (ddp and smddp). fp16 "
-        "and bf16 send half the "
-        "bytes; powersgd sends much less, changes the result, and cannot resume",
+        description="compression of gradients on their way between ranks (ddp and smddp). fp16 and "
+        "bf16 send half the bytes; powersgd sends much less, changes the result, and cannot resume",
     )
     broadcast_buffers: bool = Field(
         False, description="ddp: copy rank 0's batch norm statistics before each forward"
@@ -308,10 +296,8 @@ class Checkpoint(Section):
     )
     data_changed: Literal["refuse", "accept"] = Field(
         "refuse",
-        description=(
-            "if the data changed since the run began: an error, or a warning of what no "
-            "longer holds"
-        ),
+        description="if the data changed since the run began: an error, or a warning of what no "
+        "longer holds",
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
@@ -333,8 +319,7 @@ class Log(Section):
         ["per_host"],
         "",
         description="Vertex TensorBoard for log.vertex, by its id or full name; none: no time "
-        "series; empty: that of "
-        "the job or the experiment, or the region's default",
+        "series; empty: that of the job or the experiment, or the region's default",
     )
     pictures: int = setting(
         ["eval"],
@@ -356,10 +341,8 @@ class Log(Section):
     hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = setting(
         ["speed_neutral"],
         "auto",
-        description=(
-            "seconds without progress before ranks report what they wait for; 0: never. "
-            "auto: timeout_s / 2"
-        ),
+        description="seconds without progress before ranks report what they wait for; 0: never. "
+        "auto: timeout_s / 2",
     )
     profile_ms: int = setting(
         ["per_host"],

@@ -1,8 +1,9 @@
 """Timing of the stages of a sample, by the thread that makes it.
 
-    with READ: ...       bytes come from storage         with DECODE: ...    bytes become pixels
-    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            the rest, such as a
-    copy into the batch
+    with READ: ...       bytes come from storage
+    with DECODE: ...     bytes become pixels
+    with AUGMENT: ...    geometry, colors, transforms
+    ASSEMBLE             the rest, such as a copy into the batch
 
 Time in a nested stage counts only for the inner one, so the stages of a sample add up to its time.
 The native decoder decodes, resizes, and places a crop in one call, which counts as DECODE. If bytes

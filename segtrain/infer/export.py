@@ -168,13 +168,11 @@ def describe(
             "crop": list(config.data.crop),
             "scale": config.data.base_scale,
             "resize": "multiply height and width by scale (bilinear, antialiased), predict, and "
-            "bring the logits back "
-            "(bilinear)",
+            "bring the logits back (bilinear)",
             "stride": model.stride,
             "least": model.least,
             "padding": "right and bottom to a multiple of stride, and to least pixels, with 0 "
-            "after normalizing; "
-            "cropped from the logits",
+            "after normalizing; cropped from the logits",
         },
         "output": {
             "classes": "uint8 train ids (N, H, W): the largest logit, the lowest id on a tie",

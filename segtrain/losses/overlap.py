@@ -28,8 +28,9 @@ class TverskyLoss(Term):
     the exact gradient. To the value for a part, each class adds its loss times this part's share of
     the pixels of the class.
 
-    >>> TverskyLoss(num_classes=2, alpha=0.3, beta=0.7)(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4,
-    4, dtype=torch.long)) tensor(0.4118)
+    >>> loss = TverskyLoss(num_classes=2, alpha=0.3, beta=0.7)
+    >>> loss(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
+    tensor(0.4118)
     """
 
     alpha: float = 0.5

@@ -78,8 +78,9 @@ class FocalLoss(WeightedTerm):
     gamma: larger values give pixels that are already predicted well less weight; 0 is
     cross-entropy.
 
-    >>> FocalLoss(num_classes=3, gamma=1.0)(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4,
-    dtype=torch.long)) tensor(0.7324)
+    >>> loss = FocalLoss(num_classes=3, gamma=1.0)
+    >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
+    tensor(0.7324)
     """
 
     gamma: float = 2.0

@@ -88,8 +88,7 @@ def build(model: Model, num_classes: int) -> SegModel:
         )
         fix = (
             "for Swin set model.options={strict_img_size: false}, for a vision transformer with "
-            "patches of 14 pixels "
-            "{patch_size: 16, dynamic_img_size: true}, or take another encoder"
+            "patches of 14 pixels {patch_size: 16, dynamic_img_size: true}, or take another encoder"
         )
         raise ConfigError(f"{why}: {fix}", code="image-size-unfit", found=model.encoder) from error
     return network

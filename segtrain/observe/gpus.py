@@ -62,9 +62,8 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
             if len(kinds) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
                 say(
                     f"the system profile has all {len(handles)} GPUs of this host: "
-                    f"CUDA_VISIBLE_DEVICES={listed} "
-                    f"does not say which of {', '.join(sorted(kinds))} are meant; set "
-                    "CUDA_DEVICE_ORDER=PCI_BUS_ID"
+                    f"CUDA_VISIBLE_DEVICES={listed} does not say which of "
+                    f"{', '.join(sorted(kinds))} are meant; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
                 )
                 return handles
             chosen.append(handles[int(entry)])

@@ -220,9 +220,8 @@ class WandB:
                 )
         except Exception as error:  # The client of W&B raises errors of many types.
             fix = (
-                "set WANDB_API_KEY or `wandb login`, check that the server can be reached, or "
-                "set WANDB_MODE=offline "
-                "and `wandb sync` later"
+                "set WANDB_API_KEY or `wandb login`, check that the server can be reached, or set "
+                "WANDB_MODE=offline and `wandb sync` later"
             )
             raise not_started("log.wandb", project, error, fix) from error
         self._wandb = wandb

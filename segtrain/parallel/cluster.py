@@ -132,9 +132,8 @@ def checked(cluster: Cluster) -> Cluster:
         )
     if not 0 < cluster.master_port < 65536:
         raise ConfigError(
-            f"the environment variable MASTER_PORT={cluster.master_port} is not a port: set it "
-            "to a number from 1 to "
-            "65535 (1024 or more, unless you are root)",
+            f"the environment variable MASTER_PORT={cluster.master_port} is not a port: set it to "
+            "a number from 1 to 65535 (1024 or more, unless you are root)",
             code="bad-launcher-variable",
             key="MASTER_PORT",
             found=cluster.master_port,

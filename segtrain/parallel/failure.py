@@ -72,15 +72,13 @@ def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainErr
     text = (
         f"{who} did not meet the other ranks at {cluster.master_addr}:{cluster.master_port} within "
         f"parallel.timeout_s={timeout_s:g} ({cause[:200]}): start {cluster.world_size} processes "
-        "with one "
-        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it"
+        "with one WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it"
     )
     if cluster.hosts > 1 and "loo" in cause and "GLOO_SOCKET_IFNAME" not in os.environ:
         text += (
             "; gloo takes the address of a host's own name, which may be 127.*: set the "
-            "environment variable "
-            "GLOO_SOCKET_IFNAME to the network interface between the hosts (ip -br a), or "
-            "correct /etc/hosts"
+            "environment variable GLOO_SOCKET_IFNAME to the network interface between the hosts "
+            "(ip -br a), or correct /etc/hosts"
         )
     return _by_each_rank(RankLost, text, "ranks-not-met")
 
@@ -113,9 +111,8 @@ def elect_error_reporter(
         found = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
         lost = RankLost(
             f"rank {cluster.rank} has lost another rank "
-            f"({found[0].strip() if found else reason[:160]}): see the "
-            "output of that rank, and whether it was killed; the same command continues from the "
-            "newest checkpoint",
+            f"({found[0].strip() if found else reason[:160]}): see the output of that rank, and "
+            "whether it was killed; the same command continues from the newest checkpoint",
             code="rank-lost",
             rank=cluster.rank,
         )

@@ -67,11 +67,10 @@ def own_gpu(rows: list[RankPlace], cluster: Cluster, backend: str) -> int:
         rank = without[0]
         raise ConfigError(
             f"rank {rank} (host {rows[rank].host_id.split()[0]}) has no own GPU: it sees "
-            f"{len(rows[rank].gpus)}, "
-            f"and the {len(rows)} ranks together {len(owner)}: start at most one process per GPU "
-            "(srun --ntasks-per-node, --gres=gpu:N), or give each process its own GPU "
-            "(CUDA_VISIBLE_DEVICES, "
-            "srun --gpus-per-task=1); parallel.backend=gloo lets processes share one",
+            f"{len(rows[rank].gpus)}, and the {len(rows)} ranks together {len(owner)}: start at "
+            "most one process per GPU (srun --ntasks-per-node, --gres=gpu:N), or give each process "
+            "its own GPU (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1); parallel.backend=gloo "
+            "lets processes share one",
             code="too-few-gpus",
             rank=rank,
             found=len(owner),

@@ -57,11 +57,9 @@ def refuse_unknown_launcher(environ: Mapping[str, str]) -> None:
         for rank in (match[1] + word for word in ("RANK", "RANKID", "PROCID")):
             if environ.get(rank, "").isdigit() and int(environ[rank]) < int(count) != 1:
                 raise ConfigError(
-                    f"{rank}={environ[rank]} and {size}={count}: a launcher that segtrain does "
-                    "not know seems to have "
-                    f"started {count} processes, and each would train alone: set RANK, "
-                    "WORLD_SIZE, and MASTER_ADDR in "
-                    f"each, or unset {size}",
+                    f"{rank}={environ[rank]} and {size}={count}: a launcher that segtrain does not "
+                    f"know seems to have started {count} processes, and each would train alone: "
+                    f"set RANK, WORLD_SIZE, and MASTER_ADDR in each, or unset {size}",
                     code="unknown-launcher",
                     rank=rank,
                     size=size,
@@ -81,8 +79,7 @@ def number(environ: Mapping[str, str], key: str, default: str | None = None) -> 
         )
         raise ConfigError(
             f"the environment variable {key}{problem}: start with torchrun or srun, or set RANK, "
-            "WORLD_SIZE, and "
-            "MASTER_ADDR in each process",
+            "WORLD_SIZE, and MASTER_ADDR in each process",
             code="bad-launcher-variable",
             key=key,
             found=text,

@@ -77,9 +77,8 @@ def _refuse_subclasses(model: nn.Module) -> None:
     )
     if found:
         raise ConfigError(
-            f"parallel.sync_bn=true, but this network's {', '.join(found)} cannot be "
-            "synchronized: set it to false, or "
-            "choose a model.encoder with plain batch norm",
+            f"parallel.sync_bn=true, but this network's {', '.join(found)} cannot be synchronized: "
+            "set it to false, or choose a model.encoder with plain batch norm",
             code="batch-norm-not-synchronized",
             found=found,
         )

@@ -42,9 +42,8 @@ def describe_network(environ: Mapping[str, str] = os.environ, root: Path = Path(
         words.append(_counted(len(efa), "EFA device"))
         if not _has_plugin(environ, root):
             words.append(
-                "NCCL's plugin for EFA (aws-ofi-nccl) was not found, and without it NCCL uses "
-                "TCP: install it, or add "
-                "its folder to LD_LIBRARY_PATH"
+                "NCCL's plugin for EFA (aws-ofi-nccl) was not found, and without it NCCL uses TCP: "
+                "install it, or add its folder to LD_LIBRARY_PATH"
             )
     elif devices and environ.get("NCCL_IB_DISABLE") == "1":
         words.append(

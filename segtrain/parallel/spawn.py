@@ -99,9 +99,8 @@ def ranks_here(config: Config, say: Callable[[str], None]) -> int:
         if procs > gpus > 0 and config.parallel.backend != "gloo":
             raise ConfigError(
                 f"parallel.procs={procs}, but this host shows {gpus} GPU{'s' * (gpus > 1)} "
-                "(CUDA_VISIBLE_DEVICES), and "
-                "each process needs one of its own: lower it, leave it at auto, or set "
-                "train.device=cpu",
+                "(CUDA_VISIBLE_DEVICES), and each process needs one of its own: lower it, leave it "
+                "at auto, or set train.device=cpu",
                 code="too-few-gpus",
                 found=gpus,
                 expected=procs,
@@ -116,12 +115,10 @@ def ranks_here(config: Config, say: Callable[[str], None]) -> int:
     used = _most(gpus, images, least)
     if used < gpus:
         say(
-            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of "
-            "a micro-batch cannot "
-            f"be divided evenly among more GPUs with {least} or more on each; a train.batch_size "
-            "that is a multiple of "
-            f"{least * gpus * config.train.accumulate} uses all, and parallel.procs=N starts N "
-            "processes"
+            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a "
+            f"micro-batch cannot be divided evenly among more GPUs with {least} or more on each; a "
+            f"train.batch_size that is a multiple of {least * gpus * config.train.accumulate} uses "
+            "all, and parallel.procs=N starts N processes"
         )
     return used
 

@@ -34,8 +34,7 @@ from segtrain.parallel.places import RankPlace, answered, exchange, host_id, pla
 
 SMDDP_IMAGES = (
     "AWS Deep Learning Containers for PyTorch training on SageMaker, 2.4.1 (SMDDP 2.5) to 2.5.1 "
-    "(SMDDP 2.6), "
-    "carry it; 2.6 and later do not, and it is not on the package index"
+    "(SMDDP 2.6), carry it; 2.6 and later do not, and it is not on the package index"
 )
 
 # Makes keys in the store unique, because a launcher's store may outlive a process group. Equal on
@@ -182,8 +181,7 @@ def start(
     if name in ("single", "dp") and cluster.world_size > 1:
         raise ConfigError(
             f"parallel.strategy={name} runs in one process, but {cluster.source.name} started "
-            f"{cluster.world_size}: "
-            "use ddp, fsdp or smddp, or start one process",
+            f"{cluster.world_size}: use ddp, fsdp or smddp, or start one process",
             code="strategy-is-one-process",
             strategy=name,
             world_size=cluster.world_size,
@@ -228,9 +226,8 @@ def _backend(name: str, settings: Parallel, on_gpu: bool) -> str:
             import smdistributed.dataparallel.torch.torch_smddp  # type: ignore[import-not-found]  # noqa: F401
         except ImportError as error:
             raise ConfigError(
-                "parallel.strategy=smddp needs the package smdistributed.dataparallel "
-                f"({error}): {SMDDP_IMAGES}; "
-                "elsewhere use parallel.strategy=ddp",
+                f"parallel.strategy=smddp needs the package smdistributed.dataparallel ({error}): "
+                f"{SMDDP_IMAGES}; elsewhere use parallel.strategy=ddp",
                 code="missing-package",
                 package="smdistributed.dataparallel",
             ) from None

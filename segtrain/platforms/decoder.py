@@ -15,8 +15,7 @@ NAME = "libsegtrain_data.so"
 EFFECT = "reading an image takes several times the CPU"
 FIX = (
     "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or use an image "
-    "made with "
-    "docker/sagemaker/Dockerfile"
+    "made with docker/sagemaker/Dockerfile"
 )
 
 

@@ -91,11 +91,8 @@ def watch(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> None:
         every = 0.0
     if not 0 < every < math.inf:
         raise ConfigError(
-            (
-                f"the environment variable {EVERY}={text!r} is not a number of seconds: set "
-                "it to 5, "
-                "or unset it"
-            ),
+            f"the environment variable {EVERY}={text!r} is not a number of seconds: set it to "
+            "5, or unset it",
             code="bad-spot-interval",
             key=EVERY,
             found=text,
@@ -117,8 +114,7 @@ def _watch(notice: SpotNotice, every: float) -> None:
             if silent == MOST_SILENT:
                 print(
                     "warning: no spot notice can be seen: the metadata service of this machine "
-                    "does not answer "
-                    f"({error}); training goes on, and it is asked again",
+                    f"does not answer ({error}); training goes on, and it is asked again",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -109,9 +109,8 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
         path.unlink(missing_ok=True)
         return None, [
             (
-                f"the best checkpoint {best.file} is missing: only scores from here on "
-                "count toward "
-                "the best"
+                f"the best checkpoint {best.file} is missing: only scores from here on count "
+                "toward the best"
             )
         ]
     if best is None:
@@ -205,8 +204,7 @@ def refuse_foreign(
     if faults:
         raise CheckpointError(
             f"the newest checkpoint in {run_dir} is from a different run ({len(faults)} "
-            f"differences; {faults[0]}): "
-            "move it out of checkpoints/, or choose another out=FOLDER",
+            f"differences; {faults[0]}): move it out of checkpoints/, or choose another out=FOLDER",
             code="checkpoint-foreign",
             run=run_dir,
             found=faults,
@@ -327,8 +325,7 @@ def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Or
     if bad:
         raise CheckpointError(
             f"the {which} checkpoint of {run_dir} holds values that are not finite, in "
-            f"{some_of(bad, 1)}: "
-            "take an earlier checkpoint, or train again with a lower optim.lr",
+            f"{some_of(bad, 1)}: take an earlier checkpoint, or train again with a lower optim.lr",
             code="not-finite",
             run=str(run_dir),
             found=bad,

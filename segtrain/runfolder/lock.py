@@ -75,9 +75,8 @@ class RunLock(Ownership):
         """Also raises ConfigError if the folder cannot be written, or is in a mounted bucket."""
         if program := bucket_mount(self.folder):
             raise ConfigError(
-                f"{self.folder} is a bucket mounted by {program}, which can lose a checkpoint "
-                "that is renamed and a "
-                "journal that is appended to: write to the bucket itself, with "
+                f"{self.folder} is a bucket mounted by {program}, which can lose a checkpoint that "
+                "is renamed and a journal that is appended to: write to the bucket itself, with "
                 "out=gs://BUCKET/FOLDER, s3://, or az://",
                 code="run-folder-on-bucket-mount",
                 run=str(self.folder),

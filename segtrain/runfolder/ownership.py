@@ -105,9 +105,8 @@ class Ownership(ABC):
             return "which has ended"
         if claim.alive is None:
             say(
-                f"{self.place} is locked by {holder}, which cannot be seen from here: "
-                "waiting up to "
-                f"{self._silent_s:g} s for a sign of life"
+                f"{self.place} is locked by {holder}, which cannot be seen from here: waiting up "
+                f"to {self._silent_s:g} s for a sign of life"
             )
             begin, now = time.monotonic(), self._find()
             while now is not None and now.content == claim.content:
@@ -119,8 +118,7 @@ class Ownership(ABC):
                 return None
         raise ConfigError(
             f"{holder} is training into {self.place}: wait for its end or stop it, or choose "
-            "another folder with "
-            "out=FOLDER",
+            "another folder with out=FOLDER",
             code="run-folder-locked",
             run=self.place,
             pid=holder.pid,
@@ -160,10 +158,9 @@ class Ownership(ABC):
             raise SegtrainError(text, code="lock-released")
         if self.lost:
             raise SegtrainError(
-                f"{self._winner} has taken over {self.place}, because this process did not "
-                "respond for too long (was "
-                "it suspended?): it stops and writes nothing more; the other one resumes from "
-                "the newest checkpoint",
+                f"{self._winner} has taken over {self.place}, because this process did not respond "
+                "for too long (was it suspended?): it stops and writes nothing more; the other one "
+                "resumes from the newest checkpoint",
                 code="lock-lost",
                 run=self.place,
             )

@@ -109,9 +109,8 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
         if before.get(role) != parts.get(role):
             was, now = (names.get(role, "what the config describes") for names in (before, parts))
             raise ConfigError(
-                f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the "
-                "same part to "
-                "segtrain.train, or choose another out=FOLDER",
+                f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the same "
+                "part to segtrain.train, or choose another out=FOLDER",
                 code="parts-changed",
                 part=role,
                 expected=before.get(role),

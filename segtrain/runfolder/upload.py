@@ -180,9 +180,8 @@ class BucketFolder:
             return
         if self._error is None and not self._ending:
             say_on_stderr(
-                f"warning: {self.url} cannot be written now ({error}): training goes on, the "
-                "files stay in "
-                f"{self.folder}, and the upload is tried again"
+                f"warning: {self.url} cannot be written now ({error}): training goes on, the files "
+                f"stay in {self.folder}, and the upload is tried again"
             )
         self._error = error
 

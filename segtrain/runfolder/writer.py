@@ -133,8 +133,7 @@ class CheckpointWriter:
             )
             self._error = CheckpointError(
                 f"cannot write the checkpoint {path}: {reason.splitlines()[0]}; earlier "
-                "checkpoints are untouched: "
-                f"{fix}, and start the same command again",
+                f"checkpoints are untouched: {fix}, and start the same command again",
                 code="checkpoint-not-written",
                 file=str(path),
                 reason=reason,

@@ -175,8 +175,7 @@ def _dataset(
     if dataset.labels.num_classes != labels.num_classes:
         raise DataError(
             f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was "
-            "trained on "
-            f"{labels.num_classes}: score it on data with the same classes",
+            f"trained on {labels.num_classes}: score it on data with the same classes",
             code="class-count-differs",
             found=dataset.labels.num_classes,
             expected=labels.num_classes,

@@ -84,8 +84,7 @@ class StepGraphs:
         except RuntimeError as error:
             raise ConfigError(
                 "train.cuda_graph=true: a step of this network and loss cannot be captured as a "
-                "CUDA graph "
-                f"({str(error).splitlines()[0]}): set it to false",
+                f"CUDA graph ({str(error).splitlines()[0]}): set it to false",
                 code="cuda-graph-impossible",
                 key="train.cuda_graph",
                 found=str(error),

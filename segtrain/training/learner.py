@@ -207,10 +207,8 @@ def restore_learner(
     if strategy.settings.compress == "powersgd":
         raise ConfigError(
             f"{source}: parallel.compress=powersgd keeps unsent gradients in the memory of each "
-            "rank, and no "
-            "checkpoint has them, so this run cannot go on as it would have: set "
-            "parallel.compress to none, fp16, "
-            "or bf16, or begin again with another out=FOLDER",
+            "rank, and no checkpoint has them, so this run cannot go on as it would have: set "
+            "parallel.compress to none, fp16, or bf16, or begin again with another out=FOLDER",
             code="compression-cannot-resume",
             run=source,
             found="powersgd",

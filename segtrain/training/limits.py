@@ -112,8 +112,7 @@ def _remaining(config: Config, strategy: Strategy, begun: float) -> Limit | None
         )
         raise ConfigError(
             f"{limit.name} is used up: the run in {config.run_place} has taken {took}: set a "
-            f"larger {key} to go "
-            "on from its newest checkpoint",
+            f"larger {key} to go on from its newest checkpoint",
             code="limit-used-up",
             key=key,
             found=before.seconds,

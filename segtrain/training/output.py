@@ -51,8 +51,7 @@ def stop(session: Session, signals: list[int], signaled: bool) -> int:
     write_end(session, "stopped")
     output.screen.say(
         f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, "
-        "and the same command "
-        f"goes on from there (exit code {EXIT_RESUMABLE})"
+        f"and the same command goes on from there (exit code {EXIT_RESUMABLE})"
     )
     return EXIT_RESUMABLE
 

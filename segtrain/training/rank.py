@@ -108,10 +108,8 @@ def _explained(
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in full):
         return SegtrainError(
             f"out of memory on {device} with {images} images of {size} at once: raise "
-            "train.accumulate, or lower "
-            "data.crop or train.batch_size; in an evaluation set eval.tile, or lower eval.size, "
-            "eval.scales or "
-            f"eval.batch_size ({reason})",
+            "train.accumulate, or lower data.crop or train.batch_size; in an evaluation set "
+            f"eval.tile, or lower eval.size, eval.scales or eval.batch_size ({reason})",
             code="out-of-memory",
             device=device,
             images=images,
@@ -125,10 +123,8 @@ def _explained(
     if "more than 1 value per channel" in reason:
         return SegtrainError(
             f"batch norm of model.arch={config.model.arch} gets a single value per channel from "
-            f"{images} image of "
-            f"{size}: raise train.batch_size or data.crop, lower train.accumulate or the number "
-            "of ranks, or set "
-            "parallel.sync_bn=true",
+            f"{images} image of {size}: raise train.batch_size or data.crop, lower "
+            "train.accumulate or the number of ranks, or set parallel.sync_bn=true",
             code="batch-norm-single-value",
             images=images,
         )

@@ -59,9 +59,8 @@ def announce_scores(
     )
     output.screen.say(
         f"epoch {epoch:.2f}  step {state.step}  mIoU "
-        f"{100 * scores.miou:.2f}%{of_classes(scores.pixels)}  "
-        f"pixel accuracy {100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, "
-        f"{result.protocol['line']})"
+        f"{100 * scores.miou:.2f}%{of_classes(scores.pixels)}  pixel accuracy "
+        f"{100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, {result.protocol['line']})"
     )
     values = {
         "val/miou": scores.miou,

@@ -128,10 +128,9 @@ class Sentinel:
         lines += [f"and {more:,} more"] if more else []
         return DataError(
             f"steps {self._first + 1} to {step} did not use the samples that the sampling order "
-            "specifies: "
-            f"{'; '.join(lines) or 'some are of another epoch, or of no epoch'}: check that each "
-            "process has its own "
-            "RANK and all have one WORLD_SIZE; the same command goes on from the newest checkpoint",
+            f"specifies: {'; '.join(lines) or 'some are of another epoch, or of no epoch'}: check "
+            "that each process has its own RANK and all have one WORLD_SIZE; the same command goes "
+            "on from the newest checkpoint",
             code="samples-out-of-order",
             step=step,
         )
@@ -200,15 +199,12 @@ def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -
     name = list(tensors)[first]
     return SegtrainError(
         f"after step {step} the network is not the same on all ranks: {name} on "
-        f"{names_of(strategy, outliers)} differs "
-        f"from rank {model} (it is the first of {len(differing):,} of {len(tensors):,} tensors): "
-        "look for code that "
-        "changes weights on some ranks only, for hosts with other hardware or versions, or for "
-        "faulty memory; the same "
-        "command goes on from the newest checkpoint, which holds rank 0's weights; "
-        "log.sentinel=0 turns this check "
-        "off, as running statistics in a layer of your own need it, whose mean over ranks is "
-        "scored and saved",
+        f"{names_of(strategy, outliers)} differs from rank {model} (it is the first of "
+        f"{len(differing):,} of {len(tensors):,} tensors): look for code that changes weights on "
+        "some ranks only, for hosts with other hardware or versions, or for faulty memory; the "
+        "same command goes on from the newest checkpoint, which holds rank 0's weights; "
+        "log.sentinel=0 turns this check off, as running statistics in a layer of your own need "
+        "it, whose mean over ranks is scored and saved",
         code="rank-weights-differ",
         step=step,
         tensor=name,

@@ -1,10 +1,8 @@
-"""Captures the requests of AWS's own SDK:   python tests/contracts/capture.py, in an environment
-with the extra `contract`
+"""Captures the requests of AWS's own SDK:   python tests/contracts/capture.py, in an environment with the extra `contract`
 
-Writes one NAME.json per request beside itself. Nothing is sent: the client and the upload are
-replaced. Two files are not from `cases`; they were captured earlier,
-``training_job_v3_profiler.json`` with version 3 of the SDK. tests/platforms/test_contracts.py
-compares them with segtrain's requests.
+Writes one NAME.json per request beside itself. Nothing is sent: the client and the upload are replaced. Two files are
+not from `cases`; they were captured earlier, ``training_job_v3_profiler.json`` with version 3 of the SDK.
+tests/platforms/test_contracts.py compares them with segtrain's requests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""An installation of the core alone: the repository without the platforms and the launcher, in a
-folder of its own.
+"""An installation of the core alone: the repository without the platforms and the launcher, in a folder of its own.
 
-python tests/kit/core_alone.py [ARGUMENTS]      runs pytest there: tests/core and tests/data, unless
-others are named
+python tests/kit/core_alone.py [ARGUMENTS]      runs pytest there: tests/core and tests/data, unless others are named
 """
 
 from __future__ import annotations

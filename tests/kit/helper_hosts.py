@@ -1,8 +1,6 @@
-"""An engine for tests: helpers as threads of the test, or as processes of their own, with real
-sockets to the rank.
+"""An engine for tests: helpers as threads of the test, or as processes of their own, with real sockets to the rank.
 
-python tests/kit/helper_hosts.py        # a helper process: it reads calls from stdin, and answers
-on stdout
+python tests/kit/helper_hosts.py        # a helper process: it reads calls from stdin, and answers on stdout
 """
 
 from __future__ import annotations

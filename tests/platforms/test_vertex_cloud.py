@@ -66,8 +66,7 @@ class Google:
             "storage/v1/b/street-data/iam": {"bindings": [bound]},
             "storage/v1/b/street-results/iam": {"bindings": [bound]},
             "storage/v1/b/street-data/o": {"items": [{"name": "camvid/train.txt"}]},
-            "v1beta1/projects/street-scenes/services/aiplatform.googleapis.com/consumerQuotaMetrics/"
-            "aiplatform.googleapis.com/custom_model_training_nvidia_t4_gpus": {
+            "v1beta1/projects/street-scenes/services/aiplatform.googleapis.com/consumerQuotaMetrics/aiplatform.googleapis.com/custom_model_training_nvidia_t4_gpus": {
                 "consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": "0"}, quota]}]
             },
             "v2/street-scenes/images/segtrain/manifests/1": {"config": {"digest": "sha256:c"}},

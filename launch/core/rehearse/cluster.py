@@ -38,10 +38,8 @@ def read_fault(text: str, plants: Sequence[str] = FAULTS) -> Fault:
     numbered = {name: bool(word) for name, _, word in (plant.partition(":") for plant in plants)}
     if kind not in numbered or not (number.isdigit() if numbered[kind] else not colon):
         raise ConfigError(
-            (
-                f"--plant {text}: write {', '.join(plants[:-1])} or {plants[-1]}, for example "
-                "--plant spot:20"
-            ),
+            f"--plant {text}: write {', '.join(plants[:-1])} or {plants[-1]}, for example "
+            "--plant spot:20",
             code="plant-unknown",
             found=text,
         )
@@ -56,8 +54,7 @@ def refuse_rank(text: str, ranks: int) -> None:
     if kind == "fail" and int(number) >= ranks:
         raise ConfigError(
             f"--plant {text}: there is no rank {number}: the rehearsal has {ranks} "
-            f"rank{'s' * (ranks > 1)}, "
-            f"0 to {ranks - 1} (--hosts and --procs make more)",
+            f"rank{'s' * (ranks > 1)}, 0 to {ranks - 1} (--hosts and --procs make more)",
             code="plant-without-rank",
             found=text,
         )

@@ -24,10 +24,8 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
     data = config.data
     if data.layout != "scenes" and LAYOUTS[data.layout].files is None:
         raise ConfigError(
-            (
-                f"data.layout={data.layout}: no data can be generated in this layout: give "
-                "--sample FOLDER"
-            ),
+            f"data.layout={data.layout}: no data can be generated in this layout: give "
+            "--sample FOLDER",
             code="rehearsal-layout",
         )
     changes: dict[str, Any] = {}

@@ -107,9 +107,8 @@ def said(prefix: list[str] | None, how: str, without: str) -> str:
     if prefix is not None:
         return f"each host has its own network, names, and processes ({how}); gloo instead of NCCL"
     return (
-        f"no namespaces ({how}): the hosts are 127.0.0.1, 127.0.0.2, ... on one loopback "
-        f"network, {without}; gloo "
-        "instead of NCCL"
+        f"no namespaces ({how}): the hosts are 127.0.0.1, 127.0.0.2, ... on one loopback network, "
+        f"{without}; gloo instead of NCCL"
     )
 
 

@@ -108,10 +108,8 @@ def _clear(folder: Path, sample: Path | None) -> None:
     mark = folder / SPEC
     if old and not mark.is_file():
         raise ConfigError(
-            (
-                f"--folder {folder} holds {old[0].name}, which is not of a rehearsal: give a "
-                "new folder"
-            ),
+            f"--folder {folder} holds {old[0].name}, which is not of a rehearsal: give a "
+            "new folder",
             code="rehearsal-folder",
             found=str(old[0]),
         )

@@ -61,19 +61,15 @@ def check(wanted: WantedFileSystem) -> None:
     if wanted.gb != LEAST_GB and (wanted.gb <= 0 or wanted.gb % MORE_GB):
         fit = LEAST_GB if wanted.gb <= LEAST_GB else -(-wanted.gb // MORE_GB) * MORE_GB
         raise ConfigError(
-            (
-                f"--gb {wanted.gb}: sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: "
-                f"--gb {fit}"
-            ),
+            f"--gb {wanted.gb}: sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: "
+            f"--gb {fit}",
             code="fsx-size",
         )
     if wanted.throughput not in PRICES:
         legal = ", ".join(str(one) for one in PRICES if one)
         raise ConfigError(
-            (
-                f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or "
-                "--scratch"
-            ),
+            f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or "
+            "--scratch",
             code="fsx-throughput",
         )
     if not wanted.security_groups:
@@ -124,8 +120,7 @@ def cost(wanted: WantedFileSystem) -> str:
     kind = f"{wanted.throughput} MB/s for each TiB" if wanted.throughput else "scratch"
     return (
         f"${month:,.2f} per month, ${month / MONTH_H:,.2f} per hour: {wanted.gb} GB, {kind}, at "
-        f"${price:g} per "
-        f"GB and month ({source}), until it is deleted, also while no job runs"
+        f"${price:g} per GB and month ({source}), until it is deleted, also while no job runs"
     )
 
 
@@ -255,11 +250,8 @@ def _wait(
             )
         if waited >= PATIENCE_S:
             raise SegtrainError(
-                (
-                    f"{what} is still {state} after {waited / 60:.0f} minutes: run the same "
-                    "command "
-                    "again later"
-                ),
+                f"{what} is still {state} after {waited / 60:.0f} minutes: run the same "
+                "command again later",
                 code="fsx-not-ready",
             )
         sleep(15.0)

@@ -57,10 +57,8 @@ def _ssh(recipe: Keys) -> Iterator[Finding]:
     ):
         yield error(
             "no-way-in",
-            (
-                "HeadNode has neither Ssh/KeyName nor the policy of the session manager: nobody "
-                "could log in"
-            ),
+            "HeadNode has neither Ssh/KeyName nor the policy of the session manager: nobody "
+            "could log in",
             "Ssh: {KeyName: my-key}",
         )
 
@@ -69,20 +67,15 @@ def _metadata(recipe: Keys) -> Iterator[Finding]:
     if mapping(recipe, "Imds").get("ImdsSupport", "v2.0") == "v1.0":
         yield warning(
             "imds-v1",
-            (
-                "Imds/ImdsSupport v1.0: any process that can be made to fetch a URL gets the "
-                "node's rights"
-            ),
+            "Imds/ImdsSupport v1.0: any process that can be made to fetch a URL gets the "
+            "node's rights",
             "ImdsSupport: v2.0, which segtrain's look for spot notices uses too",
         )
     if mapping(recipe, "HeadNode", "Imds").get("Secured") is False:
         yield warning(
             "imds-open",
-            (
-                "HeadNode/Imds/Secured false: every user gets the rights of the head node, "
-                "which may "
-                "start machines"
-            ),
+            "HeadNode/Imds/Secured false: every user gets the rights of the head node, which "
+            "may start machines",
             "Secured: true",
         )
 
@@ -100,11 +93,9 @@ def _scripts(recipe: Keys) -> Iterator[Finding]:
             yield error(
                 "script-rights",
                 f"{place}: the node has no right to read {address}: its start would fail",
-                (
-                    f"Iam: S3Access: [{{BucketName: {rest.split('/')[0]}, KeyName: "
-                    f'"bootstrap/*"}}] '
-                    "beside CustomActions"
-                ),
+                f"Iam: S3Access: [{{BucketName: {rest.split('/')[0]}, KeyName: "
+                f'"bootstrap/*"}}] '
+                "beside CustomActions",
             )
 
 

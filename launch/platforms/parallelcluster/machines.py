@@ -53,10 +53,8 @@ def _system(recipe: Keys) -> Iterator[Finding]:
     if system in PYTHON_TOO_OLD:
         yield note(
             "os-python",
-            (
-                f"Image/Os {system}: the Python of this system is older than 3.10, which "
-                "segtrain needs"
-            ),
+            f"Image/Os {system}: the Python of this system is older than 3.10, which "
+            "segtrain needs",
             "install a newer one on every node (in compute.sh too), or take Os: ubuntu2404",
         )
 
@@ -78,10 +76,8 @@ def _always_on(recipe: Keys) -> Iterator[Finding]:
         if name.partition(".")[2] in ("nano", "micro", "small"):
             yield warning(
                 "head-small",
-                (
-                    f"{place}: {name} has at most 2 GB of memory: Slurm's daemons and one pip "
-                    "install would fill it"
-                ),
+                f"{place}: {name} has at most 2 GB of memory: Slurm's daemons and one pip "
+                "install would fill it",
                 "m6i.large or larger",
             )
 
@@ -131,8 +127,7 @@ def _counts(resource: Resource) -> Iterator[Finding]:
         yield warning(
             "count-least",
             f"{resource.place}: MinCount {least}: as many {' or '.join(resource.types)} run and "
-            "are paid for while no "
-            "job runs",
+            "are paid for while no job runs",
             "MinCount: 0, so that the queue shrinks to nothing",
         )
 
@@ -143,10 +138,8 @@ def _fabric(resource: Resource) -> Iterator[Finding]:
     if several and not resource.efa and machines and all(one.efa and one.gpus for one in machines):
         yield warning(
             "efa-off",
-            (
-                f"{resource.place}: {', '.join(resource.types)} has EFA, which is off: jobs of "
-                "several nodes talk over TCP"
-            ),
+            f"{resource.place}: {', '.join(resource.types)} has EFA, which is off: jobs of "
+            "several nodes talk over TCP",
             "Efa: {Enabled: true}, which costs nothing, or MaxCount: 1",
         )
 
@@ -156,10 +149,8 @@ def _several_types(resource: Resource) -> Iterator[Finding]:
     if resource.capacity == "SPOT" and len(resource.types) == 1:
         yield warning(
             "spot-one-type",
-            (
-                f"{resource.place}: one type of spot machine: where {resource.types[0]} is short, "
-                "jobs wait"
-            ),
+            f"{resource.place}: one type of spot machine: where {resource.types[0]} is short, "
+            "jobs wait",
             "several types of the same number of GPUs and vCPUs under Instances",
         )
     if len({machine.gpu for machine in machines}) > 1 and resource.most > 1:
@@ -187,10 +178,8 @@ def _block(resource: Resource) -> Iterator[Finding]:
     if resource.least != resource.most or resource.least < 1:
         yield error(
             "block-count",
-            (
-                f"{resource.place}: MinCount {resource.least} and MaxCount {resource.most} of a "
-                "capacity block"
-            ),
+            f"{resource.place}: MinCount {resource.least} and MaxCount {resource.most} of a "
+            "capacity block",
             "both the number of machines of the reservation: it is paid for anyway",
         )
 

@@ -175,10 +175,8 @@ def shapes(recipe: Keys) -> list[Finding]:
             findings.append(
                 error(
                     "queue-empty",
-                    (
-                        f"queue {queue.get('Name')} has no ComputeResources: no node could "
-                        "start for it"
-                    ),
+                    f"queue {queue.get('Name')} has no ComputeResources: no node could "
+                    "start for it",
                     "add one with Name, InstanceType, MinCount and MaxCount, or take the queue out",
                 )
             )

@@ -36,12 +36,9 @@ def scheduler(recipe: Keys) -> list[Finding]:
                 warning(
                     "preempt-apart",
                     f"queue {queue.get('Name')}: PriorityTier preempts nothing: each queue of "
-                    "ParallelCluster has "
-                    "nodes of its own",
-                    (
-                        "leave it out, or add a partition on the same nodes to "
-                        "SlurmSettings/CustomSlurmSettings"
-                    ),
+                    "ParallelCluster has nodes of its own",
+                    "leave it out, or add a partition on the same nodes to "
+                    "SlurmSettings/CustomSlurmSettings",
                 )
             )
     return found
@@ -58,10 +55,8 @@ def _values(place: str, custom: dict[str, Any]) -> Iterator[Finding]:
         if not set(words) <= set(legal):
             yield error(
                 "slurm-value",
-                (
-                    f"{place}/CustomSlurmSettings: {name} {value}: slurmctld would not start, and "
-                    "nobody checks it before"
-                ),
+                f"{place}/CustomSlurmSettings: {name} {value}: slurmctld would not start, and "
+                "nobody checks it before",
                 f"one of {', '.join(legal)}",
             )
 
@@ -82,11 +77,8 @@ def _lost(recipe: Keys, known: dict[str, Any]) -> Iterator[Finding]:
     if wait < LEAST_KILL_WAIT_S:
         yield warning(
             "kill-wait",
-            (
-                f"SlurmSettings/CustomSlurmSettings: KillWait {wait}: a checkpoint that "
-                "takes longer "
-                "is cut off"
-            ),
+            f"SlurmSettings/CustomSlurmSettings: KillWait {wait}: a checkpoint that takes "
+            "longer is cut off",
             "KillWait: 60",
         )
 

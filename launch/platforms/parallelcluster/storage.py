@@ -60,19 +60,16 @@ def _shared(recipe: Keys) -> Iterator[Finding]:
     if not shares:
         yield error(
             "share-none",
-            (
-                "the recipe has no SharedStorage: nodes see nothing but /home of the head node, "
-                "which is slow and small"
-            ),
+            "the recipe has no SharedStorage: nodes see nothing but /home of the head node, "
+            "which is slow and small",
             "FsxLustre at /workspace, as in configs/clusters/research.yaml",
         )
     kinds = {share.get("StorageType") for share in shares}
     if shares and not kinds & {"FsxLustre", "FsxOntap", "FsxOpenZfs", "Efs", "FileCache"}:
         yield warning(
             "share-ebs",
-            f"SharedStorage: {', '.join(sorted(map(str, kinds)))} is shared by the head node "
-            "over NFS: all nodes read "
-            "through its one network card",
+            f"SharedStorage: {', '.join(sorted(map(str, kinds)))} is shared by the head node over "
+            "NFS: all nodes read through its one network card",
             "FsxLustre for data and runs",
         )
 
@@ -97,15 +94,10 @@ def _reachable(recipe: Keys, place: str) -> Iterator[Finding]:
     if without:
         yield warning(
             "fsx-group",
-            (
-                f"{place} is there already, and {', '.join(without)} is in no security "
-                "group of it: "
-                "the mount would hang"
-            ),
-            (
-                "Networking: AdditionalSecurityGroups: [sg-...], the output SecurityGroup of "
-                "workspace.cfn.yaml"
-            ),
+            f"{place} is there already, and {', '.join(without)} is in no security group of "
+            "it: the mount would hang",
+            "Networking: AdditionalSecurityGroups: [sg-...], the output SecurityGroup of "
+            "workspace.cfn.yaml",
         )
 
 
@@ -113,9 +105,8 @@ def _kept(place: str, settings: Keys) -> Iterator[Finding]:
     if settings.get("DeletionPolicy", "Delete") == "Delete":
         yield warning(
             "fsx-deleted",
-            f"{place}: DeletionPolicy "
-            f"{settings.get('DeletionPolicy') or 'Delete (the default)'}: `pcluster "
-            "delete-cluster` deletes all runs on it",
+            f"{place}: DeletionPolicy {settings.get('DeletionPolicy') or 'Delete (the default)'}: "
+            "`pcluster delete-cluster` deletes all runs on it",
             "DeletionPolicy: Retain, and delete the file system when its runs are archived",
         )
 
@@ -128,14 +119,10 @@ def _links(place: str, settings: Keys) -> Iterator[Finding]:
         beside = "beside DataRepositoryAssociations" if links else "of a PERSISTENT_2 file system"
         yield error(
             "fsx-old-link",
-            (
-                f"{place}: {', '.join(old)} {beside}: FSx refuses the pair, after the rest of the "
-                "cluster has been made"
-            ),
-            (
-                "entries of DataRepositoryAssociations with AutoImportPolicy and "
-                "AutoExportPolicy alone"
-            ),
+            f"{place}: {', '.join(old)} {beside}: FSx refuses the pair, after the rest of the "
+            "cluster has been made",
+            "entries of DataRepositoryAssociations with AutoImportPolicy and "
+            "AutoExportPolicy alone",
         )
     if not links and not old:
         yield warning(
@@ -151,24 +138,17 @@ def _links(place: str, settings: Keys) -> Iterator[Finding]:
         ):
             yield warning(
                 "fsx-link-idle",
-                (
-                    f"{where} neither imports nor exports: the folder stays empty, and "
-                    "nothing of it "
-                    "appears in S3"
-                ),
-                (
-                    "BatchImportMetaDataOnCreate: true and AutoImportPolicy for data, "
-                    "AutoExportPolicy for runs"
-                ),
+                f"{where} neither imports nor exports: the folder stays empty, and nothing of "
+                "it appears in S3",
+                "BatchImportMetaDataOnCreate: true and AutoImportPolicy for data, "
+                "AutoExportPolicy for runs",
             )
     yield from _overlaps(place, links)
     if links and not any(one.get("AutoExportPolicy") for one in links):
         yield note(
             "fsx-unexported",
-            (
-                f"{place}: no association exports: runs reach S3 only by `segtrain launch "
-                "lustre export`"
-            ),
+            f"{place}: no association exports: runs reach S3 only by `segtrain launch "
+            "lustre export`",
             "AutoExportPolicy: [NEW, CHANGED] for the folder of the runs",
         )
 

@@ -89,10 +89,8 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
         yield error(
             "ray-room",
             f"{text}, but {job.least} are asked for",
-            (
-                f"--workers {max(1, ranks)}, --cpus or --gpus for less, or --autoscaling where the "
-                "cluster adds nodes"
-            ),
+            f"--workers {max(1, ranks)}, --cpus or --gpus for less, or --autoscaling where the "
+            "cluster adds nodes",
         )
 
 
@@ -113,10 +111,8 @@ def alike(looks: Sequence[Mapping[str, Any]], run: Path) -> Iterator[Finding]:
         if not seen["sees"]:
             yield error(
                 "run-folder-not-shared",
-                (
-                    f"{seen['host']} does not see the run folder {run}, where a start finds the "
-                    "checkpoints of the last"
-                ),
+                f"{seen['host']} does not see the run folder {run}, where a start finds the "
+                "checkpoints of the last",
                 "--output DIR on a file system that all nodes share, or out=s3://BUCKET/FOLDER",
             )
     for what in ("python", *sorted({name for seen in looks for name in seen["packages"]})):

@@ -49,8 +49,7 @@ def cluster(job: RayJob) -> Iterator[Any]:
         except (OSError, RuntimeError, ValueError) as problem:
             raise ConfigError(
                 f"cannot use the Ray cluster {address or 'on this machine'}: {problem}: check "
-                "--address and "
-                "RAY_AUTH_TOKEN, and run this command on a node of the cluster",
+                "--address and RAY_AUTH_TOKEN, and run this command on a node of the cluster",
                 code="ray-not-reached",
                 address=address,
             ) from None
@@ -98,8 +97,7 @@ def online(job: RayJob, ray: Any, gpus: int) -> list[Finding]:
     except ray.exceptions.RayError as problem:
         raise SegtrainError(
             "a node of the Ray cluster cannot run segtrain: "
-            f"{str(problem).strip().splitlines()[-1]}: install its "
-            "packages on all nodes",
+            f"{str(problem).strip().splitlines()[-1]}: install its packages on all nodes",
             code="ray-node-fails",
         ) from None
     finally:

@@ -14,8 +14,7 @@ from segtrain.errors import ConfigError, SegtrainError
 
 CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE to a profile of `aws "
-    "configure`, "
-    "or sign in with `aws sso login`"
+    "configure`, or sign in with `aws sso login`"
 )
 _QUOTA = (
     "ask for more in the AWS console (Service Quotas, Amazon SageMaker, '<type> for training job "
@@ -83,8 +82,7 @@ _MESSAGES = (
     (
         r"could not assume role|role .*(invalid|not exist|cannot be assumed)|iam:PassRole",
         "the --role must be one that sagemaker.amazonaws.com may assume (its trust policy), and "
-        "this identity "
-        "needs iam:PassRole on it",
+        "this identity needs iam:PassRole on it",
     ),
     (r"Requested resource not found", CODES["ResourceNotFound"]),
     (
@@ -111,46 +109,71 @@ _MESSAGES = (
 # Pattern of FailureReason -> cure. The first match wins: root causes come before the general errors
 # that contain them.
 _FAILURES = (
-    (r"CapacityError|insufficient .*capacity|Unable to provision",
-     ("AWS had no free machines of this type: try again later, add --retries 3, or take another "
-     "--type or --region")),
+    (
+        r"CapacityError|insufficient .*capacity|Unable to provision",
+        "AWS had no free machines of this type: try again later, add --retries 3, or take another "
+        "--type or --region",
+    ),
     (r"ResourceLimitExceeded|service limit", _QUOTA),
-    (r"out of memory|OutOfMemoryError",
-     "a GPU ran out of memory: lower train.batch_size or data.crop, raise train.accumulate, "
-     "or take a "
-     "--type with more GPU memory"),
-    ((r"Bus error|shared "
-     r"memory|/dev/shm"), "the container's /dev/shm was full: lower data.workers or data.prefetch"),
-    (r"No space left|disk (is )?full|ENOSPC",
-     "a disk was full: a larger --volume-gb, or read the data with --mode FastFile or from --fsx"),
-    (r"no kernel image is available",
-     "the image's torch has no code for this GPU: leave --image out, and the launcher picks one"),
+    (
+        r"out of memory|OutOfMemoryError",
+        "a GPU ran out of memory: lower train.batch_size or data.crop, raise train.accumulate, or "
+        "take a --type with more GPU memory",
+    ),
+    (
+        r"Bus error|shared memory|/dev/shm",
+        "the container's /dev/shm was full: lower data.workers or data.prefetch",
+    ),
+    (
+        r"No space left|disk (is )?full|ENOSPC",
+        (
+            "a disk was full: a larger --volume-gb, or read the data with --mode FastFile or "
+            "from --fsx"
+        ),
+    ),
+    (
+        r"no kernel image is available",
+        "the image's torch has no code for this GPU: leave --image out, and the launcher picks one",
+    ),
     (r"smdistributed|smddp", "SMDDP does not run on this image or type: --strategy ddp"),
-    (r"No module named|ModuleNotFoundError|No matching distribution|pip.* install",
-     "a package is missing in the container: add it with requirements: FILE in the job, or reach "
-     "the package "
-     "index from the VPC (NAT)"),
-    ((r"NCCL|ncclSystemError|unhandled system error|Connection (refused|reset)|timed "
-     r"out.*(collective|rendezvous|store)"),
-     ("the hosts did not reach each other: with --security-groups the group must let in all "
-     "traffic from itself")),
-    (r"FileSystem|\bmount|Lustre|\bEFS\b",
-     "the file system could not be mounted: name its subnet in --subnets, open TCP 988 and "
-     "1018-1023 in "
-     "--security-groups, and begin the path with /MOUNTNAME"),
-    (r"No S3 objects found", ("the URI of --data is empty: upload the data first, and check it "
-                             "with `aws s3 ls URI`")),
-    (r"AccessDenied|Access ?Denied|not authorized|Forbidden|\b403\b",
-     "the --role lacks a right: s3 on the data, the output and the checkpoints, ecr on the "
-     "image, ec2 network "
-     "interfaces for a VPC"),
-    (r"pull|\bECR\b|image.*(not (found|exist)|does not exist)",
-     "the image cannot be read: check --image, its region, and the role's permissions for ECR"),
-    (r"(exit ?code|status)\D{0,3}137|SIGKILL|\(-9\)",
-     "a host ran out of memory: lower data.workers, or take a --type with more memory"),
-    (r"heartbeat|InternalServerError|internal error", ("AWS's own failure: start again, and add "
-                                                      "--retries 3")),
-)  # fmt: skip
+    (
+        r"No module named|ModuleNotFoundError|No matching distribution|pip.* install",
+        "a package is missing in the container: add it with requirements: FILE in the job, or "
+        "reach the package index from the VPC (NAT)",
+    ),
+    (
+        r"NCCL|ncclSystemError|unhandled system error|Connection (refused|reset)"
+        r"|timed out.*(collective|rendezvous|store)",
+        "the hosts did not reach each other: with --security-groups the group must let in all "
+        "traffic from itself",
+    ),
+    (
+        r"FileSystem|\bmount|Lustre|\bEFS\b",
+        "the file system could not be mounted: name its subnet in --subnets, open TCP 988 and "
+        "1018-1023 in --security-groups, and begin the path with /MOUNTNAME",
+    ),
+    (
+        r"No S3 objects found",
+        "the URI of --data is empty: upload the data first, and check it with `aws s3 ls URI`",
+    ),
+    (
+        r"AccessDenied|Access ?Denied|not authorized|Forbidden|\b403\b",
+        "the --role lacks a right: s3 on the data, the output and the checkpoints, ecr on the "
+        "image, ec2 network interfaces for a VPC",
+    ),
+    (
+        r"pull|\bECR\b|image.*(not (found|exist)|does not exist)",
+        "the image cannot be read: check --image, its region, and the role's permissions for ECR",
+    ),
+    (
+        r"(exit ?code|status)\D{0,3}137|SIGKILL|\(-9\)",
+        "a host ran out of memory: lower data.workers, or take a --type with more memory",
+    ),
+    (
+        r"heartbeat|InternalServerError|internal error",
+        "AWS's own failure: start again, and add --retries 3",
+    ),
+)
 _IN_THE_LOG = "the cause is in the log above; --rehearse runs the same request here"
 
 

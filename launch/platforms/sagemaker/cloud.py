@@ -108,8 +108,7 @@ def connect(region: str = "", endpoint_url: str | None = None) -> AwsClients:
     except ImportError:
         raise ConfigError(
             "a job on SageMaker needs the package 'boto3': pip install 'segtrain[sagemaker]' "
-            "(--dry-run works "
-            "without it)",
+            "(--dry-run works without it)",
             code="boto3-missing",
         ) from None
     try:
@@ -212,10 +211,8 @@ def _arn(name: str, clients: AwsClients) -> str:
         return str(clients.iam.get_role(RoleName=name)["Role"]["Arn"])
     except Exception as error:
         raise ConfigError(
-            (
-                f"{explain(error, f'--role {name}')}: give the whole ARN, "
-                f"arn:aws:iam::ACCOUNT:role/{name}"
-            ),
+            f"{explain(error, f'--role {name}')}: give the whole ARN, "
+            f"arn:aws:iam::ACCOUNT:role/{name}",
             code="role-missing",
         ) from None
 
@@ -301,9 +298,8 @@ def submit(clients: AwsClients, request: Mapping[str, Any]) -> str:
         if not passing(error):
             raise problem from None
         raise SegtrainError(
-            f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: "
-            f"{COMMAND} --stop "
-            f"{quote(name)} --region {clients.region}",
+            f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: {COMMAND} "
+            f"--stop {quote(name)} --region {clients.region}",
             code="job-maybe-sent",
             name=name,
             reason=str(problem),

@@ -149,8 +149,7 @@ class _SageMakerFollower:
                 if status == "Interrupted":
                     self.say(
                         "         AWS took the spot machines back: the job waits for others and "
-                        "resumes from "
-                        "its checkpoints"
+                        "resumes from its checkpoints"
                     )
         self.status = tuple(seen)
 
@@ -207,9 +206,8 @@ class _SageMakerFollower:
             self.say(f"last     {'  '.join(words)}")
         if seconds := job["ResourceConfig"].get("KeepAlivePeriodInSeconds"):
             self.say(
-                f"warm     the machines stay for {job_progress.duration(seconds)} and are "
-                "billed; the next job of the "
-                "same shape starts on them"
+                f"warm     the machines stay for {job_progress.duration(seconds)} and are billed; "
+                "the next job of the same shape starts on them"
             )
         if status == "Failed":
             reason = job.get("FailureReason", "no reason is given")
@@ -252,9 +250,8 @@ def stop(clients: AwsClients, name: str, say: Callable[[str], None]) -> int:
         say(f"{name} has ended already ({job['SecondaryStatus']}); what it left: {attach}")
         return 0
     say(
-        f"{name} {'is stopping already' if status == 'Stopping' else 'stops'}: its ranks have "
-        "120 s to end the "
-        "step and save their state"
+        f"{name} {'is stopping already' if status == 'Stopping' else 'stops'}: its ranks have 120 "
+        "s to end the step and save their state"
     )
     kept = job.get("CheckpointConfig", {}).get("S3Uri")
     say(

@@ -204,9 +204,8 @@ def _about_region(region: str) -> list[Finding]:
             )
         ]
     message = (
-        f"region {region!r} is not in the table of AWS's image registries: the image's address "
-        "is made with the "
-        f"account of most regions, {ACCOUNT}, which may be wrong there"
+        f"region {region!r} is not in the table of AWS's image registries: the image's address is "
+        f"made with the account of most regions, {ACCOUNT}, which may be wrong there"
     )
     cure = (
         "check --region; or name the image's address: --image "
@@ -289,8 +288,7 @@ def _unfit(image: Image, instance: Machine) -> Finding:
     elif not instance.arch:
         message = (
             f"image {image.tag} is a GPU image, {instance.name} has no GPU: it runs, but is "
-            "several GB "
-            "larger than it need be"
+            "several GB larger than it need be"
         )
         return Finding(
             "warning", "image-gpu", message, "leave --image out: the launcher picks", image.source
@@ -298,8 +296,7 @@ def _unfit(image: Image, instance: Machine) -> Finding:
     else:
         message = (
             f"image {image.tag}: its torch has no code for {instance.gpu} ({instance.arch}) of "
-            f"{instance.name}, "
-            f"only for {', '.join(image.arches)}"
+            f"{instance.name}, only for {', '.join(image.arches)}"
         )
     return Finding(
         "error", "image-gpu", message, "leave --image out: the launcher picks", image.source

@@ -87,9 +87,8 @@ def about_type(
     if instance is not None and instance.retired:
         others = "; ".join(describe(one, instance) for one in nearest(name))
         message = (
-            f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely "
-            "to refuse "
-            "the job or never to start it"
+            f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely to "
+            "refuse the job or never to start it"
         )
         return [
             Finding(
@@ -113,11 +112,9 @@ def about_type(
     known = allowed(name)
     if known:
         message = (
-            f"type {name} is not in the table, but SageMaker's service model allows it: its "
-            "GPUs, memory, price "
-            "and speed are not known here, so nothing is checked against them (the batch is "
-            "checked for one rank "
-            "per host)"
+            f"type {name} is not in the table, but SageMaker's service model allows it: its GPUs, "
+            "memory, price and speed are not known here, so nothing is checked against them (the "
+            "batch is checked for one rank per host)"
         )
         cure = (
             f"--price for the cost; in the table and similar: {', '.join(near)}"

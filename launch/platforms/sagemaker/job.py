@@ -37,10 +37,8 @@ class SageMakerJob(job.Job):
     groups: tuple[Group, ...] = option(
         (),
         "NAME=TYPE*N[:train|:help]",
-        (
-            "an instance group: the one with :train trains, those with :help make samples for it; "
-            "repeatable"
-        ),
+        "an instance group: the one with :train trains, those with :help make samples for it; "
+        "repeatable",
         MACHINES,
         read=parts.groups,
         flag="--group",
@@ -188,10 +186,8 @@ def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], s
         for fields, name in ((described, source), (given, "the flags")):
             if {key, "groups"} <= set(fields):
                 raise ConfigError(
-                    (
-                        f"{name}: {key} and groups exclude each other, for each group has its own: "
-                        f"remove {key}"
-                    ),
+                    f"{name}: {key} and groups exclude each other, for each group has its own: "
+                    f"remove {key}",
                     code="groups-and-type",
                     key=key,
                 )
@@ -199,9 +195,8 @@ def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], s
             raise ConfigError(
                 f"--{key} {given[key]}: {source} has groups "
                 f"({', '.join(group.name for group in described['groups'])}), and the flag does "
-                "not say for which: "
-                "describe every group with --group, as --group gpu=ml.g5.xlarge*2:train --group "
-                "cpu=ml.c5.4xlarge*2",
+                "not say for which: describe every group with --group, as --group "
+                "gpu=ml.g5.xlarge*2:train --group cpu=ml.c5.4xlarge*2",
                 code="groups-and-type",
                 key=key,
             )
@@ -218,10 +213,8 @@ def _with_flags(
     if fsx is not None:
         if "train" in flagged:
             raise ConfigError(
-                (
-                    f"--fsx {fsx} and --data {flagged['train'].uri}: both are the channel 'train': "
-                    "give one"
-                ),
+                f"--fsx {fsx} and --data {flagged['train'].uri}: both are the channel 'train': "
+                "give one",
                 code="channel-twice",
                 key="train",
             )

@@ -142,10 +142,8 @@ def channel(name: str, value: Any, where: str) -> Channel:
         described = {**_place(described.pop("uri"), f"{where}.uri"), **described}
     if not described.get("uri") and not described.get("file_system"):
         raise ConfigError(
-            (
-                f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and "
-                "path: /..."
-            ),
+            f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and "
+            "path: /...",
             code="channel-without-place",
         )
     return Channel(name, **described)
@@ -199,10 +197,8 @@ def members(value: Any, where: str) -> dict[str, Any]:
         path, equals, content = item.partition("=")
         if not equals or not all(path.split(".")):
             raise ConfigError(
-                (
-                    f"{where}={item!r}: must be MEMBER.MEMBER=value, as "
-                    "InfraCheckConfig.EnableInfraCheck=true"
-                ),
+                f"{where}={item!r}: must be MEMBER.MEMBER=value, as "
+                "InfraCheckConfig.EnableInfraCheck=true",
                 code="request-form",
             )
         *above, last = path.split(".")
@@ -253,9 +249,8 @@ def _named_group(content: str, where: str) -> tuple[str, str, int, bool, bool]:
         raise values.wrong(
             where,
             content,
-            "NAME=TYPE*INSTANCES, with :train for the one that trains and :help for one that "
-            "makes samples for it, as "
-            "gpu=ml.g5.xlarge*2:train",
+            "NAME=TYPE*INSTANCES, with :train for the one that trains and :help for one that makes "
+            "samples for it, as gpu=ml.g5.xlarge*2:train",
         )
     return (
         match[1],

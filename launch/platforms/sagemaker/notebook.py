@@ -82,8 +82,7 @@ def _refuse_what_it_cannot_say(job: SageMakerJob) -> None:
         if getattr(job, key):
             raise ConfigError(
                 f"{key}={getattr(job, key)!r}: an estimator of SDK v2 has no such option: leave "
-                f"{key} out, or send "
-                "the job with launch.sagemaker.request and boto3",
+                f"{key} out, or send the job with launch.sagemaker.request and boto3",
                 code="sdk-option",
             )
 

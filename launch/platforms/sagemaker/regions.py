@@ -39,8 +39,7 @@ OTHER_ACCOUNTS = {
 ACCOUNTS = {**dict.fromkeys(_COMMON.split(), ACCOUNT), **OTHER_ACCOUNTS}
 ACCOUNTS_FROM = (
     "aws/deep-learning-containers 18d714e0 (read 2026-11-22), "
-    "docs/reference/region_availability.md; "
-    "sagemaker 2.257.7, image_uri_config/pytorch.json"
+    "docs/reference/region_availability.md; sagemaker 2.257.7, image_uri_config/pytorch.json"
 )
 
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")

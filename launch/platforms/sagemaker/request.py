@@ -94,9 +94,8 @@ def entrypoint_text() -> str:
         return ENTRYPOINT.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop "
-            "of the job would "
-            "not reach the training: restore the file from the repository",
+            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop of "
+            "the job would not reach the training: restore the file from the repository",
             code="entrypoint-missing",
         ) from None
 
@@ -229,10 +228,8 @@ def _code_channel(job: SageMakerJob, code: str) -> Channel:
     """
     if any(channel.name == CODE_CHANNEL for channel in job.data):
         raise ConfigError(
-            (
-                f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give "
-                "yours another name"
-            ),
+            f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give "
+            "yours another name",
             code="channel-code",
         )
     # SageMaker requires that either all channels name their instance groups or none does.

@@ -44,8 +44,7 @@ def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
         near = min(INTERVALS, key=lambda legal: abs(legal - found["profile_ms"]))
         raise ConfigError(
             f"--profile-ms {found['profile_ms']}: the profiler knows "
-            f"{', '.join(map(str, INTERVALS))} ms: "
-            f"--profile-ms {near}, or 0 to switch it off",
+            f"{', '.join(map(str, INTERVALS))} ms: --profile-ms {near}, or 0 to switch it off",
             code="update-interval",
             found=found["profile_ms"],
             expected=near,
@@ -68,9 +67,8 @@ def request(sent: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     running = [key for key in changes if key != "warm_pool"]
     if running and status != "InProgress":
         raise ConfigError(
-            f"{name} is {status}: --{running[0].replace('_', '-')} works on running jobs only; "
-            "for its profile: "
-            f"segtrain report sagemaker:{name}",
+            f"{name} is {status}: --{running[0].replace('_', '-')} works on running jobs only; for "
+            f"its profile: segtrain report sagemaker:{name}",
             code="job-not-running",
             found=status,
         )

@@ -41,8 +41,7 @@ CURES = {
     "PartitionNodeLimit": "--nodes is more than the partition has, or than are up: sinfo",
     "DependencyNeverSatisfied": "the job of --after has failed: cancel this one with scancel",
     "JobLaunchFailure": "the node could not start the script: do the folders of --output and the "
-    "working directory "
-    "exist there",
+    "working directory exist there",
     "TIMEOUT": "the state was not saved within --notice: make it longer",
     "OUT_OF_MEMORY": "--memory, or fewer data.workers",
     "NODE_FAIL": "submit it again: it goes on from its newest checkpoint",
@@ -84,8 +83,7 @@ class _SlurmFollower:
         if not found and not self.tasks:
             raise ConfigError(
                 f"Slurm knows no job {self.number}, or has forgotten it (MinJobAge): squeue --me "
-                "lists those that it "
-                "knows; the run folder has the log and slurm/history.txt",
+                "lists those that it knows; the run folder has the log and slurm/history.txt",
                 code="job-unknown",
                 found=self.number,
             )

@@ -45,24 +45,21 @@ def refuse(job: SlurmJob, terminal: bool = False) -> None:
     if terminal and job.tasks:
         raise ConfigError(
             "--interactive runs one job in this terminal, and an array is several: leave "
-            "--interactive, or array and "
-            "seeds, out",
+            "--interactive, or array and seeds, out",
             code="flags-together",
             found=["--interactive", "--array"],
         )
     if job.bind == "task" and job.start == "node":
         raise ConfigError(
-            "bind=task with start=node: torchrun starts the processes of a node, and each must "
-            "see all its GPUs: "
-            "--bind node, or --start task",
+            "bind=task with start=node: torchrun starts the processes of a node, and each must see "
+            "all its GPUs: --bind node, or --start task",
             code="bind-torchrun",
             found=job.bind,
         )
     if "://" in job.output:
         raise ConfigError(
             f"output={job.output}: a run of a Slurm job lies on the shared file system, where a "
-            "start finds the "
-            "checkpoints of the one before: give a folder there",
+            "start finds the checkpoints of the one before: give a folder there",
             code="output-not-a-folder",
             found=job.output,
         )
@@ -111,10 +108,8 @@ def write(job: SlurmJob) -> Path:
         script.chmod(0o755)
     except OSError as error:
         raise ConfigError(
-            (
-                f"cannot write the job's script into {folder}: {error.strerror}: choose another "
-                "--output"
-            ),
+            f"cannot write the job's script into {folder}: {error.strerror}: choose another "
+            "--output",
             code="output-not-writable",
             file=str(folder),
         ) from None

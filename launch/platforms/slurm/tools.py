@@ -29,9 +29,8 @@ def ask(*command: str) -> str:
     """
     if shutil.which(command[0]) is None:
         raise ConfigError(
-            f"there is no {command[0]} here: run this on a host of the Slurm cluster (its head "
-            "or login node), or use "
-            "--dry-run, and submit the script there",
+            f"there is no {command[0]} here: run this on a host of the Slurm cluster (its head or "
+            "login node), or use --dry-run, and submit the script there",
             code="slurm-missing",
             found=command[0],
         )

@@ -77,10 +77,8 @@ def fill(job: VertexJob, clients: GoogleClients) -> VertexJob:
     project = job.project or clients.project
     if not project:
         raise ConfigError(
-            (
-                "no project is set, and the credentials name none: give --project ID, or set "
-                "GOOGLE_CLOUD_PROJECT"
-            ),
+            "no project is set, and the credentials name none: give --project ID, or set "
+            "GOOGLE_CLOUD_PROJECT",
             code="project-missing",
         )
     return replace(job, project=project)
@@ -141,11 +139,8 @@ def _make(job: VertexJob, clients: GoogleClients, bucket: str) -> None:
                 clients.storage.get(f"b/{quote(bucket)}", fields="name")
                 return
             raise ConfigError(
-                (
-                    f"the name of the default bucket, {bucket!r}, belongs to somebody else: "
-                    "--output "
-                    "gs://BUCKET/FOLDER"
-                ),
+                f"the name of the default bucket, {bucket!r}, belongs to somebody else: "
+                "--output gs://BUCKET/FOLDER",
                 code="bucket-taken",
                 bucket=bucket,
             ) from None

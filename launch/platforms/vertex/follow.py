@@ -39,9 +39,8 @@ CURES = (
     (
         "quota",
         (
-            "ask for more quota (console: IAM, Quotas, custom_model_training), or fewer "
-            "--hosts, or "
-            "another --region"
+            "ask for more quota (console: IAM, Quotas, custom_model_training), or fewer --hosts, "
+            "or another --region"
         ),
     ),
     (

@@ -85,10 +85,8 @@ def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list
         found.append(
             error(
                 "image-registry",
-                (
-                    f"image={uri!r}: Vertex AI pulls from Artifact Registry and Docker Hub, not "
-                    f"from {host}"
-                ),
+                f"image={uri!r}: Vertex AI pulls from Artifact Registry and Docker Hub, not "
+                f"from {host}",
                 f"push it to {region}-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG",
             )
         )
@@ -99,8 +97,7 @@ def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list
             warning(
                 "image-region",
                 f"image={uri!r} is in {own[1]}, the job in {region}: each host pulls it across "
-                "regions, which "
-                "is slower and costs a fee",
+                "regions, which is slower and costs a fee",
                 f"copy it to {region}-docker.pkg.dev, or --region {own[1]}",
             )
         )
@@ -165,14 +162,10 @@ def _code_for(accelerator: Accelerator | None, uri: str) -> list[Finding]:
     return [
         error(
             "image-gpu",
-            (
-                f"image={uri!r}: its torch {TORCH} with CUDA {CUDA} has no code for {gpu.name} "
-                f"({gpu.arch})"
-            ),
-            (
-                "--image with an image of your own whose torch knows that GPU (CUDA 12.8 or later "
-                "for Blackwell)"
-            ),
+            f"image={uri!r}: its torch {TORCH} with CUDA {CUDA} has no code for {gpu.name} "
+            f"({gpu.arch})",
+            "--image with an image of your own whose torch knows that GPU (CUDA 12.8 or later "
+            "for Blackwell)",
             DATED,
         )
     ]

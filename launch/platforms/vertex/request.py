@@ -89,9 +89,8 @@ def start_text() -> str:
         text = START.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"cannot read {START.relative_to(ROOT)} ({error.strerror}), which starts the "
-            "training in the containers: "
-            "restore the file from the repository",
+            f"cannot read {START.relative_to(ROOT)} ({error.strerror}), which starts the training "
+            "in the containers: restore the file from the repository",
             code="start-missing",
             file=str(START.relative_to(ROOT)),
         ) from None

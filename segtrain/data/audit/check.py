@@ -122,10 +122,8 @@ def check_folder(
         ]
         message = (
             f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with "
-            "masks not read: "
-            f"{some_of(unread, 4)}. To train on all, name the pairs in lists (data.layout=list); "
-            "to use another one, "
-            "set data.images and data.masks"
+            f"masks not read: {some_of(unread, 4)}. To train on all, name the pairs in lists "
+            "(data.layout=list); to use another one, set data.images and data.masks"
         )
         of_folder += [SplitFinding(message)] if unread else []
     of_folder += _findings(data, first.labels, audited, reports)

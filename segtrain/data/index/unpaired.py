@@ -42,9 +42,8 @@ def several_masks(
     image, these = min(many.items())
     return (
         f"{len(many):,} of {count:,} images have several masks ({image}: "
-        f"{some_of(these, _SHOWN)}), and segtrain reads "
-        "one mask of class ids for each image: merge the masks of an image into one PNG, or "
-        "choose one with data.pair"
+        f"{some_of(these, _SHOWN)}), and segtrain reads one mask of class ids for each image: "
+        "merge the masks of an image into one PNG, or choose one with data.pair"
     )
 
 

@@ -88,10 +88,8 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 VOC = Layout(
     "voc",
-    (
-        "JPEGImages/ and ImageSets/Segmentation/SPLIT.txt, here, in VOC2012/ (any year) or in "
-        "VOCdevkit/VOC2012/"
-    ),
+    "JPEGImages/ and ImageSets/Segmentation/SPLIT.txt, here, in VOC2012/ (any year) or in "
+    "VOCdevkit/VOC2012/",
     _detect,
     _voc,
     labels=presets.VOC21,

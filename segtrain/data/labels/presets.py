@@ -90,8 +90,7 @@ ADE20K150 = LabelSpace(
 
 _voc = (
     "background, aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, "
-    "dog, horse, "
-    "motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
+    "dog, horse, motorbike, person, pottedplant, sheep, sofa, train, tvmonitor"
 )
 VOC21 = voc_colored(plain_space(tuple(_voc.split(", ")), VOID))
 

@@ -79,9 +79,8 @@ def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray
         extra = values[..., colors:]
         if (extra != extra[:1, :1]).any():
             reason = (
-                f"{bands} bands, but the networks take RGB or gray, and band {bands} is not "
-                "empty: set "
-                f"data.extra_bands=drop to read the first {'three' if colors == 3 else 'one'}, "
+                f"{bands} bands, but the networks take RGB or gray, and band {bands} is not empty: "
+                f"set data.extra_bands=drop to read the first {'three' if colors == 3 else 'one'}, "
                 "or save only those used"
             )
             raise file_error(name, reason, code="extra-band-in-use", found=bands)

@@ -82,9 +82,8 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
     if store.list(f"{root}/.packing-{split}", "plan.json"):
         raise DataError(
             f"{root}: the pack of split {split!r} is not finished: start the same segtrain data "
-            "pack again, it packs "
-            "the rest. If these shards are complete and from another tool, remove "
-            f"{root}/.packing-{split}",
+            "pack again, it packs the rest. If these shards are complete and from another tool, "
+            f"remove {root}/.packing-{split}",
             code="pack-unfinished",
             folder=root,
             split=split,
@@ -105,10 +104,9 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
     if incomplete:
         raise DataError(
             f"{root}: {len(incomplete)} samples of split {split!r} are incomplete: "
-            f"{some_of(incomplete)}: "
-            "a sample is KEY.jpg followed by KEY.mask.png, and each KEY is unique in its shard. "
-            "A KEY ends at its "
-            "first dot: replace the dots in keys, or pack the files with `segtrain data pack`",
+            f"{some_of(incomplete)}: a sample is KEY.jpg followed by KEY.mask.png, and each KEY is "
+            "unique in its shard. A KEY ends at its first dot: replace the dots in keys, or pack "
+            "the files with `segtrain data pack`",
             code="samples-incomplete",
             split=split,
             found=incomplete,

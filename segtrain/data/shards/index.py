@@ -1,8 +1,8 @@
 """Index of a split in shards: one memory-mapped file, so that a million samples cost each process
 little memory.
 
-    magic (24 bytes), length and CRC-32 of the header (2 x uint32), header (JSON), rows (ROW, one
-    per sample), names
+    magic (24 bytes), length and CRC-32 of the header (2 x uint32), header (JSON),
+    rows (ROW, one per sample), names
 
 The header holds the split, the label space, the options of `segtrain data pack`, and the name,
 size, and SHA-256 of each shard. It may also hold checksums of each sample, in base64. They are

@@ -58,8 +58,7 @@ class PackSummary:
     def text(self) -> str:
         lines = [
             f"{self.split}: {self.samples:,} samples in {self.shards} shards, "
-            f"{self.bytes / 1e6:,.1f} MB, "
-            f"in {self.folder}, {self.seconds:.1f} s"
+            f"{self.bytes / 1e6:,.1f} MB, in {self.folder}, {self.seconds:.1f} s"
             + (f"; {self.kept} shards were there and intact" if self.kept else "")
         ]
         if self.skipped:

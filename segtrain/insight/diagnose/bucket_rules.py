@@ -82,8 +82,7 @@ def _faults(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
     kinds = sorted(reads.retry_s, key=lambda kind: -reads.retry_s[kind])
     why = (
         f"the bucket failed {failures(reads)}: retries and the pauses after them take "
-        f"{reads.lost:.0%} of the time of "
-        f"the requests ({rounded(reads.retry_seconds)} s)"
+        f"{reads.lost:.0%} of the time of the requests ({rounded(reads.retry_seconds)} s)"
     )
     fix = Fix(advice=AGAINST.get(kinds[0], NETWORK), alternatives=nearer.choices)
     then = replace(starved.now, wall=starved.now.wall - starved.samples.stages["read"] * reads.lost)

@@ -48,43 +48,61 @@ class Cause:
 # If verdicts have equal shares, the order of the rules decides: the first cause explains the
 # others.
 CAUSES: dict[str, Cause] = {
-    "shm": Cause(("shared memory between workers and "
-                 "the rank"), lambda figures: loop_rules.shm_failure(figures.evidence),
-                 "always", _DATA),
-    "compiling": Cause(("torch.compile, which does not pay off in so "
-                       "short a run"), pause_rules.compiling, "always",
-                       charts=("step-phases",)),
+    "shm": Cause(
+        "shared memory between workers and the rank",
+        lambda figures: loop_rules.shm_failure(figures.evidence),
+        "always",
+        _DATA,
+    ),
+    "compiling": Cause(
+        "torch.compile, which does not pay off in so short a run",
+        pause_rules.compiling,
+        "always",
+        charts=("step-phases",),
+    ),
     "memory": Cause("a lack of memory", loop_rules.memory, "always", charts=("cores",)),
-    "sync-point": Cause("a wait in the loop's own thread", loop_rules.own_thread,
-                        charts=("step-phases",)),
-    "main-thread": Cause("work in the loop's own thread", loop_rules.own_thread,
-                         charts=("step-phases", "sample-cost")),
-    "host-to-device": Cause("copies to the device", loop_rules.on_the_gpu,
-                            charts=("step-phases",)),
+    "sync-point": Cause(
+        "a wait in the loop's own thread", loop_rules.own_thread, charts=("step-phases",)
+    ),
+    "main-thread": Cause(
+        "work in the loop's own thread",
+        loop_rules.own_thread,
+        charts=("step-phases", "sample-cost"),
+    ),
+    "host-to-device": Cause("copies to the device", loop_rules.on_the_gpu, charts=("step-phases",)),
     "too-many-threads": Cause("more threads than cores", loop_rules.threads, charts=("cores",)),
-    "other-programs": Cause(("other programs that use the cores "
-                            "it needs"), cores_rules.other_programs,
-                            charts=("cores",)),
+    "other-programs": Cause(
+        "other programs that use the cores it needs", cores_rules.other_programs, charts=("cores",)
+    ),
     "logging": Cause("logging", pause_rules.pauses, charts=("loop-phases",)),
     "checkpoint": Cause("writing checkpoints", pause_rules.pauses, charts=("loop-phases",)),
     "evaluation": Cause("evaluation", pause_rules.pauses, charts=("loop-phases",)),
-    "slow-rank": Cause(("one rank that is slower than "
-                       "the others"), rank_verdicts, charts=("rank-waits",)),
-    "slow-host": Cause(("one host that is slower than "
-                       "the others"), rank_verdicts, charts=("rank-waits",)),
-    "slow-network": Cause("the network between ranks", rank_verdicts,
-                          charts=("rank-waits",)),
+    "slow-rank": Cause(
+        "one rank that is slower than the others", rank_verdicts, charts=("rank-waits",)
+    ),
+    "slow-host": Cause(
+        "one host that is slower than the others", rank_verdicts, charts=("rank-waits",)
+    ),
+    "slow-network": Cause("the network between ranks", rank_verdicts, charts=("rank-waits",)),
     "storage-faults": Cause("faults of the storage", data_verdicts, charts=_DATA),
     "storage-latency": Cause("storage latency", data_verdicts, charts=_DATA),
     "storage-bandwidth": Cause("storage bandwidth", data_verdicts, charts=_DATA),
     "decode": Cause("decoding images and masks", data_verdicts, charts=_DATA, lacks_cpu=True),
     "augmentation": Cause("augmentation", data_verdicts, charts=_DATA, lacks_cpu=True),
-    "too-few-workers": Cause(("too few workers for "
-                             "the samples"), data_verdicts, charts=_DATA, lacks_cpu=True),
-    "too-few-cores": Cause(("a lack of cores: its own threads need more than "
-                           "there are"), cores_rules.too_few_cores,
-                           "last", charts=("cores",), lacks_cpu=True),
-    "small-batch": Cause(("the fixed cost of a step, whatever "
-                         "its batch"), loop_rules.small_batch, "last",
-                         charts=("gpu-use", "step-phases")),
-}  # fmt: skip
+    "too-few-workers": Cause(
+        "too few workers for the samples", data_verdicts, charts=_DATA, lacks_cpu=True
+    ),
+    "too-few-cores": Cause(
+        "a lack of cores: its own threads need more than there are",
+        cores_rules.too_few_cores,
+        "last",
+        charts=("cores",),
+        lacks_cpu=True,
+    ),
+    "small-batch": Cause(
+        "the fixed cost of a step, whatever its batch",
+        loop_rules.small_batch,
+        "last",
+        charts=("gpu-use", "step-phases"),
+    ),
+}

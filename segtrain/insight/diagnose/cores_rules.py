@@ -29,13 +29,11 @@ def other_programs(figures: Figures) -> Verdict | None:
         return None
     why = (
         f"other programs keep {rounded(others, 2)} of {_cores(figures):g} cores busy, and this "
-        "run, which needs more, "
-        f"gets {rounded(figures.own_cpu, 2)}{_waited(figures, rank)}"
+        f"run, which needs more, gets {rounded(figures.own_cpu, 2)}{_waited(figures, rank)}"
     )
     advice = (
         "stop the other programs, or train where none run; until then, use fewer compute threads "
-        "and workers than "
-        "there are cores left"
+        "and workers than there are cores left"
     )
     return Verdict(
         OTHER_PROGRAMS, lost, why, Fix(advice=advice), rank.step / max(alone, 1e-9), "high"
@@ -61,14 +59,12 @@ def too_few_cores(figures: Figures) -> Verdict | None:
         made = f", of which making samples takes {rounded(used, 2)}"
     why = (
         f"its {counted(count, 'rank')} and their workers keep {rounded(figures.own_cpu, 2)} of "
-        f"{_cores(figures):g} "
-        f"cores busy{made}{_waited(figures, rank)}"
+        f"{_cores(figures):g} cores busy{made}{_waited(figures, rank)}"
     )
     advice = (
         "use more cores, or cheaper samples (data.cache=ram, segtrain data pack, cheaper "
-        "augmentation), or fewer ranks "
-        "and threads (parallel.procs, parallel.threads); the predicted gain is that of "
-        "cheaper samples"
+        "augmentation), or fewer ranks and threads (parallel.procs, parallel.threads); the "
+        "predicted gain is that of cheaper samples"
     )
     return Verdict("too-few-cores", own / rank.step, why, Fix(advice=advice), gain, "medium")
 

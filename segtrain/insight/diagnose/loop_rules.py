@@ -54,9 +54,8 @@ def own_thread(figures: Figures) -> Verdict | None:
         )
         why += "waits for something"
         fix = Fix(
-            advice="move what waits (an .item(), a printed tensor, a file synced to disk, a "
-            "sleep, a lock) out of the "
-            "step, or do it only in logged steps"
+            advice="move what waits (an .item(), a printed tensor, a file synced to disk, a sleep, "
+            "a lock) out of the step, or do it only in logged steps"
         )
     else:
         cause, why = (
@@ -126,17 +125,14 @@ def memory(figures: Figures) -> Verdict | None:
     if worst is None or worst.swap_bytes_s < SWAP:
         return None
     why = (
-        f"{worst.node} moves {rounded(worst.swap_bytes_s / 1e6)} MB/s to and from swap, its "
-        "memory is "
-        f"{worst.memory:.0%} full, and its cores wait for disks {worst.iowait:.0%} of the time"
+        f"{worst.node} moves {rounded(worst.swap_bytes_s / 1e6)} MB/s to and from swap, its memory "
+        f"is {worst.memory:.0%} full, and its cores wait for disks {worst.iowait:.0%} of the time"
     )
     gain = max(1.0, figures.step / max(rank.fastest for rank in figures.ranks))
     setting = figures.evidence.setting
     fix = Fix(
-        advice=(
-            f"fewer data.workers (their kind is {setting('data.worker_kind', 'auto')}), or a "
-            "host with more memory"
-        )
+        advice=f"fewer data.workers (their kind is {setting('data.worker_kind', 'auto')}), or a "
+        "host with more memory"
     )
     if setting("data.cache") == "ram":
         fix = Fix({"data.cache": "off"})

@@ -135,8 +135,7 @@ def _network(figures: Figures) -> Verdict | None:
     )
     why = (
         f"after computing its last gradient, every rank waits for the others' for {share:.0%} of "
-        "each step: "
-        f"{rounded(sent / 1e6)} MB take {ms(moving)}{hidden}, "
+        f"each step: {rounded(sent / 1e6)} MB take {ms(moving)}{hidden}, "
         f"{rounded(8 * sent / moving / 1e9, 2)} Gbit/s"
     )
     fix, gain = _send_less(figures, quickest, spent, moving)

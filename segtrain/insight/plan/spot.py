@@ -128,10 +128,9 @@ class Market:
         """What the spot column assumes, and the checkpoints that the best offer should write."""
         text = (
             f"spot: {self.share:.0%} of the price on demand and {3600 * self.preemptions:g} "
-            "preemptions per hour and "
-            f"host, as given; a checkpoint of {self.checkpoint:.3g} s "
-            f"({'measured' if self.measured else 'assumed'}), and {self.resume:.0f} s until a "
-            "lost run goes on"
+            f"preemptions per hour and host, as given; a checkpoint of {self.checkpoint:.3g} s "
+            f"({'measured' if self.measured else 'assumed'}), and {self.resume:.0f} s until a lost "
+            "run goes on"
         )
         if best is not None and self.seconds(best)[1] == inf:
             text += (

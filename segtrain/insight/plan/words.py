@@ -129,8 +129,7 @@ def choice(best: Offer | None, deadline_s: float, budget: float, plan: Offers) -
         return (
             f"no offer ends{within}: the fastest is {fastest.hosts} x {fastest.machine.name} with "
             f"{fastest.seconds[1] / 3600:.2f} h, and the cheapest {cheapest.hosts} x "
-            f"{cheapest.machine.name} with "
-            f"${cheapest.dollars[1]:,.2f}"
+            f"{cheapest.machine.name} with ${cheapest.dollars[1]:,.2f}"
         )
     kind = "the fastest" if budget and not deadline_s else "the cheapest"
     machine_type = all_types().get(best.machine.name)
@@ -153,9 +152,8 @@ def _remarks(terms: Terms) -> list[str]:
     texts = []
     if terms.cold:
         texts.append(
-            "the run ended in its first epoch, before its samples were in memory "
-            "(data.cache=ram): those of later "
-            "epochs cost less than planned; name a run of two epochs or more"
+            "the run ended in its first epoch, before its samples were in memory (data.cache=ram): "
+            "those of later epochs cost less than planned; name a run of two epochs or more"
         )
     elif terms.kept:
         cost = f"{1000 * terms.first[1]:.3g} ms of CPU"
@@ -165,9 +163,8 @@ def _remarks(terms: Terms) -> list[str]:
         )
     if terms.others >= NOTABLE:
         texts.append(
-            f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan "
-            "is for hosts without "
-            "them, so its speed is higher than the run's"
+            f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan is "
+            "for hosts without them, so its speed is higher than the run's"
         )
     return texts
 
@@ -175,8 +172,7 @@ def _remarks(terms: Terms) -> list[str]:
 def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
     return (
         f"counted: {scores[0]:.0f} evaluations of {scores[1]:.3g} s on one rank, shared by all "
-        "ranks, and "
-        f"{saves[0]:.0f} checkpoints of {saves[1]:.3g} s"
+        f"ranks, and {saves[0]:.0f} checkpoints of {saves[1]:.3g} s"
     )
 
 
@@ -205,9 +201,8 @@ def about_run(plan: Offers, run: str) -> tuple[str, list[str]]:
     sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
     notes = [
         "",
-        f"measured, by the run on {terms.machine}: a step's device time "
-        f"{1000 * terms.device:.3g} ms, a sample "
-        f"{1000 * terms.cpu:.3g} ms of CPU, {sent}",
+        f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} "
+        f"ms, a sample {1000 * terms.cpu:.3g} ms of CPU, {sent}",
         *_remarks(terms),
         pauses(terms.scores, terms.saves),
         tables(plan),

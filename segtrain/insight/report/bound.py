@@ -106,10 +106,9 @@ def _basis(diagnosis: Diagnosis, running: bool) -> str:
     facts = diagnosis.facts
     steps, ranks, hosts = (counted(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts"))
     return (
-        f"From the spans of {steps} of {ranks} on {hosts}{', so far' * running}; "
-        "the first second of each process and an evaluation at the end do not count. "
-        "A step's time here is a mean, with its share of the evaluations and checkpoints "
-        "between steps."
+        f"From the spans of {steps} of {ranks} on {hosts}{', so far' * running}; the first second "
+        "of each process and an evaluation at the end do not count. A step's time here is a mean, "
+        "with its share of the evaluations and checkpoints between steps."
     )
 
 

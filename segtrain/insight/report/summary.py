@@ -25,9 +25,8 @@ def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
         if pace.wait < STARVED <= pace.worst_wait:  # A short slow part does not show in the mean.
             texts.append(
                 f"The loop waited for data {percent(pace.wait, 0)} of the time, but "
-                f"{percent(pace.worst_wait, 0)} in "
-                f"the tenth of the run that ends with step {pace.worst_step}: something slowed "
-                "the input down there."
+                f"{percent(pace.worst_wait, 0)} in the tenth of the run that ends with step "
+                f"{pace.worst_step}: something slowed the input down there."
             )
     paragraphs = "".join(f"<p>{esc(text)}</p>" for text in texts)
     return (

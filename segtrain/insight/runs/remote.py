@@ -2,7 +2,8 @@
 are not.
 
     gs://BUCKET/PREFIX      a run folder, or a prefix with one run somewhere below, such as the
-    checkpoints of a job s3://BUCKET/PREFIX      likewise, as is az://CONTAINER/PREFIX
+                            checkpoints of a job
+    s3://BUCKET/PREFIX      likewise, as is az://CONTAINER/PREFIX
     NAME:...                a job or an experiment of a platform, see RunService
 
 The copy is in ``$SEGTRAIN_CACHE/remote``. A file is fetched again when its ETag has changed.
@@ -252,8 +253,7 @@ def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None
         names = next(iter(cut)) + (f" and {len(cut) - 1} more have" if len(cut) > 1 else " has")
         say(
             f"warning: {home}: {names} {_mb(size)}: of each, the first lines and the newest "
-            f"{_mb(most)} are read. "
-            f"{to_read_all_of(home)}"
+            f"{_mb(most)} are read. {to_read_all_of(home)}"
         )
 
 
@@ -292,9 +292,8 @@ def _profile(
             (minute, node, item) for minute, node, item in found if minute // MINUTE % every == 0
         ]
         say(
-            f"warning: the system profile has {_mb(size)}: {every - 1} of {every} minutes are "
-            "left out. "
-            f"{to_read_all_of(found[0][2].uri.partition('/system/')[0])}"
+            f"warning: the system profile has {_mb(size)}: {every - 1} of {every} minutes are left "
+            f"out. {to_read_all_of(found[0][2].uri.partition('/system/')[0])}"
         )
     folders: dict[str, int] = {}
     files = {}

@@ -171,8 +171,7 @@ def _connected(
         if time.monotonic() >= end:
             raise SegtrainError(
                 f"{plan.head} has not opened port {address[1]} within {plan.join_s:g} s: look at "
-                "its log, and let "
-                "the hosts of this job connect to each other on all ports",
+                "its log, and let the hosts of this job connect to each other on all ports",
                 code="head-not-reached",
                 host=plan.head,
                 port=address[1],

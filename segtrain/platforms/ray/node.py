@@ -123,9 +123,8 @@ class RayNode:
                 break
         if not self._up:
             raise SegtrainError(
-                "Ray did not start on this host "
-                f"({self.last or f'nothing within {START_S:g} s'}): see /tmp/ray of "
-                "this host, and the versions of Ray and Python of all hosts",
+                f"Ray did not start on this host ({self.last or f'nothing within {START_S:g} s'}): "
+                "see /tmp/ray of this host, and the versions of Ray and Python of all hosts",
                 code="ray-not-started",
                 found=self.last,
             )

@@ -79,9 +79,8 @@ class Register(Server):
                 why = "; ".join(f"{host}: {text}" for host, text in self._failed.items())
                 raise SegtrainError(
                     f"{', '.join(missing)} did not join within {self._plan.join_s:g} "
-                    f"s{f' ({why})' if why else ''}: "
-                    "look at the logs of these hosts, or train without them "
-                    "(helpers_required: false)",
+                    f"s{f' ({why})' if why else ''}: look at the logs of these hosts, or train "
+                    "without them (helpers_required: false)",
                     code="helpers-not-joined",
                     missing=missing,
                 )

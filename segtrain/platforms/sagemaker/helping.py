@@ -49,9 +49,8 @@ def token(key: Path, job: str) -> str:
         secret = key.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"cannot read {key} ({error.strerror}), which the hosts of this job need to trust "
-            "each other: send the job "
-            "with segtrain's launcher, which puts it into the code bundle",
+            f"cannot read {key} ({error.strerror}), which the hosts of this job need to trust each "
+            "other: send the job with segtrain's launcher, which puts it into the code bundle",
             code="helpers-key-missing",
             file=str(key),
         ) from None

@@ -131,8 +131,7 @@ def read_hosts(path: Path) -> Hosts:
     if groups and unknown:
         raise ConfigError(
             f"the hyperparameter {GROUPS_KEY} names the instance group {unknown[0]!r}, but this "
-            "job has only "
-            f"{', '.join(groups)}: set it to the groups that train",
+            f"job has only {', '.join(groups)}: set it to the groups that train",
             code="unknown-instance-group",
             found=unknown[0],
         )

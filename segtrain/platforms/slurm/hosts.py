@@ -133,9 +133,8 @@ def without_step(environ: Mapping[str, str], host: str) -> tuple[str, ConfigErro
     names = {name.partition(".")[0] for name in expand_hosts(nodes)}
     if "SLURMD_NODENAME" not in environ and names and host.partition(".")[0] not in names:
         return "", ConfigError(
-            f"this process would train on {host}, outside Slurm job {job} ({nodes}): start it "
-            "with srun, or unset "
-            "SLURM_JOB_ID to train here all the same",
+            f"this process would train on {host}, outside Slurm job {job} ({nodes}): start it with "
+            "srun, or unset SLURM_JOB_ID to train here all the same",
             code="outside-slurm-job",
             job=job,
             host=host,
@@ -143,9 +142,8 @@ def without_step(environ: Mapping[str, str], host: str) -> tuple[str, ConfigErro
     if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
         return "", None
     return (
-        f"warning: Slurm job {job} has {environ['SLURM_JOB_NUM_NODES']} nodes ({nodes}), but "
-        "this process trains on "
-        "one alone: start it with srun to use all"
+        f"warning: Slurm job {job} has {environ['SLURM_JOB_NUM_NODES']} nodes ({nodes}), but this "
+        "process trains on one alone: start it with srun to use all"
     ), None
 
 

@@ -105,10 +105,8 @@ def _with_others(
                 return EXIT_RESUMABLE
             _say(f"the hosts meet again: {early}")
     raise SegtrainError(
-        (
-            f"the ranks lost each other {MOST_ROUNDS} times: look at the logs of all replicas for "
-            "the first failure"
-        ),
+        f"the ranks lost each other {MOST_ROUNDS} times: look at the logs of all replicas for "
+        "the first failure",
         code="hosts-lost-often",
         found=MOST_ROUNDS,
     )

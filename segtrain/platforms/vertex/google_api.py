@@ -22,9 +22,8 @@ _PASSING = (408, 429, 500, 502, 503, 504)
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 _TIMEOUT_S = 30.0  # seconds without a response, after which an attempt fails
 SIGN_IN = (
-    "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
-    "key file of a service "
-    "account"
+    "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the key "
+    "file of a service account"
 )
 _PROJECT = ("GOOGLE_CLOUD_PROJECT", "CLOUD_ML_PROJECT_ID", "CLOUDSDK_CORE_PROJECT")
 _REGION = ("GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION", "CLOUDSDK_AI_REGION")
@@ -195,8 +194,7 @@ def _refusal(url: str, status: int, said: str) -> SegtrainError:
         if "aiplatform" in url:
             fix = (
                 "give this account the role roles/aiplatform.user in the project, and enable the "
-                "service with `gcloud "
-                "services enable aiplatform.googleapis.com`"
+                "service with `gcloud services enable aiplatform.googleapis.com`"
             )
         return DataError(f"{url}: {said}: {fix}", code="google-denied", url=url, status=status)
     if status == 404:

@@ -90,10 +90,8 @@ class Coordinator(Server):
         if "here" in message:
             if message["hosts"] != len(self._names) or not 0 <= host < len(self._names):
                 line.send(
-                    refused=(
-                        f"host {host} lists {message['hosts']} hosts, the primary host "
-                        f"{len(self._names)}"
-                    )
+                    refused=f"host {host} lists {message['hosts']} hosts, the primary host "
+                    f"{len(self._names)}"
                 )
                 return
             if self._lines.get(host) is not line:
@@ -151,9 +149,8 @@ class RoundMember:
         while not stopped():
             if time.monotonic() >= end:
                 raise SegtrainError(
-                    f"{', '.join(missing)} did not come within {patience_s:g} s: look at the "
-                    "logs of "
-                    "these replicas, and start the job again",
+                    f"{', '.join(missing)} did not come within {patience_s:g} s: look at the logs "
+                    "of these replicas, and start the job again",
                     code="hosts-not-met",
                     missing=missing,
                 )

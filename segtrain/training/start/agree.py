@@ -97,10 +97,9 @@ def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strat
             found, expected = rows[outliers[0]][0], rows[0][0]
             difference = _first_difference(split, sizes[role], strategy, outliers[0])
             raise DataError(
-                f"{split.name} {split.split} ({role}): {names_of(strategy, outliers)} found "
-                "other files than rank 0, "
-                f"{found:,} images against {expected:,}; {difference}: bring the same data to "
-                "every host (data.root)",
+                f"{split.name} {split.split} ({role}): {names_of(strategy, outliers)} found other "
+                f"files than rank 0, {found:,} images against {expected:,}; {difference}: bring "
+                "the same data to every host (data.root)",
                 code="rank-files-differ",
                 split=split.split,
                 ranks=outliers,

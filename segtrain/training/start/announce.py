@@ -98,9 +98,8 @@ def announce(
         if begun != decoder():
             screen.say(
                 f"earlier samples came from the {begun} decoder, later ones come from the "
-                f"{decoder()} decoder "
-                f"({native.describe()}): pixels may differ by a few levels, so the run is not "
-                "bit-for-bit repeatable"
+                f"{decoder()} decoder ({native.describe()}): pixels may differ by a few levels, so "
+                "the run is not bit-for-bit repeatable"
             )
         journal.write("resume", step=state.step, world_size=saved["world_size"])
         if findings.changed:

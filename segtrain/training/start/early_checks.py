@@ -77,9 +77,8 @@ def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
     if need > limit:
         raise ConfigError(
             f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and "
-            f"data.prefetch={data.prefetch} "
-            f"needs {need / GIB:,.1f} GiB for samples, but this machine has {limit / GIB:,.1f} "
-            "GiB: lower one of them",
+            f"data.prefetch={data.prefetch} needs {need / GIB:,.1f} GiB for samples, but this "
+            f"machine has {limit / GIB:,.1f} GiB: lower one of them",
             code="samples-exceed-memory",
             found=int(need),
         )

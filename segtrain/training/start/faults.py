@@ -88,9 +88,8 @@ def check_splits(config: Config, dataset: Dataset, validation: Dataset) -> DataC
             refuse_void(split)
         if skipped[role]:
             remarks.append(
-                f"{where}: {len(skipped[role]):,} of {len(split):,} images are faulty and "
-                "left out, "
-                f"listed in {config.run_dir / FILE}"
+                f"{where}: {len(skipped[role]):,} of {len(split):,} images are faulty and left "
+                f"out, listed in {config.run_dir / FILE}"
             )
         if report is not None:
             audits[role] = report

@@ -201,8 +201,7 @@ def begin_together(
     if outliers:
         raise ConfigError(
             f"{KEY}={source}: {names_of(strategy, outliers)} found other weights there than rank "
-            "0: bring the same "
-            "file to every host",
+            "0: bring the same file to every host",
             code="rank-weights-differ",
             key=KEY,
             ranks=outliers,

@@ -74,18 +74,16 @@ def oversubscription_slowdown(
         torch.set_rng_state(random_numbers)
     if ranks == 1 and lacked > LATE:  # several ranks wait for each other's cores anyway
         say(
-            f"  the cost of {now} compute threads on {cores()} cores is not known: other "
-            "programs had the cores for "
-            f"{lacked:.0%} of the time in which one thread was measured"
+            f"  the cost of {now} compute threads on {cores()} cores is not known: other programs "
+            f"had the cores for {lacked:.0%} of the time in which one thread was measured"
         )
         return None
     best = min(took, key=lambda n: sum(took[n]))
     times = sum(took[now]) / sum(took[best])
     if times > WORTH:
         say(
-            f"  {now} compute threads{' of each rank' * (ranks > 1)} share {cores()} cores: a "
-            f"pass takes {times:.2g} x "
-            f"as long as with parallel.threads={best}"
+            f"  {now} compute threads{' of each rank' * (ranks > 1)} share {cores()} cores: a pass "
+            f"takes {times:.2g} x as long as with parallel.threads={best}"
         )
     forward, backward = (round(slow / quick, 3) for slow, quick in zip(took[now], took[best]))
     return {"threads": best, "forward": forward, "backward": backward}

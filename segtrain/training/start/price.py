@@ -23,8 +23,7 @@ def refuse_budget(config: Config, machine: str) -> None:
         )
         raise ConfigError(
             f"train.budget={config.train.budget} needs a price, and {where}: add "
-            "train.price=DOLLARS, per hour and "
-            "machine, or use train.deadline",
+            "train.price=DOLLARS, per hour and machine, or use train.deadline",
             code="no-price",
             found=machine,
         )

@@ -259,10 +259,9 @@ def check(
             "\n  ".join(lines), code="data-changed", run=str(config.run_dir), changes=changed
         )
     return [
-        "checkpoint.data_changed=accept: this run goes on with other data than it was trained "
-        "on; the samples from "
-        "here on are not those that it would have had, and scores before and after are not of "
-        "the same images",
+        "checkpoint.data_changed=accept: this run goes on with other data than it was trained on; "
+        "the samples from here on are not those that it would have had, and scores before and "
+        "after are not of the same images",
         *changed,
     ], changed
 

@@ -295,16 +295,14 @@ def restore(
     restore_learner(learner, saved, strategy, str(run_dir))
     if saved["config_hash"] != config.hash:
         remarks.append(
-            f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, "
-            "but this run is "
-            f"#{config.hash}: it was copied from another run: choose another out"
+            f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, but "
+            f"this run is #{config.hash}: it was copied from another run: choose another out"
         )
     now = learner.precision.name
     if saved["precision"] != now:
         remarks.append(
             f"warning: this run was trained in {saved['precision']}, and train.precision=auto "
-            f"chose {now} for the "
-            "devices of this start: the run goes on in other arithmetic"
+            f"chose {now} for the devices of this start: the run goes on in other arithmetic"
         )
     learner.plain.origin = saved["origin"]
     state = State.read(saved["state"], str(run_dir))

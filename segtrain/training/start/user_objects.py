@@ -106,8 +106,7 @@ def refuse_parts(parts: UserObjects) -> None:
             "criterion-with-parameters",
             bool(free),
             f"no optimizer trains {some_of(free, 3)} of the criterion: freeze them with "
-            "requires_grad_(False), or move "
-            "them into the model",
+            "requires_grad_(False), or move them into the model",
         ),
         (
             "trackers-not-a-list",
@@ -186,10 +185,8 @@ def refuse_conflicts(config: Config, parts: UserObjects) -> None:
     for part, conflict, setting, fix in checks:
         if conflict:
             raise ConfigError(
-                (
-                    f"{setting} has no effect on the {part} that was passed to segtrain.train: "
-                    f"remove it, and {fix}"
-                ),
+                f"{setting} has no effect on the {part} that was passed to segtrain.train: "
+                f"remove it, and {fix}",
                 code="part-and-setting",
                 part=part,
                 setting=setting.partition("=")[0],

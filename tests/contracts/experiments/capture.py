@@ -1,8 +1,6 @@
-"""Records what google-cloud-aiplatform sends for one experiment run:   python
-tests/contracts/experiments/capture.py
+"""Records what google-cloud-aiplatform sends for one experiment run:   python tests/contracts/experiments/capture.py
 
-It needs google-cloud-aiplatform, which is not among the test packages. It speaks to
-tests/kit/cloud/vertex.py on loopback.
+It needs google-cloud-aiplatform, which is not among the test packages. It speaks to tests/kit/cloud/vertex.py on loopback.
 """
 
 from __future__ import annotations

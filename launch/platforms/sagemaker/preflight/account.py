@@ -28,11 +28,8 @@ def account_checks(
             others = ", ".join(one.name for one in nearest(name)) if known else "another type"
             yield warning(
                 "type-not-offered",
-                (
-                    f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is "
-                    "likely to "
-                    "have none"
-                ),
+                f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely "
+                "to have none",
                 f"--type one of: {others}; or another --region",
             )
     yield from _quota(job, ask)
@@ -53,10 +50,8 @@ def _role(job: SageMakerJob, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     if who.value and who.value["Account"] != owner:
         yield error(
             "role-account",
-            (
-                f"role={job.role!r} is in the account {owner}, but these credentials are for "
-                f"{who.value['Account']}"
-            ),
+            f"role={job.role!r} is in the account {owner}, but these credentials are for "
+            f"{who.value['Account']}",
             "a role of the same account, or other credentials (AWS_PROFILE)",
         )
         return
@@ -110,23 +105,17 @@ def _quota(job: SageMakerJob, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
             elif quotas[key] < count:
                 yield error(
                     "quota",
-                    (
-                        f"{count} x {name}, but the quota {key!r} of this account in "
-                        f"{job.region} is "
-                        f"{quotas[key]:g}"
-                    ),
+                    f"{count} x {name}, but the quota {key!r} of this account in {job.region} "
+                    f"is {quotas[key]:g}",
                     "ask for more in Service Quotas (Amazon SageMaker), or take fewer, another "
-                    "--type or "
-                    "another --region",
+                    "--type or another --region",
                 )
     longest = quotas.get("Longest run time for a training job")
     if longest is not None and job.max_run > longest:
         yield error(
             "max-run-quota",
-            (
-                f"max_run={hours(job.max_run)} is more than this account's longest run, "
-                f"{hours(int(longest))}"
-            ),
+            f"max_run={hours(job.max_run)} is more than this account's longest run, "
+            f"{hours(int(longest))}",
             "a shorter --max-run, or ask for more in Service Quotas",
         )
 

@@ -32,11 +32,9 @@ def decoder_checks(root: Path, choice: SageMakerImageChoice) -> Iterator[Finding
         yield note(
             "native-decoder",
             f"the native decoder does not travel to image {choice.image.tag}: {problem}; reading "
-            "an image takes "
-            "several times the CPU",
+            "an image takes several times the CPU",
             "launch from Linux on x86-64 where segtrain doctor finds the native decoder, or "
-            "--image made with "
-            "docker/sagemaker/Dockerfile",
+            "--image made with docker/sagemaker/Dockerfile",
         )
 
 

@@ -32,17 +32,14 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "channel-uri",
             f"{where} is not an S3 address ({BUCKET_RULE})",
-            (
-                "upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data "
-                f"{quote(channel.name)}=s3://BUCKET/PREFIX/"
-            ),
+            "upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data "
+            f"{quote(channel.name)}=s3://BUCKET/PREFIX/",
         )
     elif parts and parts[1] and not channel.uri.endswith("/"):
         yield warning(
             "prefix-slash",
             f"{where} does not end in a slash: other prefixes that begin alike "
-            f"({channel.uri}-old/) match too, "
-            "and FastFile refuses a partial folder name",
+            f"({channel.uri}-old/) match too, and FastFile refuses a partial folder name",
             f"--data {quote(f'{channel.name}={channel.uri}/')}",
             FASTFILE_DOCS,
         )
@@ -52,10 +49,8 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
             "channel-sharded",
             f"data.{channel.name} with distribution=ShardedByS3Key: each of {readers} hosts would "
             "get other files, but every rank draws from one list of all samples",
-            (
-                "leave distribution out; for less on each disk take FastFile with shards (segtrain "
-                "data pack), or FSx"
-            ),
+            "leave distribution out; for less on each disk take FastFile with shards (segtrain "
+            "data pack), or FSx",
         )
 
 
@@ -71,10 +66,8 @@ def _file_system(channel: Channel) -> Iterator[Finding]:
     if channel.groups:
         yield error(
             "fsx-groups",
-            (
-                f"{where} with groups={','.join(channel.groups)}: only S3 channels can be given "
-                "to groups"
-            ),
+            f"{where} with groups={','.join(channel.groups)}: only S3 channels can be given "
+            "to groups",
             "leave groups out: every group mounts it",
             API,
         )
@@ -130,8 +123,7 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "channel-group",
             f"no channel reaches the group that trains ({', '.join(sorted(trains))}): "
-            f"data.{assigned[0].name} goes to "
-            f"{', '.join(assigned[0].groups)}",
+            f"data.{assigned[0].name} goes to {', '.join(assigned[0].groups)}",
             f"add {min(trains)} to its groups",
         )
 
@@ -146,8 +138,7 @@ def _room(job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "volume-over-nvme",
             f"volume_gb={job.volume_gb}, but {job.training_type} uses its own disks of {nvme} GB "
-            "instead: the "
-            "service does not allow a larger volume_gb",
+            "instead: the service does not allow a larger volume_gb",
             f"--volume-gb {nvme} or less",
             NVME_DOCS,
         )
@@ -162,11 +153,8 @@ def _room(job: SageMakerJob) -> Iterator[Finding]:
     if job.data_gb is None:
         yield note(
             "data-size-unknown",
-            (
-                f"data.{copied[0]} is copied to each host before training; whether it fits "
-                "the disk "
-                "is not known here"
-            ),
+            f"data.{copied[0]} is copied to each host before training; whether it fits the "
+            "disk is not known here",
             "--data-gb GB (with an account, S3 is asked for the size before sending)",
         )
     else:
@@ -180,11 +168,8 @@ def small_disk(job: SageMakerJob, data_gb: float) -> Iterator[Finding]:
     if data_gb + SPARE_GB > room:
         yield error(
             "volume-small",
-            f"{data_gb:,.0f} GB of data and {SPARE_GB} GB for the rest do not fit the {room} GB "
-            "of a host's disks; "
-            "mode=File copies all of it to each host",
-            (
-                f"--volume-gb {round(data_gb * 1.2) + SPARE_GB}, or --mode FastFile with shards, "
-                "or --fsx"
-            ),
+            f"{data_gb:,.0f} GB of data and {SPARE_GB} GB for the rest do not fit the {room} GB of "
+            "a host's disks; mode=File copies all of it to each host",
+            f"--volume-gb {round(data_gb * 1.2) + SPARE_GB}, or --mode FastFile with shards, "
+            "or --fsx",
         )

@@ -89,11 +89,8 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
         names = ", ".join(group.name for group in job.helping_groups)
         yield error(
             "helpers-unused",
-            (
-                f"groups {names}: their hosts join the training, but data.helpers is not "
-                "set, so no "
-                "sample comes from them"
-            ),
+            f"groups {names}: their hosts join the training, but data.helpers is not set, so "
+            "no sample comes from them",
             "data.helpers=ray",
         )
     elif asked and not job.helping_groups:
@@ -109,24 +106,18 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
             if trains & set(channel.groups) and group.name not in channel.groups:
                 yield error(
                     "helpers-without-data",
-                    (
-                        f"data.{channel.name} goes to {', '.join(channel.groups)}, not to the "
-                        f"helping group {group.name}"
-                    ),
+                    f"data.{channel.name} goes to {', '.join(channel.groups)}, not to the "
+                    f"helping group {group.name}",
                     f"add {group.name} to its groups",
                 )
         known = machines().get(group.type)
         if known and known.gpus:
             yield warning(
                 "helpers-with-gpus",
-                (
-                    f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are "
-                    "billed and do nothing"
-                ),
-                (
-                    "a type without GPUs, such as --group "
-                    f"{group.name}=ml.c5.4xlarge*{group.instances}:help"
-                ),
+                f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are "
+                "billed and do nothing",
+                "a type without GPUs, such as --group "
+                f"{group.name}=ml.c5.4xlarge*{group.instances}:help",
             )
     if job.helping_groups:
         yield from _need(job, bool(settings.get("data.transforms")))
@@ -143,9 +134,8 @@ def _marks(job: SageMakerJob) -> Iterator[Finding]:
         elif group not in job.training_groups and not group.help and group.instances > 0:
             yield warning(
                 "group-idle",
-                f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} "
-                "will do nothing: its "
-                "hosts end at once, but are billed for as long as the job runs",
+                f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} will "
+                "do nothing: its hosts end at once, but are billed for as long as the job runs",
                 f"leave the group {group.name} out, or let it make samples for the group that "
                 "trains: "
                 f"--group {group.name}={group.type}*{group.instances}:help data.helpers=ray",
@@ -167,23 +157,17 @@ def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
                 f"{what}: whether helping hosts pay is not shown: they do where data.transforms "
                 "take far longer than "
                 "10 ms of a core for a sample, and the cores of the training hosts cannot keep up",
-                (
-                    "--like RUN, a past run with this config; or measure: segtrain bench "
-                    "data CONFIG "
-                    "--device-ms MS"
-                ),
+                "--like RUN, a past run with this config; or measure: segtrain bench data "
+                "CONFIG --device-ms MS",
                 MEASURED,
             )
         else:
             yield warning(
                 "helpers-need",
                 f"{what} are not likely to pay: without data.transforms, making a sample of "
-                "512x1024 takes 5 ms of a "
-                "core, and receiving it from another host more than 1 ms",
-                (
-                    f"leave the group {group.name} out, or take a type with more vCPUs per GPU; "
-                    "--like RUN computes it"
-                ),
+                "512x1024 takes 5 ms of a core, and receiving it from another host more than 1 ms",
+                f"leave the group {group.name} out, or take a type with more vCPUs per GPU; "
+                "--like RUN computes it",
                 MEASURED,
             )
 

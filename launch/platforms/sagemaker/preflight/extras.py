@@ -33,8 +33,7 @@ def extras(job: SageMakerJob, choice: SageMakerImageChoice) -> Iterator[Finding]
         yield warning(
             "plan-spot",
             f"training_plan={job.training_plan} with spot=true: a plan is reserved capacity, but "
-            "spot is spare "
-            "capacity",
+            "spot is spare capacity",
             "leave out --spot or --training-plan",
         )
 
@@ -56,18 +55,15 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
             yield error(
                 "volume-kms-nvme",
                 f"volume_kms={job.volume_kms}: {name} has local disks, which its hardware "
-                "encrypts; the service "
-                "refuses a key",
+                "encrypts; the service refuses a key",
                 "leave out --volume-kms: these disks are encrypted all the same",
                 API,
             )
     if "alias/" in job.volume_kms:
         yield error(
             "volume-kms-alias",
-            (
-                f"volume_kms={job.volume_kms} is an alias: for volumes the service takes the key's "
-                "ID or its ARN"
-            ),
+            f"volume_kms={job.volume_kms} is an alias: for volumes the service takes the key's "
+            "ID or its ARN",
             "aws kms describe-key --key-id ALIAS prints both",
             API,
         )
@@ -80,17 +76,14 @@ def _isolation(job: SageMakerJob, choice: SageMakerImageChoice) -> Iterator[Find
         yield error(
             "isolation-packages",
             f"network_isolation=true with AWS's own image {choice.image.tag}: pip cannot install "
-            "segtrain's "
-            "packages there",
+            "segtrain's packages there",
             "--image URI of an image that holds them (docker/sagemaker/Dockerfile)",
         )
     else:
         yield note(
             "isolation-packages",
-            (
-                f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} "
-                "must hold all packages"
-            ),
+            f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} "
+            "must hold all packages",
         )
     from segtrain.installed import trackers
 
@@ -98,10 +91,8 @@ def _isolation(job: SageMakerJob, choice: SageMakerImageChoice) -> Iterator[Find
         if job.settings.get(key):
             yield error(
                 "isolation-tracker",
-                (
-                    f"{key}={job.settings[key]} with network_isolation=true: the container cannot "
-                    "reach the tracker"
-                ),
+                f"{key}={job.settings[key]} with network_isolation=true: the container cannot "
+                "reach the tracker",
                 f"{key}=''",
             )
 
@@ -136,20 +127,16 @@ def _fallback(
         near = like(other.type)
         yield note(
             "fallback-unknown",
-            (
-                f"fallbacks: type {other.type} is not in the table: whether image and strategy fit "
-                "is not known"
-            ),
+            f"fallbacks: type {other.type} is not in the table: whether image and strategy fit "
+            "is not known",
             f"near: {', '.join(near)}" if near else "",
         )
         return
     if choice.image is not None and not runs_on(choice.image, instance):
         yield error(
             "fallback-image",
-            (
-                f"fallbacks: image {choice.image.tag}, picked for {job.type}, has no code for "
-                f"{other.type}"
-            ),
+            f"fallbacks: image {choice.image.tag}, picked for {job.type}, has no code for "
+            f"{other.type}",
             "--image URI of one that fits both, or another type",
         )
     if job.strategy == "smddp" and not instance.smddp:
@@ -164,7 +151,6 @@ def _fallback(
         yield level(
             "fallback-batch",
             f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of "
-            f"{other.instances} x "
-            f"{other.type}",
+            f"{other.instances} x {other.type}",
             f"train.batch_size={-(-batch // after) * after}, or another count: {other.type}*N",
         )

@@ -32,10 +32,8 @@ def limits(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
         ):
             yield warning(
                 "environment-reserved",
-                (
-                    f"environment {key}={value!r}: SageMaker's toolkit sets it itself and "
-                    "overwrites yours"
-                ),
+                f"environment {key}={value!r}: SageMaker's toolkit sets it itself and "
+                "overwrites yours",
                 "leave it out, or take another name",
             )
     cure = "let the script fetch it with the job's role (AWS Secrets Manager)"
@@ -54,9 +52,8 @@ def _hyperparameters(job: SageMakerJob, parameters: Mapping[str, str]) -> Iterat
         if broken:
             yield error(
                 "hyperparameter-shell",
-                f"setting {key}={as_argument(text)[:80]!r}: {broken!r} would be read by a shell "
-                "on the way to "
-                "the script",
+                f"setting {key}={as_argument(text)[:80]!r}: {broken!r} would be read by a shell on "
+                "the way to the script",
                 f"put it into the config, {job.config}, which travels as a file",
                 TOOLKIT,
             )
@@ -108,8 +105,7 @@ def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
             yield error(
                 "hyperparameter-boolean",
                 f"setting {key}={value!r} is a string, not a boolean: many scripts treat any "
-                "string that is not "
-                "empty as true",
+                "string that is not empty as true",
                 f"{key}={right}",
                 "aws/sagemaker-python-sdk#4247, #2689",
             )
@@ -138,10 +134,8 @@ def _tags(job: SageMakerJob) -> Iterator[Finding]:
         if key.lower().startswith("aws:") or not re.fullmatch(r"[\w\s.:/=+\-@]*", key + value):
             yield error(
                 "tag",
-                (
-                    f"tag {key[:60]}={value[:60]!r}: letters, digits, spaces and _ . : / = + - @, "
-                    "and no aws: at the start"
-                ),
+                f"tag {key[:60]}={value[:60]!r}: letters, digits, spaces and _ . : / = + - @, "
+                "and no aws: at the start",
                 "rename it, or leave the other characters out",
                 API,
             )

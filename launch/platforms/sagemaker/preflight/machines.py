@@ -47,10 +47,8 @@ def machines(
     if job.image and match and job.region and match[1] != job.region:
         yield error(
             "image-other-region",
-            (
-                f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls "
-                "from its own region"
-            ),
+            f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls "
+            "from its own region",
             f"--image {quote(job.image.replace(match[1], job.region))}",
         )
     if job.image and not stands_for(job.image):
@@ -71,24 +69,17 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
     if not marked and len(job.training_groups) > 1:
         yield error(
             "group-train",
-            (
-                f"groups {', '.join(group.name for group in job.training_groups)}: none is "
-                "marked to "
-                "train, so all would"
-            ),
-            (
-                "mark one: --group "
-                f"{job.groups[0].name}={job.groups[0].type}*{job.groups[0].instances}:train"
-            ),
+            f"groups {', '.join(group.name for group in job.training_groups)}: none is marked "
+            "to train, so all would",
+            "mark one: --group "
+            f"{job.groups[0].name}={job.groups[0].type}*{job.groups[0].instances}:train",
         )
     elif len({group.type for group in marked}) > 1:
         listed = ", ".join(f"{group.name}={group.type}" for group in marked)
         yield error(
             "group-types",
-            (
-                f"groups that train have several types ({listed}): each host must run the same "
-                "number of ranks"
-            ),
+            f"groups that train have several types ({listed}): each host must run the same "
+            "number of ranks",
             "mark only one of them to train, or give them the same type",
         )
 
@@ -100,8 +91,7 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "strategy-hosts",
             f"strategy={job.strategy} is one process, but {job.training_hosts} hosts are asked "
-            "for: each would "
-            "train the same",
+            "for: each would train the same",
             "--strategy ddp, or --instances 1",
         )
     elif job.strategy == "single" and gpus > 1:
@@ -113,10 +103,8 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
     if job.strategy == "smddp" and job.training_hosts == 1:
         yield warning(
             "smddp-single-host",
-            (
-                f"strategy=smddp on one {job.training_type}: it speeds up only the communication "
-                "between hosts"
-            ),
+            f"strategy=smddp on one {job.training_type}: it speeds up only the communication "
+            "between hosts",
             "--strategy ddp, or --instances 2 and more",
             "SageMaker docs, data-parallel-intro, 2026",
         )
@@ -139,9 +127,8 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
         )
         yield error(
             "image-registry",
-            f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a "
-            "training image from "
-            "nowhere else",
+            f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a training "
+            "image from nowhere else",
             f"--image {own}/{quote(name)}, which is the same image"
             if public
             else "push it: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG",
@@ -154,8 +141,7 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
         yield error(
             "image-account",
             f"image {job.image!r}: AWS keeps its images for {found['region']} in the account "
-            f"{right}, not in "
-            f"{found['account']}",
+            f"{right}, not in {found['account']}",
             f"--image {quote(job.image.replace(found['account'], right))}",
             ACCOUNTS_FROM,
         )

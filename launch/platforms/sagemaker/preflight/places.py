@@ -71,8 +71,7 @@ def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
             "placeholder",
             f"to be set before this can be sent: {', '.join(wanting)}",
             "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with "
-            "credentials, role "
-            "and output that are empty are looked up",
+            "credentials, role and output that are empty are looked up",
         )
     yield from _role(job)
     for key, uri in (("output", job.output), ("checkpoints", job.checkpoints)):
@@ -135,12 +134,9 @@ def _overlaps(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
                 f"checkpoints={checkpoints!r} is "
                 f"{'the same as' if folder(uri) == folder(checkpoints) else 'above'} "
                 f"{key}={uri!r}: SageMaker copies everything below the checkpoints into "
-                "/opt/ml/checkpoints of "
-                "each host before it trains",
-                (
-                    f"--checkpoints {quote(f'{folder(checkpoints)}checkpoints/{job.name}/')}, or "
-                    "another prefix of its own"
-                ),
+                "/opt/ml/checkpoints of each host before it trains",
+                f"--checkpoints {quote(f'{folder(checkpoints)}checkpoints/{job.name}/')}, or "
+                "another prefix of its own",
             )
     for channel in job.data:
         if not channel.is_file_system and s3_parts(channel.uri):

@@ -79,9 +79,8 @@ def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Find
             level = error if instance.name.startswith("ml.p") else warning
             yield level(
                 "security-group-efa",
-                f"{given}: {instance.name} has EFA, which needs all traffic from and to the "
-                "group itself, not "
-                "TCP alone: NCCL would wait or fail at the first collective",
+                f"{given}: {instance.name} has EFA, which needs all traffic from and to the group "
+                "itself, not TCP alone: NCCL would wait or fail at the first collective",
                 cure,
                 EFA_DOCS,
             )
@@ -148,9 +147,8 @@ def bucket_policy(job: SageMakerJob, endpoints: Sequence[Item]) -> Iterator[Find
         if shut and len(shut) == len(endpoints):
             yield error(
                 "endpoint-policy",
-                f"{key}={uri!r}: the policy of the S3 endpoint "
-                f"{shut[0].get('VpcEndpointId', '')} does not "
-                f"allow {action} there",
+                f"{key}={uri!r}: the policy of the S3 endpoint {shut[0].get('VpcEndpointId', '')} "
+                f"does not allow {action} there",
                 f"allow {action} on arn:{part}:s3:::{parts[0]}/* in it",
             )
 

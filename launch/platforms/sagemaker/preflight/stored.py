@@ -130,10 +130,8 @@ def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
             f"data.{channel.name}={channel.uri!r}: {len(cold)} of {len(files)} objects are in "
             f"{cold[0]['StorageClass']}, such as {cold[0]['Key']}: they cannot be read before "
             "they are restored",
-            (
-                "aws s3api restore-object for each of them (hours), or copy them to another "
-                "storage class"
-            ),
+            "aws s3api restore-object for each of them (hours), or copy them to another "
+            "storage class",
         )
 
 
@@ -181,8 +179,7 @@ def _in_use(uri: str, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
             yield error(
                 "checkpoints-in-use",
                 f"checkpoints={uri!r}: the job {name}, which runs now, writes to {theirs}: each "
-                "would overwrite "
-                "the other's",
+                "would overwrite the other's",
                 "another --checkpoints, or wait until that job has ended",
             )
 

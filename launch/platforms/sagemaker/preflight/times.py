@@ -33,10 +33,8 @@ def times(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     if job.retries and "CheckpointConfig" not in request:
         yield warning(
             "retries-without-checkpoints",
-            (
-                f"retries={job.retries} without checkpoints: each retry would start the training "
-                "from its beginning"
-            ),
+            f"retries={job.retries} without checkpoints: each retry would start the training "
+            "from its beginning",
             "--checkpoints s3://BUCKET/NAME/",
         )
     yield from _profiler(job)
@@ -54,15 +52,10 @@ def _longest(job: SageMakerJob) -> Iterator[Finding]:
     elif job.max_run > QUOTA_S:
         yield warning(
             "max-run-quota",
-            (
-                f"max_run={hours(job.max_run)} is more than 5 days ({QUOTA_S} s), the "
-                "default quota "
-                "for a training job"
-            ),
-            (
-                "ask for more in Service Quotas ('Longest run time for a training job'), or "
-                "--max-run 120h"
-            ),
+            f"max_run={hours(job.max_run)} is more than 5 days ({QUOTA_S} s), the default "
+            "quota for a training job",
+            "ask for more in Service Quotas ('Longest run time for a training job'), or "
+            "--max-run 120h",
             "SageMaker service quotas, 2026",
         )
 
@@ -75,40 +68,31 @@ def _spot(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
                 "wait-without-spot",
                 f"max_wait={job.max_wait or wait} s without spot: the service refuses it",
                 "add --spot, or leave --max-wait out",
-                (
-                    "'It is only supported when EnableManagedSpotTraining is set to true', "
-                    "Kenza-AI/sagify#111, 2020-02-21"
-                ),
+                "'It is only supported when EnableManagedSpotTraining is set to true', "
+                "Kenza-AI/sagify#111, 2020-02-21",
             )
         return
     if wait is None:
         yield error(
             "spot-without-wait",
-            (
-                "spot=true without max_wait: the service needs the longest time for waiting and "
-                "training together"
-            ),
+            "spot=true without max_wait: the service needs the longest time for waiting and "
+            "training together",
             f"--max-wait {2 * job.max_run}",
             SPOT_DOCS,
         )
     elif wait < job.max_run:
         yield error(
             "spot-wait-short",
-            (
-                f"max_wait={wait} s is less than max_run={job.max_run} s: max_wait includes the "
-                "training time"
-            ),
+            f"max_wait={wait} s is less than max_run={job.max_run} s: max_wait includes the "
+            "training time",
             f"--max-wait {2 * job.max_run}, or a shorter --max-run",
             SPOT_DOCS,
         )
     if "CheckpointConfig" not in request:
         yield error(
             "spot-without-checkpoints",
-            (
-                "spot=true without checkpoints: every interruption would start the training "
-                "from its "
-                "beginning"
-            ),
+            "spot=true without checkpoints: every interruption would start the training from "
+            "its beginning",
             "--checkpoints s3://BUCKET/NAME/",
             SPOT_DOCS,
         )
@@ -128,8 +112,7 @@ def _warm_pool(job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "warm-pool-groups",
             f"warm_pool={job.warm_pool} s with instance groups "
-            f"({', '.join(g.name for g in job.groups)}): "
-            "heterogeneous clusters cannot be kept",
+            f"({', '.join(g.name for g in job.groups)}): heterogeneous clusters cannot be kept",
             "leave out --warm-pool or --group",
             WARM_DOCS,
         )
@@ -150,10 +133,8 @@ def _profiler(job: SageMakerJob) -> Iterator[Finding]:
         near = min(INTERVALS, key=lambda legal: abs(legal - job.profile_ms))
         yield error(
             "profiler-interval",
-            (
-                f"profile_ms={job.profile_ms}: the profiler knows {legal} ms; botocore does not "
-                "check it"
-            ),
+            f"profile_ms={job.profile_ms}: the profiler knows {legal} ms; botocore does not "
+            "check it",
             f"--profile-ms {near}, or 0 to switch it off",
             PROFILER_DOCS,
         )
@@ -167,11 +148,8 @@ def _profiler(job: SageMakerJob) -> Iterator[Finding]:
     yield note(
         "profiler-closed",
         f"profile_ms={job.profile_ms}: SageMaker Debugger is closed to new customers since "
-        "2026-07-30; "
-        "whether it ignores or refuses the setting there is not known",
-        (
-            "if the service refuses it: --profile-ms 0; segtrain writes its own system profile all "
-            "the same"
-        ),
+        "2026-07-30; whether it ignores or refuses the setting there is not known",
+        "if the service refuses it: --profile-ms 0; segtrain writes its own system profile all "
+        "the same",
         PROFILER_DOCS,
     )

@@ -50,10 +50,8 @@ def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterato
         inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
         yield level(
             "weights-missing",
-            (
-                f"{key}={place!r}: weights do not travel with the code, and the container has no "
-                f"such file{where}"
-            ),
+            f"{key}={place!r}: weights do not travel with the code, and the container has no "
+            f"such file{where}",
             f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data "
             "weights=s3://BUCKET/weights/ "
             f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
@@ -104,35 +102,25 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
 
             yield warning(
                 "data-unused",
-                (
-                    f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and "
-                    "never read"
-                ),
-                (
-                    "set "
-                    f"data.layout={' or '.join(name for name in LAYOUTS if name != layout)}, or "
-                    "leave --data out"
-                ),
+                f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and "
+                "never read",
+                f"set data.layout={' or '.join(name for name in LAYOUTS if name != layout)}, "
+                "or leave --data out",
             )
         return
     if not job.data:
         yield error(
             "data-missing",
-            (
-                f"config {job.config}: data.layout={layout} reads files, but the job has no "
-                "data channel"
-            ),
+            f"config {job.config}: data.layout={layout} reads files, but the job has no "
+            "data channel",
             "--data s3://BUCKET/PREFIX/, or --fsx fs-...:/MOUNTNAME/FOLDER",
         )
     elif not data_place(job):
         names = ", ".join(channel.name for channel in job.data)
         yield error(
             "channel-train",
-            (
-                f"data: none of the channels {names} is called 'train', so which holds the "
-                "data set "
-                "is not clear"
-            ),
+            f"data: none of the channels {names} is called 'train', so which holds the data "
+            "set is not clear",
             f"--data train=s3://..., or data.root={CHANNELS}/{job.data[0].name}",
         )
     if job.data:
@@ -142,15 +130,11 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
         if channel.mode == "FastFile" and not channel.is_file_system and layout != "shards":
             yield warning(
                 "fastfile-small-files",
-                f"data.{channel.name} with mode=FastFile and data.layout={layout}: each small "
-                "file is a request "
-                "to S3 of its own, again in every epoch",
+                f"data.{channel.name} with mode=FastFile and data.layout={layout}: each small file "
+                "is a request to S3 of its own, again in every epoch",
                 "--mode File, or pack shards: segtrain data pack",
-                (
-                    "SageMaker developer guide, model-access-training-data (FastFile for "
-                    "files of 50 "
-                    "MB and more)"
-                ),
+                "SageMaker developer guide, model-access-training-data (FastFile for files of "
+                "50 MB and more)",
             )
 
 
@@ -161,10 +145,8 @@ def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:
     if config.out and not config.out_bucket and not config.out.startswith("/opt/ml/"):
         yield warning(
             "out",
-            (
-                f"out={config.out!r}: in the container only /opt/ml/checkpoints, /opt/ml/model and "
-                "/opt/ml/output are kept"
-            ),
+            f"out={config.out!r}: in the container only /opt/ml/checkpoints, /opt/ml/model and "
+            "/opt/ml/output are kept",
             "leave out= out of the settings",
         )
     if job.spot or job.retries:

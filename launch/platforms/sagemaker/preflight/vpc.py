@@ -41,23 +41,17 @@ def network(job: SageMakerJob) -> Iterator[Finding]:
         channel = systems[0]
         yield error(
             "fsx-without-vpc",
-            (
-                f"data.{channel.name} is on {channel.file_system}, but the job has no subnets: it "
-                "could not reach it"
-            ),
-            (
-                "--subnets and --security-groups of the file system (Lustre: TCP 988 and 1018-1023 "
-                "open between them)"
-            ),
+            f"data.{channel.name} is on {channel.file_system}, but the job has no subnets: it "
+            "could not reach it",
+            "--subnets and --security-groups of the file system (Lustre: TCP 988 and 1018-1023 "
+            "open between them)",
             FSX_DOCS,
         )
     if systems and len(set(job.subnets)) > 1:
         yield warning(
             "fsx-subnets",
-            (
-                f"subnets={_ids_of(job, 'subnets')}: a job is placed in any one of them, FSx for "
-                "Lustre is in one zone"
-            ),
+            f"subnets={_ids_of(job, 'subnets')}: a job is placed in any one of them, FSx for "
+            "Lustre is in one zone",
             "give the subnet of the file system alone",
             FSX_DOCS,
         )
@@ -65,10 +59,8 @@ def network(job: SageMakerJob) -> Iterator[Finding]:
         yield note(
             "vpc-internet",
             "in a VPC the job reaches S3 and the package index through your network alone",
-            (
-                "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; checked "
-                "before sending"
-            ),
+            "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; checked "
+            "before sending",
             FSX_DOCS,
         )
 
@@ -110,9 +102,8 @@ def vpc(job: SageMakerJob, ask: AwsReadOnlyCalls) -> Iterator[Finding]:
     if len(homes) > 1:
         yield error(
             "vpc-several",
-            f"subnets={','.join(job.subnets)} and "
-            f"security_groups={','.join(job.security_groups)} are of several VPCs "
-            f"({', '.join(sorted(homes))})",
+            f"subnets={','.join(job.subnets)} and security_groups={','.join(job.security_groups)} "
+            f"are of several VPCs ({', '.join(sorted(homes))})",
             "take subnets and security groups of one VPC",
         )
         return
@@ -150,9 +141,8 @@ def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
         level = error if len(few) == len(subnets) else warning
         yield level(
             "addresses",
-            f"subnet {few[0]['SubnetId']} has {few[0]['AvailableIpAddressCount']} free "
-            f"addresses; {job.hosts} "
-            f"machines take {need}",
+            f"subnet {few[0]['SubnetId']} has {few[0]['AvailableIpAddressCount']} free addresses; "
+            f"{job.hosts} machines take {need}",
             "a larger subnet",
             FSX_DOCS,
         )
@@ -167,9 +157,8 @@ def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: AwsReadOnlyCalls) ->
             level = error if len(outside) == len(subnets) else warning
             yield level(
                 "type-zone",
-                f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone "
-                "of subnet "
-                f"{outside[0]['SubnetId']}",
+                f"type {name} is not offered in {outside[0]['AvailabilityZone']}, the zone of "
+                f"subnet {outside[0]['SubnetId']}",
                 f"a subnet in {', '.join(sorted(zones))}",
             )
 
@@ -190,10 +179,8 @@ def _lustre(
             yield error(
                 "fsx-vpc",
                 f"{where} is in {system['VpcId']}, the job's subnets in {subnets[0]['VpcId']}",
-                (
-                    f"--subnets {','.join(system.get('SubnetIds', []))} and security groups of "
-                    "that VPC"
-                ),
+                f"--subnets {','.join(system.get('SubnetIds', []))} and security groups of "
+                "that VPC",
                 FSX_DOCS,
             )
             continue
@@ -295,8 +282,7 @@ def _ways_out(
             yield error(
                 "vpc-s3",
                 f"subnet {subnet['SubnetId']} has no route to S3 (no gateway endpoint, no NAT), "
-                "which the job "
-                "needs for code, checkpoints, and model",
+                "which the job needs for code, checkpoints, and model",
                 f"an S3 gateway endpoint for route table {table['RouteTableId']}",
                 FSX_DOCS,
             )
@@ -305,12 +291,9 @@ def _ways_out(
             yield level(
                 "vpc-internet",
                 f"subnet {subnet['SubnetId']} has no NAT gateway: requirements.txt cannot be "
-                "installed from the "
-                "package index",
-                (
-                    "a NAT gateway, --env PIP_INDEX_URL=... of a mirror, or --image with the "
-                    "packages inside"
-                ),
+                "installed from the package index",
+                "a NAT gateway, --env PIP_INDEX_URL=... of a mirror, or --image with the "
+                "packages inside",
                 FSX_DOCS,
             )
 

@@ -96,9 +96,8 @@ def _hyperparameters(
             del parameters[key]
         parameters["sagemaker_torch_distributed_enabled"] = "true"
         said.append(
-            "strategy smddp: torchrun starts the ranks (instead of mpirun and sshd), with an "
-            "SMDDP stand-in that has "
-            "the same restrictions"
+            "strategy smddp: torchrun starts the ranks (instead of mpirun and sshd), with an SMDDP "
+            "stand-in that has the same restrictions"
         )
     if procs is not None:
         if procs < 1:

@@ -196,8 +196,7 @@ def _remark(rehearsal: SageMakerRehearsal, plant: Fault) -> None:
         if running.codes[-1] == 0 and (running.base / "output/failure").exists():
             remarks.append(
                 f"{running.name} ended with code 0 although it left a failure file "
-                f"({running.failure or 'empty'}): "
-                "SageMaker goes by the code"
+                f"({running.failure or 'empty'}): SageMaker goes by the code"
             )
     for requirement in sorted(rehearsal.logs.missing):
         remarks.append(

@@ -24,20 +24,16 @@ def cluster_settings(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
             yield warning(
                 "requeue-exit",
                 f"{key}={cluster.config[key]} of the cluster has {EXIT_RESUMABLE}, with which a "
-                "job ends that was told "
-                f"to stop: it is queued again{held}",
-                (
-                    "end a job with scancel, not with --stop, or ask the administrator to take the "
-                    "code out"
-                ),
+                f"job ends that was told to stop: it is queued again{held}",
+                "end a job with scancel, not with --stop, or ask the administrator to take the "
+                "code out",
             )
     wait = cluster.seconds("KillWait")
     if wait < SAVE_S:
         yield warning(
             "kill-wait-short",
-            f"KillWait={wait} s of the cluster: scancel, and a requeue by an administrator, "
-            "leave a job that long to "
-            f"save its state, and a checkpoint may take {SAVE_S} s",
+            f"KillWait={wait} s of the cluster: scancel, and a requeue by an administrator, leave "
+            f"a job that long to save its state, and a checkpoint may take {SAVE_S} s",
             f"--stop instead of scancel, or ask for KillWait={SAVE_S + 10}",
         )
     partition = cluster.partition(job.partition)
@@ -106,33 +102,28 @@ def _preemption(job: SlurmJob, cluster: SlurmState, partition: Partition) -> Ite
         yield warning(
             "preempt-cancel",
             f"partition {partition.name} cancels a job for one of higher priority "
-            "(PreemptMode=CANCEL, GraceTime=0): "
-            "it is not queued again",
+            "(PreemptMode=CANCEL, GraceTime=0): it is not queued again",
             "submit it again by hand when it was cancelled, or another --partition",
         )
     elif mode == "SUSPEND":
         yield warning(
             "preempt-suspend",
-            f"partition {partition.name} suspends a job for one of higher priority: its ranks "
-            "keep the GPUs' memory, "
-            "and their connections time out after parallel.timeout_s",
+            f"partition {partition.name} suspends a job for one of higher priority: its ranks keep "
+            "the GPUs' memory, and their connections time out after parallel.timeout_s",
             "another --partition, or a longer parallel.timeout_s",
         )
     elif grace + (cluster.seconds("KillWait") if mode == "REQUEUE" else 0) < SAVE_S:
         yield warning(
             "grace-short",
             f"partition {partition.name} takes nodes away {grace} s after it says so (GraceTime; "
-            "KillWait="
-            f"{cluster.seconds('KillWait')} s), and a checkpoint may take {SAVE_S} s: the steps "
-            "since the last one "
-            "are trained again",
+            f"KillWait={cluster.seconds('KillWait')} s), and a checkpoint may take {SAVE_S} s: the "
+            "steps since the last one are trained again",
             "a smaller checkpoint.every, or ask for a longer GraceTime",
         )
     if mode == "REQUEUE" and not job.requeue:
         yield warning(
             "requeue-off",
             f"requeue=false, and partition {partition.name} takes nodes away for jobs of higher "
-            "priority: the job is "
-            "cancelled then",
+            "priority: the job is cancelled then",
             "leave requeue out",
         )

@@ -58,8 +58,7 @@ def folders(job: SlurmJob, cluster: SlurmState, probed: bool) -> Iterator[Findin
             yield error(
                 "run-busy",
                 f"job {number} ({state.lower()}) has the run folder {run} too: two jobs in one "
-                "folder overwrite each "
-                "other's checkpoints",
+                "folder overwrite each other's checkpoints",
                 f"--name another, or --after afterany:{after}, or scancel {quote(after)}",
             )
 
@@ -86,8 +85,7 @@ def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
         yield (error if free_mb < needed // 10 else warning)(
             "room",
             f"output={job.output!r}: {free_mb:,} MB are free in {place}, and "
-            f"{'each run' if runs > 1 else 'the run'} "
-            f"needs room for {known} ({needed:,} MB more)",
+            f"{'each run' if runs > 1 else 'the run'} needs room for {known} ({needed:,} MB more)",
             "remove old runs, or another --output",
         )
 

@@ -31,27 +31,23 @@ def _gpus(job: SlurmJob, partition: Partition, there: Sequence[Node]) -> Iterato
         if all(have) and job.settings.get("train.device") != "cpu":
             yield warning(
                 "gpus-not-asked",
-                f"no GPU is asked for, and each node of partition {partition.name} has {most}: "
-                "the ranks would train "
-                "on CPUs, or on GPUs of other jobs where nothing confines them",
+                f"no GPU is asked for, and each node of partition {partition.name} has {most}: the "
+                "ranks would train on CPUs, or on GPUs of other jobs where nothing confines them",
                 f"--gpus {most}",
             )
         return
     if job.local_ranks > job.gpus.count:
         yield error(
             "ranks-over-gpus",
-            (
-                f"procs={job.local_ranks} processes on each node for {job.gpus.count} GPUs: each "
-                "needs one of its own"
-            ),
+            f"procs={job.local_ranks} processes on each node for {job.gpus.count} GPUs: each "
+            "needs one of its own",
             f"--procs {job.gpus.count}, or --gpus {job.local_ranks}",
         )
     elif job.local_ranks < job.gpus.count and job.strategy not in ("single", "dp"):
         yield warning(
             "gpus-idle",
-            f"procs={job.local_ranks}: {job.gpus.count - job.local_ranks} of {job.gpus.count} "
-            "GPUs of each node would "
-            "idle",
+            f"procs={job.local_ranks}: {job.gpus.count - job.local_ranks} of {job.gpus.count} GPUs "
+            "of each node would idle",
             f"--gpus {job.local_ranks}, or leave --procs out",
         )
 
@@ -73,11 +69,8 @@ def _cores(
     if share > 1:
         yield warning(
             "cores-one",
-            (
-                "cpus is not given: Slurm gives each process one core, which also decodes "
-                "the images "
-                "of its GPU"
-            ),
+            "cpus is not given: Slurm gives each process one core, which also decodes the "
+            "images of its GPU",
             f"--cpus {share}: the share of a GPU on these nodes",
         )
 
@@ -113,8 +106,7 @@ def _memory(
         yield warning(
             "memory-whole-node",
             "memory is not given, and the cluster has no default: a job with a part of a node "
-            f"takes all {most} MB of "
-            "it, waits until the node is empty, and keeps others away",
+            f"takes all {most} MB of it, waits until the node is empty, and keeps others away",
             f"--memory {max(LEAST_MB, most * job.local_ranks // max(1, _parts(there)))}M",
         )
     elif given < LEAST_MB * job.local_ranks:

@@ -123,10 +123,8 @@ def _after(job: SlurmJob) -> list[Finding]:
         return [
             error(
                 "after-unknown",
-                (
-                    f"after={job.after!r}: Slurm knows no job {number} (any more), and would start "
-                    "this one at once"
-                ),
+                f"after={job.after!r}: Slurm knows no job {number} (any more), and would start "
+                "this one at once",
                 "squeue --me for its number; leave --after out if that job is done",
             )
         ]
@@ -139,10 +137,8 @@ def _after(job: SlurmJob) -> list[Finding]:
         return [
             error(
                 "after-never",
-                (
-                    f"after={job.after!r}: job {number} has ended ({bad[0].lower()}), so that this "
-                    "one would never start"
-                ),
+                f"after={job.after!r}: job {number} has ended ({bad[0].lower()}), so that this "
+                "one would never start",
                 "leave --after out, or --after another job",
             )
         ]

@@ -23,10 +23,8 @@ def partitions(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
             others = [one.name for one in cluster.partitions if one.fields.get("State") == "UP"]
             yield error(
                 "partition-down",
-                (
-                    f"partition {partition.name} is {state}: no job starts there until an "
-                    "administrator opens it"
-                ),
+                f"partition {partition.name} is {state}: no job starts there until an "
+                "administrator opens it",
                 f"--partition, one of {', '.join(others) or 'another cluster'}",
             )
         most = seconds(partition.fields.get("MaxTime", ""))
@@ -34,12 +32,9 @@ def partitions(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
             yield error(
                 "time-over-partition",
                 f"max_run={job.max_run} s: partition {partition.name} ends jobs after {most} s "
-                "(MaxTime="
-                f"{partition.fields['MaxTime']}), and {WAITS}",
-                (
-                    f"--max-run {most // 60}m: a job that is not done by then queues itself again "
-                    "and goes on"
-                ),
+                f"(MaxTime={partition.fields['MaxTime']}), and {WAITS}",
+                f"--max-run {most // 60}m: a job that is not done by then queues itself again "
+                "and goes on",
             )
         yield from _allowed(job, cluster, partition)
     if cluster.enforces("limits"):

@@ -183,19 +183,15 @@ def answers(job: SlurmJob, replies: Replies, folder: Path, version: str) -> Iter
     if there := nodes("token"):
         yield error(
             "output-not-shared",
-            (
-                f"output={job.output!r}: {there} does not see the files that this host writes into "
-                f"{existing(job.output)}"
-            ),
+            f"output={job.output!r}: {there} does not see the files that this host writes into "
+            f"{existing(job.output)}",
             "--output on a file system that all nodes share (df -T here and on a node)",
         )
     if there := nodes("folder"):
         yield error(
             "folder-not-there",
-            (
-                f"{there} has no folder {folder}, in which the job would start: Slurm fails it at "
-                "once, without a log"
-            ),
+            f"{there} has no folder {folder}, in which the job would start: Slurm fails it at "
+            "once, without a log",
             "start this command in a folder that all nodes see",
         )
     if there := nodes("data"):
@@ -208,11 +204,8 @@ def answers(job: SlurmJob, replies: Replies, folder: Path, version: str) -> Iter
     if there := nodes("scontrol"):
         yield warning(
             "scontrol-missing",
-            (
-                f"{there} has no scontrol: the job cannot look up the address of its first "
-                "node, nor "
-                "queue itself again"
-            ),
+            f"{there} has no scontrol: the job cannot look up the address of its first node, "
+            "nor queue itself again",
             "--setup 'export PATH=$PATH:/opt/slurm/bin', with its folder on the nodes",
         )
     if job.interface and (there := nodes("interface")):
@@ -249,21 +242,15 @@ def _python(job: SlurmJob, replies: Replies, version: str) -> Iterator[Finding]:
             )
             yield error(
                 "python-import",
-                (
-                    f"python={job.interpreter!r} on {node} cannot import segtrain and torch{path}: "
-                    f"{answers.get('import')}"
-                ),
-                (
-                    "install segtrain where all nodes see it, or --setup 'source "
-                    "ENVIRONMENT/bin/activate'"
-                ),
+                f"python={job.interpreter!r} on {node} cannot import segtrain and torch{path}: "
+                f"{answers.get('import')}",
+                "install segtrain where all nodes see it, or --setup 'source "
+                "ENVIRONMENT/bin/activate'",
             )
         elif answers["import"] != f"segtrain {version}":
             yield warning(
                 "python-version",
-                (
-                    f"{node} has {answers['import']}, and this host {version}, which checked "
-                    "the config"
-                ),
+                f"{node} has {answers['import']}, and this host {version}, which checked "
+                "the config",
                 "install the same version",
             )

@@ -133,11 +133,8 @@ def variables(job: SlurmJob, here: SubmitHost) -> Iterator[Finding]:
         if name in here.environ and name != meant:
             yield error(
                 "sbatch-variable",
-                (
-                    f"{name}={here.environ[name]} is set, and wins against the script, "
-                    "which relies "
-                    "on its own"
-                ),
+                f"{name}={here.environ[name]} is set, and wins against the script, which "
+                "relies on its own",
                 f"unset {name}, and use a flag of this command",
             )
     export = here.environ.get("SBATCH_EXPORT", "ALL")
@@ -146,21 +143,16 @@ def variables(job: SlurmJob, here: SubmitHost) -> Iterator[Finding]:
         if not text.startswith("ALL"):
             yield warning(
                 "export",
-                (
-                    f"export={text}: of the variables of your shell, the training gets only what a "
-                    "login gives it"
-                ),
+                f"export={text}: of the variables of your shell, the training gets only what a "
+                "login gives it",
                 "leave it out, or name what the training needs with --env KEY=VALUE and --setup",
             )
     inside = here.environ.get("SLURM_JOB_ID")
     if inside:
         yield warning(
             "inside-a-job",
-            (
-                f"this is inside job {inside}: its variables (SLURM_*) come along with a job "
-                "that is "
-                "submitted here"
-            ),
+            f"this is inside job {inside}: its variables (SLURM_*) come along with a job that "
+            "is submitted here",
             "submit on the login node, or use --interactive to train in this allocation",
         )
 
@@ -184,12 +176,9 @@ def flags(job: SlurmJob) -> Iterator[Finding]:
             yield error(
                 "log-folder",
                 f"sbatch={text!r}: there is no folder {Path(value).parent}, so that Slurm fails "
-                "the job at once, and "
-                "without a log",
-                (
-                    f"mkdir -p {quote(str(Path(value).parent))}, or leave it out: the log lies in "
-                    "the run folder"
-                ),
+                "the job at once, and without a log",
+                f"mkdir -p {quote(str(Path(value).parent))}, or leave it out: the log lies in "
+                "the run folder",
             )
 
 
@@ -223,7 +212,6 @@ def limits(job: SlurmJob, here: SubmitHost, cluster: SlurmState) -> Iterator[Fin
             yield (error if name == "CPU" else warning)(
                 f"limit-{code}",
                 f"this shell allows a process {limit} {unit} (ulimit {flag}), and Slurm carries "
-                "the limit to the nodes "
-                "(PropagateResourceLimits)",
+                "the limit to the nodes (PropagateResourceLimits)",
                 f"ulimit {flag} unlimited, on a host that allows it, then submit again",
             )

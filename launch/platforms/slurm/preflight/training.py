@@ -106,8 +106,7 @@ def _strategy(job: SlurmJob) -> Iterator[Finding]:
         yield error(
             "strategy-ranks",
             f"strategy={job.strategy} is one process, and the job starts {job.ranks}: each would "
-            "train a model of its "
-            "own in the same run folder",
+            "train a model of its own in the same run folder",
             "--strategy ddp" + (", or --procs 1" if job.nodes == 1 else ", or --nodes 1 --procs 1"),
         )
     elif job.strategy == "single" and job.gpus and job.gpus.count > 1:
@@ -120,26 +119,22 @@ def _time(job: SlurmJob) -> Iterator[Finding]:
     if not job.notice:
         yield error(
             "notice-none",
-            "notice=0: the time limit would end the job without a signal, and the steps since "
-            "its last checkpoint are "
-            "trained again",
+            "notice=0: the time limit would end the job without a signal, and the steps since its "
+            "last checkpoint are trained again",
             "--notice 120",
         )
     elif job.notice >= limit - 60:
         yield error(
             "notice-over-limit",
-            f"notice={job.notice} s before a limit of {limit} s (Slurm may be 60 s early): the "
-            "job would stop as soon "
-            "as it starts, and never get anywhere",
+            f"notice={job.notice} s before a limit of {limit} s (Slurm may be 60 s early): the job "
+            "would stop as soon as it starts, and never get anywhere",
             f"--max-run {job.notice + 600}, or a shorter --notice",
         )
     elif job.notice < 20:
         yield warning(
             "notice-short",
-            (
-                f"notice={job.notice} s: a checkpoint may take longer, and what is not saved is "
-                "trained again"
-            ),
+            f"notice={job.notice} s: a checkpoint may take longer, and what is not saved is "
+            "trained again",
             "--notice 120",
         )
     if job.notice < limit - 60:

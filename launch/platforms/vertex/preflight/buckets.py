@@ -43,10 +43,8 @@ def bucket_checks(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]
                 yield error(
                     "bucket-missing",
                     f"{key}={place}: there is no bucket {bucket!r}",
-                    (
-                        f"gcloud storage buckets create gs://{shlex.quote(bucket)} "
-                        f"--location={shlex.quote(job.region)}"
-                    ),
+                    f"gcloud storage buckets create gs://{shlex.quote(bucket)} "
+                    f"--location={shlex.quote(job.region)}",
                 )
             continue
         if answer.value is not None:
@@ -75,10 +73,8 @@ def _owner(
     if own is not None and str(own.get("projectNumber")) != str(bucket.get("projectNumber")):
         yield error(
             "bucket-taken",
-            (
-                f"{key}={place}: the default bucket belongs to another project "
-                f"({bucket.get('projectNumber')})"
-            ),
+            f"{key}={place}: the default bucket belongs to another project "
+            f"({bucket.get('projectNumber')})",
             "--output gs://BUCKET/FOLDER, with a bucket of your own",
         )
 
@@ -98,10 +94,8 @@ def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> I
         return
     yield warning(
         "bucket-region",
-        (
-            f"{key}={place}: its bucket is in {there}, the job in {region}: reads are slower and "
-            "have a fee"
-        ),
+        f"{key}={place}: its bucket is in {there}, the job in {region}: reads are slower and "
+        "have a fee",
         f"--region {there}"
         if kind == "region"
         else f"a bucket in {region}: gcloud storage buckets create --location={region}",

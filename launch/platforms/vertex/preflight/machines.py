@@ -57,11 +57,8 @@ def machines(job: VertexJob) -> Iterator[Finding]:
     if job.hosts > 1 and job.strategy in ALONE:
         yield error(
             "strategy-hosts",
-            (
-                f"strategy={job.strategy} is one process: {job.hosts} hosts would each train "
-                "a model "
-                "of their own"
-            ),
+            f"strategy={job.strategy} is one process: {job.hosts} hosts would each train a "
+            "model of their own",
             "--strategy ddp, or --hosts 1",
         )
     found = gpus(job)
@@ -92,14 +89,10 @@ def _type(job: VertexJob) -> Iterator[Finding]:
         if job.machine in NOT_STANDARD and job.scheduling == "STANDARD" and not job.reservation:
             yield error(
                 "machine-scheduling",
-                (
-                    f"machine={job.machine} is offered for spot and flex-start only, but "
-                    "scheduling=STANDARD"
-                ),
-                (
-                    "--scheduling spot, or --scheduling flex-start --max-wait 6h, or --machine "
-                    "a3-highgpu-8g"
-                ),
+                f"machine={job.machine} is offered for spot and flex-start only, but "
+                "scheduling=STANDARD",
+                "--scheduling spot, or --scheduling flex-start --max-wait 6h, or --machine "
+                "a3-highgpu-8g",
                 DATED,
             )
         return
@@ -120,10 +113,8 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
     if asked.type not in GPUS:
         yield error(
             "accelerator-unknown",
-            (
-                f"accelerator={asked.type!r} is none of the GPUs that segtrain trains on: "
-                f"{', '.join(GPUS)}"
-            ),
+            f"accelerator={asked.type!r} is none of the GPUs that segtrain trains on: "
+            f"{', '.join(GPUS)}",
             f"--accelerator TYPE:{asked.count}, one of these",
             API,
         )
@@ -144,10 +135,8 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
     elif asked.count not in legal:
         yield error(
             "accelerator-count",
-            (
-                f"accelerator={asked.type}:{asked.count}: {machine.name} takes "
-                f"{' or '.join(map(str, legal))} of them"
-            ),
+            f"accelerator={asked.type}:{asked.count}: {machine.name} takes "
+            f"{' or '.join(map(str, legal))} of them",
             better,
             DATED,
         )

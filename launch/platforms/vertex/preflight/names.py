@@ -30,10 +30,8 @@ def names(job: VertexJob) -> Iterator[Finding]:
         if _RESERVED.fullmatch(key):
             yield error(
                 "environment-reserved",
-                (
-                    f"environment.{key}: Vertex AI or the launcher sets this variable, and the "
-                    "training reads it"
-                ),
+                f"environment.{key}: Vertex AI or the launcher sets this variable, and the "
+                "training reads it",
                 "leave it out",
             )
     cure = "keep it in Secret Manager, and read it as the service account of the job"
@@ -47,14 +45,10 @@ def _account(job: VertexJob) -> Iterator[Finding]:
         if getattr(job, key) and not job.service_account:
             yield error(
                 f"{key}-service-account",
-                (
-                    f"{key}={getattr(job, key)!r} needs a service account: the default agent "
-                    "may not "
-                    "write there"
-                ),
-                "--service-account NAME@PROJECT.iam.gserviceaccount.com with "
-                "roles/aiplatform.user and "
-                "roles/storage.admin",
+                f"{key}={getattr(job, key)!r} needs a service account: the default agent may "
+                "not write there",
+                "--service-account NAME@PROJECT.iam.gserviceaccount.com with roles/aiplatform.user "
+                "and roles/storage.admin",
                 "Vertex AI: TensorBoard with custom training; aiplatform.CustomJob.submit",
             )
     if job.experiment and job.tensorboard:
@@ -97,10 +91,8 @@ def network(job: VertexJob) -> Iterator[Finding]:
     if job.reserved_ip_ranges and not job.network:
         yield error(
             "ranges-without-network",
-            (
-                f"reserved_ip_ranges={', '.join(job.reserved_ip_ranges)} are ranges of a network, "
-                "and the job has none"
-            ),
+            f"reserved_ip_ranges={', '.join(job.reserved_ip_ranges)} are ranges of a network, "
+            "and the job has none",
             "--network projects/PROJECT-NUMBER/global/networks/NAME",
             API,
         )
@@ -122,30 +114,24 @@ def times(job: VertexJob) -> Iterator[Finding]:
     if job.max_wait is not None and job.scheduling != "FLEX_START":
         yield error(
             "wait-without-flex",
-            (
-                f"max_wait={job.max_wait} s: only scheduling=FLEX_START waits; {job.scheduling} "
-                "would ignore it"
-            ),
+            f"max_wait={job.max_wait} s: only scheduling=FLEX_START waits; {job.scheduling} "
+            "would ignore it",
             "--scheduling flex-start, or leave --max-wait out",
             API,
         )
     if job.disable_retries and job.restart_all:
         yield error(
             "restart-contradiction",
-            (
-                "restart_all and disable_retries contradict each other: the service then "
-                "restarts nothing"
-            ),
+            "restart_all and disable_retries contradict each other: the service then "
+            "restarts nothing",
             "leave one of them out",
             API,
         )
     if job.disable_retries and job.scheduling == "SPOT":
         yield error(
             "spot-without-retries",
-            (
-                "scheduling=SPOT with disable_retries: the first machine that is taken away "
-                "ends the job"
-            ),
+            "scheduling=SPOT with disable_retries: the first machine that is taken away "
+            "ends the job",
             "leave --disable-retries out",
             "Vertex AI: use Spot VMs with training",
         )
@@ -153,8 +139,7 @@ def times(job: VertexJob) -> Iterator[Finding]:
         yield warning(
             "restart-static",
             f"start=image on {job.hosts} hosts without restart_all: unless the image starts "
-            "segtrain.platforms.vertex, "
-            "a restarted worker waits for ranks that went on without it",
+            "segtrain.platforms.vertex, a restarted worker waits for ranks that went on without it",
             "--restart-all",
             "Vertex AI: distributed training, restart_job_on_worker_restart",
         )

@@ -38,10 +38,8 @@ def offline(job: VertexJob, *, root: Path, choice: VertexImageChoice) -> list[Fi
         findings.append(
             error(
                 "program",
-                (
-                    f"program={job.program!r}: on Vertex AI the ranks are processes of "
-                    "segtrain.platforms.vertex"
-                ),
+                f"program={job.program!r}: on Vertex AI the ranks are processes of "
+                "segtrain.platforms.vertex",
                 "--start image with an image of your own that starts your program",
             )
         )

@@ -53,10 +53,8 @@ def _written(key: str, place: str) -> Iterator[Finding]:
     if place and not place.startswith("gs://"):
         yield error(
             f"{key}-uri",
-            (
-                f"{key}={place!r} is not the address of a bucket: what a job writes elsewhere is "
-                "gone with its machines"
-            ),
+            f"{key}={place!r} is not the address of a bucket: what a job writes elsewhere is "
+            "gone with its machines",
             f"--{key} gs://BUCKET/FOLDER",
         )
 
@@ -70,28 +68,22 @@ def _data(job: VertexJob) -> Iterator[Finding]:
     if data.startswith("/gcs/"):
         yield warning(
             "data-mounted",
-            (
-                f"data={data!r} reads through a mount that cannot be tuned on Vertex AI: each file "
-                "waits for requests"
-            ),
+            f"data={data!r} reads through a mount that cannot be tuned on Vertex AI: each file "
+            "waits for requests",
             f"--data gs://{quote(data.removeprefix('/gcs/'))}, which segtrain reads ahead",
             FUSE,
         )
     elif scheme in ("s3", "az", "abfs", "abfss"):
         yield warning(
             "data-elsewhere",
-            (
-                f"data={data!r} is in another cloud: each byte has a fee, and the job needs "
-                "credentials"
-            ),
+            f"data={data!r} is in another cloud: each byte has a fee, and the job needs "
+            "credentials",
             "copy it with the Storage Transfer Service, then --data gs://BUCKET/FOLDER",
         )
     elif scheme != "gs":
         yield error(
             "data-place",
-            (
-                f"data={data!r} is neither in a bucket, nor in a mount of the job "
-                f"({', '.join(mounts) or 'it has none'})"
-            ),
+            f"data={data!r} is neither in a bucket, nor in a mount of the job "
+            f"({', '.join(mounts) or 'it has none'})",
             "gcloud storage rsync -r FOLDER gs://BUCKET/FOLDER, then --data gs://BUCKET/FOLDER",
         )

@@ -108,9 +108,8 @@ def _refuse_weights(config: Config, sample_place: str) -> None:
         )
         if not in_sample and not (os.path.isabs(weights) and os.path.exists(weights)):
             raise ConfigError(
-                f"{key}={weights}: the hosts of a rehearsal do not have these weights: leave "
-                "them out here, with "
-                f"{key}={'' if key == 'model.init' else 'null'}",
+                f"{key}={weights}: the hosts of a rehearsal do not have these weights: leave them "
+                f"out here, with {key}={'' if key == 'model.init' else 'null'}",
                 code="rehearsal-weights",
                 key=key,
                 found=weights,

@@ -36,9 +36,8 @@ PART_BYTES, MOST_PARTS = 256 << 20, 2000
 AHEAD = 2  # blocks that a rank fetches ahead
 
 START = (
-    "helpers   ray-data: Ray makes all samples of training, in an order of its own: batches "
-    "differ from run to run, "
-    "and this run cannot resume"
+    "helpers   ray-data: Ray makes all samples of training, in an order of its own: batches differ "
+    "from run to run, and this run cannot resume"
 )
 
 

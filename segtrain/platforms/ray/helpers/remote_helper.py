@@ -176,10 +176,9 @@ class Serving:
                 f"it does not connect to {pool.engine.address} within {CONNECT_S:g} s"
             )
         self._manager.tell_once(
-            f"helpers on {self._helper.slot.host} cannot connect to {pool.engine.address}: "
-            "samples travel through "
-            "Ray's object store, which takes more CPU time here; allow connections from there to "
-            "all ports of this host"
+            f"helpers on {self._helper.slot.host} cannot connect to {pool.engine.address}: samples "
+            "travel through Ray's object store, which takes more CPU time here; allow connections "
+            "from there to all ports of this host"
         )
         return other
 
