@@ -15,7 +15,7 @@ from segtrain.errors import closest
 EXAMPLES = """examples:
   segtrain train                                              generated scenes, no data needed
   segtrain train configs/camvid_cpu.yaml data.root=CamVid     section.key=value overrides the file
-  torchrun --nproc-per-node 8 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid
+  torchrun --nproc-per-node 4 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid
 """
 RUN = "run folder, gs://BUCKET/PREFIX (s3://, az://), or sagemaker:JOB"
 WEIGHTS = "run folder, also in a bucket (gs://BUCKET/PREFIX, s3://, az://)"
