@@ -229,16 +229,12 @@ def _too_few(starved: Starved) -> Verdict:
 def _own_threads(starved: Starved) -> Verdict:
     why = (
         f"each worker uses {rounded(starved.samples.threads, 2)} times the CPU time of its main "
-        "thread: a library in the "
-        f"transforms starts threads of its own, and {starved.workers} of each rank share "
-        f"{starved.rank.cores:.3g} cores with the "
-        "loop"
+        f"thread: a library in the transforms starts threads of its own, and {starved.workers} of "
+        f"each rank share {starved.rank.cores:.3g} cores with the loop"
     )
     fix = Fix(
-        advice=(
-            "use one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in "
-            "the transforms"
-        )
+        advice="use one thread in each worker: OMP_NUM_THREADS=1, and cv2.setNumThreads(1) in "
+        "the transforms"
     )
     return starved.verdict("too-many-threads", why, fix, None, "medium")
 

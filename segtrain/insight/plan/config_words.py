@@ -176,9 +176,8 @@ def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]
     """
     job, train = plan.job, plan.job.config.train
     head = (
-        f"{job.total:,.0f} images ({train.duration} of {job.stored.images:,}), "
-        f"{train.batch_size} in a step over all "
-        f"GPUs, in {train.precision}, by {job.config.name or 'the defaults'}"
+        f"{job.total:,.0f} images ({train.duration} of {job.stored.images:,}), {train.batch_size} "
+        f"in a step over all GPUs, in {train.precision}, by {job.config.name or 'the defaults'}"
     )
     notes, images, sample = list[str](), job.network.most, job.sample
     dry = job.network.step(images)
@@ -232,8 +231,7 @@ def _details(job: DescribedJob, offer: Offer) -> list[str]:
         low, middle, high = row.rate
         lines.append(
             f"  {row.name:<6} {row.memory / GIB:5.1f} GiB per GPU, {row.sent / 1e6:,.0f} MB sent "
-            "by a rank in a step, "
-            f"{middle:,.0f} images/s ({low:,.0f} to {high:,.0f}): {row.says}"
+            f"by a rank in a step, {middle:,.0f} images/s ({low:,.0f} to {high:,.0f}): {row.says}"
         )
     if places:
         size = job.stored.total_bytes / 1e9

@@ -110,8 +110,7 @@ def _upload(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
             "caller-bucket",
             f"you may not write the code to gs://{bucket} ({right})",
             f"gcloud storage buckets add-iam-policy-binding gs://{shlex.quote(bucket)} "
-            "--member=user:YOU "
-            "--role=roles/storage.objectUser, or --staging gs://ANOTHER-BUCKET",
+            "--member=user:YOU --role=roles/storage.objectUser, or --staging gs://ANOTHER-BUCKET",
         )
 
 
@@ -146,8 +145,7 @@ def _account(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
             "caller-act-as",
             f"service_account={account}: you may not run jobs as it ({act_as})",
             f"gcloud iam service-accounts add-iam-policy-binding {shlex.quote(account)} "
-            "--member=user:YOU "
-            "--role=roles/iam.serviceAccountUser",
+            "--member=user:YOU --role=roles/iam.serviceAccountUser",
         )
     policy = ask(
         "the account's rights",
@@ -220,11 +218,8 @@ def _quota(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:
     if limit is not None and 0 <= limit < wanted:
         yield error(
             "quota",
-            (
-                f"{job.hosts} x {accelerator.count} x {accelerator.type} in {job.region}: "
-                "the limit "
-                f"is {limit} ({metric})"
-            ),
+            f"{job.hosts} x {accelerator.count} x {accelerator.type} in {job.region}: the "
+            f"limit is {limit} ({metric})",
             "ask for more in the console (IAM, Quotas), or fewer --hosts, or another --region",
         )
 
@@ -297,10 +292,7 @@ def _image(job: VertexJob, image: str, ask: GoogleReadOnlyCalls) -> Iterator[Fin
         yield error(
             "image-entry-point",
             f"start=image: {image} has no entry point (its command is "
-            f"{json.dumps(inside.get('Cmd'))}), and the "
-            "settings would be run as a command",
-            (
-                'ENTRYPOINT ["python", "-m", "segtrain.platforms.vertex"] in its Dockerfile, or '
-                "--start bundle"
-            ),
+            f"{json.dumps(inside.get('Cmd'))}), and the settings would be run as a command",
+            'ENTRYPOINT ["python", "-m", "segtrain.platforms.vertex"] in its Dockerfile, or '
+            "--start bundle",
         )
