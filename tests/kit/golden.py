@@ -1,0 +1,41 @@
+"""Recorded outputs: what a user reads on fixed input, in full, in tests/golden/.
+
+A test passes its output to ``check``. Where a change is meant, write the files anew, and read their
+diff before you commit it:
+
+    GOLDEN=write python -m pytest tests/insight/test_golden_insight.py
+"""
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "golden"
+
+
+def masked(text: str, words: dict[str, str]) -> str:
+    """``text`` with what differs among runs replaced. words: pattern -> word, in this order."""
+    for pattern, word in words.items():
+        text = re.sub(pattern, word, text)
+    return text
+
+
+def check(name: str, text: str) -> None:
+    """Compare ``text`` with tests/golden/``name``; with GOLDEN=write in the environment, write it."""
+    path = FOLDER / name
+    text = text.rstrip("\n") + "\n"
+    if os.environ.get("GOLDEN") == "write":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    recorded = path.read_text(encoding="utf-8")
+    if text != recorded:
+        diff = difflib.unified_diff(
+            recorded.splitlines(),
+            text.splitlines(),
+            f"tests/golden/{name}",
+            "now",
+            lineterm="",
+            n=1,
+        )
+        raise AssertionError("\n".join([f"{name} differs (see tests/kit/golden.py):", *diff][:80]))
