@@ -20,7 +20,7 @@ if not __package__:
 
 from launch.core import console  # noqa: E402
 from launch.core.findings import errors, refused, say, tell  # noqa: E402
-from launch.core.forecast import file_of, keep, plan_findings  # noqa: E402
+from launch.core.forecast import keep, plan_file, plan_findings  # noqa: E402
 from launch.platforms.ray.arguments import build_parser  # noqa: E402
 from launch.platforms.ray.checks import offline, predicted  # noqa: E402
 from launch.platforms.ray.job import COMMAND, load  # noqa: E402
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
 
 def _train(known: dict[str, Any]) -> int:
     job = load(known)
-    findings, config = offline(job, ROOT)
+    findings, config = offline(job)
     if errors(findings):
         refused(findings, "nothing was started")
         return EXIT_ERROR
@@ -45,9 +45,9 @@ def _train(known: dict[str, Any]) -> int:
         findings += online(job, ray, gpus)
         plan = b""
         if job.like and config is not None:
-            predict = partial(predicted, job, config, ray.nodes(), gpus)
-            findings += plan_findings(predict, config)
-            plan = file_of(predict, config)
+            of_nodes = partial(predicted, nodes=ray.nodes(), gpus=gpus)
+            findings += plan_findings(job, config, of_nodes)
+            plan = plan_file(job, config, of_nodes)
         if known.get("dry_run"):
             say(findings)
             tell("dry run: nothing was trained")

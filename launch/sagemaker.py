@@ -139,7 +139,7 @@ def _send(job: SageMakerJob, known: dict[str, Any]) -> int:
         return 1
     with tempfile.TemporaryDirectory() as scratch:
         bundle = Path(scratch) / "sourcedir.tar.gz"
-        build(ROOT, job, bundle)
+        build(job, bundle)
         upload(clients, bundle, code_place(job, name))
     return _start(clients, job, request, bool(known.get("no_follow")))
 

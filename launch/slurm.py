@@ -66,9 +66,7 @@ def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
 def _interactive(job: SlurmJob) -> int:
     """Become salloc and srun, which train in this terminal."""
     inside = "SLURM_JOB_ID" in os.environ
-    if refused(
-        offline(job, ROOT) if inside else look(job, probe=False, terminal=True), "not started"
-    ):
+    if refused(offline(job) if inside else look(job, probe=False, terminal=True), "not started"):
         return EXIT_ERROR
     words = interactive(job, inside)
     _say_left_out(job)
@@ -124,7 +122,7 @@ def _send(job: SlurmJob, known: dict[str, Any]) -> int:
 
 def _keep_plans(job: SlurmJob) -> None:
     """Write what is predicted into the run folders, for `segtrain plan --record`."""
-    for run, plan in plan_files(job, ROOT) if job.like else ():
+    for run, plan in plan_files(job) if job.like else ():
         keep(plan, run)
 
 

@@ -101,7 +101,7 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
     if job.start == "bundle":
         with tempfile.TemporaryDirectory() as scratch:
             bundle = Path(scratch) / "bundle.tar.gz"
-            build(ROOT, job, bundle)
+            build(job, bundle)
             upload(job, clients, bundle, code_place(job, name))
     from launch.platforms.vertex.follow import follow
 

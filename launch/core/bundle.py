@@ -31,38 +31,38 @@ _PLACE = re.compile(r"(?:[A-Za-z]:(?=[\\/]))?[^\s:@]+\.(?:py|ya?ml|json|txt)")
 
 
 def contents(
-    root: Path, job: Job, program: str = "", packages: Iterable[str] = ()
+    job: Job, program: str = "", packages: Iterable[str] = ()
 ) -> list[tuple[str, Path | bytes]]:
     """The files of the bundle: (name, path or bytes), sorted by name. Raises ConfigError for a file
     that is missing.
 
     ``program``: the repository's file that becomes train.py, the script that starts training; ""
-    for a platform that starts a module. ``packages``: further lines for requirements.txt that the
-    platform needs.
+    for a platform that starts a module. ``packages``: further extras, or lines for
+    requirements.txt, that the platform needs.
     """
     found: dict[str, Path | bytes] = {}
-    # a wheel holds ``root`` in the package
-    package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE
+    # a wheel holds ROOT in the package
+    package = ROOT / "segtrain" if (ROOT / "segtrain").is_dir() else PACKAGE
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package.parent)
         if path.suffix in _SOURCES and path.is_file() and not _hidden(name):
             found[name.as_posix()] = path
-    found |= native.carried(root)[0]
-    for path in sorted((root / "configs").rglob("*.y*ml")):
-        name = path.relative_to(root)
+    found |= native.carried()[0]
+    for path in sorted((ROOT / "configs").rglob("*.y*ml")):
+        name = path.relative_to(ROOT)
         # configs/jobs has roles and buckets: machines do not need it
         if name.parts[1] != "jobs" and not _hidden(name):
             found[name.as_posix()] = path
     if program:
-        found["train.py"] = _there(root / program, "the script that starts a process")
+        found["train.py"] = _there(ROOT / program, "the script that starts a process")
     if job.config:
-        found[config_name(job, root)] = _there(config_file(job, root), f"config={job.config}")
+        found[config_name(job)] = _there(config_file(job), f"config={job.config}")
     if job.program != "train.py":
         own = _inside(job.program, "program")
-        found[own] = _there(_near(job.program, root), f"program={job.program}")
-    for named in named_files(job, root):
-        found[named] = _near(named, root)
-    found["requirements.txt"] = requirements(root, job, packages).encode()
+        found[own] = _there(_near(job.program), f"program={job.program}")
+    for named in named_files(job):
+        found[named] = _near(named)
+    found["requirements.txt"] = requirements(job, packages).encode()
     return sorted(found.items())
 
 
@@ -77,7 +77,7 @@ def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, 
         gzip.GzipFile(filename="", fileobj=content, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for name, source in files:
+        for name, source in sorted(files, key=lambda file: file[0]):
             body = source if isinstance(source, bytes) else source.read_bytes()
             entry = tarfile.TarInfo(name)  # its defaults: mtime 0, uid 0, gid 0, mode 0644
             entry.size = len(body)
@@ -91,50 +91,50 @@ def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, 
     return {"files": len(files), "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
 
 
-def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
+def requirements(job: Job, packages: Iterable[str] = ()) -> str:
     """The text of requirements.txt: the package's dependencies except those that the image has, the
     extras in use, ``packages``, and the job's own lines.
     """
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     if match is None:
         raise ConfigError(
-            f"{root / 'pyproject.toml'} has no list 'dependencies': take the file from the "
+            f"{ROOT / 'pyproject.toml'} has no list 'dependencies': take the file from the "
             "repository",
             code="dependencies-missing",
-            file=str(root / "pyproject.toml"),
+            file=str(ROOT / "pyproject.toml"),
         )
     lines = [
         line
         for line in re.findall(r'^\s*"([^"]+)"', match[1], re.MULTILINE)
         if _package(line) not in OF_THE_IMAGE
     ]
-    lines += dict.fromkeys([*_of_extras(text, job, root), *packages])
+    lines += dict.fromkeys(_of_extras(text, job, packages))
     if job.requirements:
-        own = _there(_near(job.requirements, root), f"requirements={job.requirements}").read_text(
+        own = _there(_near(job.requirements), f"requirements={job.requirements}").read_text(
             encoding="utf-8"
         )
         lines += [f"# {Path(job.requirements).name}", *own.splitlines()]
     return "\n".join(lines) + "\n"
 
 
-def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
+def _of_extras(pyproject: str, job: Job, packages: Iterable[str]) -> Iterator[str]:
     """Packages that ``log.mlflow``, ``log.wandb``, ``data.transforms``, and folders in buckets
-    need, if set. They are extras in pyproject.toml: neither segtrain's dependencies nor the image
-    has them.
+    need, if set, and ``packages``. Extras are those in pyproject.toml: neither segtrain's
+    dependencies nor the image has them.
     """
     from segtrain.installed import trackers
 
-    settings = all_settings(job, root)
+    settings = all_settings(job)
     used = [kind.extra for kind in trackers() if kind.extra and settings.get(f"log.{kind.setting}")]
-    used += ["albumentations"] * _albumentations(settings.get("data.transforms"), root)
+    used += ["albumentations"] * _albumentations(settings.get("data.transforms"))
     used += ["buckets"] * any("://" in str(settings.get(key, "")) for key in ("data.root", "out"))
-    for name in used:
-        extra = re.search(rf'^{name} = \["([^"]+)"\]', pyproject, re.MULTILINE)
+    for name in (*used, *packages):
+        extra = re.search(rf'^{re.escape(name)} = \["([^"]+)"\]', pyproject, re.MULTILINE)
         yield extra[1] if extra else name
 
 
-def _albumentations(pipeline: Any, root: Path) -> bool:
+def _albumentations(pipeline: Any) -> bool:
     """Whether a value of ``data.transforms`` needs albumentations: a list or a saved file does, and
     so does code that imports it.
     """
@@ -142,7 +142,7 @@ def _albumentations(pipeline: Any, root: Path) -> bool:
         return bool(pipeline)
     place = pipeline.partition("@")[0].rpartition(":")[0]
     if place and not pipeline.startswith(("[", "{")):
-        path = _near(place if place.endswith(".py") else f"{place.replace('.', '/')}.py", root)
+        path = _near(place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
         return (
             os.path.isfile(path)
             and _IMPORTED.search(path.read_text(encoding="utf-8", errors="replace")) is not None
@@ -150,53 +150,53 @@ def _albumentations(pipeline: Any, root: Path) -> bool:
     return bool(pipeline)
 
 
-def named_files(job: Job, root: Path) -> list[str]:
+def named_files(job: Job) -> list[str]:
     """Relative paths that ``data.classes`` and ``data.transforms`` name, below the working
     directory or the repository. The files keep these paths in the bundle. A file elsewhere is left
     out, which the preflight check reports.
     """
     found = []
-    for value in file_settings(job, root).values():
+    for value in file_settings(job).values():
         match = _PLACE.match(value)
-        if match and not _escapes(match[0]) and os.path.isfile(_near(match[0], root)):
+        if match and not _escapes(match[0]) and os.path.isfile(_near(match[0])):
             found.append(PurePosixPath(match[0]).as_posix())
     return sorted(set(found))
 
 
-def file_settings(job: Job, root: Path) -> dict[str, str]:
+def file_settings(job: Job) -> dict[str, str]:
     """The settings in ``FILES`` that are strings, from the job's settings or its config (if PyYAML
     is installed).
     """
-    settings = all_settings(job, root)
+    settings = all_settings(job)
     return {
         key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]
     }
 
 
-def settings_here(job: Job, root: Path) -> dict[str, str]:
+def settings_here(job: Job) -> dict[str, str]:
     """The settings in ``FILES`` whose file is below the working directory, with its absolute
     path.
     """
     found = {}
-    for key, value in file_settings(job, root).items():
+    for key, value in file_settings(job).items():
         match = _PLACE.match(value)
         if match and not _escapes(match[0]) and os.path.isfile(match[0]):
             found[key] = f"{Path(match[0]).absolute()}{value[match.end() :]}"
     return found
 
 
-def all_settings(job: Job, root: Path) -> dict[str, Any]:
+def all_settings(job: Job) -> dict[str, Any]:
     """The config's settings (if PyYAML is installed), overridden by the job's own, by their dotted
     keys.
     """
-    return {**_of_config(config_file(job, root)), **job.settings}
+    return {**_of_config(config_file(job)), **job.settings}
 
 
 def data_setting(job: Job, data: str) -> dict[str, str]:
     """data.root for a job's ``data``, which win over that of the config; {} if the training draws
     its own images.
     """
-    layout = all_settings(job, ROOT).get("data.layout", "" if job.config else "scenes")
+    layout = all_settings(job).get("data.layout", "" if job.config else "scenes")
     return {"data.root": data} if data and layout != "scenes" else {}
 
 
@@ -237,10 +237,10 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") or part in ("__pycache__", CARRIED) for part in path.parts)
 
 
-def _near(name: str, root: Path) -> Path:
+def _near(name: str) -> Path:
     """The path, relative to the working directory if the file is there, else to the repository."""
     path = Path(name)
-    return path if path.is_absolute() or os.path.isfile(path) else root / path
+    return path if path.is_absolute() or os.path.isfile(path) else ROOT / path
 
 
 def _escapes(name: str) -> bool:

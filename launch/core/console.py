@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from launch.core.findings import Finding, errors, note, say, tell
-from launch.core.job import ROOT, Job
+from launch.core.job import Job
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def rehearsal(
     known: Mapping[str, Any],
     plants: Sequence[str],
     name: str,
-    build: Callable[[Path, Any, Path], Any],
+    build: Callable[[Any, Path], Any],
     hosts: int | None,
 ) -> RehearsalSpec:
     """Build the bundle (``name``) in the folder of a rehearsal. Returns its spec."""
@@ -130,7 +130,7 @@ def rehearsal(
     plant = read_fault(text, plants)
     folder = known.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
     folder.mkdir(parents=True, exist_ok=True)
-    build(ROOT, job, folder / name)
+    build(job, folder / name)
     chosen = any(setting.startswith("train.duration=") for setting in known.get("overrides", []))
     short = {} if chosen else shorter(job, 0 if plant.kind in ("fail", "late") else plant.at)
     if short:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launch.core.findings import Finding, error, note
 from launch.core.job import Job
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from segtrain.insight.plan.offers import Interval, Offer, Offers
     from segtrain.insight.plan.terms import Terms
 
+# The plan of a job with a config, with one offer. Raises Unpredicted.
+Predictor = Callable[[Any, "Config"], "Offers"]
 PLAN = "segtrain/plan.json"  # in a bundle of code: what is predicted, for the run folder
 _SOURCE = "segtrain plan --like, 80 % of the cases in parentheses"
 
@@ -128,13 +130,13 @@ def _plan(
     return found
 
 
-def plan_findings(predict: Callable[[], Offers], config: Config) -> Iterator[Finding]:
+def plan_findings(job: Job, config: Config, predicted: Predictor) -> Iterator[Finding]:
     """What a plan with one offer says of time, cost, train.deadline, and train.budget.
 
     An error only for a limit that is broken in all cases.
     """
     try:
-        (offer,) = predict().offers
+        (offer,) = predicted(job, config).offers
     except Unpredicted as problem:
         yield problem.finding
         return
@@ -164,10 +166,12 @@ def plan_findings(predict: Callable[[], Offers], config: Config) -> Iterator[Fin
         )
 
 
-def file_of(predict: Callable[[], Offers], config: Config) -> bytes:
+def plan_file(job: Job, config: Config | None, predicted: Predictor) -> bytes:
     """The plan of a job, for its run folder; empty if nothing is predicted."""
+    if not job.like or config is None:
+        return b""
     try:
-        found = predict()
+        found = predicted(job, config)
     except Unpredicted:
         return b""
     from segtrain.insight.plan.saved import content

@@ -25,6 +25,7 @@ CARRIED = "_checkout"
 PACKAGE = Path(segtrain.errors.__file__).resolve().parent
 
 Strategy = Literal["single", "ddp", "fsdp", "dp", "smddp"]
+ALONE = ("single", "dp")  # strategies of one process
 Reader = Callable[[Any, str], Any]
 # Type of a field -> how its value is read, unless the field says so itself.
 _READERS: dict[Any, Reader] = {
@@ -173,21 +174,21 @@ def build(
     return replace(job, settings=settings)
 
 
-def config_file(job: Job, root: Path = ROOT) -> Path:
+def config_file(job: Job) -> Path:
     """The path of ``job.config``: relative to the working directory if it is there, else to
-    ``root`` (it may be in neither).
+    ROOT (it may be in neither).
     """
     here = Path(job.config)
-    return here if here.is_absolute() or os.path.isfile(here) else root / here
+    return here if here.is_absolute() or os.path.isfile(here) else ROOT / here
 
 
-def config_name(job: Job, root: Path = ROOT) -> str:
+def config_name(job: Job) -> str:
     """The name of ``job.config`` in the code bundle: its own path for a file of the repository's
     configs/, else a name in configs/job/.
     """
     if not job.config:
         return ""
-    path, configs = config_file(job, root).resolve(), (root / "configs").resolve()
+    path, configs = config_file(job).resolve(), (ROOT / "configs").resolve()
     inside = configs in path.parents
     return f"configs/{path.relative_to(configs).as_posix() if inside else f'job/{path.name}'}"
 

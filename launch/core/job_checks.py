@@ -5,15 +5,14 @@ secrets, the bundle.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.core import preflight
 from launch.core.findings import Finding, error, warning
-from launch.core.forecast import plan_findings
-from launch.core.job import Job, config_file
+from launch.core.forecast import Predictor, plan_findings
+from launch.core.job import ALONE, Job, config_file
 from segtrain.errors import SegtrainError
 
 if TYPE_CHECKING:
@@ -69,24 +68,88 @@ def secrets(places: Mapping[str, Mapping[str, Any]], cure: str) -> Iterator[Find
                 )
 
 
-def bundled(job: Job, root: Path, contents: Callable[[], Files]) -> tuple[Files, list[Finding]]:
+def bundled(job: Job, contents: Callable[[], Files]) -> tuple[Files, list[Finding]]:
     """The files of the code bundle, or an error why it cannot be made."""
     try:
         return contents(), []
     except SegtrainError as problem:
         # the check of the config reports the missing file
-        if not os.path.isfile(config_file(job, root)):
+        if not os.path.isfile(config_file(job)):
             return {}, []
         return {}, [error("bundle", str(problem), "fix it in the job, or restore the file")]
 
 
 def trains(
     job: Job,
-    config: Config,
+    read: preflight.Read,
     machines: preflight.Machines,
-    predicted: Callable[[Any, Config], Any],
+    predicted: Predictor,
+    bundled: Collection[str],
 ) -> Iterator[Finding]:
-    """Whether the config suits the machines, and what is predicted of time and cost."""
-    yield from preflight.batch(config, machines)
-    yield from preflight.hardware(config, machines)
-    yield from plan_findings(partial(predicted, job, config), config)
+    """Whether the config can be read, suits the machines, and names files that travel with the
+    job; and what is predicted of time and cost. ``bundled``: the names of these files, if known.
+    """
+    yield from read.findings
+    if read.config is not None:
+        yield from preflight.batch(read.config, machines)
+        yield from preflight.hardware(read.config, machines)
+        yield from plan_findings(job, read.config, predicted)
+        yield from preflight.trackers(job, read.config)
+        yield from preflight.files(job, bundled)
+
+
+def missing_weights(
+    job: Job,
+    config: Config,
+    held: Callable[[str], bool],
+    mounted: str,
+    cure: Callable[[str, str], str],
+) -> Iterator[Finding]:
+    """A finding for each place of weights that the container does not have: the bundle has only
+    code. ``held``: whether the job brings a place; ``mounted``: a folder that hides what the image
+    has there; ``cure``: of a setting and its place.
+    """
+    for key, place in preflight.files_of_weights(config):
+        if held(place):
+            continue
+        own = bool(job.image) and os.path.isabs(place) and not place.startswith(mounted)
+        yield (warning if own else error)(
+            "weights-missing",
+            f"{key}={place!r}: weights do not travel with the code, and the container has no such "
+            f"file{f', unless {job.image} holds it' if own else ''}",
+            cure(key, place),
+        )
+
+
+def one_process(job: Job, hosts: int, gpus: int, machine: str) -> Iterator[Finding]:
+    """Findings for a strategy of one process on several hosts, or on a host of several GPUs."""
+    if job.strategy in ALONE and hosts > 1:
+        yield error(
+            "strategy-hosts",
+            f"strategy={job.strategy} is one process, but {hosts} hosts are asked for: each would "
+            "train a model of its own",
+            "--strategy ddp, or one host",
+        )
+    elif job.strategy == "single" and gpus > 1:
+        yield warning(
+            "gpus-idle",
+            f"strategy=single uses one of the {gpus} GPUs of {machine}; all are paid for",
+            "--strategy ddp, or a type with one GPU",
+        )
+
+
+def no_smddp(job: Job) -> Iterator[Finding]:
+    if job.strategy == "smddp":
+        yield error(
+            "strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp"
+        )
+
+
+def unset(settings: Sequence[str], level: Callable[..., Finding]) -> Iterator[Finding]:
+    """A finding of ``level`` for settings that still have a placeholder, each with its value."""
+    if settings:
+        yield level(
+            "placeholder",
+            f"still to be set before this can be sent: {', '.join(settings)}",
+            "name yours, by flags or in the job's file",
+        )

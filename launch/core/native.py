@@ -14,7 +14,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from launch.core.job import PACKAGE
+from launch.core.job import PACKAGE, ROOT
 
 FOLDER = "segtrain/data/pixels/native"
 NAME = "libsegtrain_data.so"
@@ -22,11 +22,11 @@ _X86_64 = 62  # e_machine of an ELF file
 _COMPANIONS = re.compile(r"(/\S*/lib(?:jpeg|deflate)\.so\.\S+)$", re.MULTILINE)
 
 
-def carried(root: Path) -> tuple[dict[str, Path], str]:
+def carried() -> tuple[dict[str, Path], str]:
     """The libraries for the bundle (name in the bundle -> file) and ""; or {} and the reason why
     there are none.
     """
-    package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE
+    package = ROOT / "segtrain" if (ROOT / "segtrain").is_dir() else PACKAGE
     library = Path(
         os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or package / "data/pixels/native" / NAME
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.core.bundle import file_settings, settings_here
 from launch.core.findings import Finding, error, note, warning
-from launch.core.job import Job, config_file
+from launch.core.job import ROOT, Job, config_file
 from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SECRET_VALUE = re.compile(
 @dataclass(frozen=True)
 class Machines:
     """The machines that train. ``gpus``: GPUs per host, None if unknown; ``gpu`` and ``arch``:
-    model and compute capability, such as ``A10G`` and ``sm_86``.
+    model and compute capability, such as ``A10G`` and ``sm_86``. ``vcpus``: 0 if unknown.
 
     ``ranks``: ranks of all hosts together; ``local``: ranks per host.
     """
@@ -77,12 +77,12 @@ class Read:
         return bool(self.setting("data", "layout", "scenes") != "scenes")
 
 
-def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
+def read_config(job: Job, data: str, unknown: str = "") -> Read:
     """Read a job's config as the machines would. ``data``: the place of the job's data there, which
     wins over data.root; "" if the job has none. ``unknown``: stands for data.root where nothing
     names one.
     """
-    path = config_file(job, root).absolute()
+    path = config_file(job).absolute()
     if job.config and not os.path.isfile(path):
         cure = "a file, such as configs/scenes.yaml"
         return Read(
@@ -106,12 +106,12 @@ def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8")) if job.config else {}
         read = Read(written=raw if isinstance(raw, dict) else {}, settings=dict(job.settings))
-        given = {**job.settings, **settings_here(job, root), "parallel.strategy": job.strategy}
+        given = {**job.settings, **settings_here(job), "parallel.strategy": job.strategy}
         if read.reads_files and (
             place := data or ("" if read.setting("data", "root") else unknown)
         ):
             given["data.root"] = place
-        with _inside(root):
+        with _inside():
             config = load_config(
                 path if job.config else None,
                 [f"{key}={json.dumps(value)}" for key, value in given.items()],
@@ -134,12 +134,12 @@ def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
 
 
 @contextmanager
-def _inside(root: Path) -> Iterator[None]:
-    """Work in ``root``: paths in a config are relative to the folder of the code, both here and on
+def _inside() -> Iterator[None]:
+    """Work in ROOT: paths in a config are relative to the folder of the code, both here and on
     the machines.
     """
     before = os.getcwd()
-    os.chdir(root)
+    os.chdir(ROOT)
     try:
         yield
     finally:
@@ -233,7 +233,7 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
             "CUDA C++ programming guide: bf16 from compute capability 8.0 on",
         )
     workers = config.data.workers
-    if isinstance(workers, int) and workers * machines.local > 2 * machines.vcpus:
+    if isinstance(workers, int) and 0 < 2 * machines.vcpus < workers * machines.local:
         yield warning(
             "workers-many",
             f"data.workers={workers} for each of {machines.local} ranks on {machines.vcpus} "
@@ -330,9 +330,9 @@ def trackers(job: Job, config: Config) -> Iterator[Finding]:
         )
 
 
-def files(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
+def files(job: Job, bundled: Collection[str]) -> Iterator[Finding]:
     """An error for each file that a setting names but the bundle does not have under that name."""
-    for key, text in file_settings(job, root).items() if bundled else ():
+    for key, text in file_settings(job).items() if bundled else ():
         path = re.sub(r"(:\w+)?(@[0-9a-f]{8})?$", "", text)
         if ":" in text and not path.endswith((".py", ".yaml", ".yml", ".json")):
             path = path.replace(".", "/") + ".py"  # package.module:attribute

@@ -41,7 +41,7 @@ def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> SageMak
     return load_job(None, {**PLAIN, **flags}, [BATCH, *settings])
 
 
-def look(job: SageMakerJob, root: Path = ROOT, **request: Any) -> list[Finding]:
+def look(job: SageMakerJob, **request: Any) -> list[Finding]:
     """What the command line says about a job; ``request``: members put into the request
     afterwards.
     """
@@ -61,7 +61,7 @@ def look(job: SageMakerJob, root: Path = ROOT, **request: Any) -> list[Finding]:
     )
     return [
         *choice.findings,
-        *offline(job, {**made, **request}, root=root, choice=choice, now=TODAY),
+        *offline(job, {**made, **request}, choice=choice, now=TODAY),
     ]
 
 

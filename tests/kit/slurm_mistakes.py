@@ -68,7 +68,7 @@ def look(
     job = completed(load_job(SlurmJob, None, {**PLAIN, **flags_}, [BATCH, *settings]), here)
     found = cluster(name)
     return [
-        *offline(job, ROOT),
+        *offline(job),
         *flags(job),
         *rules(job, found, here),
         *places.folders(job, found, probed=False),

@@ -34,7 +34,7 @@ SETTINGS = ("train.batch_size=16", "parallel.procs=auto")
 def look(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> list[Finding]:
     """What the command line says about a job."""
     job = load_job(VertexJob, None, {**PLAIN, **flags}, [*SETTINGS, *settings])
-    return offline(job, root=ROOT, choice=choose(job, region(job), gpus(job)))
+    return offline(job, choice=choose(job, region(job), gpus(job)))
 
 
 def loud(findings: list[Finding]) -> list[Finding]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from checkouts import use_checkout
 
 from launch.core import bundle as shared
 from launch.core.job import ROOT, config_name
@@ -52,22 +53,23 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
     monkeypatch.chdir(root)
+    use_checkout(monkeypatch, root)
     return root
 
 
-def names(root: Path, job: SageMakerJob) -> list[str]:
-    return [name for name, _ in bundle.contents(root, job)]
+def names(job: SageMakerJob) -> list[str]:
+    return [name for name, _ in bundle.contents(job)]
 
 
-def required(root: Path, job: SageMakerJob) -> list[str]:
+def required(job: SageMakerJob) -> list[str]:
     """The lines of the bundle's requirements.txt."""
-    content = dict(bundle.contents(root, job))["requirements.txt"]
+    content = dict(bundle.contents(job))["requirements.txt"]
     assert isinstance(content, bytes)
     return content.decode().splitlines()
 
 
 def test_exactly_what_the_machines_need(checkout: Path) -> None:
-    assert names(checkout, SageMakerJob()) == [
+    assert names(SageMakerJob()) == [
         "configs/scenes.yaml",
         "requirements.txt",
         "segtrain/__init__.py",
@@ -79,7 +81,7 @@ def test_exactly_what_the_machines_need(checkout: Path) -> None:
 
 
 def test_of_the_repository_the_whole_package_and_no_setup_py() -> None:
-    found = names(ROOT, SageMakerJob())
+    found = names(SageMakerJob())
     for kind in ("*.py", "*.csv"):  # the tables are read at the end of each run
         assert {
             path.relative_to(ROOT).as_posix() for path in (ROOT / "segtrain").rglob(kind)
@@ -95,7 +97,7 @@ def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
     kind = pytest.importorskip(
         "sagemaker_training._entry_point_type", reason="needs the extra `rehearse`"
     )
-    bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
+    bundle.build(SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         tar.extractall(tmp_path / "code", filter="data")
     assert kind.get(str(tmp_path / "code"), "train.py") is kind.PYTHON_PROGRAM
@@ -103,7 +105,7 @@ def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
 
 def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("timm>=1\n\nwandb")
-    lines = required(checkout, SageMakerJob(requirements=str(tmp_path / "more.txt")))
+    lines = required(SageMakerJob(requirements=str(tmp_path / "more.txt")))
     packages = [shared._package(line) for line in lines]
     assert "torch" not in packages
     assert "torchvision" not in packages
@@ -112,7 +114,7 @@ def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Pat
     )
     assert lines[-4:] == ["# more.txt", "timm>=1", "", "wandb"]
     with pytest.raises(ConfigError, match=r"requirements=gone\.txt"):
-        required(checkout, SageMakerJob(requirements="gone.txt"))
+        required(SageMakerJob(requirements="gone.txt"))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Pat
 def test_a_tracker_brings_its_package(
     checkout: Path, settings: dict[str, str], packages: set[str]
 ) -> None:
-    lines = required(checkout, SageMakerJob(settings=settings))
+    lines = required(SageMakerJob(settings=settings))
     trackers = {"mlflow", "wandb", "sagemaker-mlflow"}
     assert {shared._package(line) for line in lines} & trackers == packages
     extras = (ROOT / "pyproject.toml").read_text()
@@ -143,12 +145,12 @@ def test_a_tracker_brings_its_package(
 def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) -> None:
     pytest.importorskip("yaml")
     (checkout / "mine.yaml").write_text("log: {wandb: streets}\n")
-    lines = required(checkout, SageMakerJob(config="mine.yaml"))
+    lines = required(SageMakerJob(config="mine.yaml"))
     assert "wandb" in [shared._package(line) for line in lines]
     (checkout / "other.yaml").write_text("data: {transforms: [{HorizontalFlip: {p: 0.5}}]}\n")
-    lines = required(checkout, SageMakerJob(config="other.yaml"))
+    lines = required(SageMakerJob(config="other.yaml"))
     assert "albumentations" in [shared._package(line) for line in lines]
-    off = required(checkout, SageMakerJob(config="mine.yaml", settings={"log.wandb": ""}))
+    off = required(SageMakerJob(config="mine.yaml", settings={"log.wandb": ""}))
     assert "wandb" not in [shared._package(line) for line in off]
 
 
@@ -159,7 +161,7 @@ def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) ->
 def test_folders_in_buckets_bring_their_package(
     checkout: Path, settings: dict[str, str], wanted: int
 ) -> None:
-    lines = required(checkout, SageMakerJob(settings=settings))
+    lines = required(SageMakerJob(settings=settings))
     assert [shared._package(line) for line in lines].count("obstore") == wanted
 
 
@@ -184,7 +186,7 @@ def test_a_pipeline_of_albumentations_brings_its_package(
     (checkout / "plain.py").write_text(
         "# as albumentations\ndef build(image, mask, rng): return image, mask\n"
     )
-    lines = required(checkout, SageMakerJob(settings={"data.transforms": pipeline}))
+    lines = required(SageMakerJob(settings={"data.transforms": pipeline}))
     found = [line for line in lines if shared._package(line) == "albumentations"]
     extras = (ROOT / "pyproject.toml").read_text()
     assert len(found) == wanted
@@ -204,15 +206,15 @@ def test_the_jobs_own_config_program_and_files(
     job = SageMakerJob(
         config="mine.yaml", program="start.py", settings={"data.transforms": "aug/own.py:build"}
     )
-    found = dict(bundle.contents(checkout, job))
-    assert found[config_name(job, checkout)] == Path("mine.yaml")
+    found = dict(bundle.contents(job))
+    assert found[config_name(job)] == Path("mine.yaml")
     assert {"start.py", "train.py", "names.txt", "aug/own.py", "configs/scenes.yaml"} <= set(found)
-    read = read_config(job, checkout, "")
+    read = read_config(job, "")
     assert read.config is not None
     assert str(read.config.data.transforms).startswith(f"{work}/aug/own.py:build@")
     # The settings come over the config.
     assert "names.txt" not in dict(
-        bundle.contents(checkout, replace(job, settings={"data.classes": ["road"]}))
+        bundle.contents(replace(job, settings={"data.classes": ["road"]}))
     )
 
 
@@ -226,28 +228,25 @@ def test_the_jobs_own_config_program_and_files(
 )
 def test_what_is_not_there_is_named(checkout: Path, job: SageMakerJob, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        bundle.contents(checkout, job)
+        bundle.contents(job)
 
 
 def test_the_same_files_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
-    first = bundle.build(checkout, SageMakerJob(), tmp_path / "one/sourcedir.tar.gz")
+    first = bundle.build(SageMakerJob(), tmp_path / "one/sourcedir.tar.gz")
     (checkout / "segtrain/errors.py").touch()
     (checkout / "segtrain/errors.py").chmod(0o777)
-    second = bundle.build(checkout, SageMakerJob(), tmp_path / "two/other.tar.gz")
+    second = bundle.build(SageMakerJob(), tmp_path / "two/other.tar.gz")
     assert first == second
     assert (tmp_path / "one/sourcedir.tar.gz").stat().st_size == first["bytes"]
     # no time of the packing either
     assert (tmp_path / "one/sourcedir.tar.gz").read_bytes()[4:8] == bytes(4)
     assert first["files"] == 7
     (checkout / "segtrain/errors.py").write_text("other")
-    assert (
-        bundle.build(checkout, SageMakerJob(), tmp_path / "two/other.tar.gz")["sha256"]
-        != first["sha256"]
-    )
+    assert bundle.build(SageMakerJob(), tmp_path / "two/other.tar.gz")["sha256"] != first["sha256"]
 
 
 def test_the_entry_can_be_imported_from_the_bundle_alone(tmp_path: Path) -> None:
-    bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
+    bundle.build(SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     code = tmp_path / "code"
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         assert all(

@@ -16,7 +16,7 @@ import vertex_mistakes
 
 from launch.core import job_values as values
 from launch.core.findings import Finding, errors
-from launch.core.job import ROOT, flag_of, load_job, readers
+from launch.core.job import flag_of, load_job, readers
 from launch.platforms.sagemaker import prepare as aws
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.online import rules
@@ -113,7 +113,7 @@ def test_cures_of_slurm_can_be_pasted() -> None:
         )
 
         def check(job: Any, name: str = name) -> list[Finding]:
-            return [*offline(job, ROOT), *rules(job, slurm_mistakes.cluster(name), here)]
+            return [*offline(job), *rules(job, slurm_mistakes.cluster(name), here)]
 
         if not job.array:  # whose own settings win
             count += paste_back(completed(job, here), check)

@@ -16,7 +16,7 @@ from records import of_one_rank
 from launch import slurm
 from launch.core.findings import Finding
 from launch.core.forecast import Unpredicted, keep, on_type, plan_findings
-from launch.core.job import ROOT, Job, load_job
+from launch.core.job import Job, load_job
 from launch.platforms.ray.checks import predicted
 from launch.platforms.ray.job import RayJob
 from launch.platforms.sagemaker import job as aws
@@ -55,7 +55,9 @@ def said(
     ranks = more.pop("ranks", hosts * max(1, gpus))
     return list(
         plan_findings(
-            partial(on_type, Job(like=str(run)), config, name, hosts, ranks, **more), config
+            Job(like=str(run)),
+            config,
+            lambda job, config: on_type(job, config, name, hosts, ranks, **more),
         )
     )
 
@@ -196,7 +198,7 @@ def test_a_prediction_travels_with_the_code_into_the_run_folder(
         "type": TYPE,
         "output": "s3://out",
     }
-    build(ROOT, aws.load_job(None, keys), tmp_path / "code.tar.gz")
+    build(aws.load_job(None, keys), tmp_path / "code.tar.gz")
     with tarfile.open(tmp_path / "code.tar.gz") as tar:
         tar.extract("segtrain/plan.json", tmp_path, filter="data")
     (offer,) = saved.read(tmp_path / "segtrain/plan.json")["offers"]

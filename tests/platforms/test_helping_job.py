@@ -15,7 +15,6 @@ import pytest
 from records import TERMS, a_run
 
 from launch.core.findings import Finding
-from launch.core.job import ROOT
 from launch.platforms.sagemaker import bundle
 from launch.platforms.sagemaker.images import choose
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
@@ -39,7 +38,7 @@ def request(job: SageMakerJob) -> dict[str, Any]:
 
 
 def codes(job: SageMakerJob) -> list[str]:
-    return sorted(finding.code for finding in helpers(job, ROOT))
+    return sorted(finding.code for finding in helpers(job))
 
 
 def test_groups_are_marked_on_the_command_line_and_in_a_file() -> None:
@@ -79,7 +78,7 @@ def test_only_hyperparameters_of_segtrain_differ_from_a_job_that_leaves_the_grou
 
 
 def packed(job: SageMakerJob, target: Path) -> dict[str, bytes]:
-    bundle.build(ROOT, job, target)
+    bundle.build(job, target)
     with tarfile.open(target) as tar:
         names = ("helpers.key", "requirements.txt")
         return {name: tar.extractfile(name).read() for name in names if name in tar.getnames()}  # type: ignore[union-attr]
@@ -123,7 +122,7 @@ def test_what_does_not_fit_is_found(changes: dict[str, Any], expected: list[str]
 
 
 def test_the_price_of_a_helping_group_is_said() -> None:
-    (found,) = helpers(HELPED, ROOT)
+    (found,) = helpers(HELPED)
     assert found.level == "warning"
     assert "$1.63/h, at most $39.17 in 1 day" in found.message  # 2 x $0.816
 
@@ -136,7 +135,7 @@ def need_of(terms: Terms) -> HelpedRates:
 def like(run: Path, **changes: Any) -> Finding:
     (found,) = (
         one
-        for one in helpers(replace(HELPED, like=str(run), **changes), ROOT)
+        for one in helpers(replace(HELPED, like=str(run), **changes))
         if one.code == "helpers-need"
     )
     return found
@@ -186,5 +185,5 @@ def test_every_host_that_reads_counts_where_files_are_divided() -> None:
     channel = Channel("train", "s3://b/c/", distribution="ShardedByS3Key")
     choice = choose("ml.g5.xlarge", "ddp", "us-east-1", today=date(2026, 11, 21))
     job = replace(HELPED, data=(channel,))
-    found = offline(job, request(job), root=ROOT, choice=choice, now=datetime(2026, 11, 21).date())
+    found = offline(job, request(job), choice=choice, now=datetime(2026, 11, 21).date())
     assert "channel-sharded" in {finding.code for finding in found if finding.level == "error"}

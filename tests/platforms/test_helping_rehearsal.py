@@ -15,7 +15,6 @@ import pytest
 from conftest import refused
 from ray_hosts import TRANSFORM
 
-from launch.core.job import ROOT
 from launch.core.rehearse import network
 from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import Report
@@ -73,7 +72,7 @@ class Played:
         groups = ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*{helping}:help"]
         flags = {"groups": groups, "output": "s3://out", "helpers_join": "120s", **flags}
         job = load_job(None, flags, [*SETTINGS, "train.duration=60st", "eval.every=60st"])
-        build(ROOT, job, folder / "code.tar.gz")
+        build(job, folder / "code.tar.gz")
         request = create_training_job(
             job, image="image", name=NAME, code=f"s3://out/{NAME}/source/sourcedir.tar.gz"
         )

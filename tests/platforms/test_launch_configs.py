@@ -96,4 +96,4 @@ def test_a_folder_inside_the_channel_stays(capsys: pytest.CaptureFixture[str]) -
 def test_ray_takes_every_config(config: str, tmp_path: Path) -> None:
     data = [] if "scenes" in config else [f"data.root={tmp_path}"]
     job = load({"overrides": [config, "train.batch_size=16", *data], "workers": 2})
-    assert not errors(checks.offline(job, ROOT)[0])
+    assert not errors(checks.offline(job)[0])

@@ -34,14 +34,14 @@ class ToyJob(Job):
 
 def main(arguments, command):
     job = load_job(ToyJob, {"toys": 3, "environment": {"A": 1}}, {"toys": arguments[0]}, arguments[1:])
-    read = preflight.read_config(job, ROOT, job.shelf)
+    read = preflight.read_config(job, job.shelf)
     machines = preflight.Machines("toy", job.toys, ranks=job.toys, gpus=0)
     findings = [*read.findings]
     if read.config is not None:
         findings += [*preflight.batch(read.config, machines), *preflight.hardware(read.config, machines)]
         print(read.config.data.root)
     print(*(finding.code for finding in findings))
-    print(*(name for name, _ in bundle.contents(ROOT, job, __file__) if "/" not in name))
+    print(*(name for name, _ in bundle.contents(job, __file__) if "/" not in name))
     print(command, job.toys, dict(job.environment))
     return len(errors(findings))
 '''

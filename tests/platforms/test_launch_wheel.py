@@ -115,7 +115,7 @@ def test_a_wheel_sends_the_code_of_the_checkout(installed: Path, tmp_path: Path)
         "from launch.core.job import ROOT\n"
         "said = {name: hashlib.sha256(what if isinstance(what, bytes) else what.read_bytes()).hexdigest()\n"
         # this wheel is built without the library
-        "        for name, what in contents(ROOT, SageMakerJob()) if '.so' not in name}\n"
+        "        for name, what in contents(SageMakerJob()) if '.so' not in name}\n"
         "print(json.dumps([COMMAND, said]))"
     )
     done = run_installed(installed, code, cwd=tmp_path)

@@ -13,6 +13,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from checkouts import use_checkout
 
 from launch.core import native as travel
 from launch.platforms.sagemaker import bundle
@@ -21,7 +22,7 @@ from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.bundle_checks import decoder_checks, glibc_of
 
 ROOT = Path(__file__).parents[2]
-BUILT = travel.carried(ROOT)[0]
+BUILT = travel.carried()[0]
 IMAGE = choose("ml.g5.xlarge", "ddp", "us-east-1")
 
 
@@ -40,8 +41,8 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None:
     if not BUILT:
-        pytest.skip(travel.carried(ROOT)[1])
-    bundle.build(ROOT, SageMakerJob(), tmp_path / "sourcedir.tar.gz")
+        pytest.skip(travel.carried()[1])
+    bundle.build(SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         tar.extractall(tmp_path / "code", filter="data")
     needed = {path.name.partition(".so")[0] for path in map(Path, BUILT)}
@@ -68,7 +69,7 @@ def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None
 def test_the_check_of_a_wheel_runs() -> None:
     """Runs the command by which cibuildwheel tests each wheel."""
     if not BUILT:
-        pytest.skip(travel.carried(ROOT)[1])
+        pytest.skip(travel.carried()[1])
     pytest.importorskip("numpy")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     command = next(line for line in text.splitlines() if line.startswith("test-command"))
@@ -84,21 +85,22 @@ def test_what_is_no_library_for_the_machines_stays_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SEGTRAIN_NATIVE_LIBRARY", raising=False)
+    use_checkout(monkeypatch, tmp_path)
     library = tmp_path / travel.FOLDER / travel.NAME
     library.parent.mkdir(parents=True)
-    assert travel.carried(tmp_path) == ({}, "libsegtrain_data.so was not built on this machine")
+    assert travel.carried() == ({}, "libsegtrain_data.so was not built on this machine")
     library.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(60))  # as macOS begins its libraries
-    assert travel.carried(tmp_path) == (
+    assert travel.carried() == (
         {},
         "libsegtrain_data.so is not a library for Linux on x86-64",
     )
     arm = bytearray(b"\x7fELF\x02\x01\x01" + bytes(60))
     arm[18:20] = (183).to_bytes(2, "little")
     library.write_bytes(arm)
-    assert "not a library for Linux on x86-64" in travel.carried(tmp_path)[1]
+    assert "not a library for Linux on x86-64" in travel.carried()[1]
     arm[18:20] = (62).to_bytes(2, "little")
     library.write_bytes(arm)
-    assert "cannot be loaded on this machine" in travel.carried(tmp_path)[1]
+    assert "cannot be loaded on this machine" in travel.carried()[1]
 
 
 def test_a_library_that_the_image_cannot_load_is_said_before(
@@ -111,15 +113,15 @@ def test_a_library_that_the_image_cannot_load_is_said_before(
     ubuntu = find("x/pytorch-training:2.8.0-gpu-py312")
     assert ubuntu is not None
     assert glibc_of(ubuntu) == 35
-    monkeypatch.setattr(travel, "carried", lambda _: ({"x": tmp_path / "new.so"}, ""))
-    [note] = decoder_checks(tmp_path, IMAGE)
+    monkeypatch.setattr(travel, "carried", lambda: ({"x": tmp_path / "new.so"}, ""))
+    [note] = decoder_checks(IMAGE)
     assert (note.level, note.code) == ("note", "native-decoder")
     assert "needs glibc 2.38, the image has 2.34" in note.message
-    monkeypatch.setattr(travel, "carried", lambda _: ({}, "it was not built"))
-    assert "it was not built" in next(decoder_checks(tmp_path, IMAGE)).message
+    monkeypatch.setattr(travel, "carried", lambda: ({}, "it was not built"))
+    assert "it was not built" in next(decoder_checks(IMAGE)).message
     (tmp_path / "new.so").write_bytes(b"GLIBC_2.34\0")
-    monkeypatch.setattr(travel, "carried", lambda _: ({"x": tmp_path / "new.so"}, ""))
-    assert not list(decoder_checks(tmp_path, IMAGE))
+    monkeypatch.setattr(travel, "carried", lambda: ({"x": tmp_path / "new.so"}, ""))
+    assert not list(decoder_checks(IMAGE))
 
 
 def test_a_library_finds_what_came_with_it(away: Path) -> None:
@@ -189,7 +191,7 @@ def compiler(away: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_where_headers_are_it_is_compiled_once_a_host(compiler: Path) -> None:
     if not BUILT:
-        pytest.skip(travel.carried(ROOT)[1])
+        pytest.skip(travel.carried()[1])
     from segtrain.data.pixels import native
     from segtrain.platforms.decoder import prepare
 
@@ -239,7 +241,7 @@ def test_without_a_compiler_it_is_said(away: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_bundles_library_is_taken_where_the_images_is_of_another_version(away: Path) -> None:
     if not BUILT:
-        pytest.skip(travel.carried(ROOT)[1])
+        pytest.skip(travel.carried()[1])
     from segtrain.data.pixels import native
     from segtrain.platforms.decoder import prepare
 

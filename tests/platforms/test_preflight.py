@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkouts import use_checkout
 from sagemaker_mistakes import FSX, HETERO, ROOT, TODAY, TYPED, VPC, look, loud, the_job
 
 from launch.core.preflight import looks_secret
@@ -307,7 +308,7 @@ def test_what_is_good_to_know_is_a_note() -> None:
         "weights-download",
     }
     choice = choose(job.training_type, job.strategy, job.region, today=TODAY)
-    later = offline(job, {}, root=ROOT, choice=choice, now=date(2028, 1, 1))
+    later = offline(job, {}, choice=choice, now=date(2028, 1, 1))
     assert "prices-old" in {finding.code for finding in later}
 
 
@@ -364,7 +365,7 @@ def test_what_cannot_be_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     }
 
 
-def test_a_repository_elsewhere(tmp_path: Path) -> None:
+def test_a_repository_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code that is looked at is the code that would travel: a script broken there is found
     there.
     """
@@ -376,8 +377,9 @@ def test_a_repository_elsewhere(tmp_path: Path) -> None:
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    use_checkout(monkeypatch, tmp_path)
     job = the_job({"config": "configs/scenes.yaml", "data": None}, ("train.batch_size=8",))
     (tmp_path / "docker/sagemaker/train.py").write_text("def main(:\n")
-    assert {f.code for f in loud(look(job, root=tmp_path))} == {"code-syntax"}
+    assert {f.code for f in loud(look(job))} == {"code-syntax"}
     (tmp_path / "docker/sagemaker/train.py").unlink()
-    assert {f.code for f in loud(look(job, root=tmp_path))} == {"bundle"}
+    assert {f.code for f in loud(look(job))} == {"bundle"}

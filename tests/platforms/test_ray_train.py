@@ -136,7 +136,7 @@ def test_nodes_that_differ_are_named(looks: list[Any], expected: list[str], tmp_
 
 
 def test_a_batch_that_is_too_small_for_the_most_ranks_is_found() -> None:
-    findings, _ = checks.offline(RayJob(elastic=(1, 8), settings={"train.batch_size": 4}), ROOT)
+    findings, _ = checks.offline(RayJob(elastic=(1, 8), settings={"train.batch_size": 4}))
     assert "batch-small" in {finding.code for finding in findings}
 
 

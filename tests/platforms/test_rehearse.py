@@ -488,7 +488,6 @@ def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
 def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     needs_the_extra()
     """AWS's toolkit starts torchrun, torchrun the ranks; rank 0 leaves a model on its host."""
-    from launch.core.job import ROOT
     from launch.platforms.sagemaker.bundle import build
 
     settings = [
@@ -508,7 +507,7 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
         "checkpoints": "s3://ckpt/run/",
     }
     job = load_job(None, {**flags, "type": "ml.p4d.24xlarge", "output": "s3://out"}, settings)
-    build(ROOT, job, tmp_path / "code.tar.gz")
+    build(job, tmp_path / "code.tar.gz")
     report = rehearse(
         job, request_of(job), RehearsalSpec(str(tmp_path / "code.tar.gz"), str(tmp_path / "stage"))
     )

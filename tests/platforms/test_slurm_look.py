@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from cluster_slurm import Cluster, NoSlurm, slurm_cluster
-from slurm_mistakes import BATCH, CPUS, MISTAKES, PLAIN, ROOT, SOUND, has, loud
+from slurm_mistakes import BATCH, CPUS, MISTAKES, PLAIN, SOUND, has, loud
 
 from launch.core.findings import Finding
 from launch.core.job import load_job
@@ -108,7 +108,7 @@ def test_every_mistake_is_named_by_what_slurm_says() -> None:
         if of != "plain" or name == "two jobs with one run folder":
             continue
         job = completed(described(flags_, settings), here)
-        said = [*offline(job, ROOT), *flags(job), *rules(job, found, here)]
+        said = [*offline(job), *flags(job), *rules(job, found, here)]
         has([*said, *places.folders(job, found, probed=False)], expected)
         named += 1
     assert named >= 25

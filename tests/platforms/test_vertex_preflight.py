@@ -15,7 +15,6 @@ from vertex_mistakes import (
     NETWORK,
     NFS,
     PLAIN,
-    ROOT,
     TENSORBOARD,
     look,
     loud,
@@ -63,7 +62,7 @@ def test_processes_of_the_config_are_counted(tmp_path: Path) -> None:
             {**PLAIN, "config": str(config), "data": None},
             [f"train.batch_size={batch}"],
         )
-        found = loud(offline(job, root=ROOT, choice=choose(job, region(job), gpus(job))))
+        found = loud(offline(job, choice=choose(job, region(job), gpus(job))))
         assert [finding.code for finding in found] == expected
 
 

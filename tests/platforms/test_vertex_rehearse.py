@@ -380,7 +380,7 @@ def test_a_worker_that_dies_changes_nothing_in_the_weights(
     job = job_of(*words, checkpoints="gs://out/run", machine="g2-standard-8", like=str(like))
     request = request_of(job)
     del request["jobSpec"]["baseOutputDirectory"]  # whose model would take as long as all the rest
-    bundle.build(ROOT, job, tmp_path / "bundle")
+    bundle.build(job, tmp_path / "bundle")
     assert [process.wait() for process in alone] == [0, 0], alone[0].output
     spec = RehearsalSpec(str(tmp_path / "bundle"), str(tmp_path / "stage"), plant="kill:3")
     report = rehearse(job, request, spec)

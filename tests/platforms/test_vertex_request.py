@@ -182,7 +182,7 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
 
 
 def test_the_bundle_has_the_package_and_what_reads_buckets() -> None:
-    files = dict(bundle.contents(ROOT, VertexJob()))
+    files = dict(bundle.contents(VertexJob()))
     assert "segtrain/platforms/outcome.py" in files
     assert "train.py" not in files
     requirements = files["requirements.txt"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.core.bundle import all_settings
-from launch.core.job import ROOT, Job, config_file
+from launch.core.job import Job, config_file
 from segtrain.errors import ConfigError
 
 STEPS = 12  # of a short run: enough for the start, an evaluation, a checkpoint, and the model
@@ -30,10 +30,7 @@ def load(job: Job, data_root: str = "/data") -> Any:
 
     settings: dict[str, Any] = {**job.settings, "parallel.strategy": job.strategy}
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    if (
-        "data.root" not in settings
-        and all_settings(job, ROOT).get("data.layout", "scenes") != "scenes"
-    ):
+    if "data.root" not in settings and all_settings(job).get("data.layout", "scenes") != "scenes":
         overrides.append(f"data.root={data_root}")
     return load_config(config_file(job) if job.config else None, overrides)
 

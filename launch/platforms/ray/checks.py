@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 Node = Mapping[str, Any]  # an item of ``ray.nodes()``
 
 
-def offline(job: RayJob, root: Path) -> tuple[list[Finding], Any]:
+def offline(job: RayJob) -> tuple[list[Finding], Any]:
     """Findings about the config, and the config (None if it cannot be read)."""
-    read = preflight.read_config(job, root, "")
+    read = preflight.read_config(job, "")
     findings = list(read.findings)
     if read.config is not None:
         findings += preflight.batch(read.config, Machines("worker", job.most, job.most))

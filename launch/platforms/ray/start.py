@@ -13,7 +13,7 @@ from typing import Any
 
 from launch.core.bundle import contents
 from launch.core.findings import Finding
-from launch.core.job import ROOT, config_name
+from launch.core.job import config_name
 from launch.platforms.ray import checks
 from launch.platforms.ray.job import RayJob, arguments
 from segtrain.errors import ConfigError, MissingExtra, SegtrainError
@@ -33,7 +33,7 @@ def cluster(job: RayJob) -> Iterator[Any]:
 
     address = job.address or os.environ.get("RAY_ADDRESS", "")
     with tempfile.TemporaryDirectory(prefix="segtrain-ray-") as folder:
-        for name, source in contents(ROOT, job):
+        for name, source in contents(job):
             target = Path(folder, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source if isinstance(source, bytes) else source.read_bytes())

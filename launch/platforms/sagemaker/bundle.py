@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.core import bundle
-from launch.core.forecast import PLAN
-from launch.core.job import Job
+from launch.core.forecast import PLAN, plan_file
 from launch.platforms.sagemaker.job import SageMakerJob
 
 PROGRAM = "docker/sagemaker/train.py"
@@ -23,34 +22,32 @@ RAY, RAY_DATA = "ray==2.60.0", "ray[data]==2.60.0"
 KEY = "helpers.key"  # file at the top of the bundle, by which the hosts of a job trust each other
 
 
-def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
+def contents(job: SageMakerJob) -> list[tuple[str, Path | bytes]]:
     """The files of the bundle, as ``launch.core.bundle.contents`` returns them."""
-    return bundle.contents(root, job, PROGRAM, packages(root, job))
+    return bundle.contents(job, PROGRAM, packages(job))
 
 
-def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
+def build(job: SageMakerJob, target: Path) -> dict[str, Any]:
     """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256.
 
     With helping hosts, each bundle has a new random key: only who may read the bundle can join the
     job's hosts. What is predicted for the job travels to its run folder.
     """
-    from launch.platforms.sagemaker.preflight.training import plan_file
+    from launch.platforms.sagemaker.preflight.training import predicted, read
 
-    more: list[tuple[str, Path | bytes]] = [(KEY, secrets.token_bytes(32))] if _helped(job) else []
-    if isinstance(job, SageMakerJob) and (plan := plan_file(job, root)):
-        more.append((PLAN, plan))
-    return bundle.write(sorted([*contents(root, job), *more], key=lambda item: item[0]), target)
+    files = contents(job)
+    if job.helping_groups:
+        files.append((KEY, secrets.token_bytes(32)))
+    if job.like and (plan := plan_file(job, read(job).config, predicted)):
+        files.append((PLAN, plan))
+    return bundle.write(files, target)
 
 
-def packages(root: Path, job: Job) -> list[str]:
+def packages(job: SageMakerJob) -> list[str]:
     """The packages that only SageMaker needs: the MLflow plugin for a job that logs to a SageMaker
     MLflow server, and Ray for a job with helping hosts.
     """
-    settings = bundle.all_settings(job, root)
+    settings = bundle.all_settings(job)
     ray = RAY_DATA if settings.get("data.helpers") == "ray-data" else RAY
     tracker = ["sagemaker-mlflow"] if str(settings.get("log.mlflow")).startswith("arn:") else []
-    return [*tracker, *([ray] if _helped(job) else [])]
-
-
-def _helped(job: Job) -> bool:
-    return isinstance(job, SageMakerJob) and bool(job.helping_groups)
+    return [*tracker, *([ray] if job.helping_groups else [])]

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.core.job import ROOT
 from launch.platforms.sagemaker.bundle import contents
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel
@@ -49,7 +48,7 @@ def write_code(job: SageMakerJob, folder: Path) -> Path:
     """Write the files of the bundle to ``folder``: the source_dir of the SDK, which packs and
     uploads it.
     """
-    for name, source in contents(ROOT, job):
+    for name, source in contents(job):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source if isinstance(source, bytes) else source.read_bytes())

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from launch.core.findings import Finding, note, require
-from launch.core.job import ROOT
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region
 from launch.platforms.sagemaker.bundle import build
 from launch.platforms.sagemaker.images import choose
@@ -71,7 +70,7 @@ def prepare(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Findi
     name = training_job_name(job, now)
     request = create_training_job(job, image=choice.uri, name=name, code=code_place(job, name))
     findings += choice.findings
-    findings += offline(job, request, root=ROOT, choice=choice, now=now.date())
+    findings += offline(job, request, choice=choice, now=now.date())
     if choice.why:
         findings.append(note("image", f"image {choice.uri}: {choice.why}"))
     return job, request, findings
@@ -89,5 +88,5 @@ def upload_code(job: Source, asked: Mapping[str, Any]) -> None:
     job = read(job, ())
     with tempfile.TemporaryDirectory() as scratch:
         bundle = Path(scratch) / "sourcedir.tar.gz"
-        build(ROOT, job, bundle)
+        build(job, bundle)
         upload(connect(located(job)[0].region), bundle, code_uri(asked))

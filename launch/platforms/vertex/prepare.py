@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.core.findings import Finding, note, require
-from launch.core.job import ROOT, load_job
+from launch.core.job import load_job
 from launch.platforms.vertex.images import choose
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.machines import gpus
@@ -56,7 +56,7 @@ def prepare(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:
     accelerator = gpus(job)
     choice = choose(job, job.region, accelerator)
     request = custom_job(job, image=choice.uri, name=job_name(job, datetime.now(timezone.utc)))
-    findings += offline(job, root=ROOT, choice=choice)
+    findings += offline(job, choice=choice)
     if choice.why:
         findings.append(note("image", f"image {choice.uri}: {choice.why}"))
     if accelerator is not None and job.accelerator is None:

@@ -18,13 +18,13 @@ from launch.platforms.sagemaker.job import SageMakerJob
 AL2023, UBUNTU_22 = 34, 35
 
 
-def decoder_checks(root: Path, choice: SageMakerImageChoice) -> Iterator[Finding]:
+def decoder_checks(choice: SageMakerImageChoice) -> Iterator[Finding]:
     """A note if the bundle has no native decoder that runs in the image. AWS's images contain none,
     and decoding without it takes several times the CPU time.
     """
     if choice.image is None:  # the user's own image may contain the decoder
         return
-    files, problem = native.carried(root)
+    files, problem = native.carried()
     needs, has = native.glibc(files), glibc_of(choice.image)
     if needs > has:
         problem = f"the decoder built on this machine needs glibc 2.{needs}, the image has 2.{has}"

@@ -81,8 +81,8 @@ _SOURCE = "computed from --like, as segtrain diagnose does"
 MEASURED = "measured on two hosts, 2026-11-22: docs/helpers.md"
 
 
-def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
-    settings = all_settings(job, root)
+def helpers(job: SageMakerJob) -> Iterator[Finding]:
+    settings = all_settings(job)
     asked = settings.get("data.helpers") not in (None, "", NONE)
     yield from _marks(job)
     if job.helping_groups and not asked:

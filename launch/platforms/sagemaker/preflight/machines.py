@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
 from launch.platforms.sagemaker.images import SageMakerImageChoice
 from launch.platforms.sagemaker.instances import INSTANCES, about_type
@@ -87,19 +88,7 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
 def _strategy(job: SageMakerJob) -> Iterator[Finding]:
     instance = INSTANCES.get(job.training_type)
     gpus = instance.gpus if instance else 0
-    if job.strategy in ("single", "dp") and job.training_hosts > 1:
-        yield error(
-            "strategy-hosts",
-            f"strategy={job.strategy} is one process, but {job.training_hosts} hosts are asked "
-            "for: each would train the same",
-            "--strategy ddp, or --instances 1",
-        )
-    elif job.strategy == "single" and gpus > 1:
-        yield warning(
-            "gpus-idle",
-            f"strategy=single uses one of the {gpus} GPUs of {job.training_type}; all are paid for",
-            "--strategy ddp, or a type with one GPU",
-        )
+    yield from job_checks.one_process(job, job.training_hosts, gpus, job.training_type)
     if job.strategy == "smddp" and job.training_hosts == 1:
         yield warning(
             "smddp-single-host",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from launch.core import job_checks
@@ -38,7 +37,6 @@ def offline(
     job: SageMakerJob,
     request: Mapping[str, Any],
     *,
-    root: Path,
     choice: SageMakerImageChoice,
     now: date,
 ) -> list[Finding]:
@@ -52,14 +50,14 @@ def offline(
         *channels(job),
         *network(job),
     ]
-    findings += [*machines(job, request, choice), *helpers(job, root), *extras(job, choice)]
+    findings += [*machines(job, request, choice), *helpers(job), *extras(job, choice)]
     from launch.platforms.sagemaker.bundle import contents
 
-    files, missing = job_checks.bundled(job, root, lambda: dict(contents(root, job)))
+    files, missing = job_checks.bundled(job, lambda: dict(contents(job)))
     findings += missing
     if files:
-        findings += [*bundle_checks(job, files, choice), *decoder_checks(root, choice)]
-    findings += [*training(job, root, set(files)), *_prices(now)]
+        findings += [*bundle_checks(job, files, choice), *decoder_checks(choice)]
+    findings += [*training(job, set(files)), *_prices(now)]
     findings += _model(request, [*findings, *choice.findings])
     return list(dict.fromkeys(findings))
 

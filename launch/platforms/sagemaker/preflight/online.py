@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error
 from launch.platforms.sagemaker.cloud import AwsClients
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.account import account_checks
 from launch.platforms.sagemaker.preflight.calls import AwsReadOnlyCalls
-from launch.platforms.sagemaker.preflight.places import unset
+from launch.platforms.sagemaker.preflight.places import placeholders
 from launch.platforms.sagemaker.preflight.rights import rights
 from launch.platforms.sagemaker.preflight.stored import stored
 from launch.platforms.sagemaker.preflight.vpc import vpc
@@ -23,15 +24,8 @@ def online(job: SageMakerJob, request: Mapping[str, Any], clients: AwsClients) -
     """The findings. A call that is denied is a note, never an error: the job's role may have rights
     that the caller does not have.
     """
-    wanting = unset(job)
-    if wanting:
-        return [
-            error(
-                "placeholder",
-                f"these are still to be set: {', '.join(wanting)}",
-                "name yours, by flags or in the job's file",
-            )
-        ]
+    if unset := list(job_checks.unset(placeholders(job), error)):
+        return unset
     ask = AwsReadOnlyCalls(clients)
     findings = [*account_checks(job, request, ask), *stored(job, request, ask), *vpc(job, ask)]
     if not any(

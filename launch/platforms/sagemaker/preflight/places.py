@@ -65,14 +65,7 @@ def stands_for(text: str) -> str:
 
 
 def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    wanting = unset(job)
-    if wanting:
-        yield warning(
-            "placeholder",
-            f"to be set before this can be sent: {', '.join(wanting)}",
-            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with "
-            "credentials, role and output that are empty are looked up",
-        )
+    yield from job_checks.unset(placeholders(job), warning)
     yield from _role(job)
     for key, uri in (("output", job.output), ("checkpoints", job.checkpoints)):
         if uri and not stands_for(uri) and s3_parts(uri) is None:
@@ -84,7 +77,7 @@ def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _overlaps(job, request)
 
 
-def unset(job: SageMakerJob) -> list[str]:
+def placeholders(job: SageMakerJob) -> list[str]:
     """Settings that are still to be filled in, each with its value."""
     given = {"role": job.role, "output": job.output}
     found = [f"{key}={value!r}" for key, value in given.items() if not value or stands_for(value)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from launch.core import job_checks, preflight
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_type
+from launch.core.forecast import on_type
 from launch.core.preflight import Read, files_of_weights
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
@@ -27,52 +27,37 @@ if TYPE_CHECKING:
     from segtrain.insight.plan.offers import Offers
 
 
-def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
+def training(job: SageMakerJob, bundled: Collection[str]) -> Iterator[Finding]:
     """``bundled``: the names of the files in the code bundle; empty if they are not known."""
-    read = _read(job, root)
-    yield from read.findings
-    config = read.config
-    if config is None:
-        return
-    yield from _data(job, config, read)
-    # Findings for weights that are in no channel: the bundle has only code, and the container
-    # cannot see this machine's folders.
-    for key, place in files_of_weights(config):
-        if any(lies_in(place, channel.name) for channel in job.data):
-            continue
-        own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
-        level, where = (warning, f", unless {job.image} holds it") if own else (error, "")
-        copy = (
-            "aws s3 cp --recursive"
-            if os.path.isdir(place) or not Path(place).suffix
-            else "aws s3 cp"
-        )
-        inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
-        yield level(
-            "weights-missing",
-            f"{key}={place!r}: weights do not travel with the code, and the container has no "
-            f"such file{where}",
-            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data "
-            "weights=s3://BUCKET/weights/ "
-            f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
-        )
-    yield from job_checks.trains(job, config, _machines(job), _predicted)
-    yield from _kept(job, config)
-    yield from preflight.trackers(job, config)
-    yield from preflight.files(job, root, bundled)
+    config_read = read(job)
+    yield from job_checks.trains(job, config_read, _machines(job), predicted, bundled)
+    if (config := config_read.config) is not None:
+        yield from _data(job, config, config_read)
+        yield from job_checks.missing_weights(job, config, partial(_held, job), "/opt/ml/", _copy)
+        yield from _kept(job, config)
 
 
-def plan_file(job: SageMakerJob, root: Path) -> bytes:
-    """What is predicted for a job, for its run folder; empty if nothing is."""
-    config = _read(job, root).config if job.like else None
-    return file_of(partial(_predicted, job, config), config) if config else b""
+def _held(job: SageMakerJob, place: str) -> bool:
+    """Whether a channel holds a place: the container cannot see this machine's folders."""
+    return any(lies_in(place, channel.name) for channel in job.data)
 
 
-def _read(job: SageMakerJob, root: Path) -> Read:
-    return preflight.read_config(job, root, data_place(job), f"{CHANNELS}/train")
+def _copy(key: str, place: str) -> str:
+    """How to bring weights in a channel."""
+    folder = os.path.isdir(place) or not Path(place).suffix
+    copy, inside = (" --recursive", "") if folder else ("", f"/{Path(place).name}")
+    return (
+        f"aws s3 cp{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data "
+        "weights=s3://BUCKET/weights/ "
+        f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}"
+    )
 
 
-def _predicted(job: SageMakerJob, config: Config) -> Offers:
+def read(job: SageMakerJob) -> Read:
+    return preflight.read_config(job, data_place(job), f"{CHANNELS}/train")
+
+
+def predicted(job: SageMakerJob, config: Config) -> Offers:
     price, _ = price_of(job, job.training_type)
     return on_type(job, config, job.training_type, job.training_hosts, ranks(job), price)
 
@@ -95,8 +80,12 @@ def _machines(job: SageMakerJob) -> preflight.Machines:
 def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
     layout = config.data.layout
     if not read.reads_files:
-        held = [place for _, place in files_of_weights(config)]
-        idle = [one.name for one in job.data if not any(lies_in(place, one.name) for place in held)]
+        places = [place for _, place in files_of_weights(config)]
+        idle = [
+            channel.name
+            for channel in job.data
+            if not any(lies_in(place, channel.name) for place in places)
+        ]
         if idle:
             from segtrain.data.index.layouts import LAYOUTS
 

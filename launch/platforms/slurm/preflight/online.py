@@ -6,7 +6,6 @@ import subprocess
 from dataclasses import replace
 
 from launch.core.findings import Finding, error, errors, note, warning
-from launch.core.job import ROOT
 from launch.platforms.slurm.follow import ENDED
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.cluster_settings import cluster_settings
@@ -39,7 +38,7 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
     """
     here = SubmitHost(command="salloc" if terminal else "sbatch")
     job = completed(job, here)
-    findings = [*offline(job, ROOT), *flags(job), *_shell(job)]
+    findings = [*offline(job), *flags(job), *_shell(job)]
     try:
         cluster = read(ask)
     except SegtrainError as problem:

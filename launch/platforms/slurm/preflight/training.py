@@ -7,14 +7,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.core import job_checks, preflight
 from launch.core import job_values as values
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_nodes, plan_findings
+from launch.core.forecast import on_nodes, plan_file, plan_findings
+from launch.core.job import ALONE
 from launch.core.preflight import Machines, Read, files_of_weights
 from launch.platforms.slurm.job import SlurmJob
 from segtrain.errors import ConfigError
@@ -23,29 +23,27 @@ if TYPE_CHECKING:
     from segtrain.config import Config
     from segtrain.insight.plan.offers import Offers
 
-_ALONE = ("single", "dp")
 
-
-def offline(job: SlurmJob, root: Path) -> list[Finding]:
+def offline(job: SlurmJob) -> list[Finding]:
     """Everything that can be found wrong without asking the cluster."""
     findings = [*_strategy(job), *_time(job), *_array(job), *preflight.variables(job)]
     for task in job.tasks or ((),):
         try:
-            findings += _trained(_of_task(job, task), root)
+            findings += _trained(_of_task(job, task))
         except ConfigError as problem:
             findings.append(error("config", str(problem), "fix the setting of the array"))
     return list(dict.fromkeys(findings))
 
 
-def plan_files(job: SlurmJob, root: Path) -> list[tuple[Path, bytes]]:
+def plan_files(job: SlurmJob) -> list[tuple[Path, bytes]]:
     """What is predicted for the run in each run folder of the job; empty for a run without a
     prediction.
     """
     found = []
     for run, task in zip(job.runs(), job.tasks or ((),)):
         one = _of_task(job, task)
-        config = _read(one, root).config
-        found.append((run, file_of(partial(_predicted, one, config), config) if config else b""))
+        config = _read(one).config
+        found.append((run, plan_file(one, config, _predicted)))
     return found
 
 
@@ -56,8 +54,8 @@ def _of_task(job: SlurmJob, task: tuple[str, ...]) -> SlurmJob:
     return replace(job, settings={**job.settings, **given})
 
 
-def _read(job: SlurmJob, root: Path) -> Read:
-    return preflight.read_config(job, root, job.data, "/FOLDER")
+def _read(job: SlurmJob) -> Read:
+    return preflight.read_config(job, job.data, "/FOLDER")
 
 
 def _predicted(job: SlurmJob, config: Config) -> Offers:
@@ -65,9 +63,9 @@ def _predicted(job: SlurmJob, config: Config) -> Offers:
     return on_nodes(job, config, job.nodes, job.local_ranks, job.cpus * job.local_ranks, gpu)
 
 
-def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
+def _trained(job: SlurmJob) -> Iterator[Finding]:
     """What is wrong with the training of a job, or of one task of an array."""
-    read = _read(job, root)
+    read = _read(job)
     yield from read.findings
     if read.config is None:
         return
@@ -80,12 +78,11 @@ def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
     )
     hosts = machines(job)
     yield from preflight.batch(read.config, hosts)
-    hardware = preflight.hardware(read.config, hosts)
-    yield from (finding for finding in hardware if finding.code != "workers-many" or hosts.vcpus)
+    yield from preflight.hardware(read.config, hosts)
     if job.requeue:
         yield from job_checks.resume_off(read.config, error, "a job that is queued again")
     if job.like:
-        yield from plan_findings(partial(_predicted, job, read.config), read.config)
+        yield from plan_findings(job, read.config, _predicted)
 
 
 def machines(job: SlurmJob) -> Machines:
@@ -98,11 +95,8 @@ def machines(job: SlurmJob) -> Machines:
 
 
 def _strategy(job: SlurmJob) -> Iterator[Finding]:
-    if job.strategy == "smddp":
-        yield error(
-            "strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp"
-        )
-    elif job.strategy in _ALONE and job.ranks > (1 if job.strategy == "single" else job.nodes):
+    yield from job_checks.no_smddp(job)
+    if job.strategy in ALONE and job.ranks > (1 if job.strategy == "single" else job.nodes):
         yield error(
             "strategy-ranks",
             f"strategy={job.strategy} is one process, and the job starts {job.ranks}: each would "

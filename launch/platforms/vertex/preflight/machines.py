@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from launch.core import job_checks
 from launch.core.bundle import all_settings
 from launch.core.findings import Finding, error, warning
-from launch.core.job import ROOT
+from launch.core.job import ALONE
 from launch.platforms.vertex import machines as table
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.job_parts import Accelerator
 from launch.platforms.vertex.machines import DATED, GPUS, MACHINES, NOT_STANDARD, machine_of
 from launch.platforms.vertex.preflight.names import API
 from launch.platforms.vertex.request import region
-
-ALONE = ("single", "dp")  # strategies of one process
 
 
 def gpus(job: VertexJob) -> Accelerator | None:
@@ -39,7 +38,7 @@ def local_ranks(job: VertexJob) -> int:
 
 def _procs(job: VertexJob) -> int:
     """The setting parallel.procs; 0 for "auto"."""
-    procs = all_settings(job, ROOT).get("parallel.procs")
+    procs = all_settings(job).get("parallel.procs")
     return procs if isinstance(procs, int) and procs > 0 else 0
 
 
@@ -54,25 +53,10 @@ def machines(job: VertexJob) -> Iterator[Finding]:
             f"region={place!r} is not the name of a region",
             f"--region {near[0] if near else 'us-central1'}",
         )
-    if job.hosts > 1 and job.strategy in ALONE:
-        yield error(
-            "strategy-hosts",
-            f"strategy={job.strategy} is one process: {job.hosts} hosts would each train a "
-            "model of their own",
-            "--strategy ddp, or --hosts 1",
-        )
     found = gpus(job)
-    if job.strategy == "smddp":
-        yield error(
-            "strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp"
-        )
-    if found and found.count > 1 and job.strategy == "single":
-        yield warning(
-            "gpus-idle",
-            f"strategy=single uses one of {found.count} GPUs of each host",
-            "--strategy ddp",
-        )
-    procs, backend = _procs(job), all_settings(job, ROOT).get("parallel.backend")
+    yield from job_checks.one_process(job, job.hosts, found.count if found else 0, job.machine)
+    yield from job_checks.no_smddp(job)
+    procs, backend = _procs(job), all_settings(job).get("parallel.backend")
     if found and procs and job.strategy not in ALONE:
         words = (
             f"parallel.procs={procs} of the config or the settings: each host has "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
@@ -18,7 +17,7 @@ from launch.platforms.vertex.preflight.places import places
 from launch.platforms.vertex.preflight.training import training
 
 
-def offline(job: VertexJob, *, root: Path, choice: VertexImageChoice) -> list[Finding]:
+def offline(job: VertexJob, *, choice: VertexImageChoice) -> list[Finding]:
     """All offline findings, with those about the image (``choice``). A check that cannot run here
     leaves a note.
     """
@@ -30,7 +29,7 @@ def offline(job: VertexJob, *, root: Path, choice: VertexImageChoice) -> list[Fi
         *network(job),
         *choice.findings,
     ]
-    files, missing = job_checks.bundled(job, root, lambda: dict(bundle.contents(root, job)))
+    files, missing = job_checks.bundled(job, lambda: dict(bundle.contents(job)))
     findings += missing
     if files:
         findings += _requirements(job, files, choice)
@@ -43,7 +42,7 @@ def offline(job: VertexJob, *, root: Path, choice: VertexImageChoice) -> list[Fi
                 "--start image with an image of your own that starts your program",
             )
         )
-    findings += training(job, root, set(files))
+    findings += training(job, set(files))
     return list(dict.fromkeys(findings))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from launch.core import job_checks
 from launch.core.calls import CallResult
 from launch.core.findings import Finding, error, warning
 from launch.platforms.vertex.cloud import GoogleClients, split_uri
@@ -42,16 +43,8 @@ _READS = (*_WRITES, "roles/storage.objectViewer", "roles/viewer")
 
 def online(job: VertexJob, request: Mapping[str, Any], clients: GoogleClients) -> list[Finding]:
     """All online findings. ``request``: the request as it would be sent."""
-    unset = placeholders(job)
-    if unset:
-        words = ", ".join(f"{key}={text!r}" for key, text in unset.items())
-        return [
-            error(
-                "placeholder",
-                f"still to be set: {words}",
-                "name yours, by flags or in the job's file",
-            )
-        ]
+    if unset := list(job_checks.unset(placeholders(job), error)):
+        return unset
     ask = GoogleReadOnlyCalls(clients)
     image = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["imageUri"]
     findings = [

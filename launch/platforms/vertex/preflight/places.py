@@ -17,13 +17,7 @@ FUSE = "Vertex AI: use Cloud Storage as a mounted file system (its mount takes n
 
 
 def places(job: VertexJob) -> Iterator[Finding]:
-    unset = placeholders(job)
-    if unset:
-        yield warning(
-            "placeholder",
-            f"still to be set: {', '.join(f'{key}={text!r}' for key, text in unset.items())}",
-            "name yours, by flags or in the job's file, before the job is sent",
-        )
+    yield from job_checks.unset(placeholders(job), warning)
     for key in ("output", "staging", "checkpoints"):
         yield from _written(key, getattr(job, key))
     yield from _data(job)
@@ -32,8 +26,10 @@ def places(job: VertexJob) -> Iterator[Finding]:
         yield from job_checks.results_in_data("data", job.data, results)
 
 
-def placeholders(job: VertexJob) -> dict[str, str]:
-    """Settings that still have a placeholder; also the project, if it is not set."""
+def placeholders(job: VertexJob) -> list[str]:
+    """Settings that still have a placeholder, with their values; also the project, if it is not
+    set.
+    """
     keys = (
         "project",
         "output",
@@ -45,8 +41,12 @@ def placeholders(job: VertexJob) -> dict[str, str]:
         "tensorboard",
         "image",
     )
-    found = {key: getattr(job, key) for key in keys if PLACEHOLDER.search(getattr(job, key))}
-    return found if job.project else {"project": "", **found}
+    values = {key: getattr(job, key) for key in keys}
+    return [
+        f"{key}={value!r}"
+        for key, value in values.items()
+        if PLACEHOLDER.search(value) or (key == "project" and not value)
+    ]
 
 
 def _written(key: str, place: str) -> Iterator[Finding]:

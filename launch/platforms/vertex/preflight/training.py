@@ -7,15 +7,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch.core import job_checks, preflight
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_type
-from launch.core.preflight import Read, files_of_weights
+from launch.core.forecast import on_type
+from launch.core.preflight import Read
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.machines import GPUS, machine_of
 from launch.platforms.vertex.preflight.machines import gpus, local_ranks, ranks
@@ -26,39 +25,27 @@ if TYPE_CHECKING:
     from segtrain.insight.plan.offers import Offers
 
 _KEPT = re.compile(r"(gs|s3|az)://|/mnt/")
+_MOUNTED = re.compile(r"(gs|s3|az)://|/gcs/|/mnt/")
 
 
-def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
+def training(job: VertexJob, bundled: Collection[str]) -> Iterator[Finding]:
     """Findings about the training config. ``bundled``: names of the files in the code bundle; empty
     if unknown.
     """
-    read = _read(job, root)
-    yield from read.findings
-    config = read.config
-    if config is None:
-        return
-    yield from _data(job, config, read)
-    yield from _weights(job, config)
-    yield from job_checks.trains(job, config, _machines(job), _predicted)
-    yield from _kept(job, config)
-    yield from preflight.trackers(job, config)
-    yield from preflight.files(job, root, bundled)
+    config_read = read(job)
+    yield from job_checks.trains(job, config_read, _machines(job), predicted, bundled)
+    if (config := config_read.config) is not None:
+        yield from _data(job, config, config_read)
+        yield from _weights(job, config)
+        yield from _kept(job, config)
 
 
-def plan_file(job: VertexJob, root: Path) -> bytes:
-    """What is predicted for a job, for its run folder; empty if nothing is."""
-    config = _read(job, root).config if job.like else None
-    return file_of(partial(_predicted, job, config), config) if config else b""
-
-
-def _read(job: VertexJob, root: Path) -> Read:
+def read(job: VertexJob) -> Read:
     settings = {**({"out": job.checkpoints} if job.checkpoints else {}), **job.settings}
-    return preflight.read_config(
-        replace(job, settings=settings), root, job.data, "gs://BUCKET/FOLDER"
-    )
+    return preflight.read_config(replace(job, settings=settings), job.data, "gs://BUCKET/FOLDER")
 
 
-def _predicted(job: VertexJob, config: Config) -> Offers:
+def predicted(job: VertexJob, config: Config) -> Offers:
     return on_type(job, config, _row(job), job.hosts, ranks(job))
 
 
@@ -113,21 +100,16 @@ def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
     if job.network or job.psc_attachment:
         where, cure = "in a VPC that needs Cloud NAT", "a file below /gcs/BUCKET/weights, and "
         yield from preflight.download(config, note, where, cure)
-    for key, place in files_of_weights(config):
-        if re.match(r"(gs|s3|az)://|/gcs/|/mnt/", place):
-            continue
-        own = bool(job.image) and place.startswith("/")
-        yield (warning if own else error)(
-            "weights-missing",
-            f"{key}={place!r}: weights do not travel with the code, and "
-            + (
-                f"unless {job.image} holds it, the container has no such file"
-                if own
-                else "the container has no such file"
-            ),
+    yield from job_checks.missing_weights(
+        job,
+        config,
+        lambda place: bool(_MOUNTED.match(place)),
+        "/gcs/",
+        lambda key, place: (
             f"gcloud storage cp -r {quote(place)} gs://BUCKET/weights/, "
-            f"then {key}=/gcs/BUCKET/weights/{quote(Path(place).name)}",
-        )
+            f"then {key}=/gcs/BUCKET/weights/{quote(Path(place).name)}"
+        ),
+    )
 
 
 def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launch.core.job import ALONE
 from launch.core.rehearse.cluster import MOST_HOSTS, RehearsalCluster, RehearsalHost
 from launch.core.rehearse.network import refuse_addresses
 from launch.platforms.vertex.job import VertexJob
-from launch.platforms.vertex.preflight.machines import ALONE
 from segtrain.errors import ConfigError
 
 DEFAULT_HOSTS = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.core.bundle import all_settings
-from launch.core.job import ROOT
+from launch.core.job import ALONE
 from launch.core.preflight import files_of_weights
 from launch.core.rehearse import drawn, local_config
 from launch.core.rehearse.cluster import refuse_rank
@@ -18,7 +18,6 @@ from launch.core.rehearse.process import RehearsalSpec, perform, stage
 from launch.core.rehearse.report import Report
 from launch.platforms.vertex.arguments import FAULTS
 from launch.platforms.vertex.job import VertexJob
-from launch.platforms.vertex.preflight.machines import ALONE
 from launch.platforms.vertex.rehearse import plan
 from segtrain.errors import ConfigError, MissingExtra
 
@@ -63,7 +62,7 @@ def rehearse(
 
 def _place_of_data(job: VertexJob) -> str:
     """The value of data.root in the containers; "" if the training reads no files."""
-    found = all_settings(job, ROOT)
+    found = all_settings(job)
     if found.get("data.layout", "scenes") == "scenes":
         return ""
     return str(job.data or job.settings.get("data.root") or found.get("data.root") or "")
