@@ -86,17 +86,24 @@ def refused(findings: list[Finding], what: str) -> bool:
 
 def _paragraph(finding: Finding, width: int) -> str:
     indent = " " * 9
-    lines = [
-        fill(finding.message, width, initial_indent=f"{finding.level:<9}", subsequent_indent=indent)
-    ]
+    lines = [_wrapped(finding.message, width, f"{finding.level:<9}", indent)]
     if finding.cure:
         lines.append(f"{indent}-> {finding.cure}")  # one line, which can be copied
     if finding.source:
-        lines.append(
-            fill(finding.source, width, initial_indent=f"{indent}[", subsequent_indent=f"{indent} ")
-            + "]"
-        )
+        lines.append(_wrapped(f"{finding.source}]", width, f"{indent}[", f"{indent} "))
     return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int, first: str, others: str) -> str:
+    """Lines of text that break at spaces only: names and addresses stay whole."""
+    return fill(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def agreed(question: str) -> bool:

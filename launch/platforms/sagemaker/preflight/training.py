@@ -45,11 +45,11 @@ def _held(job: SageMakerJob, place: str) -> bool:
 def _copy(key: str, place: str) -> str:
     """How to bring weights in a channel."""
     folder = os.path.isdir(place) or not Path(place).suffix
-    copy, inside = (" --recursive", "") if folder else ("", f"/{Path(place).name}")
+    copy, inside = (" --recursive", "") if folder else ("", f"/{shlex.quote(Path(place).name)}")
     return (
         f"aws s3 cp{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data "
         "weights=s3://BUCKET/weights/ "
-        f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}"
+        f"(beside --data train=...) and {key}={CHANNELS}/weights{inside}"
     )
 
 
