@@ -149,7 +149,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     "data that is not there": (
         "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace/nowhere"}, (), "error data-not-there"),
     "results inside the data": (
-        "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace"}, (), "warning results-in-data"),
+        "plain", {"config": "configs/camvid_cpu.yaml", "data": "/usr", "output": "/usr/runs"}, (), "warning results-in-data"),
     "weights to fetch": (
         "plain", {}, ("model.arch=fpn", "model.encoder_weights=imagenet"), "note weights-download"),
     "weights that are not there": ("plain", {}, ("model.init=/workspace/best.pt",), "error weights-missing"),

@@ -91,7 +91,7 @@ def test_cures_of_vertex_can_be_pasted() -> None:
             {**vertex_mistakes.PLAIN, **flags},
             [*vertex_mistakes.SETTINGS, *settings],
         )
-        for flags, settings, _ in vertex_mistakes.MISTAKES.values()
+        for flags, settings in vertex_mistakes.MISTAKES.values()
     ]
     assert sum(paste_back(job, lambda job: gcp.prepare(job)[2]) for job in jobs) > 10
 
@@ -99,7 +99,7 @@ def test_cures_of_vertex_can_be_pasted() -> None:
 def test_cures_of_sagemaker_can_be_pasted() -> None:
     jobs = [
         sagemaker_mistakes.the_job(flags, settings)
-        for flags, settings, _ in sagemaker_mistakes.TYPED.values()
+        for flags, settings in sagemaker_mistakes.TYPED.values()
     ]
     assert sum(paste_back(job, lambda job: aws.prepare(job)[2]) for job in jobs) > 10
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from checkouts import use_checkout
-from sagemaker_mistakes import FSX, HETERO, ROOT, TODAY, TYPED, VPC, look, loud, the_job
+from golden_findings import check_findings
+from sagemaker_mistakes import FSX, HETERO, ROOT, TODAY, VPC, look, loud, the_job
 
+from launch.core.findings import errors
 from launch.core.preflight import looks_secret
 from launch.core.requirements import admits
 from launch.platforms.sagemaker.images import SageMakerImageChoice, choose
@@ -28,61 +30,46 @@ from launch.platforms.sagemaker.preflight.offline import offline
 pytest.importorskip("yaml")
 
 
-@pytest.mark.parametrize("mistake", TYPED)
-def test_a_mistake_is_found_by_its_name_and_nothing_else_is(mistake: str) -> None:
-    flags, settings, kind = TYPED[mistake]
-    found = loud(look(the_job(flags, settings)))
-    others = {"image-unpatched", "retired-type"}  # of the old types that some mistakes need
-    if "groups" in flags:
-        others.add("group-idle")
-    if kind == "error role-partition":
-        others.add("region-type")
-    assert {f"{f.level} {f.code}" for f in found if f.code not in others} == {kind}, found
-    assert all(f.cure or f.code == "service-model" for f in found if f.code in kind)
-
-
 # Mistakes that a job file or a program can hold, but no flag.
-WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "path of an EFS": (
         {"subnets": ("subnet-0abc1234",), "security_groups": ("sg-0abc1234",),
          "data": (Channel("train", file_system="fs-0abc1234", path="camvid", file_system_type="EFS"),)},
-        {}, "error fsx-path"),
+        {}),
     "sharded by key": (
         {"data": (Channel("train", "s3://example-data/camvid/", distribution="ShardedByS3Key"),)},
-        {}, "error channel-sharded"),
+        {}),
     "grouped and ungrouped channels": (
         {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
          "data": (Channel("train", "s3://example-data/camvid/", groups=("gpu",)), Channel("more", "s3://example-data/b/"))},
-        {}, "error channel-groups-mixed"),
+        {}),
     "grouped S3 beside FSx": (
         {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
          "subnets": ("subnet-0abc1234",), "security_groups": ("sg-0abc1234",),
          "data": (Channel("train", file_system="fs-0123456789abcdef0", path="/fsx/a"),
                   Channel("more", "s3://example-data/b/", groups=("cpu",)))},
-        {}, "error channel-groups-mixed"),
+        {}),
     "group that is not there": (
         {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
          "data": (Channel("train", "s3://example-data/camvid/", groups=("gpu", "gpus")),)},
-        {}, "error channel-group"),
+        {}),
     "data for the helpers alone": (
         {"groups": (Group("gpu", "ml.g5.12xlarge", 2, True), Group("cpu", "ml.c5.4xlarge")),
          "data": (Channel("train", "s3://example-data/camvid/", groups=("cpu",)),)},
-        {}, "error channel-group"),
-    "metric without a group": ({"metrics": (Metric("loss", "loss [0-9.]+"),)}, {}, "error metric-regex"),
-    "metric that is no expression": ({"metrics": (Metric("loss", "loss ([0-9."),)}, {}, "error metric-regex"),
-    "a member that AWS does not know": ({}, {"InstanceType": "ml.g5.12xlarge"}, "error service-model"),
+        {}),
+    "metric without a group": ({"metrics": (Metric("loss", "loss [0-9.]+"),)}, {}),
+    "metric that is no expression": ({"metrics": (Metric("loss", "loss ([0-9."),)}, {}),
+    "a member that AWS does not know": ({}, {"InstanceType": "ml.g5.12xlarge"}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", WRITTEN)
-def test_a_mistake_in_a_file_is_found(mistake: str) -> None:
-    fields, members, kind = WRITTEN[mistake]
-    if kind.endswith("service-model"):
-        pytest.importorskip("botocore")
-    found = loud(look(replace(the_job({}), **fields), **members))
-    # of every job in which a group does not train
-    found = [f for f in found if f.code != "group-idle"]
-    assert {f"{f.level} {f.code}" for f in found} == set(kind.split(", ")), found
+def test_findings_of_mistakes_in_a_file() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+    jobs = {
+        name: look(replace(the_job({}), **fields), **members)
+        for name, (fields, members) in WRITTEN.items()
+    }
+    check_findings("findings/sagemaker-file", jobs, look(the_job({})))
 
 
 def test_secrets_are_known_by_their_form() -> None:
@@ -115,42 +102,40 @@ def test_a_private_registry_that_the_vpc_reaches_is_no_mistake() -> None:
     assert not loud(look(job, AlgorithmSpecification=algorithm))
 
 
-# Sound jobs: flags, settings, and the warnings that are no false alarm.
-SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...], set[str]]] = {
-    "one host without data": ({"config": "configs/scenes.yaml", "instances": 1, "data": None, "data_gb": None}, (), set()),
-    "one GPU": ({"strategy": "single", "instances": 1, "type": "ml.g6.xlarge"}, (), set()),
+# Sound jobs: flags, settings. A few have a warning that is no false alarm.
+SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "one host without data": ({"config": "configs/scenes.yaml", "instances": 1, "data": None, "data_gb": None}, ()),
+    "one GPU": ({"strategy": "single", "instances": 1, "type": "ml.g6.xlarge"}, ()),
     "FSx and smddp": (
-        {**FSX, "strategy": "smddp", "type": "ml.p4d.24xlarge"}, (), {"image-unpatched"}),
-    "FSx whose mount name AWS drew": ({**FSX, "fsx": "fs-0123456789abcdef0:/x7wzhbev/camvid"}, (), set()),
-    "spot": ({"spot": True, "max_run": "6h", "max_wait": "12h", "retries": 3}, (), set()),
-    "groups": (HETERO, (), {"group-idle"}),
-    "a role by its name": ({"role": "Trainer"}, (), set()),
-    "results in the data's bucket": ({"output": "s3://example-data/", "checkpoints": "s3://example-data/runs/a/"}, (), set()),
-    "shards by FastFile": ({"mode": "FastFile", "data_gb": 5000.0}, ("data.layout=shards",), set()),
+        {**FSX, "strategy": "smddp", "type": "ml.p4d.24xlarge"}, ()),
+    "FSx whose mount name AWS drew": ({**FSX, "fsx": "fs-0123456789abcdef0:/x7wzhbev/camvid"}, ()),
+    "spot": ({"spot": True, "max_run": "6h", "max_wait": "12h", "retries": 3}, ()),
+    "groups": (HETERO, ()),
+    "a role by its name": ({"role": "Trainer"}, ()),
+    "results in the data's bucket": ({"output": "s3://example-data/", "checkpoints": "s3://example-data/runs/a/"}, ()),
+    "shards by FastFile": ({"mode": "FastFile", "data_gb": 5000.0}, ("data.layout=shards",)),
     "warm pool, tags, variables": (
         {"warm_pool": "30m", "tags": ["team=vision 1"], "environment": ["NCCL_DEBUG=INFO", "TOKENIZERS_PARALLELISM=false"]},
-        ("data.classes=[road, sky]", "loss.terms=[ce, dice]", "train.compile=true"), set()),
+        ("data.classes=[road, sky]", "loss.terms=[ce, dice]", "train.compile=true")),
     "the machines of the first command": (
-        {"type": "ml.p3.16xlarge", "instances": 5, "max_run": "5d"}, ("train.batch_size=80",),
-        {"retired-type", "image-unpatched"}),
+        {"type": "ml.p3.16xlarge", "instances": 5, "max_run": "5d"}, ("train.batch_size=80",)),
     "weights from a channel": (
         {"data": ["train=s3://example-data/camvid/", "weights=s3://example-data/street/"]},
-        ("model.init=/opt/ml/input/data/weights",), set()),
+        ("model.init=/opt/ml/input/data/weights",)),
     "weights without other data": (
         {"config": "configs/scenes.yaml", "instances": 1, "data": ["weights=s3://example-data/street/"]},
-        ("model.init=/opt/ml/input/data/weights/a.pth",), set()),
-    "classes with names": ({}, ("data.layout=folders", "data.classes=[road, sky]"), set()),
-    "CPUs, profiler off": ({"type": "ml.c5.4xlarge", "profile_ms": 0}, (), set()),
-    "fsdp": ({"strategy": "fsdp", "type": "ml.p4d.24xlarge"}, ("optim.name=adamw", "train.channels_last=auto"), set()),
+        ("model.init=/opt/ml/input/data/weights/a.pth",)),
+    "classes with names": ({}, ("data.layout=folders", "data.classes=[road, sky]")),
+    "CPUs, profiler off": ({"type": "ml.c5.4xlarge", "profile_ms": 0}, ()),
+    "fsdp": ({"strategy": "fsdp", "type": "ml.p4d.24xlarge"}, ("optim.name=adamw", "train.channels_last=auto")),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_a_sound_job_is_let_through(name: str) -> None:
-    flags, settings, warnings = SOUND[name]
-    found = loud(look(the_job(flags, settings)))
-    assert {f.code for f in found} == warnings, found
-    assert not [f for f in found if f.level == "error"]
+def test_findings_of_sound_jobs() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+    jobs = {name: look(the_job(flags, settings)) for name, (flags, settings) in SOUND.items()}
+    assert not [finding for findings in jobs.values() for finding in errors(findings)]
+    check_findings("findings/sagemaker-sound", jobs, look(the_job({})))
 
 
 @pytest.mark.parametrize(

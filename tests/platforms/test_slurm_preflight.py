@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slurm_mistakes import BATCH, MISTAKES, PLAIN, ROOT, SOUND, cluster, has, look, loud, recorded
+from golden_findings import check_findings
+from slurm_mistakes import BATCH, PLAIN, ROOT, SOUND, cluster, has, look, loud, recorded
 
 from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob
@@ -29,54 +30,46 @@ from segtrain.errors import SegtrainError
 pytest.importorskip("yaml")
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_has_its_finding(name: str) -> None:
-    of, flags_, settings, expected = MISTAKES[name]
-    has(look(of, flags_, settings), expected)
-
-
-# what is wrong: variables, limits, flags, level and code
-OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], str]] = {
-    "time limit in a variable": ({"SBATCH_TIMELIMIT": "10"}, {}, {}, "error sbatch-variable"),
+# what is wrong: variables, limits, flags
+OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any]]] = {
+    "time limit in a variable": ({"SBATCH_TIMELIMIT": "10"}, {}, {}),
     "requeueing on in a variable": (
         {"SBATCH_REQUEUE": "1"},
         {},
         {"requeue": False},
-        "error sbatch-variable",
     ),
-    "sbatch that waits, by a variable": ({"SBATCH_WAIT": "1"}, {}, {}, "error sbatch-variable"),
+    "sbatch that waits, by a variable": ({"SBATCH_WAIT": "1"}, {}, {}),
     "another partition in a variable": (
         {"SBATCH_PARTITION": "cpu"},
         {},
         {},
-        "error sbatch-variable",
     ),
     "partition that only a variable names": (
         {"SBATCH_PARTITION": "closed"},
         {},
         {"partition": None, "max_run": "1h"},
-        "error partition-down",
     ),
-    "variables left behind": ({"SBATCH_EXPORT": "NONE"}, {}, {}, "warning export"),
-    "from inside a job": ({"SLURM_JOB_ID": "12"}, {}, {}, "warning inside-a-job"),
-    "CPU time of a login node": ({}, {"CPU": (3600, 3600)}, {}, "error limit-cpu"),
-    "memory of a login node": ({}, {"AS": (2**32, 2**32)}, {}, "warning limit-memory"),
-    "open files of a login node": ({}, {"NOFILE": (1024, 1024)}, {}, "warning limit-files"),
-    "processes of a login node": ({}, {"NPROC": (100, 100)}, {}, "warning limit-processes"),
-    "size of a file": ({}, {"FSIZE": (2**30, 2**30)}, {}, "warning limit-file-size"),
+    "variables left behind": ({"SBATCH_EXPORT": "NONE"}, {}, {}),
+    "from inside a job": ({"SLURM_JOB_ID": "12"}, {}, {}),
+    "CPU time of a login node": ({}, {"CPU": (3600, 3600)}, {}),
+    "memory of a login node": ({}, {"AS": (2**32, 2**32)}, {}),
+    "open files of a login node": ({}, {"NOFILE": (1024, 1024)}, {}),
+    "processes of a login node": ({}, {"NPROC": (100, 100)}, {}),
+    "size of a file": ({}, {"FSIZE": (2**30, 2**30)}, {}),
     "locked memory with EFA": (
         {},
         {"MEMLOCK": (2**23, 2**23)},
         {"efa": True},
-        "warning limit-locked",
     ),
 }
 
 
-@pytest.mark.parametrize("name", OF_THE_HOST)
-def test_what_comes_along_has_its_finding(name: str) -> None:
-    variables, limits, flags_, expected = OF_THE_HOST[name]
-    has(look("plain", flags_, here=SubmitHost(Path("/workspace"), variables, limits)), expected)
+def test_findings_of_what_comes_along() -> None:
+    jobs = {
+        name: look("plain", flags_, here=SubmitHost(Path("/workspace"), variables, limits))
+        for name, (variables, limits, flags_) in OF_THE_HOST.items()
+    }
+    check_findings("findings/slurm-host", jobs, look("plain", {}))
 
 
 def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:

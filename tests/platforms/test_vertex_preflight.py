@@ -11,7 +11,6 @@ import pytest
 from vertex_mistakes import (
     ACCOUNT,
     L4,
-    MISTAKES,
     NETWORK,
     NFS,
     PLAIN,
@@ -29,19 +28,6 @@ from launch.platforms.vertex.preflight.offline import offline
 from launch.platforms.vertex.request import region
 
 pytest.importorskip("yaml")
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_has_its_finding(name: str) -> None:
-    flags, settings, expected = MISTAKES[name]
-    level, code = expected.split()
-    found = [
-        finding
-        for finding in look(flags, settings)
-        if (finding.level, finding.code) == (level, code)
-    ]
-    assert found, [f"{finding.level} {finding.code}" for finding in loud(look(flags, settings))]
-    assert all(finding.cure for finding in found), found
 
 
 @pytest.mark.parametrize(

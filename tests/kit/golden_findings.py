@@ -1,0 +1,37 @@
+"""Recorded findings of many jobs: each with its code, its words, its fix, and its source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from textwrap import indent
+
+import golden
+
+from launch.core.findings import Finding, show
+from launch.core.job import ROOT
+
+AT_ONCE = 30  # jobs in one file
+
+
+def check_findings(name: str, jobs: Mapping[str, list[Finding]], usual: list[Finding]) -> None:
+    """Compare the findings of each job with tests/golden/``name``-1.txt and so on.
+
+    ``usual``: those of a sound job, which only the first file shows.
+    """
+    usual = [finding for finding in usual if finding.code != "native-decoder"]
+    texts = [_text("every job", usual)]
+    for title, findings in jobs.items():
+        new = [finding for finding in findings if finding not in usual]
+        text = _text(title, [finding for finding in new if finding.code != "native-decoder"])
+        missing = [finding.code for finding in usual if finding not in findings]
+        texts.append(text + "".join(f"without {code}\n" for code in missing))
+    for start in range(0, len(texts), AT_ONCE):
+        text = "\n".join(texts[start : start + AT_ONCE])
+        text = text.replace(str(ROOT), "REPOSITORY").replace(sys.executable, "PYTHON")
+        golden.check(f"{name}-{1 + start // AT_ONCE}.txt", text)
+
+
+def _text(title: str, findings: list[Finding]) -> str:
+    words = (f"{finding.code}\n{indent(show([finding], 96), '    ')}\n" for finding in findings)
+    return f"## {title}\n{''.join(words)}"
