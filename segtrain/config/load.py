@@ -136,7 +136,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise _not_yaml(error, str(path), "", file=str(path)) from None
     if loaded is not None and not isinstance(loaded, dict):
         kind = type(loaded).__name__
-        why = f"{path} contains a {kind}, but a config consists of sections with keys"
+        why = f"{path} contains a value of type {kind}, but a config consists of sections with keys"
         raise ConfigError(why, code="config-not-a-mapping", file=str(path), found=kind)
     _refuse_older(path, text)
     return loaded or {}

@@ -194,6 +194,7 @@ def _explain(position: _Position, item: Any) -> SettingError:
         text = f"{key}={value!r}: expected {expected}"
         return SettingError(text, "wrong-type", key=key, found=value, expected=expected)
     message = (message[:1].lower() + message[1:]).replace("input should be", "must be")
+    message = message.replace("tuple should have", "must have").replace(" after validation", "")
     code = "wrong-type" if kind.endswith(_WRONG_TYPE) else "invalid-value"
     return SettingError(f"{key}={value!r}: {message}", code, key=key, found=value)
 

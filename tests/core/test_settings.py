@@ -16,7 +16,7 @@ import yaml
 from conftest import refused
 
 from segtrain.cli import main
-from segtrain.config import Config, load_config, load_saved, make_config
+from segtrain.config import Config, load_config, make_config
 from segtrain.config.mistakes import OTHER_TRAINERS, fields
 from segtrain.config.section import sections_of
 from segtrain.data import cache
@@ -28,62 +28,6 @@ from segtrain.training.start.derived import make_plan
 
 GIB = 2**30
 
-# Values that can never work.
-NUMBERS = [
-    "eval.tile=[0,0]",
-    "eval.tile=[8,1000000]",
-    "eval.size=[0,1]",
-    "eval.scales=[0]",
-    "eval.scales=[.nan]",
-    "eval.scales=[]",
-    "eval.overlap=0.999",
-    "eval.every=0st",
-    "eval.every=10%",
-    "eval.every=soon",
-    "eval.batch_size=1000000000",
-    "checkpoint.every=0st",
-    "train.duration=0st",
-    "train.duration=99999999999999999999ep",
-    "train.duration=50%",
-    "train.seed=18446744073709551616",
-    "train.seed=-1",
-    "train.progressive=[[.nan,1]]",
-    "optim.lr=.inf",
-    "optim.lr=.nan",
-    "optim.betas=[1,1]",
-    "optim.betas=[.nan,.nan]",
-    "optim.clip=.inf",
-    "parallel.threads=0",
-    "parallel.procs=0",
-    "parallel.timeout_s=.inf",
-    "parallel.bucket_mb=1e30",
-    "data.crop=[2147483648,8]",
-    "data.jitter=[.nan,0,0]",
-    "data.scale=[0,1]",
-    "data.base_scale=1e9",
-    "data.scenes=100000000000",
-    "data.prefetch=1000000000",
-    "loss.class_weights=[-1,1]",
-    "loss.class_weights=[0,0]",
-    "out=https://bkt/run",
-    "out=gs://",
-    "out=s3:///run",
-    "loss.terms=[{name: focal, gamma: .inf}]",
-    "log.hang_s=.inf",
-    'out="a\\nb"',
-    'name="a\\tb"',
-]
-OTHER_CODES = {
-    "train.seed=1.5": "wrong-type",
-    "optim.betas=[.9]": "wrong-type",
-    "optim.warmup=100%": "conflicting-settings",
-    "loss.terms=[{name: tversky, alpha: 0, beta: 0}]": "conflicting-settings",
-    "optim.lr=true": "boolean-for-number",
-    "parallel.procs=on": "boolean-for-number",
-    "data.crop=[yes,8]": "boolean-for-number",
-    "data.label_map={yes: 1}": "boolean-for-number",
-    "loss.terms=[{name: dice, weight: yes}]": "boolean-for-number",
-}
 
 # Values that can be refused only with the number of ranks, the memory (here 16 GiB), or the
 # installed libraries.
@@ -96,19 +40,6 @@ EARLY = {
     "model.arch=unett": "did you mean 'unet'?",
     "model.arch=torchvision/nonsense": "torchvision/fcn_resnet50",
 }
-
-
-@pytest.mark.parametrize("given", [*NUMBERS, *OTHER_CODES])
-def test_a_value_that_cannot_work_is_refused_by_its_key(given: str) -> None:
-    with refused(OTHER_CODES.get(given, "invalid-value")) as caught:
-        load_config(None, [given])
-    key = given.partition("=")[0]
-    for found in caught.value.values["keys"]:  # one per wrong member of a list
-        assert found == key or found.startswith(f"{key}.")
-
-
-def test_the_largest_seed_is_taken() -> None:
-    assert load_config(None, ["train.seed=18446744073709551615"]).train.seed == 2**64 - 1
 
 
 @pytest.fixture
@@ -264,63 +195,6 @@ def test_a_warm_up_in_percent_fits_into_any_run() -> None:
         )
 
 
-TEXTS = {
-    "data.images={split}/images": ("data", "images", "{split}/images"),
-    "data.images={split}": ("data", "images", "{split}"),
-    "data.index={split}.csv": ("data", "index", "{split}.csv"),
-    "data.masks=*/masks": ("data", "masks", "*/masks"),
-    "data.split=2024": ("data", "split", "2024"),
-    "data.train_split=1e3": ("data", "train_split", "1e3"),
-    "data.split=on": ("data", "split", "on"),
-    "data.classes=[a, b]": ("data", "classes", ("a", "b")),
-    "data.classes=names.txt": ("data", "classes", "names.txt"),
-    "model.encoder_weights=null": ("model", "encoder_weights", None),
-    "eval.tile=null": ("eval", "tile", None),
-    "data.cache=off": ("data", "cache", "off"),
-    "optim.lr=1e-4": ("optim", "lr", 1e-4),
-    'data.images="{split}/x"': ("data", "images", "{split}/x"),
-}
-
-
-@pytest.mark.parametrize("given", TEXTS)
-def test_text_is_taken_as_it_stands(given: str) -> None:
-    section, key, expected = TEXTS[given]
-    assert getattr(getattr(load_config(None, [given]), section), key) == expected
-
-
-def test_an_argument_that_the_shell_has_split_is_refused() -> None:
-    with refused("invalid-yaml", key="loss.class_weights"):
-        load_config(None, ["loss.class_weights=[1", "2]"])
-
-
-WRONG_TYPES = {
-    "eval.tile=32": ("eval.tile", "[integer, integer] or null"),
-    "eval.tile=[32]": ("eval.tile", "[integer, integer] or null"),
-    "eval.tile=[a,32]": ("eval.tile.0", None),
-    "data.scale=2": ("data.scale", "[number, number]"),
-    "data.jitter=[1]": ("data.jitter", "[number, number, number]"),
-    "train.progressive=[[1]]": ("train.progressive.0", None),
-    "train.batch_size=4.5": ("train.batch_size", "integer"),
-    "train.device=gpu": ("train.device", "'auto', 'cpu', 'cuda'"),
-    "train.compile=maybe": ("train.compile", "true, false, 'regions' or 'reduce-overhead'"),
-    "train=4": ("train", "mapping"),
-    "data.split_by=[1]": ("data.split_by", "mapping"),
-    "data.workers=many": ("data.workers", "integer or 'auto'"),
-    "eval.scales=1": ("eval.scales", "list of numbers"),
-    "loss.class_weights=[a]": ("loss.class_weights.0", None),
-    "loss.terms=[{name: focal, gamma: x}]": ("loss.terms.0.gamma", "number"),
-}
-
-
-@pytest.mark.parametrize("given", WRONG_TYPES)
-def test_the_error_about_a_wrong_type_says_what_is_expected(given: str) -> None:
-    key, expected = WRONG_TYPES[given]
-    with refused("wrong-type", key=key) as caught:
-        load_config(None, [given])
-    # pydantic's own words for an item of a list
-    assert caught.value.values.get("expected") == expected
-
-
 CLASSES = [
     ("data.classes=[no, yes]", "class-name-not-text", "\"data.classes=['no', 'yes']\""),
     ("data.classes=[3, road]", "class-name-not-text", "\"data.classes=['3', road]\""),
@@ -337,94 +211,6 @@ def test_the_fix_of_names_and_ids_can_be_pasted(given: str, code: str, fix: str)
     load_config(None, shlex.split(fix))
 
 
-@pytest.mark.parametrize(
-    ("given", "code", "key"),
-    [
-        ("model.options={1: 2}", "key-not-text", "model.options.1"),
-        ("data.classes.a=[2,0,256]", "invalid-color", "data.classes.a"),
-        ("data.classes={a: [yes, 0, 1]}", "invalid-color", "data.classes.a"),
-        ("data.label_map={0: 0, 3..99999999999: 1}", "label-range", "data.label_map"),
-        ("data.label_map={a: 0}", "wrong-type", "data.label_map"),
-        ("data.label_map=[0, 1]", "wrong-type", "data.label_map"),
-    ],
-)
-def test_what_classes_and_ids_cannot_be(given: str, code: str, key: str) -> None:
-    with refused(code, key=key) as caught:
-        load_config(None, [given])
-    assert len(str(caught.value)) < 300
-
-
-IN_FILES = [
-    ("optim.lr: 0.5", "dotted-key", {"key": "optim.lr", "fix": "optim: {lr: 0.5}"}),
-    ("optim.lrr: 0.5", "dotted-key", {"key": "optim.lrr", "fix": "optim: {lr: 0.5}"}),
-    ("data: {split_by.val: 20%}", "dotted-key", {"fix": "data: {split_by: {val: 20%}}"}),
-    ("optim: {1: 2}", "unknown-key", {"key": "optim.1"}),
-    ("1: 2", "unknown-key", {"key": "1"}),
-    ("data: {split_by: {1: 2}}", "unknown-key", {"key": "data.split_by.1"}),
-    ("data: {classes: [no, yes]}", "class-name-not-text", {"key": "data.classes"}),
-    ("data: {classes: no}", "wrong-type", {"key": "data.classes"}),
-]
-
-
-@pytest.mark.parametrize(("text", "code", "values"), IN_FILES)
-def test_mistakes_that_only_a_file_can_contain(
-    text: str, code: str, values: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "mine.yaml").write_text(text)
-    with refused(code, source=f"{tmp_path}/mine.yaml", **values):
-        load_config(tmp_path / "mine.yaml")
-
-
-def test_a_section_without_a_line_is_at_its_defaults(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "name: ''\noptim:\n  # lr: 0.1\ndata:\n  split_by:\ntrain:\n"
-    )
-    assert load_config(tmp_path / "mine.yaml") == Config()
-    assert load_config(tmp_path / "mine.yaml", ["optim.lr=0.5"]).optim.lr == 0.5
-    assert load_saved(tmp_path / "mine.yaml") == Config()
-
-
-SUGGESTIONS = {
-    "train.bach_size=8": "train.batch_size",
-    "train.lr=1": "optim.lr",
-    "lr=1": "optim.lr",
-    "train.epochs=3": "train.duration=20ep",
-    "epochs=3": "train.duration=20ep",
-    "data.num_workers=3": "data.workers",
-    "model.backbone=resnet50": "model.encoder",
-    "optimizer.lr=1": "optim",
-    "model.name=unet": None,
-    "loss.name=dice": None,
-    "train.early_stop=3": None,
-    "train.gpus=4": None,
-    "train.zzz=1": None,
-    "model.horse=1": None,
-    "log.abcdef=1": None,
-    "confusion=x": None,
-}
-
-
-@pytest.mark.parametrize("given", SUGGESTIONS)
-def test_an_unknown_key_gets_a_close_suggestion_or_none(given: str) -> None:
-    with refused("unknown-key", suggestion=SUGGESTIONS[given]) as caught:
-        load_config(None, [given])
-    assert SUGGESTIONS[given] is not None or "did you mean" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("train.early_stop=3", "there is no early stopping"),
-        ("train.gpus=4", "torchrun --nproc-per-node"),
-        ("confusion=x", "has the keys out, name, data"),
-    ],
-)
-def test_an_unknown_key_without_a_suggestion_gets_an_answer(given: str, words: str) -> None:
-    with refused("unknown-key") as caught:
-        load_config(None, [given])
-    assert words in str(caught.value)
-
-
 def test_the_known_words_of_other_trainers_lead_to_settings_that_are() -> None:
     known = [key for key, field in fields().items() if not sections_of(field.annotation)]
     for answer in OTHER_TRAINERS.values():
@@ -438,26 +224,6 @@ def test_a_profile_is_not_switched_on_with_no_distance(
 ) -> None:
     assert main(["profile", "on", str(tmp_path), "--ms", "0"]) == 2
     assert "segtrain profile off" in capsys.readouterr().err
-
-
-def test_a_section_within_a_section_is_known_as_well() -> None:
-    mine = [
-        "data.layout=folders",
-        "data.root=mine",
-        "data.images=i",
-        "data.masks=m",
-        "data.split_by.val=20%",
-    ]
-    assert (
-        load_config(None, [*mine, "data.split_by.group=[a-z]+_"]).data.split_by.group == "[a-z]+_"
-    )
-    for given, code, suggestion in (
-        ("data.split_by.vall=3", "unknown-key", "data.split_by.val"),
-        ("data.split_by.horse=3", "unknown-key", None),
-        ("data.split_by.seed=yes", "boolean-for-number", None),
-    ):
-        with refused(code, key=given.partition("=")[0], suggestion=suggestion):
-            load_config(None, [*mine, given])
 
 
 ODD = (

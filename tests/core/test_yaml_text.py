@@ -90,23 +90,9 @@ def test_a_typo_is_shown_with_its_line_and_column(name: str, tmp_path: Path) -> 
     assert "\n" not in str(told.value)
 
 
-def test_a_typo_on_the_command_line_is_refused_and_never_kept_as_text() -> None:
-    with refused("invalid-yaml", key="data.root"):
-        load_config(None, ['data.root="C:\\data"'])
-    for given in ("data.label_map={0:0,7:1}", "model.options={stem:8}"):
-        with refused("refused-yaml", key=given.partition("=")[0]):
-            load_config(None, [given])
-
-
 @pytest.mark.parametrize(
     "text",
     ["a:b", "C:\\data: 1", "{a: 'x:y'}", "{a: b:c}", "a: {b: }", "{'a:b': }", "- a:b\n", "{x:: }"],
 )
 def test_a_colon_that_is_meant_stays(text: str) -> None:
     assert load_yaml(text) == yaml.safe_load(text)
-
-
-def test_text_settings_keep_what_looks_like_yaml() -> None:
-    base = ["data.layout=folders", "data.root=x"]
-    assert load_config(None, [*base, "data.images={split:x}"]).data.images == "{split:x}"
-    assert load_config(None, [*base, "data.split=a:b"]).data.split == "a:b"
