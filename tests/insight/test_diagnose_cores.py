@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import CALM, T0, compiled, diagnosis_of, rank_records, starved, two, write_run
+from records import CALM, T0, compiled, diagnosis_of, rank_records, two, write_run
 
 from segtrain.insight.diagnose.evidence import HostLoad
 from segtrain.insight.diagnose.live import closing_line
@@ -21,28 +21,6 @@ COMPILE: dict[str, Any] = {"config": {"train": {"compile": True}}}
 
 def host(busy: float, cores: int = 2) -> HostLoad:
     return HostLoad("algo-1", cores, busy=busy, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
-
-
-def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
-    """Of each second its loop could have run for 0.6 s more, and had no core; nothing else holds it
-    up.
-    """
-    records = rank_records(cpu_wait=0.6, cores=2, cpu=0.2)
-    found = diagnosis_of(records, hosts=(host(2.0),))
-    (verdict,) = found.verdicts
-    assert verdict.cause == "other-programs"
-    assert "nothing holds it up" not in headline(found)
-    # a hundredth of it in a log line
-    assert verdict.gain == pytest.approx(WHOLE / (WHOLE - 0.594), rel=1e-3)
-    assert verdict.fix.settings == {}
-    assert "stop the other programs" in verdict.fix.text
-    assert "the rank waited 59.4 ms per step (of 100 ms) for a free CPU core" in verdict.evidence
-    # nobody else is there
-    assert diagnosis_of(records, hosts=(host(0.5),)).bound != "other-programs"
-    assert (
-        diagnosis_of(rank_records(cpu_wait=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound
-        == "healthy"
-    )  # it has what it wants
 
 
 def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
@@ -105,28 +83,6 @@ def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
     first = diagnosis_of(*ranks, hosts=(host(2.0),)).verdicts[0]
     assert first.cause == "other-programs"
     assert first.gain == pytest.approx((WHOLE + 1.0) / (WHOLE - CALM["wait"]), rel=0.05)
-
-
-def test_workers_whose_cores_others_have() -> None:
-    """8 samples per step by 2 workers, 62 ms each, of which 40 are a wait for a core: more workers
-    would not help.
-    """
-    slow = starved(
-        1.5,
-        stages={"decode": 0.06},
-        sample_cpu=0.022,
-        sample_cpu_wait=0.04,
-        cpu_wait=0.0,
-        cores=2,
-        cpu=0.3,
-    )
-    found = diagnosis_of(slow, hosts=(host(2.0),))
-    others = next(v for v in found.verdicts if v.cause == "other-programs")
-    assert "a worker waited 40 ms per sample (of 62 ms)" in others.evidence
-    step = (WHOLE + 1.48) / 10
-    assert others.gain == pytest.approx(
-        step / max((WHOLE - CALM["wait"]) / 10, 8 * 0.022 / 2, (8 * 0.022 + 0.03) / 2), rel=0.08
-    )
 
 
 def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
@@ -268,26 +224,6 @@ def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core() -
         hosts=(host(2.0),),
     )
     assert [verdict.cause for verdict in crowded.verdicts] == ["other-programs"]
-
-
-def test_threads_that_workers_start_are_known_by_their_cpu_time() -> None:
-    """A sample keeps its worker's own thread for 20 of its 125 ms, and all threads of the process
-    for 90.
-    """
-    slow: dict[str, Any] = {
-        "stages": {"augment": 0.12},
-        "sample_cpu": 0.02,
-        "kind": "process",
-        "cores": 2,
-    }
-    found = diagnosis_of(starved(**slow, process_cpu=0.09))
-    assert found.bound == "too-many-threads"
-    assert "each worker uses 4.5 times the CPU time" in found.verdicts[0].evidence
-    assert diagnosis_of(starved(**slow, process_cpu=0.028)).bound == "too-many-threads"
-    assert diagnosis_of(starved(**slow, process_cpu=0.024)).bound == "augmentation"
-    assert (
-        diagnosis_of(starved(**{**slow, "cores": 16}, process_cpu=0.09)).bound != "too-many-threads"
-    )  # there is room for them
 
 
 def test_the_rule_for_a_start_looks_at_the_first_window_of_each_process() -> None:

@@ -9,7 +9,12 @@ diff before you commit it:
 import difflib
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 FOLDER = Path(__file__).parents[1] / "golden"
 
@@ -19,6 +24,26 @@ def masked(text: str, words: dict[str, str]) -> str:
     for pattern, word in words.items():
         text = re.sub(pattern, word, text)
     return text
+
+
+def rounded(value: Any) -> Any:
+    """``value`` as plain data, floats with 5 significant digits."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return rounded(asdict(value))
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, Mapping):
+        return {str(key): rounded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [rounded(part) for part in value]
+    return value if value is None or isinstance(value, (bool, int)) else str(value)
+
+
+def data(value: Any) -> str:
+    """All fields of plain data or of a dataclass as text, the innermost ones on a line."""
+    return yaml.dump(
+        rounded(value), sort_keys=False, default_flow_style=None, width=100, allow_unicode=True
+    )
 
 
 def check(name: str, text: str) -> None:
