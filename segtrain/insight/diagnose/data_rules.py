@@ -248,7 +248,7 @@ def _stage(starved: Starved) -> Verdict:
     part = starved.samples.stages[stage] / starved.samples.wall
     left = max(0.0, 1 - part)
     then = replace(starved.now, wall=starved.now.wall * left, cpu=starved.now.cpu * left)
-    why = f"{starved.costs}; {starved.workers} and the loop have {starved.rank.cores:.3g} cores"
+    why = f"{starved.costs}; the loop shares {starved.rank.cores:.3g} cores with {starved.workers}"
     return starved.verdict(cause, why, _cheaper(starved, cause), then, "medium", part)
 
 

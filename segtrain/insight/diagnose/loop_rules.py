@@ -104,8 +104,8 @@ def threads(figures: Figures) -> Verdict | None:
         return None
     best = int(measured["threads"]) if measured else enough
     why = (
-        f"{counted(rank.ranks_here, 'rank')} with {rank.threads} compute threads each share "
-        f"{rank.host_cores} cores: "
+        f"{rank.host_cores} cores for {counted(rank.ranks_here, 'rank')} with {rank.threads} "
+        f"compute threads each: "
         "at the end of each operator all threads wait for the one that got no core"
     )
     if not measured:
