@@ -48,9 +48,9 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _frozen(self) -> Model:
-        if self.freeze == "encoder" and not self.init and not self.encoder_weights:
+        if self.freeze != "none" and not self.init and not self.encoder_weights:
             fix = "set model.encoder_weights or model.init"
-            raise SettingError(f"model.freeze=encoder would freeze random weights: {fix}")
+            raise SettingError(f"model.freeze={self.freeze} would freeze random weights: {fix}")
         return self
 
 

@@ -26,7 +26,7 @@ class SegModel(nn.Module):
     pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of
     ``stride``. least: smallest height and width that the network takes; smaller images are padded
     too.
-    frozen: whether the encoder is not trained (``freeze_encoder``).
+    frozen: the part that is not trained, a value of ``model.freeze``.
     remarks: what to say before the first step.
     origin: of its first weights; with the normalization of its images.
     """
@@ -35,7 +35,7 @@ class SegModel(nn.Module):
     stride: int
     pads: bool = True
     least: int = 1
-    frozen: bool = False
+    frozen: str = "none"
     remarks: tuple[str, ...] = ()
     origin: Origin = Origin()
 
@@ -85,20 +85,29 @@ class SegModel(nn.Module):
             for name, value in part.state_dict(keep_vars=True).items()
         }
 
-    def freeze_encoder(self) -> None:
-        """Do not train the encoder: its parameters get no gradients, and its batch norm statistics
-        stay as they are.
+    def freeze(self, part: str) -> None:
+        """Do not train ``part``, a value of ``model.freeze``: its parameters get no gradients, and
+        its batch norm statistics stay as they are. Raises ConfigError if the network has no such
+        part.
         """
-        self.frozen = True
-        for parameter in self.encoder_parameters():
-            parameter.requires_grad_(False)
+        self.frozen = part
+        if part != "none" and not self.frozen_parts():
+            text = (
+                f"model.freeze={part}: {type(self).__name__} has no {part}: use model.freeze=none"
+            )
+            raise ConfigError(text, code="no-encoder", key="model.freeze")
+        for module in self.frozen_parts():
+            module.requires_grad_(False)
         self.train(self.training)
+
+    def frozen_parts(self) -> list[nn.Module]:
+        """The modules that ``freeze`` keeps as they are."""
+        return self.encoder_parts() if self.frozen == "encoder" else []
 
     def train(self, mode: bool = True) -> SegModel:
         super().train(mode)
-        if self.frozen:
-            for part in self.encoder_parts():
-                part.eval()
+        for part in self.frozen_parts():
+            part.eval()
         return self
 
     def auxiliary_parts(self) -> list[nn.Module]:

@@ -273,12 +273,10 @@ def _statistics(learner: Learner) -> list[Tensor]:
     """Running means and variances of batch norm, their moving averages, and float buffers of the
     user's own loss.
 
-    Those of a frozen encoder are left out, because they are the same on all ranks.
+    Those of frozen parts are left out, because they are the same on all ranks.
     """
     model, ema = learner.plain, learner.ema
-    still = (
-        {id(b) for part in model.encoder_parts() for b in part.buffers()} if model.frozen else set()
-    )
+    still = {id(b) for part in model.frozen_parts() for b in part.buffers()}
     found = {
         name: b for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still
     }

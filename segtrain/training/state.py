@@ -53,6 +53,11 @@ class State:
             self.best_miou, self.best_step = float(scores.miou), self.step
         return best
 
+    def set_best(self, best: Mapping[str, Any] | None) -> None:
+        """``best``: the fields of ``runfolder.checkpoint.Best``; None if there is none yet."""
+        fields = best or {"step": 0, "miou": -1.0}
+        self.best_step, self.best_miou = fields["step"], fields["miou"]
+
     @classmethod
     def read(cls, saved: Mapping[str, Any], source: str) -> State:
         """The state in a checkpoint of the run folder ``source``. Raises CheckpointError for

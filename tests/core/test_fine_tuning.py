@@ -250,7 +250,7 @@ def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(
 ) -> None:
     torch.manual_seed(0)
     network = build_model(Model(arch=arch, **({"encoder": encoder} if encoder else {})), 3)
-    network.freeze_encoder()
+    network.freeze("encoder")
     before = {name: value.clone() for name, value in network.encoder_state().items()}
     network.train()
     images = torch.rand(2, 3, 64, 64)
@@ -424,7 +424,9 @@ def test_an_encoder_that_came_in_part_is_not_frozen(tmp_path: Path) -> None:
     state = dict(list(network.state_dict().items())[:3])
     torch.save(state, tmp_path / "part.pth")
     initial = begin_with(network, str(tmp_path / "part.pth"), ["a", "b", "c"])
-    with refused("encoder-not-loaded"):
+    _refuse_random(network, initial)
+    network.freeze("encoder")
+    with refused("encoder-not-loaded", "model.freeze=encoder", "of the whole encoder"):
         _refuse_random(network, initial)
 
 

@@ -376,7 +376,7 @@ def main() -> None:
             lambda: step(network(arch, encoder or "resnet18", **options), size=size),
         )
     frozen = network("unet")
-    frozen.freeze_encoder()
+    frozen.freeze("encoder")
     say("model with a frozen encoder", lambda: step(frozen))
     net = network("pico", stem=8, widths=[8, 8, 16, 16], decoder=8, bins=[1, 2])
     for loss in ("ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky", "ce+dice"):

@@ -86,8 +86,7 @@ class DryModel:
         self._network = network.to("meta")
         if not config.loss.aux_weight:
             network.freeze_auxiliary()
-        if config.model.freeze == "encoder":
-            network.freeze_encoder()
+        network.freeze(config.model.freeze)
 
     def step(self, images: int) -> Dry:
         """A step of up to ``most`` images on one device.

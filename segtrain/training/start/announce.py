@@ -122,10 +122,10 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
     plan, learner = data.plan, restored.learner
     sizes = [(p.numel(), p.requires_grad) for p in learner.plain.parameters()]
     size = f"{console.count(sum(n for n, _ in sizes))} parameters"
-    if config.model.freeze == "encoder":
+    if learner.plain.frozen_parts():
         size += (
             f", {console.count(sum(n for n, trained in sizes if trained))} of them trained "
-            "(the encoder is frozen)"
+            f"(the {config.model.freeze} is frozen)"
         )
     images, ranks, accumulate = (
         config.train.batch_size,

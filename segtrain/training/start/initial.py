@@ -210,23 +210,23 @@ def begin_together(
 
 
 def _refuse_random(network: SegModel, initial: Initial | None) -> None:
-    """Raises ConfigError if ``model.init`` left random tensors in an encoder that is to be
-    frozen.
-    """
-    inside = {id(value) for value in network.encoder_state().values()}
-    names = [
-        name for name, value in network.state_dict(keep_vars=True).items() if id(value) in inside
-    ]
+    """Raises ConfigError if ``model.init`` left random tensors in a part that is frozen."""
+    parts = network.frozen_parts()
+    inside = {id(v) for part in parts for v in part.state_dict(keep_vars=True).values()}
     new = [
         name
-        for name in names
-        if initial and name in initial.new and not name.endswith("num_batches_tracked")
+        for name, value in network.state_dict(keep_vars=True).items()
+        if id(value) in inside
+        and initial
+        and name in initial.new
+        and not name.endswith("num_batches_tracked")
     ]
     if initial and new:
+        part = network.frozen
         raise ConfigError(
-            f"model.freeze=encoder would keep random numbers: {initial.source} lacks {len(new)} "
-            "tensors of the encoder "
-            f"({some_of(new, SHOWN)}): take weights of the whole encoder, or model.freeze=none",
+            f"model.freeze={part} would keep random numbers: {initial.source} lacks {len(new)} "
+            f"tensors of the {part} ({some_of(new, SHOWN)}): take weights of the whole {part}, "
+            "or model.freeze=none",
             code="encoder-not-loaded",
             key="model.freeze",
             found=new,
@@ -238,13 +238,6 @@ def starting_network(
 ) -> Initial | None:
     """Apply ``model.init`` and then ``model.freeze`` to a newly built network."""
     initial = begin_together(network, init, names, strategy) if init else None
-    if freeze == "encoder":
-        if not network.encoder_parts():
-            text = (
-                f"model.freeze=encoder: {type(network).__name__} has no encoder: use "
-                "model.freeze=none"
-            )
-            raise ConfigError(text, code="no-encoder", key="model.freeze")
-        _refuse_random(network, initial)
-        network.freeze_encoder()
+    network.freeze(freeze)
+    _refuse_random(network, initial)
     return initial

@@ -312,6 +312,5 @@ def restore(
         return {"best": best and vars(best), "remarks": more}
 
     repaired = on_rank_0(strategy, repair)
-    best = repaired["best"] or {"step": 0, "miou": -1.0}
-    state.best_step, state.best_miou = best["step"], best["miou"]
+    state.set_best(repaired["best"])
     return Restored(learner, state, saved, remarks + repaired["remarks"])
