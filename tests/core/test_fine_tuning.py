@@ -426,7 +426,7 @@ def test_an_encoder_that_came_in_part_is_not_frozen(tmp_path: Path) -> None:
     initial = begin_with(network, str(tmp_path / "part.pth"), ["a", "b", "c"])
     _refuse_random(network, initial)
     network.freeze("encoder")
-    with refused("encoder-not-loaded", "model.freeze=encoder", "of the whole encoder"):
+    with refused("encoder-not-loaded", key="model.freeze"):
         _refuse_random(network, initial)
 
 
