@@ -150,7 +150,7 @@ def _fallback(
         level = error if batch < after else warning
         yield level(
             "fallback-batch",
-            f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of "
+            f"fallbacks: train.batch_size={batch} is not a multiple of the {after} ranks of "
             f"{other.instances} x {other.type}",
             f"train.batch_size={-(-batch // after) * after}, or another count: {other.type}*N",
         )
