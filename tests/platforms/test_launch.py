@@ -99,22 +99,6 @@ def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--type", "ml.p4d.24xlage"), ("ml.p4d.24xlage", "ml.p4d.24xlarge")),
-        (("--job", "nowhere.yaml"), ("nowhere.yaml",)),
-        (("--config", "configs/scene.yaml"), ("configs/scene.yaml", "configs/scenes.yaml")),
-    ],
-)
-def test_a_mistake_is_named_before_anything_is_sent(
-    arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sagemaker.main([*arguments, "--dry-run"]) == EXIT_ERROR
-    said = " ".join(capsys.readouterr().err.split())
-    assert all(word in said for word in words), said
-
-
-@pytest.mark.parametrize(
     ("typed", "here"),
     [
         ("--instance-count", "--instances"),

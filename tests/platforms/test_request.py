@@ -29,37 +29,6 @@ def request(job: SageMakerJob, **other: Any) -> dict[str, Any]:
     )
 
 
-def test_the_name_of_a_job_has_its_time() -> None:
-    assert (
-        made.training_job_name(SageMakerJob(name="my-run"), NOW) == "my-run-2026-11-21-03-56-05-089"
-    )
-
-
-def test_the_written_down_command_gives_a_whole_request() -> None:
-    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
-    asked = request(load_job(None, {"instances": 5, "type": "ml.p3.16xlarge"}))
-    assert asked["ResourceConfig"] == {
-        "VolumeSizeInGB": 100,
-        "InstanceCount": 5,
-        "InstanceType": "ml.p3.16xlarge",
-    }
-    assert asked["RoleArn"] == made.PLACEHOLDER_ROLE
-    assert asked["OutputDataConfig"] == {
-        "S3OutputPath": "s3://sagemaker-us-east-1-000000000000/segtrain"
-    }
-    assert asked["ProfilerConfig"]["ProfilingIntervalInMilliseconds"] == 500
-    assert asked["StoppingCondition"] == {"MaxRuntimeInSeconds": 86400}
-    for absent in (
-        "InputDataConfig",
-        "CheckpointConfig",
-        "EnableManagedSpotTraining",
-        "RetryStrategy",
-        "VpcConfig",
-    ):
-        assert absent not in asked
-    assert violations(asked) == []
-
-
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml")), ids=lambda path: path.stem
 )
@@ -74,13 +43,6 @@ def test_a_job_of_groups_names_the_one_that_trains() -> None:
     """
     asked = request(SageMakerJob(groups=GROUPS, strategy="single"))
     assert json.loads(asked["HyperParameters"]["sagemaker_distribution_instance_groups"]) == ["gpu"]
-
-
-def test_a_slash_at_the_end_of_the_output_is_left_out() -> None:
-    """tests/platforms/test_contracts.py compares the other fields that may be set."""
-    assert request(SageMakerJob(output="s3://b/out/"))["OutputDataConfig"] == {
-        "S3OutputPath": "s3://b/out"
-    }
 
 
 def test_the_entry_script_fits_the_arguments_of_a_container() -> None:

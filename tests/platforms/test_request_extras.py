@@ -10,6 +10,7 @@ import pytest
 from cloud.endpoint import CloudEndpoint
 from cloud.life import hosts_of
 from cloud.moto import environment
+from golden_findings import check_findings
 
 from launch.core.job import ROOT
 from launch.platforms.sagemaker.cloud import connect, submit
@@ -243,35 +244,43 @@ def test_pipe_mode_is_refused_with_what_to_take(text: str, tmp_path: Path) -> No
 
 
 G5, P4D = SageMakerJob(type="ml.g5.12xlarge"), SageMakerJob(type="ml.p4d.24xlarge", instances=2)
-FOUND: dict[str, tuple[SageMakerJob, str]] = {
-    "key for disks of the machine's own": (replace(G5, volume_kms=KEY), "error volume-kms-nvme"),
-    "alias for a volume": (replace(G5, type="ml.c5.4xlarge", volume_kms="alias/a"), "error volume-kms-alias"),
-    "isolated on a stock image": (replace(G5, network_isolation=True), "error isolation-packages"),
+FOUND: dict[str, SageMakerJob] = {
+    "key for disks of the machine's own": replace(G5, volume_kms=KEY),
+    "alias for a volume": replace(G5, type="ml.c5.4xlarge", volume_kms="alias/a"),
+    "isolated on a stock image": replace(G5, network_isolation=True),
     "isolated, with a tracker": (
-        replace(G5, network_isolation=True, image=OWN, settings={"log.wandb": "p"}), "error isolation-tracker"),
-    "plan on spot": (replace(P4D, spot=True, training_plan=PLAN), "warning plan-spot"),
-    "plan of another region": (replace(P4D, region="eu-west-1", training_plan=PLAN), "error other-region"),
-    "output key of another region": (replace(G5, region="eu-west-1", output_kms=KEY), "warning other-region"),
-    "fallbacks on spot": (replace(P4D, spot=True, fallbacks=(Fallback("ml.p4de.24xlarge"),)), "error fallbacks-spot"),
+        replace(G5, network_isolation=True, image=OWN, settings={"log.wandb": "p"})
+    ),
+    "plan on spot": replace(P4D, spot=True, training_plan=PLAN),
+    "plan of another region": replace(P4D, region="eu-west-1", training_plan=PLAN),
+    "output key of another region": replace(G5, region="eu-west-1", output_kms=KEY),
+    "fallbacks on spot": replace(P4D, spot=True, fallbacks=(Fallback("ml.p4de.24xlarge"),)),
     "fallbacks and groups": (
-        replace(P4D, groups=(Group("g", "ml.p4d.24xlarge"),), fallbacks=(Fallback("ml.p4de.24xlarge"),)), "error fallbacks-groups"),
-    "one type twice": (replace(P4D, fallbacks=(Fallback("ml.p4d.24xlarge"),)), "error fallbacks-twice"),
-    "fallback without code in the image": (replace(P4D, fallbacks=(Fallback("ml.p3dn.24xlarge"),)), "error fallback-image"),
-    "fallback of no table": (replace(P4D, fallbacks=(Fallback("ml.p9.24xlarge"),)), "note fallback-unknown"),
+        replace(
+            P4D, groups=(Group("g", "ml.p4d.24xlarge"),), fallbacks=(Fallback("ml.p4de.24xlarge"),)
+        )
+    ),
+    "one type twice": replace(P4D, fallbacks=(Fallback("ml.p4d.24xlarge"),)),
+    "fallback without code in the image": replace(P4D, fallbacks=(Fallback("ml.p3dn.24xlarge"),)),
+    "fallback of no table": replace(P4D, fallbacks=(Fallback("ml.p9.24xlarge"),)),
     "fallback without SMDDP": (
-        replace(P4D, strategy="smddp", fallbacks=(Fallback("ml.g5.48xlarge"),)), "error fallback-smddp"),
+        replace(P4D, strategy="smddp", fallbacks=(Fallback("ml.g5.48xlarge"),))
+    ),
     "batch smaller than a fallback's ranks": (
-        replace(G5, settings={"train.batch_size": 4}, fallbacks=(Fallback("ml.g5.48xlarge"),)), "error fallback-batch"),
+        replace(G5, settings={"train.batch_size": 4}, fallbacks=(Fallback("ml.g5.48xlarge"),))
+    ),
     "batch that does not divide": (
-        replace(G5, settings={"train.batch_size": 12}, fallbacks=(Fallback("ml.g5.48xlarge"),)), "warning fallback-batch"),
-}  # fmt: skip
+        replace(G5, settings={"train.batch_size": 12}, fallbacks=(Fallback("ml.g5.48xlarge"),))
+    ),
+}
 
 
-@pytest.mark.parametrize("case", FOUND)
-def test_what_does_not_go_together_is_found(case: str) -> None:
-    job, kind = FOUND[case]
-    found = list(extras(job, choose(job.training_type, job.strategy, "us-east-1", job.image)))
-    assert kind in {f"{finding.level} {finding.code}" for finding in found}, found
+def test_findings_of_what_does_not_go_together() -> None:
+    jobs = {
+        name: list(extras(job, choose(job.training_type, job.strategy, "us-east-1", job.image)))
+        for name, job in FOUND.items()
+    }
+    check_findings("findings/sagemaker-extras", jobs, [])
 
 
 def test_a_job_without_any_of_it_is_told_nothing() -> None:

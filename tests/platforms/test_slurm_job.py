@@ -72,31 +72,6 @@ def test_the_script_is_shell(tmp_path: Path, keys: dict[str, Any]) -> None:
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_tasks_and_cores_of_both_ways_to_start(tmp_path: Path) -> None:
-    keys = {"nodes": 2, "gpus": 4, "cpus": 6}
-    task, node = (sbatch_script(job(tmp_path, start=start, **keys)) for start in ("task", "node"))
-    for script, per_node, cores in ((task, "4", "6"), (node, "1", "24")):
-        found = options(script)
-        assert (found["nodes"], found["ntasks-per-node"], found["cpus-per-task"]) == (
-            "2",
-            per_node,
-            cores,
-        )
-        assert found["gres"] == "gpu:4"
-        assert f"--cpus-per-task={cores}" in next(
-            line for line in script.splitlines() if line.startswith("  srun ")
-        )
-    assert "torch.distributed.run" in node
-    assert "torch.distributed.run" not in task
-
-
-def test_the_run_folder_does_not_depend_on_the_number_of_the_job(tmp_path: Path) -> None:
-    found = job(tmp_path, name="camvid", seeds="1,2")
-    assert [run.name for run in found.runs()] == ["camvid-seed-1", "camvid-seed-2"]
-    assert options(sbatch_script(found))["array"] == "0-1"
-    assert [run.name for run in job(tmp_path, name="camvid").runs()] == ["camvid"]
-
-
 @pytest.mark.parametrize(
     ("keys", "code"),
     [
@@ -178,23 +153,6 @@ def test_an_array_of_a_job_file_is_refused_in_a_terminal(
     for more in ([], ["--dry-run"]):
         assert slurm.main(["--job", str(file), "--interactive", *more]) == 2
         assert "--interactive" in capsys.readouterr().err
-
-
-def test_a_dry_run_prints_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--output", str(tmp_path), "--nodes", "2", "--procs", "2", "train.batch_size=4"]
-    assert slurm.main([*flags, "--dry-run"]) == 0
-    said = capsys.readouterr()
-    assert said.out == sbatch_script(
-        load_job(
-            SlurmJob,
-            None,
-            {"output": str(tmp_path), "nodes": 2, "procs": 2},
-            ["train.batch_size=4"],
-        )
-    )
-    assert not list(tmp_path.iterdir())
-    assert slurm.main([*flags, "--dry-run", "train.batch_size=3"]) == 2
-    assert "train.batch_size=3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -47,40 +47,6 @@ def test_names_are_legal_labels(name: str, expected: str) -> None:
     assert re.fullmatch(r"[a-z0-9-]{1,63}", found)
 
 
-def test_settings_become_arguments_that_the_training_reads() -> None:
-    yaml = pytest.importorskip("yaml")
-    job = VertexJob(
-        config="configs/camvid_cpu.yaml",
-        data="gs://b/d",
-        checkpoints="gs://b/run",
-        settings={"data.train_split": "1", "train.compile": True},
-    )
-    config, *settings = made.arguments(job)
-    assert config == "configs/camvid_cpu.yaml"
-    assert {
-        key: yaml.safe_load(text)
-        for key, _, text in (setting.partition("=") for setting in settings)
-    } == {
-        "data.root": "gs://b/d",
-        "out": "gs://b/run",
-        "data.train_split": "1",
-        "train.compile": True,
-        "parallel.strategy": "ddp",
-    }
-    assert (
-        made.arguments(VertexJob(data="gs://b/d", settings={"data.root": "gs://b/own"})).count(
-            'data.root="gs://b/own"'
-        )
-        == 1
-    )
-
-
-def test_an_image_with_its_own_entry_point_gets_no_command() -> None:
-    (pool,) = request(VertexJob(start="image"))["jobSpec"]["workerPoolSpecs"]
-    assert "command" not in pool["containerSpec"]
-    assert {pair["name"] for pair in pool["containerSpec"]["env"]} == {made.JOB}
-
-
 @pytest.mark.parametrize(
     ("flags", "code"),
     [
