@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mode
 from typing import Any
 
 from segtrain.insight.plan import model
@@ -277,7 +278,7 @@ def offer_of(
         efficiency=1 / _interval(alone)[1],
         seconds=_interval(times),
         dollars=_interval([price * seconds for seconds in times]),
-        bound=max(set(bounds), key=bounds.count),
+        bound=mode(bounds),
         needs=max(terms.images * terms.wall, terms.images * terms.cpu + terms.computed) / device,
         has=cores,
         batch=ranks * terms.images,
