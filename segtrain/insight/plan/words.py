@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import isinf
 from typing import Any
 
-from segtrain.base.terminal import columns
+from segtrain.base.terminal import columns, counted
 from segtrain.base.units import duration
 from segtrain.insight.plan.offers import KNEE, Offer, Offers, assumed, shown
 from segtrain.insight.plan.spot import NO_SPOT, Market
@@ -171,8 +171,8 @@ def _remarks(terms: Terms) -> list[str]:
 
 def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
     return (
-        f"counted: {scores[0]:.0f} evaluations of {scores[1]:.3g} s on one rank, shared by all "
-        f"ranks, and {saves[0]:.0f} checkpoints of {saves[1]:.3g} s"
+        f"counted: {counted(round(scores[0]), 'evaluation')} of {scores[1]:.3g} s on one rank, "
+        f"shared by all ranks, and {counted(round(saves[0]), 'checkpoint')} of {saves[1]:.3g} s"
     )
 
 
