@@ -17,18 +17,7 @@ from segtrain.insight.plan import model
 from segtrain.insight.plan.command import budget_of, hosts_of, seconds_of
 from segtrain.insight.plan.offers import Offers, plan, shown
 from segtrain.insight.plan.terms import terms_like, terms_of
-from segtrain.insight.plan.words import choice
 from segtrain.machines import machines
-
-
-def test_terms_are_those_of_the_run(tmp_path: Path) -> None:
-    found = terms_of(a_run(tmp_path, augment=0.001, wait=0.1))
-    assert found.machine == "ml.p3.16xlarge"
-    assert found.images == 64
-    assert found.device == pytest.approx(0.6)  # 6 s of a window of 10 steps, without its waits
-    assert found.cpu == pytest.approx(0.006)
-    assert found.gradients == 107e6
-    assert found.total == 5000 * 64
 
 
 def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path: Path) -> None:
@@ -169,17 +158,6 @@ def test_costly_samples_and_slow_networks_bound_a_step() -> None:
     assert many[8].efficiency < many[1].efficiency
 
 
-def test_types_are_left_out_with_the_reason() -> None:
-    found = plan(TERMS)
-    assert found.left_out["ml.p3.16xlarge"] == "retired"
-    big = plan(replace(TERMS, machine="ml.p4de.24xlarge"))
-    assert "40 GiB" in big.left_out["ml.p4d.24xlarge"]
-    offered = {one.machine.name for one in found.offers}
-    assert offered
-    assert not offered & set(found.left_out)
-    assert all(machines()[name].gpus and machines()[name].price for name in offered)
-
-
 def test_a_faster_gpu_is_scaled_by_the_rates_of_its_data_sheet() -> None:
     rates = {one.machine.name: one for one in plan(TERMS, (1,)).offers}
     assert rates["ml.p4d.24xlarge"].rate[1] / rates["ml.p3dn.24xlarge"].rate[1] == pytest.approx(
@@ -188,23 +166,6 @@ def test_a_faster_gpu_is_scaled_by_the_rates_of_its_data_sheet() -> None:
     spread = {name: one.rate[2] / one.rate[0] for name, one in rates.items()}
     # the run itself was on a V100
     assert spread["ml.p4d.24xlarge"] > 1.2 > spread["ml.p3dn.24xlarge"]
-
-
-def test_limits_choose_an_offer() -> None:
-    found = plan(TERMS)
-    cheapest = found.best()
-    assert cheapest is not None
-    assert all(cheapest.dollars[1] <= one.dollars[1] for one in found.offers)
-    quick = found.best(deadline_s=1800)
-    assert quick is not None
-    assert quick.seconds[2] <= 1800
-    assert quick.dollars[1] > cheapest.dollars[1]
-    rich = found.best(budget=500.0)
-    assert rich is not None
-    assert rich.dollars[2] <= 500
-    assert rich.seconds[1] <= quick.seconds[1]
-    assert found.best(deadline_s=300) is None
-    assert "no offer ends within 5m 00s" in choice(None, 300, 0, found)
 
 
 def test_the_knee_is_where_doubling_stops_to_pay() -> None:

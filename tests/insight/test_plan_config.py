@@ -17,7 +17,7 @@ from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.data.datasets import open_dataset
-from segtrain.insight.plan import command, config_words, device, model
+from segtrain.insight.plan import command, device, model
 from segtrain.insight.plan.candidates import machines_of, nodes
 from segtrain.insight.plan.described import (
     DescribedJob,
@@ -188,28 +188,6 @@ def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(
     tf32 = replace(job, config=load_config(None, ["train.precision=tf32"]))
     assert not tf32.why_not(usual)
     assert "tf32" in tf32.why_not(machines()["ml.g4dn.xlarge"])
-
-
-def test_strategies_and_sources_of_an_offer(job: DescribedJob) -> None:
-    found = plan_config(job, [machines()["ml.p4d.24xlarge"]], (1, 2))
-    two = next(one for one in found.offers if one.hosts == 2)
-    ddp, fsdp = config_words.strategies(job, two)
-    assert (ddp.name, fsdp.name) == ("ddp", "fsdp")
-    weights = sum(size for size, _ in job.network.step(2).gradients)
-    assert ddp.sent == pytest.approx(2 * 15 / 16 * weights)
-    assert fsdp.sent == pytest.approx(1.5 * ddp.sent)
-    assert fsdp.memory < ddp.memory
-    assert fsdp.rate[1] <= ddp.rate[1]
-
-    rows = {row.name.split(",")[0].split(" (")[0]: row for row in config_words.sources(job, two)}
-    copied = rows["copied first"]
-    assert copied.start == pytest.approx((1e9 / config_words.COPY[1], 1e9 / config_words.COPY[0]))
-    # two NVMe disks, a megabyte an image
-    assert copied.limit == pytest.approx((2 * 1e9 / 1e6, 2 * 3e9 / 1e6))
-    single, shards = config_words.sources(job, two)[-2:]
-    assert shards.limit[0] == pytest.approx(2 * single.limit[0])
-    assert rows["FSx for Lustre"].limit == pytest.approx((150, 1200))
-    assert not config_words.sources(replace(job, stored=StoredSize(10, 0.0, 0)), two)
 
 
 def test_places() -> None:

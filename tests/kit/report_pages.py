@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import browser
+import golden
 import pytest
 from PIL import Image
 
@@ -156,6 +157,47 @@ class Checked(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.stack and self.stack[-1] not in ("script", "style"):
             self.words += data + "\n"
+
+
+LINES = {"tr", "p", "li", "h1", "h2", "h3", "figure", "caption", "summary", "b", "button"}
+
+
+class PageText(HTMLParser):
+    """A page as text: a line for each row and paragraph, with widths, colors, links, and copies."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.skipped, self.lines = False, [""]
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.skipped = tag in ("script", "style")
+        if tag in LINES:
+            self.lines.append("")
+        if tag in ("td", "th"):
+            self.lines[-1] += " | "
+        found = {key: value or "" for key, value in attrs}
+        kept = [found[key] for key in ("style", "href", "data-copy") if key in found]
+        named = tag in ("i", "span", "td") and found.get("class") not in (None, "n")
+        marks = [found["class"]] if named else []
+        self.lines[-1] += "".join(f"[{mark}]" for mark in (*marks, *kept))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.skipped = False
+
+    def handle_data(self, data: str) -> None:
+        if not self.skipped:
+            self.lines[-1] += data.replace("\n", " ")
+
+
+def whole_text(html: str) -> str:
+    """All that a page shows, and the data of its charts; without what differs among runs."""
+    data = re.search(r'id="chart-data">(.*?)</script>', html, re.DOTALL)
+    assert data
+    Checked(html)
+    lines = [line.strip() for line in PageText(html).lines]
+    said = re.sub(r"segtrain \S+, made .*", "", "\n".join(filter(None, lines)))
+    return f"{said}\n{golden.data(json.loads(data[1]))}"
 
 
 def text_of(folder: Path, say: Any = pytest.fail) -> tuple[Checked, dict[str, Any]]:
