@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 
-from segtrain.base.terminal import say
+from segtrain.base.terminal import counted, say
 from segtrain.errors import EXIT_ERROR, ConfigError
 from segtrain.installed import discover, provided, run_services, watch_for_notices
 
@@ -114,7 +114,8 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     kinds = (
         ["masks"] + ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities
     )
-    say(f"{len(done)} " + ", ".join(f"{kind} in {args.out}/{kind}" for kind in kinds))
+    folders = ", ".join(f"{kind} in {args.out}/{kind}" for kind in kinds)
+    say(f"{counted(len(done), 'image')}: {folders}")
 
 
 def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:

@@ -269,7 +269,8 @@ def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tup
     # link).
     others = [str(f.relative_to(path)) for f in sorted({*files} - {*images}) if f.name[0] != "."]
     if say and others:
-        say(f"{path}: {len(others)} files left out, which are not image files: {some_of(others)}")
+        left = counted(len(others), "file")
+        say(f"{path}: {left} left out, by their names no images: {some_of(others)}")
     return [(file, file.relative_to(path)) for file in inside]
 
 

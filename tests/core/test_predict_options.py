@@ -56,7 +56,7 @@ def test_settings_of_the_command_line_change_how_an_image_is_seen(
         "--no-overlay",
     ]
     assert cli.main(["predict", str(run), *words]) == 0
-    assert f"1 masks in {tmp_path}/out/masks\n" in capsys.readouterr().out
+    assert f"1 image: masks in {tmp_path}/out/masks\n" in capsys.readouterr().out
     model, inputs = seen(run, pixels)
     with torch.inference_mode():
         expected = predict_ids(model, inputs, View((32, 32), flip=True))[0].numpy()
