@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -11,7 +10,7 @@ from conftest import refused
 from torch import Tensor
 
 from segtrain.base.bins import add_up
-from segtrain.metrics import Scores, confusions, histogram, predict_classes, refuse_unknown
+from segtrain.metrics import confusions, histogram, predict_classes, refuse_unknown
 
 C, VOID = 6, 255
 
@@ -112,54 +111,3 @@ def test_predicted_class_is_the_lowest_of_the_largest(layout, dtype, classes):
     assert pred.shape == (3, 5, 8)
     assert pred.flatten().tolist() == wanted
     assert pred.dtype == (torch.uint8 if classes <= 256 else torch.int64)
-
-
-def test_scores_of_a_known_confusion():
-    scores = Scores.from_confusion(torch.tensor([[50, 10, 0], [5, 30, 5], [0, 0, 20]]))
-    assert scores.iou == (50 / 65, 30 / 50, 20 / 25)
-    assert scores.dice == (100 / 115, 60 / 80, 40 / 45)
-    assert scores.class_accuracy == (50 / 60, 30 / 40, 1.0)
-    assert scores.accuracy == 100 / 120
-    assert scores.miou == pytest.approx((50 / 65 + 30 / 50 + 20 / 25) / 3, rel=1e-15)
-    assert scores.mean_accuracy == pytest.approx((50 / 60 + 30 / 40 + 1) / 3, rel=1e-15)
-    assert scores.pixels == (60, 40, 20)
-    assert scores.predicted == (55, 40, 25)
-
-
-def test_classes_that_are_absent():
-    """0 and 1 are there; 2 is predicted only; 3 is in the target only; 4 is nowhere."""
-    scores = Scores.from_confusion(
-        [[8, 0, 2, 0, 0], [0, 6, 0, 0, 0], [0] * 5, [4, 0, 0, 0, 0], [0] * 5]
-    )
-    assert scores.iou[:4] == (8 / 14, 1.0, 0.0, 0.0)
-    assert math.isnan(scores.iou[4])
-    assert math.isnan(scores.dice[4])
-    assert scores.miou == pytest.approx((8 / 14 + 1) / 4)
-    assert math.isnan(scores.class_accuracy[2])
-    assert scores.class_accuracy[3] == 0
-    assert scores.mean_accuracy == pytest.approx((0.8 + 1 + 0) / 3)
-
-
-def test_no_pixel_at_all():
-    scores = Scores.from_confusion(torch.zeros(3, 3, dtype=torch.int64))
-    assert all(
-        math.isnan(value)
-        for value in (scores.miou, scores.accuracy, scores.mean_accuracy, scores.mean_dice)
-    )
-    assert json.loads(json.dumps(scores.to_dict(), allow_nan=False))["iou"] == [None] * 3
-    assert "-" in scores.table(["a", "b", "c"])
-
-
-def test_table_and_dict_show_every_class():
-    pred, target = masks()
-    scores = Scores.from_confusion(confusion(pred, target).numpy())
-    names = ["sky", "road", "a very long name", "car", "person", "pole"]
-    lines = scores.table(names).splitlines()
-    assert len(lines) == C + 2
-    assert all(name in line for name, line in zip(names, lines[1:]))
-    assert f"{100 * scores.miou:.2f}" in lines[-1]
-    assert len({len(line) for line in lines[1:-1]}) == 1
-    assert scores.to_dict()["miou"] == scores.miou
-    assert json.dumps(scores.to_dict(), allow_nan=False)
-    with refused("class-names-count", found=2, expected=6):
-        scores.table(["a", "b"])

@@ -17,77 +17,10 @@ from segtrain.optim import (
     Muon,
     build_optimizer,
     clip_,
-    multiplier,
     orthogonalize,
     parameter_groups,
     set_lr,
 )
-
-
-@pytest.mark.parametrize("schedule", ["poly", "cosine", "onecycle", "linear", "constant"])
-def test_schedules_start_high_and_fall(schedule: str) -> None:
-    optim = AdamWOptim(schedule=schedule)
-    curve = [multiplier(optim, step, 100, 10) for step in range(100)]
-    assert curve[:10] == sorted(curve[:10])
-    assert curve[9] == pytest.approx(1.0)
-    assert curve[10:] == sorted(curve[10:], reverse=True)
-    assert 0 <= curve[-1] < (0.05 if schedule != "constant" else 1.01)
-
-
-def test_poly_is_the_formula_of_the_paper() -> None:
-    assert multiplier(AdamWOptim(schedule="poly", poly_power=0.9), 30, 100, 0) == pytest.approx(
-        (1 - 30 / 100) ** 0.9
-    )
-
-
-def test_groups_by_encoder_and_decay() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
-    groups = parameter_groups(
-        model, model[0].parameters(), AdamWOptim(lr=1.0, encoder_lr=0.1, weight_decay=0.5)
-    )
-    found = {(g["scale"], g["weight_decay"]): sum(p.numel() for p in g["params"]) for g in groups}
-    assert found == {(0.1, 0.5): 108, (0.1, 0.0): 4, (1.0, 0.0): 8 + 2, (1.0, 0.5): 8}
-
-
-@pytest.mark.parametrize(
-    "optim",
-    [SGDOptim(lr=0.05), AdamWOptim(lr=0.05), MuonOptim(lr=0.05, muon_lr=0.05)],
-    ids=lambda o: o.name,
-)
-def test_optimizers_lower_a_quadratic(optim: SGDOptim | AdamWOptim | MuonOptim) -> None:
-    model = nn.Linear(4, 6)
-    optimizer = build_optimizer(model, [], optim.model_copy(update={"weight_decay": 0.0}))
-    before = float(model.weight.detach().square().sum())
-    for _ in range(20):
-        optimizer.zero_grad()
-        model.weight.square().sum().backward()
-        optimizer.step()
-    assert float(model.weight.detach().square().sum()) < 0.5 * before
-
-
-def test_clip_returns_the_norm_and_bounds_it() -> None:
-    parameter = nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor([3.0, 4.0])
-    assert float(clip_([parameter], 1.0)) == pytest.approx(5.0)
-    assert float(parameter.grad.norm()) == pytest.approx(1.0, rel=1e-4)
-    parameter.grad = torch.tensor([3.0, 4.0])
-    clip_([parameter], 0.0)
-    assert parameter.grad.tolist() == [3.0, 4.0]
-
-
-def test_ema_is_the_recursion_and_copies_counters() -> None:
-    model = nn.BatchNorm2d(1)
-    ema = Ema(model, 0.9)
-    expected = 1.0
-    for step in range(30):
-        with torch.no_grad():
-            model.weight.fill_(step)
-            model.num_batches_tracked += 1
-        ema.update(step)
-        decay = min(0.9, (1 + step) / (10 + step))
-        expected = decay * expected + (1 - decay) * step
-    assert float(ema.shadow["weight"]) == pytest.approx(expected, rel=1e-5)
-    assert int(ema.shadow["num_batches_tracked"]) == 30
 
 
 def test_scaler_halves_doubles_and_travels() -> None:

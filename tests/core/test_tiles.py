@@ -39,13 +39,6 @@ def test_windows_cover_every_pixel_inside_the_image(length: int, tile: int, over
     assert sum(counts) == len(first) * size
 
 
-def test_last_window_is_shifted_to_the_border() -> None:
-    assert tiles.starts(10, 4, 0.5) == [0, 2, 4, 6]
-    assert tiles.starts(11, 4, 0.5) == [0, 2, 4, 6, 7]
-    assert tiles.starts(10, 4, 0.0) == [0, 4, 6]
-    assert tiles.starts(3, 4, 0.5) == [0]
-
-
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 0.8])
 @pytest.mark.parametrize("size", [(37, 53), (16, 60), (20, 24), (5, 7)])
 def test_windows_of_a_pointwise_model_change_nothing(size: tuple[int, int], overlap: float) -> None:

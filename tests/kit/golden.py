@@ -26,23 +26,29 @@ def masked(text: str, words: dict[str, str]) -> str:
     return text
 
 
-def rounded(value: Any) -> Any:
-    """``value`` as plain data, floats with 5 significant digits."""
+def rounded(value: Any, digits: int = 5) -> Any:
+    """``value`` as plain data, floats with ``digits`` significant digits."""
     if is_dataclass(value) and not isinstance(value, type):
-        return rounded(asdict(value))
+        return rounded(asdict(value), digits)
+    if hasattr(value, "tolist"):  # of NumPy or torch
+        return rounded(value.tolist(), digits)
     if isinstance(value, float):
-        return float(f"{value:.5g}")
+        return float(f"{value:.{digits}g}")
     if isinstance(value, Mapping):
-        return {str(key): rounded(part) for key, part in value.items()}
+        return {str(key): rounded(part, digits) for key, part in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [rounded(part) for part in value]
+        return [rounded(part, digits) for part in value]
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
-def data(value: Any) -> str:
+def data(value: Any, digits: int = 5) -> str:
     """All fields of plain data or of a dataclass as text, the innermost ones on a line."""
     return yaml.dump(
-        rounded(value), sort_keys=False, default_flow_style=None, width=100, allow_unicode=True
+        rounded(value, digits),
+        sort_keys=False,
+        default_flow_style=None,
+        width=100,
+        allow_unicode=True,
     )
 
 
