@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import refused
-from small_runs import until
+from waiting import until
 
 from segtrain.errors import ConfigError
 from segtrain.parallel import board, failure

@@ -10,7 +10,6 @@ import pickle
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import until
 
 from segtrain.base import compat
 from segtrain.config import Parallel
@@ -77,13 +77,6 @@ PLANTS = {
     "forward": ('asleep_at(step, "_share", 3)', 3),
     "eval": ('asleep_at(session, "evaluate", 1)', 9),
 }
-
-
-def until(true: Any, what: str) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def whole(line: str) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from conftest import refused
-from small_runs import NET, assert_same_weights, command, digests, final, until
+from small_runs import NET, assert_same_weights, command, digests, final
+from waiting import until
 
 from segtrain.config import load_config
 from segtrain.config.limits import dollars_of, seconds_of

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import refused
-from small_runs import command, until
+from small_runs import command
+from waiting import until
 
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE, ConfigError, SegtrainError
 from segtrain.runfolder import checkpoint, holder, lock, ownership

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import refused
 from PIL import Image
-from test_predict_export import NAMES, make_run, picture
+from predictable_runs import NAMES, make_run, picture
 
 from segtrain import cli
 from segtrain.base.memory import memory_free

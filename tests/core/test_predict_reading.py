@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import refused
 from PIL import Image, ImageOps
-from test_predict_export import SETTINGS, files, make_run, picture
+from predictable_runs import SETTINGS, files, make_run, picture
 
 from segtrain.config import Config
 from segtrain.data.train_loader import normalize

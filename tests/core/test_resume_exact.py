@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import refused
-from small_runs import NET, assert_same_weights, command, digests, final, until
+from small_runs import NET, assert_same_weights, command, digests, final
+from waiting import until
 
 from segtrain.config import Parallel
 from segtrain.errors import EXIT_RESUMABLE

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import SMALL, assert_same_weights, command, digests, final, until
+from small_runs import SMALL, assert_same_weights, command, digests, final
+from waiting import until
 
 from segtrain.config import load_config
 from segtrain.data.pixels import native

@@ -16,7 +16,7 @@ import pytest
 from bucket_sets import data_sets, digest, loader, opened, reading, server
 from cloud.bucket import LIES, BucketServer
 from conftest import refused
-from small_runs import until
+from waiting import until
 
 from segtrain.base import stopping
 from segtrain.bucket import client

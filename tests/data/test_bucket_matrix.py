@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from bucket_sets import COUNT, data_sets, server
 from cloud.bucket import BucketServer
-from small_runs import assert_same_weights, digests, final, until
+from small_runs import assert_same_weights, digests, final
+from waiting import until
 
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
 from segtrain.insight.diagnose import diagnose

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import refused
-from test_predict_export import make_run, picture
+from predictable_runs import make_run, picture
 
 from segtrain import load
 from segtrain.config import Config, Data

@@ -15,8 +15,8 @@ import pytest
 from conftest import refused
 from mask_sets import COLORS, FOUR, THREE, TWO, by_table, check, make, one_bit, pixels, rgb
 from PIL import Image
+from predictable_runs import make_run
 from refusals import TINY
-from test_predict_export import make_run
 
 import segtrain
 from segtrain.cli import main

@@ -5,13 +5,13 @@ its end.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from conftest import refused
+from waiting import until
 
 from segtrain.bucket.client import Stopped
 from segtrain.data.bucket.ahead import ReadAhead
@@ -31,13 +31,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
     monkeypatch.setattr("segtrain.data.bucket.ahead.time.perf_counter", lambda: now[0])
     return now
-
-
-def until(ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 class Bucket:

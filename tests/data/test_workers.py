@@ -1,6 +1,7 @@
 """Tests of worker processes: they make what threads make, also when they are killed, and end with
 the rank.
 """
+# ruff: noqa: F811
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
 from batch_bytes import content, kept, threads
 from conftest import refused
 from deadly import Deadly, Telling, Unpicklable
+from picture_folder import N, data, folder  # noqa: F401
+from waiting import soon
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
@@ -35,41 +37,10 @@ from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.pool import MAX_CRASHES, WorkerPool
 from segtrain.errors import DataError
 
-N, STEPS = 7, 5
+STEPS = 5
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="worker processes need Unix sockets"
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JPEG and PNG images of two sizes, with masks."""
-    root, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for part in ("images", "masks"):
-        (root / part / "train").mkdir(parents=True)
-    for k in range(N):
-        size = (60, 80) if k % 3 else (70, 50)
-        image = cv2.resize(
-            rng.integers(0, 256, (9, 12, 3), np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC
-        )
-        mask = cv2.resize(
-            rng.integers(0, 4, (6, 8), np.uint8), size[::-1], interpolation=cv2.INTER_NEAREST
-        )
-        assert cv2.imwrite(str(root / f"images/train/{k}.{'jpg' if k % 2 else 'png'}"), image)
-        assert cv2.imwrite(str(root / f"masks/train/{k}.png"), mask)
-    return root
-
-
-@pytest.fixture
-def data(folder: Path) -> Data:
-    return Data(
-        layout="folders",
-        root=str(folder),
-        classes=("a", "b", "c", "d"),
-        crop=(24, 32),
-        class_balanced_crop_prob=0.3,
-        train_split="train",
-    )
 
 
 SCENES = Data(scenes=N, scene_size=(48, 64), crop=(24, 32))
@@ -103,15 +74,6 @@ def gone(pid: int) -> bool:
         )
     except OSError:
         return True
-
-
-def soon(condition: object, seconds: float = 120) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_any_workers_give_the_same_batches(data: Data) -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from conftest import ROOT
 from node_networks import NodeNetworks, NoNetwork
-from test_workers import soon
+from waiting import soon
 
 HEAD, PORT = "n1", 6379
 # A host's folder of Ray takes the place of the one that the head names: Ray finds its node on a

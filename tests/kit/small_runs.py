@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +62,3 @@ def assert_same_weights(a: dict[str, Any], b: dict[str, Any]) -> None:
         assert a[key].keys() == b[key].keys()
         for name in a[key]:
             assert torch.equal(a[key][name], b[key][name]), f"{key} {name}"
-
-
-def until(ready: Callable[[], object], seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)

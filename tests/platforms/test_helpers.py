@@ -21,67 +21,31 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from batch_bytes import content, kept
 from deadly import Sleepy
+from helped_loading import STEPS, _quick, load, pool_of  # noqa: F401
 from helper_hosts import Hosts, InProcess, InThread
-from test_workers import data, folder, soon  # noqa: F401
+from picture_folder import data, folder  # noqa: F401
+from waiting import soon
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.entries import save
 from segtrain.data.sample import SampleMaker
 from segtrain.data.stages import Cost
-from segtrain.data.train_loader import EvalLoader, TrainLoader
+from segtrain.data.train_loader import EvalLoader
 from segtrain.observe.spans import WorkerTotals
-from segtrain.platforms.ray.helpers import balance, manager, remote_helper, wire
+from segtrain.platforms.ray.helpers import balance, remote_helper, wire
 from segtrain.platforms.ray.helpers.balance import Balance
 from segtrain.platforms.ray.helpers.helper import Helper, serve
 from segtrain.platforms.ray.helpers.need import SampleDemand
 from segtrain.platforms.ray.helpers.pool import HelpedPool
 from segtrain.platforms.ray.helpers.protocols import HelperSlot
 
-STEPS = 8
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "LOOK_S", 0.05)
-    monkeypatch.setattr(remote_helper, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(remote_helper, "LONGEST_PAUSE_S", 0.2)
-    monkeypatch.setattr(balance, "WORTH", 1e9)  # these samples are cheap to make
-
 
 @pytest.fixture
 def slow(data: Data) -> Sleepy:
     """Samples that take a while, so that helpers get some."""
     return Sleepy(open_dataset(data, "train"), -1)
-
-
-def load(
-    data: Data, source: Any, pool: HelpedPool | None = None, pause: float = 0.0, **settings: Any
-) -> list[bytes]:
-    options = {"seed": 3, "batch_size": 12, "last_step": STEPS, "prefetch": 3, **settings}
-    steps = []
-    with TrainLoader(source, data, pool=pool, **options) as loader:
-        for step in loader:
-            steps += kept([step])
-            time.sleep(pause)
-    return content(steps)
-
-
-def pool_of(
-    engine: Hosts,
-    said: list[str] | None = None,
-    notes: list[dict[str, Any]] | None = None,
-    **settings: Any,
-) -> HelpedPool:
-    def note(**fields: Any) -> None:
-        if notes is not None:
-            notes.append(fields)
-
-    return HelpedPool(
-        1, "thread", engine, say=(said if said is not None else []).append, note=note, **settings
-    )
 
 
 def until_helped(pool: HelpedPool, hosts: int, same: Callable[[], bool]) -> bool:

@@ -17,9 +17,9 @@ import pytest
 from bucket_sets import data_of, data_sets, opened, own, server  # noqa: F401
 from cloud.bucket import BucketServer
 from deadly import Sleepy
+from helped_loading import _quick, load, pool_of  # noqa: F401
 from helper_hosts import Hosts
-from test_helpers import _quick, load, pool_of  # noqa: F401
-from test_workers import soon
+from waiting import soon
 
 from segtrain.data.bucket.store import BucketStore
 from segtrain.data.bucket.travel import rebuild

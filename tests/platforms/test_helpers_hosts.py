@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from ray_hosts import HEAD, TRANSFORM, RayHosts, ray_hosts
 from small_runs import assert_same_weights, final
-from test_workers import soon
+from waiting import soon
 
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import ROOT, refused
-from test_workers import soon
+from waiting import soon
 
 from segtrain.config import Data
 from segtrain.observe.journal import read_journal

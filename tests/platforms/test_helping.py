@@ -11,8 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from conftest import refused
+from waiting import until
 
 from segtrain.errors import EXIT_ERROR, SegtrainError
 from segtrain.parallel.cluster import free_port
@@ -76,13 +76,6 @@ def notes(room: Path, role: str) -> list[Path]:
 def arguments(room: Path, role: str) -> set[str]:
     (note,) = notes(room, role)
     return set(note.read_text().splitlines())
-
-
-def until(ready: Callable[[], Any], limit_s: float = 300.0) -> None:
-    end = time.monotonic() + limit_s
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 class Host(threading.Thread):

@@ -18,7 +18,7 @@ import torch
 from conftest import ROOT
 from ray_hosts import HEAD, TRANSFORM, RayHosts, ray_hosts
 from small_runs import assert_same_weights, final
-from test_workers import soon
+from waiting import soon
 
 from segtrain.observe.journal import read_journal
 

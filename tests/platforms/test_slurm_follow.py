@@ -4,18 +4,15 @@ two nodes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from cluster_slurm import Cluster
 from slurm_jobs import private_slurm
+from waiting import until
 
 from launch.platforms.slurm import follow as following
 from launch.platforms.slurm.tools import fields
-
-PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +31,6 @@ def array(cluster: Cluster, script: str, tasks: str = "0-2%1") -> str:
         f"--output={cluster.folder}/%A_%a.log",
     )
     return cluster.run("sbatch", *words, "--wrap", script).strip()
-
-
-def until(what: Any) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_an_array_that_waited_in_the_queue_is_done_when_its_tasks_are(cluster: Cluster) -> None:

@@ -207,3 +207,9 @@ def test_the_light_rooms_import_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_test_file_imports_no_other() -> None:
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        names = re.findall(r"^(?:from|import) (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+        assert not names, f"{path.relative_to(ROOT)}: what {names} share goes to tests/kit/"

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_docs import PAGES, ROOT, blocks
+from pages import PAGES, ROOT, blocks
 
 from segtrain import arguments, cli
 from segtrain.config import load_config

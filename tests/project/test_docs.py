@@ -24,11 +24,10 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from pages import PAGES, ROOT, blocks
 
 from segtrain.config import Config
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TINY = {
     "data": {"scenes": 9, "scene_size": [48, 64], "crop": [32, 48], "workers": 0},
     "train": {"duration": "2st", "batch_size": 4},
@@ -43,11 +42,6 @@ ONNX = "export.md"  # an ONNX file takes many seconds: once is enough
 # (tests/project/test_gpu_bench.py rehearses them).
 WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "gpu-bench.md", "ray.md"}
 NEEDS = {"transforms.md": "albumentations"}
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 def commands(text: str) -> list[list[str]]:

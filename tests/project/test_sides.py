@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import refused
 from PIL import Image
-from test_predict_export import make_run
+from predictable_runs import make_run
 
 from segtrain.config import Data
 from segtrain.data.audit.check import check_folder
