@@ -224,7 +224,7 @@ def test_why_a_prediction_did_not_hold(tmp_path: Path) -> None:
     for words in (
         "the prediction did not hold",
         "other settings differ as well: data.crop [256, 256] -> [64, 64]",
-        "host differs: one before, elsewhere after",
+        "host: one before, elsewhere after",
         "'wait' took 400 ms of a step and now takes 300 ms",
         "mostly 'read' (115 -> 400 ms)",
         "the cause is still there",
@@ -300,7 +300,7 @@ def test_another_number_of_ranks_is_compared_by_images_and_said(tmp_path: Path) 
     )
     found = verify(slow(tmp_path), after)
     assert found.measured == pytest.approx(2 * 4.98, rel=1e-3)
-    assert "ranks differs: 1 before, 2 after" in " ".join(page(found).split())
+    assert "ranks: 1 before, 2 after" in " ".join(page(found).split())
 
 
 def test_nonsense_names_the_folder(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _environment(evidence: Evidence) -> dict[str, str]:
 
 
 def differs(environment: Mapping[str, tuple[str, str]]) -> list[str]:
-    return [f"{key} differs: {was} before, {now} after" for key, (was, now) in environment.items()]
+    return [f"{key}: {was} before, {now} after" for key, (was, now) in environment.items()]
 
 
 def reasons(

@@ -10,7 +10,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from segtrain.base.files import open_file
 from segtrain.base.units import percent
@@ -135,6 +135,8 @@ def _fitted(path: Path, share: int) -> tuple[bytes, tuple[int, int]] | str:
     try:
         with open_file(path) as file, Image.open(file) as sheet:
             picture = sheet.convert("RGB")
+    except UnidentifiedImageError:
+        return f"{path.name} cannot be read: it is no picture"
     except (OSError, ValueError) as error:
         return f"{path.name} cannot be read: {error}"
     small = next(

@@ -57,7 +57,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             if present is not None and present != classes
             else ""
         )
-        best, last = (percent(row[key], 2) + few for key in ("miou", "last_miou"))
+        best, last = (
+            "-" if row[key] is None else percent(row[key], 2) + few for key in ("miou", "last_miou")
+        )
         best_step = "-" if row["best_step"] is None else str(row["best_step"])
         seconds = "-" if row["time"] is None else duration(row["time"])
         name, hash = str(row["name"]), row["hash"] or "-"
