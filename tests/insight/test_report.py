@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from report_pages import (
 )
 
 from segtrain.insight.report import charts, heat, page
-from segtrain.insight.report.diff import compare, diff, sentences
+from segtrain.insight.report.diff import diff
 from segtrain.insight.report.heat import read_waits
 from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces, speed
 from segtrain.insight.runs.folder import load
@@ -39,41 +38,6 @@ from segtrain.observe.profile_format import ProfileWriter, Value
 __all__ = ["chromium"]  # the fixture
 
 DEEP = "[" * 100_000
-
-
-def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
-    checked, data = text_of(make(tmp_path / "run", profile=True))
-    words = checked.words
-    assert "Finished: step 40 of 40, 57s" in words
-    assert "Best mIoU 80.00 % (2 of 3 classes) at step 40." in words
-    assert (
-        "A step took 1 s: 40 % backward, 30 % forward, 20 % waiting for data, 10 % everything else."
-        in words
-    )
-    assert (
-        "This run wrote no spans, so this page cannot say what held it up: log.spans=true" in words
-    )
-    assert set(data) == {
-        "clock",
-        "loop",
-        "steptime",
-        "spread",
-        "heat0",
-        "heat1",
-        "loss",
-        "miou",
-        "lr",
-    }
-    assert data["loss"]["series"][0]["x"] == [1, 10, 20, 30, 40]
-    assert data["miou"]["series"][0]["y"] == [70.0, 80.0]
-    assert (sum(data["spread"]["series"][0]["y"]), data["spread"]["marks"][0]["x"]) == (4, 1000)
-    # a name is text, never markup: the parser would have taken it for a tag
-    assert "<car>" in words
-    # 10 of the 100 pixels of road, of 15 mistakes
-    assert re.search(r"road as sky\s+10\s+10.0 %\s+66.7 %", words)
-    assert "road as road" not in words
-    # a step of the lap that ends at step 10, and its wait
-    assert re.search(r"\n10\s+1 s\s+200 ms\s", words)
 
 
 def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
@@ -334,36 +298,6 @@ def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     assert found.rows[:3] == ("cpu0", "cpu1", "cpu2")
     assert found.cells.size <= 301_000
     assert found.means() == pytest.approx([50.0] * 300)
-
-
-def test_two_runs_side_by_side(tmp_path: Path) -> None:
-    a = make(tmp_path / "a")
-    slower = journal(2.0, 0.75).replace('"2.9"', '"2.10"').replace('"images": 60', '"images": 59')
-    b = make(tmp_path / "b", slower, optim={"lr": 0.5}, out=str(tmp_path / "b"))
-    found = compare(load(a), load(b))
-    assert [(row.what, row.a, row.b) for row in found.config] == [("optim.lr", "0.001", "0.5")]
-    assert [(row.what, row.a, row.b) for row in found.environment] == [("torch", "2.9", "2.10")]
-    figures = {row.what: row for row in found.figures}
-    assert (figures["best mIoU"].change, figures["best mIoU"].better) == ("-5.00 points", -1)
-    assert (
-        figures["time of a step"].b,
-        figures["time of a step"].change,
-        figures["time of a step"].better,
-    ) == (
-        "2 s",
-        "2.00x",
-        -1,
-    )
-    assert (figures["images/s"].change, figures["images/s"].better) == ("0.50x", -1)
-    said = " ".join(sentences(found))
-    assert "evaluation protocols differ (images)" in said
-    assert "Most of the difference is in: backward (400 ms in A, 800 ms in B)." in said
-    text = diff(a, b, tmp_path / "out.html")
-    assert re.search(r"optim\.lr +0\.001 +0\.5", text)
-    assert max(map(len, text.splitlines())) < 160
-    checked = Checked((tmp_path / "out.html").read_text())
-    assert "optim.lr" in checked.words
-    assert "2.00x" in checked.words
 
 
 def test_a_real_run_journals_its_confusion(zygote: Any, tmp_path: Path) -> None:

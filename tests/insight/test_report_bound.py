@@ -12,7 +12,6 @@ import pytest
 from conftest import refused
 from report_pages import BEGIN, Checked, chromium, make, text_of
 
-from segtrain.insight.diagnose import diagnose
 from segtrain.insight.report import page
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
@@ -78,42 +77,6 @@ def spans_of(
     return lambda folder: write_spans(make(folder, text, **more), *ranks, windows=windows)
 
 
-def test_the_cause_comes_before_all_figures(tmp_path: Path) -> None:
-    folder = spans_of(STARVED)(tmp_path / "run")
-    (verdict,) = diagnose(folder).verdicts
-    checked, _ = text_of(folder)
-    words = " ".join(checked.words.split())
-    told = [
-        "Finished: step 40 of 40",
-        "Bound by storage latency storage-latency",
-        "70 % of the time is lost to it",
-        verdict.evidence,
-        "data.workers=",
-        f"about {verdict.gain:.3g}x faster",
-        verdict.confidence,
-        "best mIoU",
-        "A step took",
-    ]
-    places = [words.index(said) for said in told]
-    assert places == sorted(places)
-    assert "input held the run back" not in words
-    assert "came in time" not in words
-
-
-def test_each_cause_has_a_card_with_its_share_and_settings(tmp_path: Path) -> None:
-    folder = spans_of(LATE, checkpoint={"every": "2st"})(tmp_path / "run")
-    verdicts = diagnose(folder).verdicts
-    assert [verdict.cause for verdict in verdicts] == ["storage-latency", "checkpoint"]
-    text = page.report(folder).read_text()
-    cards = re.findall(r'<li class="card.*?</li>', text, re.DOTALL)
-    for card, verdict in zip(cards, verdicts, strict=True):
-        assert f"width:{100 * verdict.share:.1f}%" in card
-        assert re.findall(r'data-copy="(.*?)"', card) == [" ".join(verdict.fix.words)]
-        assert re.search(r'<button type="button" [^>]*aria-label="Copy [a-z]+\.', card)
-    assert "Bound by" in cards[0]
-    assert "Also held up by writing checkpoints" in cards[1]
-
-
 def test_the_links_of_a_card_lead_to_charts_of_the_page(tmp_path: Path) -> None:
     checked, data = text_of(spans_of(STARVED)(tmp_path / "run"))
     assert {"#wait0", "#samplecost"} <= set(checked.addresses)
@@ -157,16 +120,6 @@ def test_a_wait_that_no_span_explains(tmp_path: Path) -> None:
     assert "It waits for its samples, and its spans do not say why" in checked.words
     assert "#wait0" in checked.addresses
     assert "samplecost" not in checked.ids
-
-
-def test_what_a_sample_costs(tmp_path: Path) -> None:
-    words = " ".join(text_of(spans_of(STARVED)(tmp_path / "run"))[0].words.split())
-    assert "made by 4 threads of the rank that waits most, 50 kB read per sample" in words
-    assert (
-        "read 188 ms 85.7 % decode 25 ms 11.4 % augment 6.25 ms 2.9 % put into its batch 0 ms 0.0 % total 219 ms 100.0 %"
-        in words
-    )
-    assert "CPU time 37.5 ms 17.1 %" in words
 
 
 def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:

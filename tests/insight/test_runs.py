@@ -111,21 +111,6 @@ def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
     }
 
 
-def test_a_row_tells_the_setup_and_the_speed(tmp_path: Path) -> None:
-    begun = line("run_start", 1000.0, host="h", pid=1, world_size=4, strategy="fsdp")
-    steps = line("step", 1010.0, step=50, epoch=0.5, images_per_s=20.0)
-    make(tmp_path / "a", begun + steps + line("run_end", 1020.0, status="done", step=50))
-    (row,) = list_runs(tmp_path)
-    images = 100 * CONFIG.train.batch_size  # of an epoch
-    assert (row["strategy"], row["ranks"], row["images_per_s"], row["epoch_s"]) == (
-        "fsdp",
-        4,
-        20.0,
-        images / 20,
-    )
-    assert {"fsdp", "4", "20.0", f"{images / 20:.1f}"} <= set(table([row]).split())
-
-
 def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
     first = (
         start() + line("step", 1010.0, step=10) + line("run_end", 1020.0, status="stopped", step=12)

@@ -63,7 +63,7 @@ PLANTED: dict[str, Case] = {
         rank_records({"device": 0.4}, device="cuda:0"), hosts=(replace(HALF_FULL, gpu=0.9),)
     ),
     "shm": lambda: diagnosis_of(starved(stages={"assemble": 0.12}, kind="process", cores=2)),
-    "sync-point": lambda: diagnosis_of(rank_records({"other": 1.0})),
+    "sync-point": lambda: diagnosis_of(rank_records({"other": 1.0}, other_cpu=0.23)),
     "logging": lambda: diagnosis_of(rank_records({"log": 1.0})),
     "evaluation": lambda: diagnosis_of(rank_records({"eval": 2.0})),
     "checkpoint": lambda: diagnosis_of(rank_records({"checkpoint": 1.0})),

@@ -196,7 +196,11 @@ def whole_text(html: str) -> str:
     assert data
     Checked(html)
     lines = [line.strip() for line in PageText(html).lines]
-    said = re.sub(r"segtrain \S+, made .*", "", "\n".join(filter(None, lines)))
+    words = {
+        r"segtrain \S+, made .*": "",
+        r"\d+ (settings at their defaults\n)(\|.*\n)+": r"\1",
+    }
+    said = golden.masked("\n".join(filter(None, lines)), words)
     return f"{said}\n{golden.data(json.loads(data[1]))}"
 
 
