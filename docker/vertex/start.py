@@ -1,9 +1,9 @@
-"""Start program of a Vertex AI container: it fetches the code bundle, installs its packages, and
-starts the training.
+# Start program of a Vertex AI container: it fetches the code bundle, installs its packages, and
+# starts the training.
+#
+# The launcher sends this text as the container's command, so it also works in Google's images. It
+# needs only Python and pip. A container that is restarted runs it again.
 
-The launcher sends this text as the container's command, so it also works in Google's images. It
-needs only Python and pip. A container that is restarted runs it again.
-"""
 
 import json
 import os

@@ -91,6 +91,15 @@ def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, 
     return {"files": len(files), "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
 
 
+def script_lines(name: str) -> list[str]:
+    """The lines of a script in docker/ that a request carries, without comments and empty lines.
+    Raises ConfigError.
+    """
+    text = _there(ROOT / "docker" / name, "the script that starts a container").read_text("utf-8")
+    lines = text.splitlines()
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
 def requirements(job: Job, packages: Iterable[str] = ()) -> str:
     """The text of requirements.txt: the package's dependencies except those that the image has, the
     extras in use, ``packages``, and the job's own lines.

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from launch.core.bundle import script_lines
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel, Group, Metric
 from launch.platforms.sagemaker.request import (
     CONTAINER_ENTRYPOINT,
-    container_lines,
     create_training_job,
-    entrypoint_text,
 )
 
 FILES = sorted((Path(__file__).parents[1] / "contracts").glob("*.json"))
@@ -140,7 +139,7 @@ class Difference:
 
 
 V2, V3 = "estimator_v2_smddp_fsx", "training_job_v3_profiler"
-LINES = container_lines(entrypoint_text())
+LINES = script_lines("sagemaker/entrypoint.sh")
 STARTS = "Process 1 of the stock images loses SIGTERM: ours hands a stop to the ranks, which save their state"
 PREFIX = "Without the slash, run-1 would bring back run-10's files too"
 STRATEGY = "The training is told how the ranks were started, so that a strategy is one flag and no change of code"

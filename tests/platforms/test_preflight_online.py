@@ -51,7 +51,7 @@ class Account:
     def look(self, **changes: Any) -> list[Finding]:
         job = replace(self.job, **changes)
         request = create_training_job(
-            job, image=job.image, name="job-1", code="s3://results/sourcedir.tar.gz", entrypoint=""
+            job, image=job.image, name="job-1", code="s3://results/sourcedir.tar.gz"
         )
         return online(job, request, self.clients)
 

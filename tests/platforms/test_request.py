@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkouts import use_checkout
+from conftest import refused
 
 from launch.core.job import ROOT
 from launch.platforms.sagemaker import request as made
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.job_parts import Group
 from launch.platforms.sagemaker.service_model import violations
-from segtrain.errors import ConfigError
 
 NOW = datetime(2026, 11, 21, 3, 56, 5, 89_000)
 GROUPS = (Group("cpu", "ml.c5.4xlarge", 1), Group("gpu", "ml.g5.xlarge", 2, train=True))
@@ -54,22 +55,22 @@ def test_the_entry_script_fits_the_arguments_of_a_container() -> None:
     subprocess.run(["bash", "-n"], input="\n".join(lines), text=True, check=True)
 
 
-def test_the_arguments_run_as_the_script_does(tmp_path: Path) -> None:
+def test_the_arguments_run_as_the_script_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = "#!/bin/bash\n# what it asks\nword='a \"b\" $HOME \\n *'\n\nif true; then\n  # why\n  printf '%s' \"$word\" > said\nfi\nexit 7\n"
-    algorithm = request(SageMakerJob(), entrypoint=script)["AlgorithmSpecification"]
+    use_checkout(monkeypatch, tmp_path)
+    (tmp_path / "docker/sagemaker").mkdir(parents=True)
+    (tmp_path / "docker/sagemaker/entrypoint.sh").write_text(script)
+    algorithm = request(SageMakerJob())["AlgorithmSpecification"]
     command = [*algorithm["ContainerEntrypoint"], *algorithm["ContainerArguments"]]
     assert subprocess.run(command, cwd=tmp_path).returncode == 7
     assert (tmp_path / "said").read_text() == 'a "b" $HOME \\n *'
 
 
-def test_an_image_may_keep_its_own_entry_point() -> None:
-    assert (
-        "ContainerEntrypoint"
-        not in request(SageMakerJob(), entrypoint="")["AlgorithmSpecification"]
-    )
-
-
-def test_a_checkout_without_the_entry_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made, "ENTRYPOINT", ROOT / "docker/sagemaker/gone.sh")
-    with pytest.raises(ConfigError, match=r"docker/sagemaker/gone\.sh"):
+def test_a_checkout_without_the_entry_script_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_checkout(monkeypatch, tmp_path)
+    with refused("file-missing", file=str(tmp_path / "docker/sagemaker/entrypoint.sh")):
         request(SageMakerJob())

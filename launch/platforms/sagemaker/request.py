@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from launch.core.job import ROOT, config_name
+from launch.core.bundle import script_lines
+from launch.core.job import config_name
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel
 from launch.platforms.sagemaker.passthrough import merged
@@ -24,7 +25,6 @@ PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/ROLE"
 CHANNELS = "/opt/ml/input/data"
 # SageMaker keeps this folder and the S3 prefix the same, both ways
 CHECKPOINTS = "/opt/ml/checkpoints"
-ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
 # Each line of the script is one argument, as SageMaker allows 256 characters in each. bash, as PID
 # 1, joins the lines and runs them.
 CONTAINER_ENTRYPOINT = ("bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint")
@@ -82,35 +82,11 @@ def code_uri(request: Mapping[str, Any]) -> str:
     return str(channel["DataSource"]["S3DataSource"]["S3Uri"])
 
 
-def container_lines(text: str) -> list[str]:
-    """A shell script without its comments and empty lines."""
-    return [
-        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
-    ]
-
-
-def entrypoint_text() -> str:
-    try:
-        return ENTRYPOINT.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop of "
-            "the job would not reach the training: restore the file from the repository",
-            code="entrypoint-missing",
-        ) from None
-
-
-def create_training_job(
-    job: SageMakerJob, *, image: str, name: str, code: str, entrypoint: str | None = None
-) -> dict[str, Any]:
-    """The arguments of boto3's ``create_training_job``. ``code``: S3 URI of the bundle;
-    ``entrypoint``: the text of the script that runs as PID 1 of the container (None: that of the
-    repository; "": the image's own entry point)."""
+def create_training_job(job: SageMakerJob, *, image: str, name: str, code: str) -> dict[str, Any]:
+    """The arguments of boto3's ``create_training_job``. ``code``: S3 URI of the bundle."""
     request: dict[str, Any] = {
         "TrainingJobName": name,
-        "AlgorithmSpecification": _algorithm(
-            job, image, entrypoint_text() if entrypoint is None else entrypoint
-        ),
+        "AlgorithmSpecification": _algorithm(job, image),
         "HyperParameters": hyperparameters(job, name=name, code=code),
         "RoleArn": job.role or PLACEHOLDER_ROLE,
         "OutputDataConfig": _output(job),
@@ -205,11 +181,13 @@ def _helpers(job: SageMakerJob) -> dict[str, Any]:
     }
 
 
-def _algorithm(job: SageMakerJob, image: str, entrypoint: str) -> dict[str, Any]:
-    algorithm: dict[str, Any] = {"TrainingInputMode": "File", "TrainingImage": image}
-    if entrypoint:
-        algorithm["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
-        algorithm["ContainerArguments"] = container_lines(entrypoint)
+def _algorithm(job: SageMakerJob, image: str) -> dict[str, Any]:
+    algorithm: dict[str, Any] = {
+        "TrainingInputMode": "File",
+        "TrainingImage": image,
+        "ContainerEntrypoint": list(CONTAINER_ENTRYPOINT),
+        "ContainerArguments": script_lines("sagemaker/entrypoint.sh"),
+    }
     if job.metrics:
         algorithm["MetricDefinitions"] = [
             {"Name": metric.name, "Regex": metric.regex} for metric in job.metrics

@@ -29,16 +29,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from launch.core.bundle import data_setting
-from launch.core.job import ROOT, config_name
+from launch.core.bundle import data_setting, script_lines
+from launch.core.job import config_name
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.job_parts import Accelerator
 from launch.platforms.vertex.machines import accelerator_of
-from segtrain.errors import ConfigError
 
 DEFAULT_REGION = "us-central1"
 PLACEHOLDER_PROJECT = "MY-PROJECT"
-START = ROOT / "docker/vertex/start.py"
 BUNDLE, JOB = "SEGTRAIN_BUNDLE", "SEGTRAIN_JOB"
 # The label identifies one submission, so that a lost answer does not lead to a second job.
 LABEL = "segtrain-job"
@@ -81,23 +79,6 @@ def code_place(job: VertexJob, name: str) -> str:
 def parent(job: VertexJob) -> str:
     """The parent resource of the job: its project and region."""
     return f"projects/{project(job)}/locations/{region(job)}"
-
-
-def start_text() -> str:
-    """docker/vertex/start.py without its docstring and comments."""
-    try:
-        text = START.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read {START.relative_to(ROOT)} ({error.strerror}), which starts the training "
-            "in the containers: restore the file from the repository",
-            code="start-missing",
-            file=str(START.relative_to(ROOT)),
-        ) from None
-    body = text.split('"""', 2)[2]
-    return "\n".join(
-        line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#")
-    )
 
 
 def custom_job(job: VertexJob, *, image: str, name: str) -> dict[str, Any]:
@@ -171,7 +152,7 @@ def _pool(job: VertexJob, image: str, name: str, replicas: int) -> dict[str, Any
     """One worker pool. ``replicaCount`` is a string, as Google's JSON writes 64-bit integers."""
     container: dict[str, Any] = {"imageUri": image}
     if job.start == "bundle":
-        container["command"] = ["python3", "-c", start_text()]
+        container["command"] = ["python3", "-c", "\n".join(script_lines("vertex/start.py"))]
     container["args"] = arguments(job)
     container["env"] = [
         {"name": key, "value": text} for key, text in environment(job, name).items()
