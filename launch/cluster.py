@@ -56,9 +56,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None, command: str = called("cluster")) -> int:
     """The command line. ``command``: how it was called, for the help."""
-    return console.run(
-        _act, vars(build_parser(command).parse_args(arguments)), "nothing was changed"
-    )
+    return console.run(_act, build_parser(command), arguments, "nothing was changed")
 
 
 def _act(arguments: dict[str, Any]) -> int:

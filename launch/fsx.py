@@ -83,8 +83,12 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None, command: str = NAME) -> int:
     """Run the command line, and return its exit code. ``command``: its name in the help text."""
-    known = vars(build_parser(command).parse_args(arguments))
-    return console.run(_act, known, "what AWS has begun goes on; the same command finds it again")
+    return console.run(
+        _act,
+        build_parser(command),
+        arguments,
+        "what AWS has begun goes on; the same command finds it again",
+    )
 
 
 def _act(known: dict[str, Any]) -> int:
@@ -124,8 +128,7 @@ def _make(wanted: lustre.WantedFileSystem, region: str, yes: bool) -> int:
         tell(f"note     {line}")
     if found is None:
         tell(f"cost     {lustre.cost(wanted)}")
-        if not yes and not agreed(f"create a file system of {wanted.gb} GB in {wanted.subnet}?"):
-            tell("nothing was created")
+        if not agreed(f"create a file system of {wanted.gb} GB in {wanted.subnet}?", yes):
             return 1
         found = lustre.create(clients, wanted)
         console.out(f"created  {found.system['FileSystemId']}")

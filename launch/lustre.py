@@ -70,9 +70,8 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None, command: str = called("lustre")) -> int:
     """Run the command line, and return its exit code. ``command``: its name in the help text."""
-    known = vars(build_parser(command).parse_args(arguments))
     left = "FSx goes on with a task that was started: aws fsx describe-data-repository-tasks"
-    return console.run(_act, known, left)
+    return console.run(_act, build_parser(command), arguments, left)
 
 
 def _act(known: dict[str, Any]) -> int:

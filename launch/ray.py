@@ -30,8 +30,8 @@ from segtrain.errors import EXIT_ERROR  # noqa: E402
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     """Run the command line, and return its exit code. ``command``: its name in the help text."""
-    known = vars(build_parser(command).parse_intermixed_args(arguments))
-    return console.run(_train, known, "Ray ends the ranks; the same command continues the run")
+    left = "Ray ends the ranks; the same command continues the run"
+    return console.run(_train, build_parser(command), arguments, left)
 
 
 def _train(known: dict[str, Any]) -> int:

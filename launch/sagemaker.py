@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,22 +26,27 @@ from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.core.flags import OF_A_REHEARSAL, refuse_flags  # noqa: E402
 from launch.core.job import given  # noqa: E402
 from launch.core.rehearse.cluster import FAULTS  # noqa: E402
+from launch.platforms.sagemaker import follow as following  # noqa: E402
 from launch.platforms.sagemaker.arguments import (  # noqa: E402
     MOST_HOSTS,
     build_parser,
     default_region,
 )
+from launch.platforms.sagemaker.bundle import build  # noqa: E402
+from launch.platforms.sagemaker.cloud import AwsClients, connect, fill, submit  # noqa: E402
 from launch.platforms.sagemaker.job import COMMAND, SageMakerJob, load_job  # noqa: E402
+from launch.platforms.sagemaker.preflight.cost import cost_ceiling  # noqa: E402
 from launch.platforms.sagemaker.preflight.machines import ranks  # noqa: E402
-from launch.platforms.sagemaker.prepare import Source, code_place, prepare, read, sound  # noqa: E402
+from launch.platforms.sagemaker.preflight.online import online  # noqa: E402
+from launch.platforms.sagemaker.prepare import Source, prepare, read, send_code, sound  # noqa: E402
 from launch.platforms.sagemaker.prepare import upload_code as upload_code  # noqa: E402
+from launch.platforms.sagemaker.update import update, wanted  # noqa: E402
 from segtrain.errors import EXIT_ERROR  # noqa: E402
 
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     """Run the command line, and return its exit code. ``command``: its name in the help text."""
-    known = vars(build_parser(command).parse_intermixed_args(arguments))
-    return console.run(_act, known)
+    return console.run(_act, build_parser(command), arguments)
 
 
 def _act(known: dict[str, Any]) -> int:
@@ -95,17 +99,14 @@ def inputs(job: Source) -> dict[str, Any]:
 def _dry_run(job: SageMakerJob) -> int:
     """Print the request on stdout, and the findings and the cost on stderr."""
     job, request, findings = prepare(job)
-    return console.dry_run(json.dumps(request, indent=2), findings, lambda: _say_cost(job))
+    return console.dry_run(json.dumps(request, indent=2), findings, _cost(job))
 
 
-def _say_cost(job: SageMakerJob) -> None:
-    from launch.platforms.sagemaker.preflight.cost import cost_ceiling
-
-    tell(f"cost     {cost_ceiling(job)[1]}")
+def _cost(job: SageMakerJob) -> str:
+    return f"cost     {cost_ceiling(job)[1]}"
 
 
 def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
-    from launch.platforms.sagemaker.bundle import build
     from launch.platforms.sagemaker.rehearse.run import rehearse
 
     job, request, findings = prepare(job)
@@ -119,38 +120,28 @@ def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
 
 
 def _send(job: SageMakerJob, known: dict[str, Any]) -> int:
-    from launch.platforms.sagemaker.bundle import build
-    from launch.platforms.sagemaker.cloud import connect, fill, upload
-    from launch.platforms.sagemaker.preflight.online import online
-
     located, _, said = prepare(job)  # offline findings are printed before credentials are needed
     if refused(said, "nothing was sent"):
         return EXIT_ERROR
-    _say_cost(located)
+    tell(_cost(located))
     clients = connect(located.region)
     job, request, findings = prepare(fill(replace(job, region=located.region), clients))
     if not errors(findings):  # with an error, the job is not sent anyway, so AWS is not asked
         findings += online(job, request, clients)
-    if refused([finding for finding in findings if finding not in said], "nothing was sent"):
+    if refused(findings, "nothing was sent", said):
         return EXIT_ERROR
     name = request["TrainingJobName"]
-    if not known.get("yes") and not agreed(f"send {name} to {job.region}?"):
-        tell("nothing was sent")
+    if not agreed(f"send {name} to {job.region}?", "yes" in known):
         return 1
-    with tempfile.TemporaryDirectory() as scratch:
-        bundle = Path(scratch) / "sourcedir.tar.gz"
-        build(job, bundle)
-        upload(clients, bundle, code_place(job, name))
-    return _start(clients, job, request, bool(known.get("no_follow")))
+    send_code(job, clients, request)
+    return _start(clients, job, request, "no_follow" in known)
 
 
-def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: bool) -> int:
+def _start(clients: AwsClients, job: SageMakerJob, request: dict[str, Any], no_follow: bool) -> int:
     """Send the job, and follow it."""
-    from launch.platforms.sagemaker import cloud
-
     name = request["TrainingJobName"]
     try:
-        console.out(f"sent {cloud.submit(clients, request)}")
+        console.out(f"sent {submit(clients, request)}")
     except KeyboardInterrupt:
         stop = f"{COMMAND} --stop {name} --region {job.region}"
         tell(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}")
@@ -158,14 +149,10 @@ def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: 
     if no_follow:
         console.out(f"follow it: {COMMAND} --attach {name} --region {job.region}")
         return 0
-    return _follow(clients, name, job)
+    return _follow(clients, name, job.price)
 
 
 def _come_back(known: dict[str, Any]) -> int:
-    from launch.platforms.sagemaker.cloud import connect
-    from launch.platforms.sagemaker.follow import stop
-    from launch.platforms.sagemaker.update import update, wanted
-
     changes = wanted(known) if "update" in known else {}
     console.refuse_others(
         known,
@@ -173,22 +160,15 @@ def _come_back(known: dict[str, Any]) -> int:
     )
     clients = connect(default_region(known.get("region")))
     if "stop" in known:
-        return stop(clients, known["stop"], console.out)
+        return following.stop(clients, known["stop"], console.out)
     if "update" in known:
         return update(clients, known["update"], changes, console.out)
-    return _follow(clients, known["attach"], None, given(SageMakerJob, known).get("price"))
+    return _follow(clients, known["attach"], given(SageMakerJob, known).get("price"))
 
 
-def _follow(clients: Any, name: str, job: SageMakerJob | None, price: float | None = None) -> int:
-    from launch.platforms.sagemaker.follow import follow
-
-    return follow(
-        clients,
-        name,
-        say=console.out,
-        folder=Path("runs") / name,
-        price=job.price if job else price,
-    )
+def _follow(clients: AwsClients, name: str, price: float | None) -> int:
+    folder = Path("runs") / name
+    return following.follow(clients, name, say=console.out, folder=folder, price=price)
 
 
 if __name__ == "__main__":

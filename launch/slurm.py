@@ -26,18 +26,20 @@ from launch.core.findings import refused, tell  # noqa: E402
 from launch.core.flags import refuse_flags  # noqa: E402
 from launch.core.forecast import keep  # noqa: E402
 from launch.core.job import load_job  # noqa: E402
+from launch.platforms.slurm import follow as following  # noqa: E402
 from launch.platforms.slurm.arguments import build_parser  # noqa: E402
 from launch.platforms.slurm.job import COMMAND, SlurmJob  # noqa: E402
 from launch.platforms.slurm.preflight.online import look  # noqa: E402
 from launch.platforms.slurm.preflight.training import offline, plan_files  # noqa: E402
 from launch.platforms.slurm.prepare import by_hand, dependency, interactive, refuse, write  # noqa: E402
 from launch.platforms.slurm.script import environment, sbatch_script  # noqa: E402
+from launch.platforms.slurm.tools import submit  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     """The command line. ``command``: how it was called, for the help."""
-    return console.run(_act, vars(build_parser(command).parse_intermixed_args(arguments)))
+    return console.run(_act, build_parser(command), arguments)
 
 
 def _act(known: dict[str, Any]) -> int:
@@ -57,10 +59,8 @@ def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
     if known.get("interactive"):
         _say_left_out(job)
         return console.dry_run(shlex.join(interactive(job, "SLURM_JOB_ID" in os.environ)), found)
-    try:
-        return console.dry_run(sbatch_script(job).rstrip("\n"), found)
-    finally:  # also where the reader of the script has gone (`| head`)
-        tell(f"to submit it by hand: {by_hand(job)}")
+    by_hand_too = f"to submit it by hand: {by_hand(job)}"
+    return console.dry_run(sbatch_script(job).rstrip("\n"), found, by_hand_too)
 
 
 def _interactive(job: SlurmJob) -> int:
@@ -97,9 +97,6 @@ def _say_left_out(job: SlurmJob) -> None:
 
 
 def _send(job: SlurmJob, known: dict[str, Any]) -> int:
-    from launch.platforms.slurm.follow import follow
-    from launch.platforms.slurm.tools import submit
-
     if refused(look(job, probe="no_probe" not in known), "nothing was submitted"):
         return EXIT_ERROR
     script = write(job)
@@ -117,7 +114,7 @@ def _send(job: SlurmJob, known: dict[str, Any]) -> int:
     if known.get("no_follow"):
         console.out(f"follow it: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
         return 0
-    return follow(number, console.out)
+    return following.follow(number, console.out)
 
 
 def _keep_plans(job: SlurmJob) -> None:
@@ -127,16 +124,14 @@ def _keep_plans(job: SlurmJob) -> None:
 
 
 def _come_back(known: dict[str, Any]) -> int:
-    from launch.platforms.slurm.follow import follow, stop
-
     console.refuse_others(known, ("attach", "stop"))
     for key in ("stop", "attach"):
         if key in known and not re.fullmatch(r"\d+(_\d+)?", known[key]):
             text = f"--{key} {known[key]!r}: must be the number of a job, such as 4711 or 4711_2"
             raise ConfigError(text, code="job-number", found=known[key])
     if "stop" in known:
-        return stop(known["stop"], console.out)
-    return follow(known["attach"], console.out)
+        return following.stop(known["stop"], console.out)
+    return following.follow(known["attach"], console.out)
 
 
 if __name__ == "__main__":

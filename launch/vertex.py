@@ -25,9 +25,20 @@ from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.core.flags import refuse_flags  # noqa: E402
 from launch.core.job import given, load_job  # noqa: E402
+from launch.platforms.vertex import follow as following  # noqa: E402
 from launch.platforms.vertex.arguments import FAULTS, build_parser  # noqa: E402
+from launch.platforms.vertex.bundle import build  # noqa: E402
+from launch.platforms.vertex.cloud import (  # noqa: E402
+    RESOURCE,
+    GoogleClients,
+    back,
+    fill,
+    submit,
+    upload,
+)
 from launch.platforms.vertex.job import COMMAND, VertexJob  # noqa: E402
 from launch.platforms.vertex.preflight.machines import ranks  # noqa: E402
+from launch.platforms.vertex.preflight.online import online  # noqa: E402
 from launch.platforms.vertex.prepare import Source, prepare, sound  # noqa: E402
 from launch.platforms.vertex.request import DEFAULT_REGION, code_place  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
@@ -37,7 +48,7 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     """Run the command line and return its exit code. ``command``: the command's name in the
     help.
     """
-    return console.run(_act, vars(build_parser(command).parse_intermixed_args(arguments)))
+    return console.run(_act, build_parser(command), arguments)
 
 
 def _act(known: dict[str, Any]) -> int:
@@ -67,7 +78,6 @@ def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
-    from launch.platforms.vertex.bundle import build
     from launch.platforms.vertex.rehearse.run import rehearse
 
     job, request, findings = prepare(job)
@@ -80,10 +90,6 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
 
 
 def _send(job: VertexJob, known: dict[str, Any]) -> int:
-    from launch.platforms.vertex.bundle import build
-    from launch.platforms.vertex.cloud import GoogleClients, back, fill, submit, upload
-    from launch.platforms.vertex.preflight.online import online
-
     # report what can be checked without a project, before looking for one
     located, _, said = prepare(job)
     if refused([finding for finding in said if finding.code != "placeholder"], "nothing was sent"):
@@ -92,24 +98,21 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
     job, request, findings = prepare(fill(located, clients))
     if not errors(findings):  # with errors, requests to Google are not needed
         findings += online(job, request, clients)
-    if refused([finding for finding in findings if finding not in said], "nothing was sent"):
+    if refused(findings, "nothing was sent", said):
         return EXIT_ERROR
     name = request["displayName"]
-    if not known.get("yes") and not agreed(f"send {name} to {job.project}, {job.region}?"):
-        tell("nothing was sent")
+    if not agreed(f"send {name} to {job.project}, {job.region}?", "yes" in known):
         return 1
     if job.start == "bundle":
         with tempfile.TemporaryDirectory() as scratch:
             bundle = Path(scratch) / "bundle.tar.gz"
             build(job, bundle)
             upload(job, clients, bundle, code_place(job, name))
-    from launch.platforms.vertex.follow import follow
-
     try:
         resource = submit(job, clients, request)
         console.out(f"sent {resource}")
-        if not known.get("no_follow"):
-            return follow(job.project, clients, resource, say=console.out)
+        if "no_follow" not in known:
+            return following.follow(job.project, clients, resource, say=console.out)
     except KeyboardInterrupt:
         stop = back(name, job.project, job.region, "stop")
         tell(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}")
@@ -119,8 +122,6 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
 
 
 def _come_back(known: dict[str, Any]) -> int:
-    from launch.platforms.vertex.cloud import RESOURCE, GoogleClients, fill
-    from launch.platforms.vertex.follow import follow, stop
     from segtrain.platforms.vertex.google_api import known_project, known_region
 
     console.refuse_others(known, ("attach", "stop", "project", "region"))
@@ -139,8 +140,8 @@ def _come_back(known: dict[str, Any]) -> int:
     clients = GoogleClients(region or known_region() or DEFAULT_REGION)
     project = fill(VertexJob(project=project or known_project()), clients).project
     if action == "stop":
-        return stop(project, clients, name, console.out)
-    return follow(project, clients, name, say=console.out)
+        return following.stop(project, clients, name, console.out)
+    return following.follow(project, clients, name, say=console.out)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+from argparse import ArgumentParser
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,14 +31,17 @@ def out(text: str) -> None:
 
 def run(
     act: Callable[[dict[str, Any]], int],
-    known: dict[str, Any],
+    parser: ArgumentParser,
+    arguments: Sequence[str] | None,
     interrupted: str = "no job was sent",
 ) -> int:
-    """Call ``act`` with the flags, and return the exit code. Errors are printed on stderr.
+    """Call ``act`` with the flags in ``arguments`` (None: those of this process), and return the
+    exit code. Errors are printed on stderr.
 
     ``interrupted``: what Ctrl-C leaves. Of an action on a sent job, nobody knows whether it has
     arrived.
     """
+    known = vars(parser.parse_intermixed_args(arguments))
     try:
         return act(known)
     except SegtrainError as error:
@@ -80,16 +84,15 @@ def spread(job: JobT, ranks: int) -> JobT:
     return replace(job, settings={**job.settings, "train.batch_size": images})
 
 
-def dry_run(text: str, findings: list[Finding], also: Callable[[], None] = lambda: None) -> int:
-    """Print the request or script on stdout, and the findings on stderr. ``also`` prints more
-    there.
-    """
+def dry_run(text: str, findings: list[Finding], also: str = "") -> int:
+    """Print the request or script on stdout, and the findings, and ``also``, on stderr."""
     bad = errors(findings)
     try:
         print(text, flush=True)
     finally:  # even if the reader of stdout has closed the pipe (`| head`)
         say(findings)
-        also()
+        if also:
+            tell(also)
         stop = f"; {len(bad)} error{'s' * (len(bad) > 1)} would stop it" if bad else ""
         tell(f"dry run: nothing was sent{stop}")
     return EXIT_ERROR if bad else 0

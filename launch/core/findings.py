@@ -5,7 +5,7 @@ the fix.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
@@ -73,12 +73,13 @@ def require(findings: list[Finding]) -> None:
         )
 
 
-def refused(findings: list[Finding], what: str) -> bool:
-    """Print findings. If one is an error, also print the consequence ``what`` (such as "not sent"),
-    and return True.
+def refused(findings: Iterable[Finding], what: str, said: Collection[Finding] = ()) -> bool:
+    """Print findings, without those that were ``said`` before. If one is an error, also print the
+    consequence ``what`` (such as "not sent"), and return True.
     """
-    say(findings)
-    bad = errors(findings)
+    new = [finding for finding in findings if finding not in said]
+    say(new)
+    bad = errors(new)
     if bad:
         tell(f"error: {what}: {len(bad)} of the findings above must be fixed first")
     return bool(bad)
@@ -106,11 +107,15 @@ def _wrapped(text: str, width: int, first: str, others: str) -> str:
     )
 
 
-def agreed(question: str) -> bool:
-    """Ask the user to confirm something that costs money. False if standard input is not a
-    terminal.
+def agreed(question: str, yes: bool) -> bool:
+    """Ask the user to confirm something that costs money, unless ``yes``. False if standard input
+    is not a terminal.
     """
+    if yes:
+        return True
     if not sys.stdin.isatty():
         tell(f"error: {question} Standard input is not a terminal: give --yes")
-        return False
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    elif input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
+        return True
+    tell("nothing was sent")
+    return False

@@ -132,9 +132,7 @@ def test_two_things_at_once_are_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "launch.platforms.sagemaker.cloud.connect", lambda *_: pytest.fail("AWS was asked")
-    )
+    monkeypatch.setattr("launch.sagemaker.connect", lambda *_: pytest.fail("AWS was asked"))
     assert sagemaker.main(list(flags)) == EXIT_ERROR
     assert words in capsys.readouterr().err
 

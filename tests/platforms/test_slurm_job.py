@@ -195,7 +195,7 @@ def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(
 
     monkeypatch.setattr(slurm, "look", lambda *_, **__: [])
     monkeypatch.setattr(slurm, "write", lambda job: tmp_path / "script")
-    monkeypatch.setattr("launch.platforms.slurm.tools.submit", interrupt)
+    monkeypatch.setattr("launch.slurm.submit", interrupt)
     monkeypatch.setattr("launch.platforms.slurm.follow.stop", interrupt)
     assert slurm.main(["--output", str(tmp_path)]) == 130
     assert "may have been submitted" in capsys.readouterr().err
@@ -285,9 +285,8 @@ def test_a_dry_run_says_how_to_submit_its_script(
     monkeypatch.setenv("PATH", f"{tmp_path / 'none'}:/usr/bin:/bin")
     slurm.main(["--dry-run", "--output", str(tmp_path / "my runs"), "--name", "a", "--after", "7"])
     said = capsys.readouterr()
-    command, _, submit = (
-        said.err.splitlines()[-1].removeprefix("to submit it by hand: ").rpartition(" && ")
-    )
+    (line,) = [line for line in said.err.splitlines() if line.startswith("to submit it by hand")]
+    command, _, submit = line.partition(": ")[2].rpartition(" && ")
     assert submit == "sbatch --dependency=afterok:7 --kill-on-invalid-dep=yes FILE"
     subprocess.run(["bash", "-c", command], check=True)
     log = Path(options(said.out)["output"])

@@ -132,7 +132,7 @@ def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
     def interrupt(*_: Any) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launch.platforms.sagemaker.cloud.submit", interrupt)
+    monkeypatch.setattr("launch.sagemaker.submit", interrupt)
     job = SageMakerJob(region="us-east-1")
     assert sagemaker._start(None, job, {"TrainingJobName": "job-1"}, no_follow=True) == 130
     assert "job-1 may have been sent" in capsys.readouterr().err
@@ -149,6 +149,6 @@ def test_ctrl_c_during_a_call_for_a_sent_job(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("launch.platforms.sagemaker.follow.stop", interrupt)
-    monkeypatch.setattr("launch.platforms.sagemaker.update.update", interrupt)
+    monkeypatch.setattr("launch.sagemaker.update", interrupt)
     assert sagemaker.main(words) == 130
     assert f"give {words[0]} once more" in capsys.readouterr().err

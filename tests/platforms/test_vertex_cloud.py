@@ -185,7 +185,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Google, GoogleClie
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(
-            cloud, "GoogleClients", lambda region: GoogleClients(region, endpoint, patience_s=0.0)
+            vertex, "GoogleClients", lambda region: GoogleClients(region, endpoint, patience_s=0.0)
         )
         monkeypatch.setattr(cloud, "SETTLE_S", 0.0)
         yield fake, GoogleClients("us-central1", endpoint, patience_s=0.0)

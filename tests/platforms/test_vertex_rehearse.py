@@ -80,7 +80,7 @@ def test_the_command_line_gives_the_number_of_hosts(
         return SimpleNamespace(exit_code=0)
 
     monkeypatch.setattr("launch.platforms.vertex.rehearse.run.rehearse", keep)
-    monkeypatch.setattr("launch.platforms.vertex.bundle.build", lambda *_: None)
+    monkeypatch.setattr("launch.vertex.build", lambda *_: None)
     keys = {**KEYS, "hosts": 5, "project": "street-scenes"}
     (tmp_path / "job.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
     words = ["--job", str(tmp_path / "job.yaml"), "--rehearse", "--folder", str(tmp_path / "play")]

@@ -15,6 +15,7 @@ from typing import Any
 from launch.core.findings import Finding, note, require
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region
 from launch.platforms.sagemaker.bundle import build
+from launch.platforms.sagemaker.cloud import AwsClients, connect, upload
 from launch.platforms.sagemaker.images import choose
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.preflight.offline import offline
@@ -83,10 +84,12 @@ def code_place(job: SageMakerJob, name: str) -> str:
 
 def upload_code(job: Source, asked: Mapping[str, Any]) -> None:
     """Upload the code of a job to the S3 address in its request."""
-    from launch.platforms.sagemaker.cloud import connect, upload
-
     job = read(job, ())
+    send_code(job, connect(located(job)[0].region), asked)
+
+
+def send_code(job: SageMakerJob, clients: AwsClients, request: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         bundle = Path(scratch) / "sourcedir.tar.gz"
         build(job, bundle)
-        upload(connect(located(job)[0].region), bundle, code_uri(asked))
+        upload(clients, bundle, code_uri(request))
