@@ -4,6 +4,7 @@ network, keys, PassRole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +90,7 @@ def wanted(
     for key, uri, actions in places:
         if parts := s3_parts(uri):
             item = f"{parts[0]}/{parts[1]}".rstrip("/")
-            yield Right("role-rights", actions, f"arn:{part}:s3:::{item}/x", f"{key}={uri!r}")
+            yield Right("role-rights", actions, f"arn:{part}:s3:::{item}/*", f"{key}={uri!r}")
             if key != "output":
                 yield Right(
                     "role-rights",
@@ -98,7 +99,7 @@ def wanted(
                     f"{key}={uri!r}",
                 )
     group = (
-        f"arn:{part}:logs:{job.region}:{owner}:log-group:/aws/sagemaker/TrainingJobs:log-stream:x"
+        f"arn:{part}:logs:{job.region}:{owner}:log-group:/aws/sagemaker/TrainingJobs:log-stream:*"
     )
     yield Right(
         "role-logs",
@@ -138,7 +139,7 @@ def _of_the_caller(job: SageMakerJob) -> Iterator[Right]:
         sure=True,
         passed=True,
     )
-    jobs = f"arn:{part}:sagemaker:{job.region}:{owner}:training-job/x"
+    jobs = f"arn:{part}:sagemaker:{job.region}:{owner}:training-job/*"
     yield Right("caller-create", ("sagemaker:CreateTrainingJob",), jobs, "training jobs", sure=True)
 
 
@@ -154,7 +155,7 @@ def _ask(who: str, arn: str, right: Right, ask: AwsReadOnlyCalls) -> Any:
         ask.clients.iam.simulate_principal_policy,
         PolicySourceArn=arn,
         ActionNames=list(right.actions),
-        ResourceArns=[right.resource],
+        ResourceArns=[re.sub(r"(?<=.)\*$", "x", right.resource)],  # one of them
         **({"ContextEntries": [context]} if right.passed else {}),
     )
     if answer.value is None:
