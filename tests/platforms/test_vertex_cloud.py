@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from conftest import refused
+from golden_findings import check_findings
 from vertex_mistakes import ACCOUNT, PLAIN
 
 from launch import vertex
@@ -220,57 +221,55 @@ def test_a_sound_job_passes_the_reading_calls(google: Any) -> None:
 
 BUCKET = "storage/v1/b/street-data"
 QUOTA = "v1beta1/projects/street-scenes/services/aiplatform.googleapis.com/consumerQuotaMetrics/aiplatform.googleapis.com/"
-# what is wrong: the answer of a path (None: absent), flags, level and code
-ONLINE: dict[str, tuple[str, Any, dict[str, Any], str]] = {
-    "no right to create jobs": ("v1/projects/street-scenes:testIamPermissions", {"x": 1}, {}, "error caller-rights"),
-    "no such project": ("v1/projects/street-scenes:testIamPermissions", None, {}, "error project-missing"),
-    "no such account": (f"v1/projects/-/serviceAccounts/{ACCOUNT}", None, {}, "error service-account-missing"),
+# what is wrong: the answer of a path (None: absent), flags
+ONLINE: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "no right to create jobs": ("v1/projects/street-scenes:testIamPermissions", {"x": 1}, {}),
+    "no such project": ("v1/projects/street-scenes:testIamPermissions", None, {}),
+    "no such account": (f"v1/projects/-/serviceAccounts/{ACCOUNT}", None, {}),
     "a disabled account": (
-        f"v1/projects/-/serviceAccounts/{ACCOUNT}", {"disabled": True}, {}, "error service-account-disabled"),
+        f"v1/projects/-/serviceAccounts/{ACCOUNT}", {"disabled": True}, {}),
     "an account of others": (
-        f"v1/projects/-/serviceAccounts/{ACCOUNT}:testIamPermissions", {"x": 1}, {}, "error caller-act-as"),
-    "an account that may not read": (f"{BUCKET}/iam", {"bindings": [{"role": "roles/viewer", "members": ["user:me"]}]}, {},
-                                     "warning account-bucket"),
+        f"v1/projects/-/serviceAccounts/{ACCOUNT}:testIamPermissions", {"x": 1}, {}),
+    "an account that may not read": (f"{BUCKET}/iam", {"bindings": [{"role": "roles/viewer", "members": ["user:me"]}]}, {}),
     "a bucket that the caller may not write to": (
-        "storage/v1/b/street-results/iam/testPermissions", {"kind": "x"}, {}, "error caller-bucket"),
+        "storage/v1/b/street-results/iam/testPermissions", {"kind": "x"}, {}),
     "a bucket of the code that the account may not read": (
         f"{BUCKET.replace('data', 'code')}/iam", {"bindings": [{"role": "roles/viewer", "members": ["user:me"]}]},
-        {"staging": "gs://street-code/jobs"}, "warning account-bucket"),
-    "no such bucket": (BUCKET, None, {}, "error bucket-missing"),
-    "a bucket of another region": (BUCKET, {"location": "EUROPE-WEST4", "locationType": "region"}, {}, "warning bucket-region"),
-    "a bucket of another continent": (BUCKET, {"location": "EU", "locationType": "multi-region"}, {}, "warning bucket-region"),
-    "a bucket of the continent": (BUCKET, {"location": "US", "locationType": "multi-region"}, {}, "note bucket-multi-region"),
-    "a bucket of a pair of regions": (BUCKET, {"location": "NAM4", "locationType": "dual-region"}, {}, "note bucket-multi-region"),
-    "a bucket of another pair of regions": (BUCKET, {"location": "ASIA1", "locationType": "dual-region"}, {}, "warning bucket-region"),
-    "no data": (f"{BUCKET}/o", {"kind": "objects"}, {}, "error data-empty"),
+        {"staging": "gs://street-code/jobs"}),
+    "no such bucket": (BUCKET, None, {}),
+    "a bucket of another region": (BUCKET, {"location": "EUROPE-WEST4", "locationType": "region"}, {}),
+    "a bucket of another continent": (BUCKET, {"location": "EU", "locationType": "multi-region"}, {}),
+    "a bucket of the continent": (BUCKET, {"location": "US", "locationType": "multi-region"}, {}),
+    "a bucket of a pair of regions": (BUCKET, {"location": "NAM4", "locationType": "dual-region"}, {}),
+    "a bucket of another pair of regions": (BUCKET, {"location": "ASIA1", "locationType": "dual-region"}, {}),
+    "no data": (f"{BUCKET}/o", {"kind": "objects"}, {}),
     "too little quota": (
         f"{QUOTA}custom_model_training_nvidia_t4_gpus",
-        {"consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": "4"}]}]}, {}, "error quota"),
+        {"consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": "4"}]}]}, {}),
     "no spot quota": (
         f"{QUOTA}custom_model_training_preemptible_nvidia_t4_gpus",
-        {"consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": "0"}]}]}, {"scheduling": "spot"}, "error quota"),
-    "a quota that Google does not know": (f"{QUOTA}custom_model_training_nvidia_t4_gpus", None, {}, "note not-asked"),
-    "no such TensorBoard": ("x", None, {"tensorboard": f"{PARENT}/tensorboards/7"}, "error tensorboard-missing"),
-    "no such experiment": ("x", None, {"experiment": "streets"}, "error experiment-missing"),
-    "no such persistent resource": ("x", None, {"persistent_resource": "mine"}, "error persistent-missing"),
+        {"consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": "0"}]}]}, {"scheduling": "spot"}),
+    "a quota that Google does not know": (f"{QUOTA}custom_model_training_nvidia_t4_gpus", None, {}),
+    "no such TensorBoard": ("x", None, {"tensorboard": f"{PARENT}/tensorboards/7"}),
+    "no such experiment": ("x", None, {"experiment": "streets"}),
+    "no such persistent resource": ("x", None, {"persistent_resource": "mine"}),
     "a persistent resource that starts": (
-        f"v1/{PARENT}/persistentResources/mine", {"state": "PROVISIONING"}, {"persistent_resource": "mine"}, "error persistent-state"),
-    "no such image": ("v2/street-scenes/images/segtrain/manifests/1", None, {"image": OWN}, "error image-missing"),
+        f"v1/{PARENT}/persistentResources/mine", {"state": "PROVISIONING"}, {"persistent_resource": "mine"}),
+    "no such image": ("v2/street-scenes/images/segtrain/manifests/1", None, {"image": OWN}),
     "an image without entry point": (
-        "v2/street-scenes/images/segtrain/blobs/sha256:c", {"config": {"Cmd": ["bash"]}}, {"image": OWN, "start": "image"},
-        "error image-entry-point"),
-    "a call that is denied": ("v1/projects/street-scenes:testIamPermissions", 403, {}, "note not-asked"),
-    "a placeholder": ("x", None, {"output": "gs://MY-BUCKET/x"}, "error placeholder"),
+        "v2/street-scenes/images/segtrain/blobs/sha256:c", {"config": {"Cmd": ["bash"]}}, {"image": OWN, "start": "image"}),
+    "a call that is denied": ("v1/projects/street-scenes:testIamPermissions", 403, {}),
+    "a placeholder": ("x", None, {"output": "gs://MY-BUCKET/x"}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ONLINE)
-def test_what_only_google_can_tell(name: str, google: Any) -> None:
+def test_findings_of_what_only_google_can_tell(google: Any) -> None:
     fake, clients = google
-    path, answer, flags, expected = ONLINE[name]
-    fake.answers[path] = answer
-    found = look(clients, **flags)
-    assert [f"{finding.level} {finding.code}" for finding in found] == [expected], found
+    jobs = {}
+    for name, (path, answer, flags) in ONLINE.items():
+        fake.answers = {**Google().answers, path: answer}
+        jobs[name] = look(clients, **flags)
+    check_findings("account/google", jobs, [])
 
 
 def test_an_account_that_may_only_read_the_bucket_that_it_writes_to_is_found(google: Any) -> None:
