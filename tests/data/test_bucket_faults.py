@@ -5,7 +5,6 @@ counted.
 from __future__ import annotations
 
 import os
-import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +20,7 @@ from waiting import until
 from segtrain.base import stopping
 from segtrain.bucket import client
 from segtrain.bucket.connection import aws_login, settings_of
-from segtrain.bucket.faults import lasting
-from segtrain.bucket.tally import OF_PROCESS, RequestTally, RequestTotals
+from segtrain.bucket.tally import OF_PROCESS, RequestTotals
 from segtrain.data.bucket import shared_listing, store_of
 from segtrain.data.storage import Range
 from segtrain.data.workers.pool import WorkerPool
@@ -202,37 +200,6 @@ def test_connections_are_set_by_the_environment(
     assert settings_of(base) == expected
 
 
-def test_sums_over_requests() -> None:
-    whole = RequestTally()
-    tally = RequestTally(whole)
-    tally.answered(7, 7.0)
-    more = whole.counter()
-    tally.answered(1_000_000, 0.5)
-    tally.retried("cut", 0.25)
-    tally.retried("cut", 0.5)
-    tally.answered(10, 0.25)
-    tally.repeated()
-    tally.answered(20, 0.125)
-    tally.withdrawn("checksum", 20, 0.125)
-    retries = {"cut": (2, 0.75), "checksum": (1, 0.125)}
-    assert more() == RequestTotals(5, 1_000_010, 0.75, 1e12 + 100, 500_002.5, retries, 1)
-    tally.retried("throttled", 1.0)
-    found = more()
-    assert found == RequestTotals(1, 0, 0.0, 0.0, 0.0, {"throttled": (1, 1.0)})
-    assert more() == RequestTotals()
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert found.to_dict() == {
-        "requests": 1,
-        "bytes": 0,
-        "seconds": 0.0,
-        "mb2": 0.0,
-        "mb_s": 0.0,
-        "retries": {"throttled": 1},
-        "retry_s": {"throttled": 1.0},
-        "late": 0,
-    }
-
-
 def test_requests_of_worker_processes_count_in_their_rank(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,21 +302,6 @@ def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketSer
     server.released.set()
     reader.close()
     assert not reading()
-
-
-def test_errors_of_the_library_are_told_in_short() -> None:
-    """The texts are those of obstore 0.12.1, with a server's XML in them."""
-    denied = "Generic GCS error: Error performing PUT gs://b/x in 1.2s - Server returned non-2xx status code: 403 Forbidden"
-    denied += ": <?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access denied.</Message></Error>"
-    error = lasting("gs://b/x", Exception(denied))
-    assert error.code == "bucket-denied"
-    assert (
-        error.values["found"] == "Server returned non-2xx status code: 403 Forbidden (AccessDenied)"
-    )
-    slashes = (
-        'Encountered object with invalid path: Path "stray//a.txt" contained empty path segment'
-    )
-    assert lasting("s3://b/stray", Exception(slashes)).code == "object-name-invalid"
 
 
 def test_an_outage_is_told_once_and_a_signal_ends_the_wait(

@@ -61,25 +61,12 @@ def test_many_classes_leave_room_for_the_unknown():
         space.remap(np.array([[254]], np.uint8))
 
 
-def test_rgb_masks_without_colors():
-    space = plain_space(("a", "b"))
-    assert space.remap(np.repeat(np.array([[[0], [1]]], np.uint8), 3, axis=2)).tolist() == [[0, 1]]
-    with refused("mask-rgb-without-colors"):
-        space.remap(np.array([[[0, 1, 0]]], np.uint8))
-
-
 def test_interpolated_masks_are_called_so():
     raw = np.zeros((100, 100), np.uint8)
     raw[:, 50:] = 26
     raw[:, 45:50] = (4, 8, 13, 17, 21)
     with pytest.raises(DataError, match="interpolation: use nearest"):
         LabelSpace(("a", "b"), color_wheel(2), 255, {0: 0, 26: 1}).remap(raw)
-
-
-def test_shapes_and_types_that_are_no_mask():
-    for raw in (np.zeros((2, 2), np.float32), np.zeros((2, 2, 4), np.uint8), np.zeros(4, np.uint8)):
-        with refused("mask-type-invalid", file="x"):
-            SPACE.remap(raw, "x")
 
 
 def test_colorize_and_dict_round_trip():

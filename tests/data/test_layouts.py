@@ -13,7 +13,6 @@ from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.config.split_by import SplitBy
 from segtrain.data.audit.check import check_folder
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
@@ -24,41 +23,6 @@ from segtrain.errors import ConfigError
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-
-
-# what the folder holds; settings that are found; splits
-FOUND = {
-    "split above": (("train/images/a#.jpg train/masks/a#.png", "val/images/a#.jpg val/masks/a#.png"), {"images": "{split}/images", "masks": "{split}/masks"}, ("train", "val")),
-    "training": (("training/image/a#.jpg training/label/a#.png", "testing/image/a#.jpg testing/label/a#.png"), {"images": "{split}/image", "masks": "{split}/label", "train_split": "training", "split": "testing"}, ("testing", "training")),
-    "no split": (("image/#.png label/#.png",), {"images": "image", "masks": "label"}, ("all",)),
-    "split in the name": (("images_prepped_train/#.png annotations_prepped_train/#.png", "images_prepped_test/#.png annotations_prepped_test/#.png"), {"images": "images_prepped_{split}", "masks": "annotations_prepped_{split}", "split": "test"}, ("train", "test")),
-    "labelme": (("JPEGImages/#.jpg SegmentationClassPNG/#.png", "SegmentationClassVisualization/#.jpg SegmentationClassPNG/#.png"), {"images": "JPEGImages", "masks": "SegmentationClassPNG"}, ("all",)),
-    "other names": (("images/train/p#_fram.jpg masks/train/p#_mask.png", "images/val/p#_fram.jpg masks/val/p#_mask.png"), {"masks": "masks/{split}", "pair": ("{name}_fram", "{name}_mask")}, ("train", "val")),
-    "prefixes": (("imgs/img_#.jpg gt/mask_#.png",), {"images": "imgs", "masks": "gt", "pair": ("img_{name}", "mask_{name}")}, ("all",)),
-    "one folder": (("x#.jpg x#_mask.png",), {"images": ".", "masks": ".", "pair": ("{name}.jpg", "{name}_mask.png")}, ("all",)),
-    "capital letters": (("Images/Train/#.JPG Labels/Train/#.PNG", "Images/VAL/#.JPG Labels/VAL/#.PNG"), {"images": "Images/{split}", "masks": "Labels/{split}", "train_split": "Train", "split": "VAL"}, ("Train", "VAL")),
-    "one folder a split": (("train/x#.jpg train/x#_mask.png", "valid/x#.jpg valid/x#_mask.png"), {"images": "{split}", "masks": "{split}", "pair": ("{name}.jpg", "{name}_mask.png"), "split": "valid"}, ("train", "valid")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_folders_of_other_tools_are_found(tmp_path, name, capsys):
-    pairs, wanted, splits = FOUND[name]
-    root = tree(tmp_path / "set", *pairs)
-    data, found = detect(str(root))
-    assert (data.layout, found) == ("folders", splits)
-    settings = data.model_dump(exclude_unset=True, exclude={"root", "layout"})
-    assert settings == {"images": "images/{split}"} | wanted or settings == wanted
-    assert main(["data", "check", str(root), "data.classes=[a, b]"]) == 0
-    line = next(
-        line for line in capsys.readouterr().out.splitlines() if line.startswith("segtrain train ")
-    )
-    pasted = load_config(None, shlex.split(line)[2:]).data
-    assert all(len(open_dataset(pasted, split)) for split in (pasted.train_split, pasted.split))
-    for split in splits:
-        dataset = open_dataset(pasted.model_copy(update={"split_by": SplitBy()}), split)
-        assert len(dataset) == 2
-        assert all(dataset.read(index)[1].max() == 1 for index in range(2))
 
 
 def test_folders_that_are_left_out_are_named(tmp_path, capsys):
@@ -79,25 +43,6 @@ def test_folders_that_are_left_out_are_named(tmp_path, capsys):
     )
     assert main(["data", "check", str(tmp_path / "cities"), "data.classes=[a, b]"]) == 0
     assert "not read" not in capsys.readouterr().out
-
-
-def test_an_unknown_folder_is_told_what_was_looked_for(tmp_path):
-    tree(tmp_path / "deep" / "set", "images/#.png masks/#.png")
-    (tmp_path / "deep" / "notes.md").write_text("x")
-    assert detect(str(tmp_path / "deep"))[0].images == "set/images"
-    voc(tmp_path / "far" / "away")
-    with refused("layout-unknown", folder=f"{tmp_path}/far", near=f"{tmp_path}/far/away"):
-        detect(str(tmp_path / "far"))
-    (tmp_path / "void" / "things").mkdir(parents=True)
-    with refused("layout-unknown", found=["things/"], near=None) as caught:
-        detect(str(tmp_path / "void"))
-    for word in (
-        "camvid: SPLIT/ and SPLITannot/",
-        "JPEGImages/",
-        "SPLIT.csv",
-        "data.images=FOLDER",
-    ):
-        assert word in str(caught.value)
 
 
 def test_masks_that_are_no_pictures_are_named(tmp_path):

@@ -25,7 +25,7 @@ from segtrain.data.pixels.floats import Floats
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.storage import LOCAL
 from segtrain.data.train_loader import EvalLoader, TrainLoader, normalize, worker_kind
-from segtrain.data.workers.autoscaler import Autoscaler, WorkerCount, worker_count
+from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.errors import DataError
 
 SETTINGS = Data(crop=(24, 32), class_balanced_crop_prob=0.3)
@@ -272,16 +272,6 @@ def test_normalize(channels_last: bool) -> None:
     )
     assert torch.equal(out, normalize(images, channels_last=not channels_last))
     assert torch.equal(out[1:], normalize(images[1:], channels_last=channels_last))
-
-
-def test_workers_fit_the_host() -> None:
-    assert worker_count(7, cores=1, ranks=100) == WorkerCount(7, 7, 7)
-    assert worker_count(0, cores=8) == WorkerCount(0, 0, 0)
-    assert worker_count("auto", cores=2) == WorkerCount(2, 1, 2)
-    assert worker_count("auto", cores=96, ranks=8) == WorkerCount(12, 1, 12)
-    assert worker_count("auto", cores=192) == WorkerCount(16, 1, 192)
-    assert worker_count("auto", cores=2, ranks=4) == WorkerCount(1, 1, 1)
-    assert worker_count("auto", cores=64, cpu_training=True) == WorkerCount(1, 1, 1)
 
 
 def run_autoscaler(autoscaler: Autoscaler, steps: int, period: float, cost: float) -> list[int]:

@@ -306,7 +306,7 @@ def test_the_command(tmp_path, capsys):
     assert (
         main(["data", "pack", *where, "--image", "png", "--split", "val", "data.crop=[24,32]"]) == 0
     )
-    assert "val: 2 samples in 1 shards" in capsys.readouterr().out
+    assert "val: 2 samples in 1 shard" in capsys.readouterr().out
     (tmp_path / "files" / "backup").mkdir()
     # tars beside a known layout change nothing
     (tmp_path / "files" / "backup" / "train.tar").write_bytes(b"-")

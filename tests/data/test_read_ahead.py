@@ -15,8 +15,6 @@ from waiting import until
 
 from segtrain.bucket.client import Stopped
 from segtrain.data.bucket.ahead import ReadAhead
-from segtrain.data.bucket.merging import GAP, merged
-from segtrain.data.bucket.readahead_window import ReadAheadWindow
 from segtrain.data.storage import Range
 from segtrain.errors import DataError
 
@@ -73,18 +71,6 @@ def drain(bucket: Bucket, count: int) -> None:
     """Wait until so many requests were sent."""
     for _ in range(count):
         assert bucket.came.acquire(timeout=LIMIT_S)
-
-
-def test_near_ranges_are_one_request_and_far_ones_are_not() -> None:
-    image, mask, far = Range("s", 100, 50), Range("s", 700, 20), Range("s", 720 + GAP + 1, 5)
-    other, whole = Range("t", 0, 5), Range("t")
-    found = [(request.span, parts) for request, parts in merged([mask, image, far, other, whole])]
-    assert found == [
-        (Range("s", 100, 620), [(image, 0), (mask, 600)]),
-        (far, [(far, 0)]),
-        (whole, [(whole, 0)]),
-        (other, [(other, 0)]),
-    ]
 
 
 def test_the_window_bounds_what_is_read_ahead() -> None:
@@ -201,29 +187,6 @@ def test_a_worker_fetches_itself_what_is_late_as_long_as_few_are() -> None:
         threading.Timer(0.05, bucket.gate.set).start()
         assert bytes(reader.take(Range("f1"))) == bytes(range(10))
         until(lambda: reader.held == 0)
-
-
-def test_only_a_share_of_the_requests_is_repeated() -> None:
-    window = ReadAheadWindow(8)
-    assert not window.may_repeat()
-    for answers, most in ((100, 5), (10_000, 8)):
-        for _ in range(answers):
-            window.answered(0.03)
-        assert most - 1 <= sum(window.may_repeat() for _ in range(1000)) <= most
-
-
-def test_a_request_is_late_by_the_durations_of_the_others(clock: list[float]) -> None:
-    for durations, late_s in (
-        ([0.1] * 245 + [9.0] * 11, 0.3),
-        ([0.1] * 240 + [9.0] * 16, 27),
-        ([0.001] * 256, 0.05),
-    ):
-        window = ReadAheadWindow(8)
-        for duration in durations:
-            window.answered(duration)
-        clock[0] += 1
-        window.measure(8)
-        assert window.late_s == pytest.approx(late_s)
 
 
 def test_an_error_reaches_the_worker_that_needs_the_sample() -> None:

@@ -308,7 +308,7 @@ def test_the_check_names_forms_and_what_happens_to_alpha(tmp_path, monkeypatch, 
     found = json.loads(capsys.readouterr().out)["train"]
     assert found["forms"] == {"8-bit RGBA": 2, "8-bit RGB": 1, "16-bit RGBA": 1}
     told = next(text for text in found["warnings"] if "alpha" in text)
-    assert told.startswith("2 images have a transparent alpha channel, which is ignored")
+    assert told.startswith("2 images with a transparent alpha channel, which is ignored")
     assert "clear.png" in told
     assert "deep.png" in told
 
@@ -319,7 +319,7 @@ def test_a_split_of_faults_alone_has_no_size(tmp_path, monkeypatch, capsys):
     (tmp_path / "images/train/x.png").write_bytes(b"")
     assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == EXIT_ERROR
     printed = capsys.readouterr().out
-    assert ": 1 images, all faulty, 0.0% void" in printed
+    assert ": 1 image, all faulty, 0.0% void" in printed
     assert "segtrain train " not in printed
 
 

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import zlib
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.overlap import overlap, overlap_finding
 from segtrain.data.datasets import open_dataset
 from segtrain.data.file_dataset import FileDataset
-from segtrain.data.index.split_by import TEST, TRAIN, VAL, divide, proposal
+from segtrain.data.index.split_by import TRAIN, VAL, divide
 from segtrain.data.shards.pack import pack_folder
 from segtrain.errors import ConfigError, DataError
 from segtrain.training.start.agree import _sizes
@@ -190,31 +189,6 @@ def test_shards_are_compared_too(tmp_path: Path) -> None:
 NAMES = [f"scene{n % 25}/frame{n:04d}" for n in range(500)]
 
 
-def test_the_division_is_this_one_for_ever() -> None:
-    """By hand: blake2b("SEED\\0NAME"), its first 53 of 64 bits as a fraction, below the share for
-    val.
-    """
-    names = [f"img{n}" for n in range(12)]
-    drawn = [
-        int.from_bytes(blake2b(f"3\0{name}".encode(), digest_size=8).digest(), "big") / 2**64
-        for name in names
-    ]
-    expected = [VAL if place < 0.5 else TRAIN for place in drawn]
-    assert divide(names, SplitBy(val="50%", seed=3)).tolist() == expected
-    assert expected == [0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1]
-    tested = [TEST if place >= 0.75 else part for part, place in zip(expected, drawn)]
-    assert {*tested} == {TRAIN, VAL, TEST}
-    assert divide(names, SplitBy(val="50%", test=0.25, seed=3)).tolist() == tested
-
-
-@pytest.mark.parametrize("group", ["[[a-z]+_", "[a||b]"])
-def test_a_group_that_a_later_python_reads_otherwise_is_refused(group: str) -> None:
-    with pytest.raises(ValueError, match="a later Python may split the data differently") as caught:
-        SplitBy(val="30%", group=group)
-    assert group in str(caught.value)
-    assert SplitBy(val="30%", group=r"[\[a-z]+_").group == r"[\[a-z]+_"
-
-
 def test_groups_stay_together() -> None:
     for group in (r"scene\d+", r"(scene\d+)/"):
         found = divide(NAMES, SplitBy(val="30%", group=group))
@@ -229,48 +203,6 @@ def test_groups_stay_together() -> None:
         divide(NAMES, SplitBy(val="30%", group="scene7/"))
     with refused("split-empty", images=500, groups=1):
         divide(NAMES, SplitBy(val="30%", group="(scene)"))
-
-
-def test_numbers_of_images() -> None:
-    found = divide(NAMES, SplitBy(val=37, test=5))
-    assert np.bincount(found).tolist() == [458, 37, 5]
-    grouped = divide(NAMES, SplitBy(val=37, group=r"scene\d+"))
-    assert int((grouped == VAL).sum()) == 40  # two whole scenes of 20
-    with refused("split-empty", split="train"):
-        divide(NAMES[:5], SplitBy(val=5))
-
-
-def test_a_split_that_stays_empty_is_refused() -> None:
-    names = [f"n{n:02d}" for n in range(16)]  # none of them is drawn below 0.2
-    with refused("split-empty", split="val", images=16, groups=16):
-        divide(names, SplitBy(val="20%"))
-    rule = proposal(names)
-    assert rule == SplitBy(val=3)
-    assert int((divide(names, rule) == VAL).sum()) == 3
-    assert proposal([f"n{n}" for n in range(100)]) == SplitBy(val="20%")
-    assert proposal(["one"]) is None
-
-
-@pytest.mark.parametrize("group", [r"(?:(x)|scene\d)$", r"scene(\d*)$"])
-def test_an_empty_group_is_an_error(group: str) -> None:
-    names = [*(f"scene{n}" for n in range(5)), *("scene" for _ in range(5))]
-    with refused("split-group-missing", names=10):
-        divide(names, SplitBy(val="20%", group=group))
-
-
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("{val: 100%}", "must be a share"),
-        ("{val: many}", "'20%' or 0.2"),
-        ("{val: 60%, test: 40%}", "no images to train on"),
-        ("{val: 20%, group: '('}", "is not a valid regular expression"),
-        ("{test: 5}", "data.split_by.val is empty"),
-    ],
-)
-def test_rules_that_are_wrong(setting: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        load_config(None, ["data.root=x", *PLAIN, f"data.split_by={setting}"])
 
 
 def test_layouts_with_splits_say_which_one_is_divided(tmp_path: Path) -> None:
