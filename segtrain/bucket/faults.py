@@ -168,7 +168,7 @@ def stopped(path: str, kind: str, seconds: float) -> StoppedInOutage:
     any longer.
     """
     return StoppedInOutage(
-        f"{path}: {PASSING[kind]} for {seconds:.0f} s, and a signal stopped this process: the same "
+        f"{path}: {PASSING[kind]} ({seconds:.0f} s), and a signal stopped this process: the same "
         "command continues from the newest checkpoint",
         code="stopped-in-outage",
         file=path,

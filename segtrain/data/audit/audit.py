@@ -199,9 +199,9 @@ def _scan(
     counts, images_with = statistics[int(len(bad) < len(dataset))]
     pixels, void = counts[: labels.num_classes].copy(), int(counts[labels.ignore_index])
     warnings = [
-        f"{len(files)} {_WARNINGS[kind]}: {some_of(files, 3)}"
-        for kind, files in suspicious.items()
-        if files
+        f"{counted(len(suspicious[kind]), noun)} {text}: {some_of(suspicious[kind], 3)}"
+        for kind, (noun, text) in _WARNINGS.items()
+        if suspicious[kind]
     ]
     report = AuditReport(
         name=dataset.name,
@@ -320,17 +320,19 @@ def _check_pixels(
 
 
 _WARNINGS = {
-    "empty": "masks are all void",
+    "empty": ("mask", "without a class (all void)"),
     "smeared": (
-        "masks look resized with interpolation (values between two classes along "
-        "borders): use nearest"
+        "mask",
+        "as if resized with interpolation (values between two classes along borders), use nearest",
     ),
     "turned": (
-        "images have an EXIF rotation, which is not applied: make sure that the masks "
-        "match the stored pixels"
+        "image",
+        "with an EXIF rotation, which is not applied: make sure that the masks match the stored "
+        "pixels",
     ),
     "transparent": (
-        "images have a transparent alpha channel, which is ignored: they are read as opaque"
+        "image",
+        "with a transparent alpha channel, which is ignored: read as opaque",
     ),
 }
 

@@ -81,7 +81,7 @@ class AuditReport:
         )
         drawn = self.sample
         images = (
-            f"{self.images} images"
+            counted(self.images, "image")
             if drawn is None
             else f"a sample of {self.images:,} of {drawn.total:,} images"
         )

@@ -8,6 +8,7 @@ continues where it stopped.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -78,15 +79,13 @@ def fetch_folder(
     """
     if is_bucket(place):
         data, names = settings_of(place, overrides)
+    elif os.path.isdir(place):
+        raise _without_bucket(place)
     else:
         data = load_config(place, overrides).data
         names = data.train_split, data.split
     if not is_bucket(data.root):
-        message = (
-            f"data.root={data.root!r} is not in a bucket: there is nothing to fetch; give "
-            "s3://BUCKET/FOLDER"
-        )
-        raise ConfigError(message, code="fetch-without-bucket", key="data.root", found=data.root)
+        raise _without_bucket(data.root)
     data = data.model_copy(update={"cache": "disk"})
     datasets = [open_dataset(data, split) for split in splits or dict.fromkeys(names)]
     sizes = [_size(dataset) for dataset in datasets]
@@ -106,6 +105,13 @@ def fetch_folder(
         say(result.text())
         done[dataset.split] = vars(result)
     return done
+
+
+def _without_bucket(root: str) -> ConfigError:
+    message = (
+        f"data.root={root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER"
+    )
+    return ConfigError(message, code="fetch-without-bucket", key="data.root", found=root)
 
 
 def _store(dataset: Dataset) -> BucketStore:

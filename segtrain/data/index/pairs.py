@@ -151,7 +151,7 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
         (images, masks), paths, (in_images, in_masks), patterns
     ):
         if not named:
-            few = ", ".join(os.path.join(folder, path) for path in these[:3])
+            few = ", ".join(os.path.join(folder, path) for path in sorted(these)[:3])
             message = (
                 f"{folder}: no file matches {pattern!r} of data.pair: the folder has "
                 f"{few or 'no images'}"

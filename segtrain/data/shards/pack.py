@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.base.cores import cores
+from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.audit.check import settings_of
 from segtrain.data.dataset import Dataset
@@ -57,7 +58,7 @@ class PackSummary:
 
     def text(self) -> str:
         lines = [
-            f"{self.split}: {self.samples:,} samples in {self.shards} shards, "
+            f"{self.split}: {counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}, "
             f"{self.bytes / 1e6:,.1f} MB, in {self.folder}, {self.seconds:.1f} s"
             + (f"; {self.kept} shards were there and intact" if self.kept else "")
         ]
