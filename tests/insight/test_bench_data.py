@@ -255,20 +255,6 @@ def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(
     assert verdict.feeding(150.0, 9000.0, 200.0)[0]["given_per_s"] == 150.0
 
 
-def test_fixes_are_those_that_pay() -> None:
-    rows = [("files", 1000, 8.0), ("keep", 1000, 7.9), ("png", 1100, 4.0)]
-    packed = [{"name": n, "sample": b, "ms": ms, "pixels": "the same"} for n, b, ms in rows]
-    now = {"stages": STAGES, "bytes_image": 1000, "packed": packed}
-    found = verdict.fixes(now, fits=True)
-    assert [(fix["name"], fix["gain"]) for fix in found] == [
-        ("pixels in memory", pytest.approx(10 / 3)),
-        ("pack png", 2.0),
-    ]
-    assert found[1]["do"] == "segtrain data pack --image png: the same, 1.1 x the bytes"
-    assert [fix["name"] for fix in verdict.fixes(now, fits=False)] == ["pack png"]
-    assert not verdict.fixes({**now, "bytes_image": 0, "packed": []}, fits=True)  # generated images
-
-
 def test_costs_are_means_and_medians_of_samples() -> None:
     costs = [
         Cost(read=0.001, decode=0.001, cpu_s=0.001),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from segtrain.cli import main
-from segtrain.data.pixels import native
 from segtrain.errors import SegtrainError
 from segtrain.insight.doctor import machine, packages
 from segtrain.insight.doctor.line import NOTE, OK, PROBLEM, CheckLine
@@ -37,20 +35,6 @@ def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert re.search(r"decoder +native|decoder +packages: .*not built", text)
     assert re.search(r"\d\.\d ms of CPU per sample", text)
     assert text.rstrip().endswith(("note", "notes"))
-
-
-def test_the_decoder_that_is_turned_off_is_a_note_in_json(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
-    monkeypatch.setattr(packages, "checks", lambda: iter([]))
-    assert main(["doctor", "--json"]) == 0
-    lines = [CheckLine(**line) for line in json.loads(capsys.readouterr().out)["lines"]]
-    found = next(line for line in lines if line.name == "decoder")
-    assert (found.state, found.cure) == (
-        NOTE,
-        "unset SEGTRAIN_NATIVE" if native.LIBRARY.exists() else found.cure,
-    )
 
 
 def test_without_torch_training_is_impossible(
@@ -101,23 +85,6 @@ def states(lines: Any) -> list[str]:
     return [line.state for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("torch", "vision", "expected"),
-    [
-        ("2.15.0+cpu", "0.29.2+cu132", [PROBLEM]),
-        ("2.15.0+cu132", "0.29.2+cu132", []),
-        ("2.15.0", "0.29.2", []),
-    ],
-)
-def test_torchvision_of_another_build(
-    monkeypatch: pytest.MonkeyPatch, torch: str, vision: str, expected: list[str]
-) -> None:
-    monkeypatch.setattr(packages, "version", {"torch": torch, "torchvision": vision}.get)
-    lines = list(packages.torchvision())
-    assert states(lines) == expected
-    assert all("torchvision::nms" in line.found for line in lines)
-
-
 def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(packages, "version", {"torch": "2.15.0+cpu"}.get)
@@ -157,24 +124,6 @@ def test_two_opencvs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert states(packages.opencv()) == [NOTE, OK]
     monkeypatch.setattr(packages, "version", {}.get)
     assert [line.fatal for line in packages.opencv()] == [True]
-
-
-def test_what_is_optional_and_absent_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "version", {"onnx": "1.20"}.get)
-    found = {line.name: line.cure for line in packages.optional()}
-    assert found["albumentations"] == "pip install 'segtrain[albumentations]'"
-    assert found["onnxruntime"] == "pip install 'segtrain[export]'"
-    assert "onnx" not in found
-
-
-def test_cores_and_threads() -> None:
-    assert machine.cores(8, 8, None).state == OK
-    assert machine.cores(2, 8, None).state == NOTE
-    assert "2.5 by the container" in machine.cores(8, 8, 2.5).found
-    assert states(machine.threads({}, 4)) == []
-    assert states(machine.threads({"OMP_NUM_THREADS": "4"}, 4)) == []
-    assert states(machine.threads({"OMP_NUM_THREADS": "8"}, 4)) == [PROBLEM]
-    assert states(machine.threads({"OMP_PROC_BIND": "close", "KMP_AFFINITY": "none"}, 4)) == [NOTE]
 
 
 def test_shared_memory_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
