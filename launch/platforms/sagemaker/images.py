@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import date
 
-from launch.core.findings import Finding
+from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.instances import INSTANCES, about_known, about_type
 from launch.platforms.sagemaker.regions import ACCOUNT, ACCOUNTS, ACCOUNTS_FROM, is_region
 from segtrain.machines import Machine
@@ -198,11 +198,7 @@ def _about_region(region: str) -> list[Finding]:
         return []
     if not is_region(region):
         message = f"region {region!r} does not look like a region of AWS"
-        return [
-            Finding(
-                "error", "region-name", message, "--region us-east-1, or another name of that form"
-            )
-        ]
+        return [error("region-name", message, "--region us-east-1, or another name of that form")]
     message = (
         f"region {region!r} is not in the table of AWS's image registries: the image's address is "
         f"made with the account of most regions, {ACCOUNT}, which may be wrong there"
@@ -211,7 +207,7 @@ def _about_region(region: str) -> list[Finding]:
         "check --region; or name the image's address: --image "
         "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG"
     )
-    return [Finding("warning", "image-region", message, cure, ACCOUNTS_FROM)]
+    return [warning("image-region", message, cure, ACCOUNTS_FROM)]
 
 
 def _about_table(today: date) -> list[Finding]:
@@ -222,11 +218,7 @@ def _about_table(today: date) -> list[Finding]:
         f"the table of images is from {IMAGES_DATED}, {days} days ago: AWS is likely to "
         "have newer ones"
     )
-    return [
-        Finding(
-            "note", "images-old", message, "--image to take a newer one, or update segtrain", DLC
-        )
-    ]
+    return [note("images-old", message, "--image to take a newer one, or update segtrain", DLC)]
 
 
 def _pick(instance: Machine, strategy: str, today: date) -> tuple[Image, str]:
@@ -255,13 +247,13 @@ def _about_wanted(
             f"image {wanted!r} has torch {known[1]}.{known[2]}; segtrain needs "
             f"{'.'.join(map(str, OLDEST_TORCH))}"
         )
-        return [Finding("error", "image-torch", message, "leave --image out, or take a newer one")]
+        return [error("image-torch", message, "leave --image out, or take a newer one")]
     if image is None:
         message = (
             f"image {wanted!r} is not in the table: whether it fits the type and has what "
             "segtrain needs is not known"
         )
-        return [Finding("note", "image-unknown", message)]
+        return [note("image-unknown", message)]
     findings = _about_age(image, today)
     if instance is not None and not runs_on(image, instance):
         findings.append(_unfit(image, instance))
@@ -269,8 +261,7 @@ def _about_wanted(
         have = ", ".join(one.tag for one in IMAGES if one.smddp)
         message = f"strategy smddp: image {image.tag} has no SMDDP (these have: {have})"
         findings.append(
-            Finding(
-                "error",
+            error(
                 "image-smddp",
                 message,
                 "leave --image out, or --strategy ddp",
@@ -290,17 +281,13 @@ def _unfit(image: Image, instance: Machine) -> Finding:
             f"image {image.tag} is a GPU image, {instance.name} has no GPU: it runs, but is "
             "several GB larger than it need be"
         )
-        return Finding(
-            "warning", "image-gpu", message, "leave --image out: the launcher picks", image.source
-        )
+        return warning("image-gpu", message, "leave --image out: the launcher picks", image.source)
     else:
         message = (
             f"image {image.tag}: its torch has no code for {instance.gpu} ({instance.arch}) of "
             f"{instance.name}, only for {', '.join(image.arches)}"
         )
-    return Finding(
-        "error", "image-gpu", message, "leave --image out: the launcher picks", image.source
-    )
+    return error("image-gpu", message, "leave --image out: the launcher picks", image.source)
 
 
 def _about_age(image: Image, today: date) -> list[Finding]:
@@ -308,4 +295,4 @@ def _about_age(image: Image, today: date) -> list[Finding]:
         return []
     since = f" since {image.patched_until}" if image.patched_until else ""
     message = f"image {image.tag}: AWS has not patched it{since}, security holes stay open"
-    return [Finding("warning", "image-unpatched", message, "", image.source)]
+    return [warning("image-unpatched", message, "", image.source)]

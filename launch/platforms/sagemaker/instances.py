@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from launch.core.findings import Finding
+from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.regions import OFFERED_FROM, offered, regions_of
 from segtrain.machines import Machine, dated, machines, sources
 
@@ -91,8 +91,7 @@ def about_type(
             "refuse the job or never to start it"
         )
         return [
-            Finding(
-                "warning",
+            warning(
                 "retired-type",
                 where + message,
                 f"{flag}one of {others}",
@@ -122,8 +121,7 @@ def about_type(
             else "--price for the cost"
         )
         return [
-            Finding(
-                "note",
+            note(
                 "type-not-in-table",
                 where + message,
                 cure,
@@ -138,13 +136,11 @@ def about_type(
         message += (
             " (not checked further: this Python has no botocore, which has SageMaker's own list)"
         )
-        return [Finding("warning", "unknown-type", message, cure)]
+        return [warning("unknown-type", message, cure)]
     if unknown_ok:
-        return [
-            Finding("warning", "unknown-type", f"{message}; allowed by --unknown-type-ok", cure)
-        ]
+        return [warning("unknown-type", f"{message}; allowed by --unknown-type-ok", cure)]
     newer = "if AWS has just added it: pip install -U botocore, or --unknown-type-ok"
-    return [Finding("error", "unknown-type", message, f"{cure}; {newer}")]
+    return [error("unknown-type", message, f"{cure}; {newer}")]
 
 
 def about_known(instance: Machine, strategy: str, region: str) -> list[Finding]:
@@ -155,14 +151,14 @@ def about_known(instance: Machine, strategy: str, region: str) -> list[Finding]:
             "start it there"
         )
         cure = f"--region one of {', '.join(regions_of(instance.name))}"
-        findings.append(Finding("warning", "region-type", message, cure, OFFERED_FROM))
+        findings.append(warning("region-type", message, cure, OFFERED_FROM))
     if strategy == "smddp" and not instance.smddp:
         message = (
             f"strategy smddp: SMDDP does not support {instance.name} (it supports "
             f"{', '.join(SMDDP_TYPES)})"
         )
         cure = "--strategy ddp (NCCL), or --type ml.p4d.24xlarge"
-        findings.append(Finding("error", "smddp-type", message, cure, SMDDP_TYPES_FROM))
+        findings.append(error("smddp-type", message, cure, SMDDP_TYPES_FROM))
     return findings
 
 

@@ -22,7 +22,8 @@ from segtrain.errors import MissingExtra, SegtrainError
 from segtrain.parallel.spawn import dying_with_parent
 
 PORT = 6379  # of Ray's head
-ROLE = "segtrain/role"  # label of a node: help (it makes samples), or train (it runs ranks)
+# Label of a node, and its value where the node makes samples; "train": it runs ranks.
+ROLE, HELPS = "segtrain/role", "help"
 # Bytes of Ray's shared memory on a host. Samples travel by connections of segtrain; Ray itself
 # refuses less than 75 MB.
 STORE = 500_000_000
@@ -31,8 +32,9 @@ END_S = 20.0  # from SIGTERM, after which Ray ends its processes, to SIGKILL
 # Of the line that `ray start` prints when the node is up.
 _UP = "Ray runtime started"
 _OF_TRACEBACKS = ("Traceback ", "File ", "raise")
-# A node whose head is gone ends after this many seconds, instead of 60.
-_HEADLESS_S = "5"
+# Seconds after the end of the head until a node, or a rank, ends: Ray's own default is 60.
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+_HEADLESS_S, FOREVER_S = "5", "1000000"
 
 
 def environment(head: str, token: str) -> dict[str, str]:
@@ -45,7 +47,7 @@ def environment(head: str, token: str) -> dict[str, str]:
         "RAY_ADDRESS": f"{head}:{PORT}",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
+        RECONNECT: FOREVER_S,
     }
 
 
@@ -76,7 +78,7 @@ class RayNode:
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words),
             *(
                 f"--node-ip-address={own}",
-                f"--num-cpus={cores() if role == 'help' else 0}",
+                f"--num-cpus={cores() if role == HELPS else 0}",
                 "--num-gpus=0",
             ),
             *(f"--labels={ROLE}={role}", f"--object-store-memory={STORE}", "--disable-usage-stats"),
@@ -85,7 +87,7 @@ class RayNode:
             **{key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": token,
-            "RAY_gcs_rpc_server_reconnect_timeout_s": _HEADLESS_S,
+            RECONNECT: _HEADLESS_S,
             # Processes that Ray starts must find this code, although Ray does not start them in
             # this folder.
             "PYTHONPATH": os.pathsep.join(filter(None, (_code(), os.environ.get("PYTHONPATH")))),

@@ -28,10 +28,9 @@ from segtrain.platforms.ray.helpers.helper import Helper, identity, serve
 from segtrain.platforms.ray.helpers.protocols import HelperSlot
 from segtrain.platforms.ray.helpers.remote_helper import MOST_SAMPLES
 from segtrain.platforms.ray.helpers.wire import Link
+from segtrain.platforms.ray.node import FOREVER_S, HELPS, RECONNECT, ROLE
 
-ROLE, HELPS = "segtrain/role", "help"  # label of a host that helps, and its value
 ANSWER_S = 10.0  # for the head of the cluster to accept a connection
-FOREVER_S = 1_000_000
 PLACE_S = 60.0  # for Ray to start a helper, and for it to import what it needs
 # Calls that an actor answers side by side: all orders that a rank may have sent, and ``alive``. It
 # makes one at a time.
@@ -226,7 +225,7 @@ def join_ray(helpers: str) -> bool:
     """
     # Before ray is imported: it would end this process 60 seconds after the head of the cluster is
     # gone.
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(FOREVER_S))
+    os.environ.setdefault(RECONNECT, FOREVER_S)
     _require_ray(helpers)
     import ray
 

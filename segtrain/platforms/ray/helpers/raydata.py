@@ -25,9 +25,10 @@ from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
 from segtrain.errors import ConfigError, DataError
 from segtrain.platforms.ray.helpers import wire
-from segtrain.platforms.ray.helpers.cluster import HELPS, ROLE, slots_of
+from segtrain.platforms.ray.helpers.cluster import slots_of
 from segtrain.platforms.ray.helpers.helper import identity, refuse_other_files
 from segtrain.platforms.ray.helpers.raydata_actor import CHUNK, Making
+from segtrain.platforms.ray.node import HELPS, ROLE
 from segtrain.training.provided import OnRank0
 
 BLOCK_BYTES = 16 << 20  # of the samples that travel together
