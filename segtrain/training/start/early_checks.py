@@ -50,9 +50,8 @@ def refuse_batch(config: Config, ranks: int) -> None:
     images = train.batch_size // train.accumulate
     if images < ranks:
         raise ConfigError(
-            f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves "
-            f"{images} images for "
-            f"{ranks} ranks: use at least {ranks * train.accumulate}, or fewer ranks"
+            f"train.batch_size={train.batch_size} with train.accumulate={train.accumulate} leaves "
+            f"{images} images for {ranks} ranks: use at least {ranks * train.accumulate}, or fewer ranks"
             + (
                 f" (parallel.procs={config.parallel.procs})"
                 if config.parallel.procs == ranks
