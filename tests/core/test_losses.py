@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import refused
 from torch import Tensor
 
 from segtrain import losses
@@ -532,42 +531,6 @@ def test_class_weights_from_outside_and_from_the_config():
     assert auto.terms[0].sum_and_count(logits, target)[1] == sum(
         w * int((target == c).sum()) for c, w in enumerate(WEIGHTS)
     )
-
-
-@pytest.mark.parametrize(
-    ("weights", "code"),
-    [
-        ((1.0, 2.0), "class-weights-count"),
-        ((1.0, 1, 1, 1, -1), "class-weights-value"),
-        ((math.nan,) * 5, "class-weights-value"),
-        ((0.0,) * 5, "class-weights-value"),
-    ],
-)
-def test_bad_class_weights_are_explained(weights, code):
-    with refused(code):
-        build_criterion(Loss.model_construct(terms=Loss().terms, class_weights=weights), C)
-    with refused(code):
-        FocalLoss(C, class_weights=torch.tensor(weights))
-
-
-def test_auto_class_weights_without_statistics_are_explained():
-    with refused("class-weights-without-statistics") as info:
-        build_criterion(Loss(class_weights="auto"), C)
-    assert "set data.check=full" in str(info.value)
-
-
-@pytest.mark.parametrize("shape", [(8, C, 7, 8), (8, C + 1, 7, 9), (4, C, 7, 9)])
-def test_shapes_that_do_not_fit_are_explained(shape):
-    _, target = batch()
-    subject = criterion("dice")
-    for got in (
-        lambda: subject.totals(torch.zeros(shape), target),
-        lambda: DiceLoss(C)(torch.zeros(shape), target),
-    ):
-        with refused("logits-shape", found=shape, expected=(8, C, 7, 9)):
-            got()
-    with refused("target-not-class-ids"):
-        subject.totals(torch.zeros(8, C, 7, 9), target.float())
 
 
 def test_a_loss_under_inference_mode_spoils_no_later_one():
