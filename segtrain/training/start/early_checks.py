@@ -51,7 +51,8 @@ def refuse_batch(config: Config, ranks: int) -> None:
     if images < ranks:
         raise ConfigError(
             f"train.batch_size={train.batch_size} with train.accumulate={train.accumulate} leaves "
-            f"{images} images for {ranks} ranks: use at least {ranks * train.accumulate}, or fewer ranks"
+            f"{images} images for {ranks} ranks: use at least {ranks * train.accumulate}, or "
+            "fewer ranks"
             + (
                 f" (parallel.procs={config.parallel.procs})"
                 if config.parallel.procs == ranks
