@@ -54,7 +54,7 @@ def listed(numbers: Sequence[int]) -> str:
 def live(found: ProofRow, seconds: float) -> str:
     """The line of a comparison that was just made."""
     measured = "" if found.measured == "-" else f": {found.measured}"
-    remark = f"\n         {found.remark}" if found.verdict == FAIL else ""
+    remark = f"\n         {found.remark}" if found.verdict == FAIL and found.remark else ""
     return (
         f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} "
         f"s){remark}"
