@@ -116,7 +116,7 @@ class _SlurmFollower:
             text += f", restart {job['Restarts']}"
         if text != task.state and state != task.state:
             head = f"task {task.shown}: " if several else ""
-            self.say(f"{time.strftime('%H:%M:%S')} {head}{text.lower().replace('_', ' ')}")
+            self.say(f"{time.strftime('%H:%M:%S')} {head}{text.replace(state, _plain(state), 1)}")
             if cure := CURES.get(reason) or CURES.get(state):
                 self.say(f"cure     {cure}")
         task.state, task.code = state if state in ENDED else text, job.get("ExitCode", "")
@@ -153,6 +153,11 @@ class _SlurmFollower:
         return (0, EXIT_RESUMABLE, EXIT_ERROR, 1)[worst]
 
 
+def _plain(state: str) -> str:
+    """OUT_OF_MEMORY as "out of memory"."""
+    return state.lower().replace("_", " ")
+
+
 def _key(job: dict[str, str]) -> str:
     """The number of the task; "" for a job that is no array."""
     task = job.get("ArrayTaskId", "") if "ArrayJobId" in job else ""
@@ -179,7 +184,7 @@ def _outcome(state: str, code: str) -> tuple[int, str]:
     by_signal = status in ("", "0") and signal not in ("", "0")
     return (
         3,
-        f"{state.lower()} {f'by signal {signal}' if by_signal else f'with exit code {status}'}",
+        f"{_plain(state)} {f'by signal {signal}' if by_signal else f'with exit code {status}'}",
     )
 
 
@@ -225,7 +230,7 @@ def stop(number: str, say: Callable[[str], None], poll_s: float = 1.0) -> int:
                         say(f"{name} {words}")
                     elif not before:
                         ended[name] = 0
-                        say(f"{name} has ended already ({state.lower()})")
+                        say(f"{name} has ended already ({_plain(state)})")
             elif state not in before and not (before and state == "COMPLETING"):
                 try:
                     say(_tell(name, state))
