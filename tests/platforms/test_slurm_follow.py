@@ -116,14 +116,6 @@ def test_the_exit_code_of_a_follower(
     assert following.follow("5", lambda text: None, poll_s=0) == expected
 
 
-def test_a_job_that_slurm_forgot_is_not_called_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers(monkeypatch, [["JobId=5 JobState=RUNNING ExitCode=0:0 StdOut=/runs/a/slurm/5.log"], []])
-    said: list[str] = []
-    following.follow("5", said.append, poll_s=0)
-    assert "history.txt" in said[-1]
-    assert "fail" not in said[-1]
-
-
 def test_a_job_that_leaves_its_state_before_it_is_told_is_told_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
