@@ -1,5 +1,5 @@
-"""Tests of whole dry runs (requests, scripts, findings, and costs of jobs with most of their keys), and
-of the help of each command.
+"""Tests of whole dry runs (requests, scripts, findings, and costs of jobs with most of their keys),
+and of the help of each command.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from segtrain.parallel.cluster import Cluster, RankStarter
 from segtrain.platforms import RANK_SOURCES
 from segtrain.platforms.ray.hosts import RAY, WORKER
 from segtrain.platforms.slurm import hosts as slurm_hosts
-from segtrain.platforms.slurm.hosts import SLURM, expand_hosts
+from segtrain.platforms.slurm.hosts import SLURM
 
 discover = partial(cluster.discover, RANK_SOURCES)
 MPI = RankStarter("mpi", ranks_in_order=False)
@@ -33,10 +33,6 @@ TORCHRUN = {
 }
 
 
-def test_nothing_is_one_process() -> None:
-    assert discover({}) == Cluster()
-
-
 STEP = {
     "SLURM_STEP_NUM_TASKS": "5",
     "SLURM_PROCID": "4",
@@ -46,11 +42,6 @@ STEP = {
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
     "SLURM_JOB_ID": "41",
 }
-
-
-def test_srun_counts_tasks_of_each_host() -> None:
-    place = discover({**STEP, "MASTER_ADDR": "10.0.0.1", "CUDA_VISIBLE_DEVICES": "0"})
-    assert place == Cluster(4, 5, 0, 1, "10.0.0.1", 21271, SLURM)
 
 
 def test_srun_with_pmi_is_slurm_and_a_launcher_inside_a_step_is_not() -> None:
@@ -196,21 +187,3 @@ def test_sagemaker_sorts_its_hosts_and_knows_the_machine_under_each_launcher(
 )
 def test_one_host_of_sagemaker_needs_no_interface(sagemaker: dict[str, str]) -> None:
     assert discover(sagemaker).interface == ""
-
-
-@pytest.mark.parametrize("sagemaker", [{}], indirect=True)
-def test_a_broken_resource_config_is_named(sagemaker: dict[str, str]) -> None:
-    with refused("bad-resource-config"):
-        discover({**sagemaker, **TORCHRUN})
-
-
-def test_host_lists() -> None:
-    assert expand_hosts("n[01-03,7],m2,k[9-10]-x") == [
-        "n01",
-        "n02",
-        "n03",
-        "n7",
-        "m2",
-        "k9-x",
-        "k10-x",
-    ]
