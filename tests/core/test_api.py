@@ -212,11 +212,6 @@ class Repeated(Stripes):
         return *super().__getitem__(index)[:2], index % 4
 
 
-class Detached(Slow):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return super().forward(images).detach()
-
-
 class Counts:
     """A tracker that lacks three methods."""
 
@@ -247,26 +242,15 @@ class Renumbered(Stripes):
         ("model-not-a-module", {"model": Slow}, []),
         ("model-not-trainable", {"model": Slow().requires_grad_(False)}, []),
         ("model-on-meta", {"model": Slow().to("meta")}, []),
-        ("model-output-detached", {"model": Detached()}, []),
         ("dataset-empty", {"train_data": Stripes(0)}, []),
         ("dataset-form", {"train_data": Stripes}, []),
         ("ids-repeated", {"train_data": Repeated()}, []),
         ("val-data-missing", {"val_data": None}, []),
         ("criterion-not-callable", {"criterion": nn.CrossEntropyLoss}, []),
-        (
-            "criterion-detached",
-            {"criterion": lambda logits, target: LOSS(logits.detach(), target)},
-            [],
-        ),
         ("criterion-counts-void", {"criterion": nn.CrossEntropyLoss()}, ["data.crop=[64,64]"]),
         ("trackers-not-a-list", {"trackers": Counts()}, []),
         ("tracker-incomplete", {"trackers": [Counts()]}, []),
         ("model-output-shape", {"model": Slow(5)}, []),
-        (
-            "criterion-output-shape",
-            {"criterion": nn.CrossEntropyLoss(ignore_index=255, reduction="none")},
-            [],
-        ),
         (
             "criterion-classes-differ",
             {"criterion": segtrain.losses.CrossEntropy(num_classes=7)},

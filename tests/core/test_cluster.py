@@ -123,23 +123,16 @@ def test_cores_are_those_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("environ", "expected"),
     [
         ({"RANK": "0"}, "bad-launcher-variable"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "bad-launcher-variable"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "launcher-contradicts-itself"),
         (
             {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"},
             "launcher-contradicts-itself",
         ),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "master-addr-missing"),
         (
-            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "65536"},
-            "bad-launcher-variable",
-        ),
-        (
             {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"},
             "bad-launcher-variable",
         ),
         ({"PALS_RANKID": "0", "MASTER_ADDR": "h"}, "bad-launcher-variable"),
-        ({"YOD_RANK": "0", "YOD_SIZE": "2"}, "unknown-launcher"),
         ({"X_COMM_PROCID": "1", "X_COMM_NTASKS": "2"}, "unknown-launcher"),
     ],
 )

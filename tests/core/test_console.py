@@ -3,53 +3,13 @@
 from __future__ import annotations
 
 import io
-import math
 import shlex
 
 import pytest
 
-from segtrain.base.units import duration
 from segtrain.cli import main
-from segtrain.observe.console import Console, class_table, count, step_line
+from segtrain.observe.console import Console
 from segtrain.training.output import further
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (45.4, "45s"),
-        (59.6, "1m 00s"),
-        (3599.7, "1h 00m"),
-        (7500, "2h 05m"),
-        (3 * 86400 + 4 * 3600, "3d 04h"),
-        (-1, "0s"),
-        (math.inf, "?"),
-    ],
-)
-def test_durations_are_for_people(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(950, "950"), (999.9, "1.00k"), (12345, "12.3k"), (123e6, "123M"), (2.5e9, "2.50G")],
-)
-def test_counts_have_three_figures(number: float, text: str) -> None:
-    assert count(number) == text
-
-
-def test_step_lines_of_a_run_are_aligned() -> None:
-    lines = [
-        step_line(1, 12000, 0.01, 20, 2.4, 1e-3, 3.2, 0.9, math.nan),
-        step_line(12000, 12000, 20.0, 20, 0.0123, 9.9e-12, 1234.5, 0.0, 0.0),
-        step_line(700, 12000, 9.5, 20, 123.4, 0.5, 87.0, 1.0, 86400 * 3),
-        step_line(700, 12000, 9.5, 20, math.nan, 0.5, 87.0, 1.0, 86400 * 3),
-    ]
-    assert len({len(line) for line in lines}) == 1
-    for mark in ("/20", "step", "loss", "lr", "img/s", "wait", "ETA"):
-        assert len({line.index(mark) for line in lines}) == 1, mark
-    assert "wait  90%" in lines[0]
-    assert "1234.5 img/s" in lines[1]
 
 
 class Screen(io.StringIO):
@@ -105,18 +65,6 @@ def test_a_terminal_shows_one_live_line_that_other_text_wipes(
     assert screen.getvalue() == text  # nothing is drawn: nothing to end
 
 
-def test_a_narrow_terminal_keeps_what_matters_most() -> None:
-    numbers = (700, 12000, 9.5, 20, 0.5, 1e-3, 87.0, 0.25, 200.0)
-    whole = step_line(*numbers)
-    for width in range(len(whole) + 5, 54, -1):
-        line = step_line(*numbers, width=width)
-        assert len(line) <= width
-        for part in ("step", "loss", "wait  25%", "ETA  3m 20s"):
-            assert part in line, width
-    assert step_line(*numbers, width=len(whole)) == whole
-    assert "img/s" in step_line(*numbers, width=79)
-
-
 def test_the_remaining_time_follows_the_recent_pace() -> None:
     log, hands = io.StringIO(), Hands()
     console = Console(1000, 1, stream=log, now=hands)
@@ -148,19 +96,6 @@ def test_other_ranks_and_closed_pipes_are_quiet() -> None:
     console = Console(10, 1, stream=Gone())
     console.say("hello")
     console.step(1, 0.1, 1.0, 1.0, 1.0, 0.0)
-
-
-def test_class_table_shows_iou_bar_share_and_mean() -> None:
-    table = class_table(
-        ["sky", "traffic sign", "bus"], [0.9, 0.3, math.nan], [0.7, 0.3, 0.0]
-    ).splitlines()
-    assert table[0].split() == ["class", "IoU", "pixels"]
-    assert table[1].startswith("sky           90.0%")
-    assert table[1].endswith("70.0%")
-    assert "absent" in table[3]
-    assert table[4].startswith("mean          60.0%")
-    assert len({line.index("%") for line in table[1:3] + table[4:]}) == 1
-    assert len({len(line) for line in table[:4]}) == 1
 
 
 def test_what_a_stream_cannot_encode_is_replaced() -> None:

@@ -15,7 +15,6 @@ from PIL import Image
 from segtrain.base import units
 from segtrain.config import load_config
 from segtrain.data.labels.space import plain_space
-from segtrain.data.workers.autoscaler import Autoscaler, worker_count
 from segtrain.errors import SegtrainError
 from segtrain.infer import outputs
 from segtrain.observe import console, hang, pictures
@@ -217,25 +216,7 @@ def test_changed_data() -> None:
 
 
 def test_workers() -> None:
-    found: dict[str, Any] = {
-        "counts": [
-            worker_count("auto", 12, 5),
-            worker_count("auto", 90, 2),
-            worker_count("auto", 3, 4),
-            worker_count("auto", 12, 2, cpu_training=True),
-            worker_count(7, 2),
-        ]
-    }
-    for name, (waited, load) in {
-        "waits": (0.02, 2.0),
-        "idle": (0.009, 1.3),
-        "busy": (0.0, 4.1),
-    }.items():
-        scaler, counts = Autoscaler(4, 6), []
-        for step in range(16 * 9 + 1):
-            late = 0.05 if name == "idle" and step in (40, 41, 100) else waited
-            counts.append(scaler.next(step * 1.0, late, step * load))
-        found[name] = counts[::8]
+    found: dict[str, Any] = {}
     before = WorkerTotals(
         2, "process", 100, *(0.5 * k for k in range(1, 6)), 900, 30, 7.5, 2.25, 0.125, 10, 4
     )

@@ -20,7 +20,7 @@ from segtrain.losses import build_criterion
 from segtrain.losses.lowres import low_res_loss
 from segtrain.metrics import Scores, confusions
 from segtrain.models import build_model
-from segtrain.optim import Ema, build_optimizer, multiplier
+from segtrain.optim import Ema, build_optimizer, multiplier, set_lr
 from segtrain.optim.scaler import LossScaler, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.training.start.derived import make_plan
@@ -155,6 +155,7 @@ def test_optimizers(optim: Optim, request: pytest.FixtureRequest) -> None:
                 parameter.grad = waves(
                     *parameter.shape, by=0.7 + 0.1 * step + 0.01 * number
                 ).float()
+        set_lr(optimizer, optim.lr * (1 - 0.2 * step))
         norm = clip_(list(network.parameters()), 2.5 if step else 0.0)
         scaler.step(optimizer, norm)
         ema.update(2 * step)

@@ -21,7 +21,7 @@ from waiting import until
 
 from segtrain.base import compat
 from segtrain.config import Parallel
-from segtrain.observe.hang import MOST, RankNotice, RankPosition, Watchdog, sentence
+from segtrain.observe.hang import MOST, RankPosition, Watchdog
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
@@ -279,39 +279,6 @@ def test_a_store_that_is_gone_stops_no_report(tmp_path: Path) -> None:
     until(lambda: loop.said, "not found")
     loop.dog.close()
     assert "the other ranks cannot be asked; rank 0 is at step 1, phase wait" in loop.said[0]
-
-
-def notice(rank: int, passed: int, phase: str = "sync", summing: bool = False) -> RankNotice:
-    return RankNotice(12, phase, passed, summing, rank, f"h{rank}", 30.0, "f (a.py:1)")
-
-
-@pytest.mark.parametrize(
-    ("notices", "world", "expected"),
-    [
-        (
-            [notice(0, 9, summing=True), notice(1, 8, "wait")],
-            2,
-            "rank 1 (host h1) did not arrive: rank 1 is at step 12, phase wait for 30 s",
-        ),
-        (
-            [notice(0, 9), notice(1, 8, "wait"), notice(2, 8, "wait")],
-            3,
-            "ranks 1, 2 (host h1) did not arrive",
-        ),
-        (
-            [notice(0, 9), notice(1, 9)],
-            2,
-            "all ranks are at one place: rank 0 is at step 12, phase sync for 30 s, in f (a.py:1); rank 1",
-        ),
-        ([notice(0, 9), notice(2, 8)], 4, "ranks 1, 3 did not answer"),
-        ([notice(0, 9, "wait")], 1, "no progress for 30 s: rank 0 is at step 12, phase wait"),
-    ],
-)
-def test_who_is_behind(notices: list[RankNotice], world: int, expected: str) -> None:
-    text = sentence(notices, world, 600, Path("run/hang"))
-    assert expected in text
-    assert "run/hang/rank-*.txt" in text
-    assert ("parallel.timeout_s" in text) == (world > 1)
 
 
 def test_a_sum_that_the_device_has_not_ended_is_pending() -> None:

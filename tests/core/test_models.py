@@ -252,23 +252,3 @@ def test_unreachable_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for arch in ("fpn", "unet"):
         with refused("encoder-weights-unreachable", found="imagenet"):
             make(arch, encoder_weights="imagenet")
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"widths": []}, "widths"),
-        ({"widths": [0, 0, 0, 0]}, "widths"),
-        ({"bins": [0]}, "bins"),
-        ({"bins": [1000]}, "bins"),
-        ({"widths": [8, 8]}, "widths"),
-        ({"stem": True}, "stem"),
-        ({"decoder": -1}, "decoder"),
-        ({"aux": 2}, "aux"),
-        ({"depths": [1, 1, 1, -1]}, "depths"),
-        ({"widths": 7}, "widths"),
-    ],
-)
-def test_options_with_which_no_image_comes_through(options: dict, key: str) -> None:
-    with refused("model-option-value", key=key):
-        make("pico", options=options)

@@ -19,7 +19,6 @@ from segtrain.optim import (
     clip_,
     orthogonalize,
     parameter_groups,
-    set_lr,
 )
 
 
@@ -169,23 +168,3 @@ def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() 
         True: [(8, 4, 3, 3)],
         False: [(8, 8, 1, 1)],
     }
-
-
-def test_muon_takes_filters_and_leaves_ends_to_adamw() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 5, 1))
-    optimizer = build_optimizer(model, [], MuonOptim(lr=1e-3, muon_lr=1e-2), model[2].parameters())
-    assert {tuple(p.shape) for g in optimizer.param_groups if g["muon"] for p in g["params"]} == {
-        (8, 8, 3, 3)
-    }
-    set_lr(optimizer, 5e-4)  # half way down
-    assert {g["muon"]: g["lr"] for g in optimizer.param_groups} == pytest.approx(
-        {True: 5e-3, False: 5e-4}
-    )
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-    before = [p.detach().clone() for p in model.parameters()]
-    optimizer.step()
-    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
-    assert set(map(id, optimizer.state)) == set(map(id, model.parameters()))
-    step = (before[2] - model[1].weight.detach()) / 5e-3
-    assert float(step.square().mean().sqrt()) == pytest.approx(0.2, rel=0.2)

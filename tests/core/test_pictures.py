@@ -117,17 +117,6 @@ def test_a_long_legend_stays_between_the_margins() -> None:
     assert has(sheet, PAPER)[:, -16:].all()
 
 
-@pytest.mark.parametrize("what", ["truth", "prediction"])
-def test_masks_of_another_size_are_refused_with_the_name(what: str) -> None:
-    good = sample()
-    bad = {"image": good.image, "truth": good.truth, "prediction": good.prediction}
-    bad[what] = np.zeros((60, 81), np.uint8)
-    with refused("mask-size-differs", file="street/7", found=(60, 81), expected=(60, 80)):
-        contact_sheet([PredictedImage("street/7", **bad)], NAMES, PALETTE)  # type: ignore[arg-type]
-    with refused("no-pictures"):
-        contact_sheet([], NAMES, PALETTE)
-
-
 def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     picture = contact_sheet([sample()], NAMES, PALETTE)
     path = save_png(tmp_path / "pictures" / "a.png", picture)

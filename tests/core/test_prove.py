@@ -13,14 +13,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import refused
 
 import segtrain.prove as proving
 from segtrain.config import load_config
 from segtrain.errors import SegtrainError
 from segtrain.prove.ranks import own_gpu
 from segtrain.prove.short import Survey, shortened
-from segtrain.prove.table import FAIL, PASS, SKIPPED, ProofRow, row, table
+from segtrain.prove.table import FAIL, PASS, SKIPPED, ProofRow, row
 
 SMALL = [
     "data.scenes=9",
@@ -284,13 +283,6 @@ def test_a_proof_that_does_not_finish_fails(monkeypatch: pytest.MonkeyPatch) -> 
     assert "rank 1 died" in failed[0]
 
 
-@pytest.mark.parametrize("text", ["0", "1,x", "2,-1"])
-def test_numbers_of_ranks_that_are_none_are_refused(text: str) -> None:
-    with refused("invalid-ranks", found=text):
-        proving.parse_ranks(text)
-    assert proving.parse_ranks("4,1") == [4, 1]
-
-
 def test_wrong_use_is_an_error_and_no_verdict(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     for arguments, said in (
         (("data.layout=camvid", f"data.root={tmp_path}/none"), "no such folder"),
@@ -300,18 +292,3 @@ def test_wrong_use_is_an_error_and_no_verdict(zygote, tmp_path: Path) -> None:  
         assert process.wait() == 2, process.output
         assert said in process.output
         assert "Traceback" not in process.output
-
-
-def test_the_table_is_aligned_and_counts() -> None:
-    rows = [
-        row("2 b", "x" * 30, "why", False, "3", "0"),
-        row("1 a", "y", "not here"),
-        ProofRow("3 c", "z", "0", "0", PASS, "why"),
-    ]
-    lines = table(rows).splitlines()
-    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
-    assert (
-        len({line.index(word) for line, word in zip(lines, ("verdict", SKIPPED, FAIL, PASS))}) == 1
-    )
-    assert [line[-3:] for line in lines[1:4]] == ["[1]", "[2]", "[2]"]
-    assert lines[-1] == "1 PASS, 1 FAIL, 1 SKIPPED"

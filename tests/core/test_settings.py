@@ -129,16 +129,6 @@ def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("memory")
-def test_each_rank_of_a_host_counts_in_what_samples_need() -> None:
-    config = load_config(None, ["data.crop=[4096,4096]", "train.batch_size=32", "data.prefetch=4"])
-    early.refuse_sizes(config, 8, 4)  # 5 steps of 16 images on this host: 5 GiB
-    with refused("samples-exceed-memory", found=40 * 2**30):
-        early.refuse_sizes(
-            load_config(None, ["data.crop=[8192,8192]", "train.batch_size=32"]), 8, 8
-        )
-
-
-@pytest.mark.usefixtures("memory")
 def test_each_rank_of_a_host_keeps_a_cache_of_its_own() -> None:
     class Pictures:
         entries = ()
@@ -186,13 +176,6 @@ def test_a_warm_up_in_percent_fits_into_any_run() -> None:
     ):
         config = load_config(None, [f"train.duration={steps}st", f"optim.warmup={warmup}"])
         assert make_plan(config, 100, Cluster(), has_gpu=False).warmup == expected
-    with refused("warmup-too-long", found=7, expected=3):
-        make_plan(
-            load_config(None, ["train.duration=3st", "optim.warmup=1ep"]),
-            100,
-            Cluster(),
-            has_gpu=False,
-        )
 
 
 CLASSES = [
