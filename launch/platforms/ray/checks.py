@@ -14,6 +14,7 @@ from launch.core.findings import Finding, error, note
 from launch.core.forecast import Unpredicted, on_nodes
 from launch.core.preflight import Machines
 from launch.platforms.ray.job import RayJob
+from segtrain.base.terminal import counted
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -67,7 +68,7 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
     if alive and not fitting:
         yield error(
             "ray-labels",
-            f"none of the {len(alive)} nodes has the labels {wanted}",
+            f"of {counted(len(alive), 'node')}, none has the labels {wanted}",
             "ray start --labels, or --label",
         )
         return
@@ -78,8 +79,8 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
         f" and {gpus} GPU{'s' * (gpus > 1)}" if gpus else ""
     )
     text = (
-        f"{len(fitting)} nodes{f' with {wanted}' if wanted else ''} have room for {ranks} "
-        f"ranks of {each} each"
+        f"room for {counted(ranks, 'rank')} ({each} each) on {counted(len(fitting), 'node')}"
+        f"{f' with {wanted}' if wanted else ''}"
     )
     if job.autoscaling:
         yield note(
