@@ -18,6 +18,7 @@ import slurm_mistakes
 from launch import cluster, fsx, lustre, ray, sagemaker, slurm, vertex
 from launch.core import native
 from launch.core.job import ROOT
+from launch.platforms.parallelcluster import schema
 from launch.platforms.sagemaker import images
 from launch.platforms.sagemaker import prepare as sagemaker_prepare
 from launch.platforms.slurm.preflight.online import rules
@@ -167,6 +168,42 @@ def test_dry_runs_of_slurm(
 
     monkeypatch.setattr(slurm, "look", look)
     dry_run(f"slurm-{name}", slurm.main, SLURM[name], capsys)
+
+
+OTHERS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "fsx": (
+        fsx.main,
+        "--data s3://example-data/camvid/ --subnet subnet-0abc1234 "
+        "--security-groups sg-0abc1234,sg-0abc1235 --gb 4800 --throughput 250 --dry-run",
+    ),
+    "fsx-scratch": (
+        fsx.main,
+        "--data s3://example-data/x --subnet subnet-0abc1234 --security-groups sg-0abc1234 "
+        "--scratch --price 0.21 --gb 2400 --dry-run",
+    ),
+    "cluster-research": (cluster.main, "configs/clusters/research.yaml"),
+    "cluster-block": (cluster.main, "configs/clusters/block.yaml"),
+    "cluster-cpu": (cluster.main, "configs/clusters/cpu.yaml"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_file_systems_and_clusters(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "python_of", lambda program: None)
+    main, words = OTHERS[name]
+    code = main(shlex.split(words))
+    printed = capsys.readouterr()
+    golden.check(f"dry-runs/{name}.txt", f"{printed.err}exit code {code}\n\n{printed.out}")
+
+
+@pytest.mark.parametrize(
+    ("verb", "days", "report"), [("export", 0, "s3://b/reports/"), ("release", 30, None)]
+)
+def test_tasks_of_lustre(verb: str, days: int, report: str | None) -> None:
+    request = lustre.task_request(verb, "fs-0abc1234", ["/runs/", "/", "a/b"], report, days)
+    golden.check(f"dry-runs/lustre-{verb}.txt", golden.data(request))
 
 
 HELPS = {

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import refused
+from golden_findings import check_findings
 
 from launch import cluster
 from launch.platforms.parallelcluster import schema
@@ -129,46 +130,47 @@ def test_a_file_system_of_unknown_price_is_named() -> None:
     assert "PERSISTENT_1" in words[0]
 
 
-PLANTS: list[tuple[str, str, Callable[[Recipe], Any]]] = [
-    ("type-retired", "error", lambda r: resource(r, "ondemand").update(InstanceType="p3.8xlarge")),
-    ("type-driver", "error", lambda r: resource(r, "ondemand").update(InstanceType="p3dn.24xlarge")),
-    ("type-unfit", "error", lambda r: resource(r, "try").update(InstanceType="trn1.2xlarge")),
-    ("type-unknown", "note", lambda r: resource(r, "try").update(InstanceType="g6.12xlage")),
-    ("os-python", "note", lambda r: r["Image"].update(Os="alinux2023")),
-    ("gpu-always-on", "warning", lambda r: r["LoginNodes"]["Pools"][0].update(InstanceType="g5.12xlarge")),
-    ("head-small", "warning", lambda r: r["HeadNode"].update(InstanceType="t3.micro")),
-    ("count-least", "warning", lambda r: resource(r, "try").update(MinCount="1")),
-    ("kill-wait", "warning", lambda r: settings(r)["CustomSlurmSettings"][1].update(KillWait="5")),
-    ("efa-off", "warning", lambda r: resource(r, "ondemand").pop("Efa")),
-    ("spot-one-type", "warning", lambda r: resource(r, "spot")["Instances"].pop()),
-    ("spot-strategy", "warning", lambda r: queue(r, "spot").pop("AllocationStrategy")),
-    ("block-unnamed", "error", lambda r: queue(r, "ondemand").update(CapacityType="CAPACITY_BLOCK")),
-    ("queue-none", "error", lambda r: r["Scheduling"].update(SlurmQueues=[])),
-    ("queue-empty", "error", lambda r: queue(r, "try").update(ComputeResources=[])),
-    ("recipe-shape", "error", lambda r: r.update(SharedStorage={"Name": "workspace"})),
-    ("share-none", "error", lambda r: r.pop("SharedStorage")),
-    ("share-ebs", "warning", lambda r: r["SharedStorage"][0].update(StorageType="Ebs")),
-    ("fsx-old-link", "error", lambda r: fsx(r).update(ImportPath="s3://my-bucket")),
-    ("fsx-scratch", "warning", lambda r: fsx(r).pop("DeploymentType")),
-    ("fsx-deleted", "warning", lambda r: fsx(r).pop("DeletionPolicy")),
-    ("fsx-unlinked", "warning", lambda r: fsx(r).pop("DataRepositoryAssociations")),
-    ("fsx-link-idle", "warning", lambda r: link(r, AutoImportPolicy=[])),
-    ("fsx-link-overlap", "error", lambda r: link(r, FileSystemPath="/data/more")),
-    ("fsx-link-overlap", "error", lambda r: link(r, DataRepositoryPath="s3://my-bucket/runs/")),
-    ("fsx-unexported", "note", lambda r: fsx(r)["DataRepositoryAssociations"].pop()),
-    ("fsx-group", "warning", lambda r: r["SharedStorage"][0].update(FsxLustreSettings={"FileSystemId": "fs-0123"})),
-    ("slurm-value", "error", lambda r: settings(r)["CustomSlurmSettings"].append({"PreemptMode": "OFFF"})),
-    ("slurm-value", "error", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PreemptMode": "REQUEU"})),
-    ("preempt-apart", "warning", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PriorityTier": 1})),
-    ("requeue-off", "warning", lambda r: settings(r)["CustomSlurmSettings"][0].update(JobRequeue=0)),
-    ("idle-long", "warning", lambda r: settings(r).update(ScaledownIdletime=-1)),
-    ("ssh-open", "warning", lambda r: r["HeadNode"]["Ssh"].pop("AllowedIps")),
-    ("no-way-in", "error", lambda r: [r["HeadNode"].pop("Ssh"), r["HeadNode"]["Iam"].pop("AdditionalIamPolicies")]),
-    ("imds-v1", "warning", lambda r: r["Imds"].update(ImdsSupport="v1.0")),
-    ("imds-open", "warning", lambda r: r["HeadNode"]["Imds"].update(Secured=False)),
-    ("script-place", "error", lambda r: action(r).update(Script="/workspace/head.sh")),
-    ("script-rights", "error", lambda r: action(r).update(Script="s3://my-bucket/other/head.sh")),
-    ("budget-tag", "note", lambda r: r.pop("Tags")),
+# the code of the finding, and what makes it
+PLANTS: list[tuple[str, Callable[[Recipe], Any]]] = [
+    ("type-retired", lambda r: resource(r, "ondemand").update(InstanceType="p3.8xlarge")),
+    ("type-driver", lambda r: resource(r, "ondemand").update(InstanceType="p3dn.24xlarge")),
+    ("type-unfit", lambda r: resource(r, "try").update(InstanceType="trn1.2xlarge")),
+    ("type-unknown", lambda r: resource(r, "try").update(InstanceType="g6.12xlage")),
+    ("os-python", lambda r: r["Image"].update(Os="alinux2023")),
+    ("gpu-always-on", lambda r: r["LoginNodes"]["Pools"][0].update(InstanceType="g5.12xlarge")),
+    ("head-small", lambda r: r["HeadNode"].update(InstanceType="t3.micro")),
+    ("count-least", lambda r: resource(r, "try").update(MinCount="1")),
+    ("kill-wait", lambda r: settings(r)["CustomSlurmSettings"][1].update(KillWait="5")),
+    ("efa-off", lambda r: resource(r, "ondemand").pop("Efa")),
+    ("spot-one-type", lambda r: resource(r, "spot")["Instances"].pop()),
+    ("spot-strategy", lambda r: queue(r, "spot").pop("AllocationStrategy")),
+    ("block-unnamed", lambda r: queue(r, "ondemand").update(CapacityType="CAPACITY_BLOCK")),
+    ("queue-none", lambda r: r["Scheduling"].update(SlurmQueues=[])),
+    ("queue-empty", lambda r: queue(r, "try").update(ComputeResources=[])),
+    ("recipe-shape", lambda r: r.update(SharedStorage={"Name": "workspace"})),
+    ("share-none", lambda r: r.pop("SharedStorage")),
+    ("share-ebs", lambda r: r["SharedStorage"][0].update(StorageType="Ebs")),
+    ("fsx-old-link", lambda r: fsx(r).update(ImportPath="s3://my-bucket")),
+    ("fsx-scratch", lambda r: fsx(r).pop("DeploymentType")),
+    ("fsx-deleted", lambda r: fsx(r).pop("DeletionPolicy")),
+    ("fsx-unlinked", lambda r: fsx(r).pop("DataRepositoryAssociations")),
+    ("fsx-link-idle", lambda r: link(r, AutoImportPolicy=[])),
+    ("fsx-link-overlap", lambda r: link(r, FileSystemPath="/data/more")),
+    ("fsx-link-overlap", lambda r: link(r, DataRepositoryPath="s3://my-bucket/runs/")),
+    ("fsx-unexported", lambda r: fsx(r)["DataRepositoryAssociations"].pop()),
+    ("fsx-group", lambda r: r["SharedStorage"][0].update(FsxLustreSettings={"FileSystemId": "fs-0123"})),
+    ("slurm-value", lambda r: settings(r)["CustomSlurmSettings"].append({"PreemptMode": "OFFF"})),
+    ("slurm-value", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PreemptMode": "REQUEU"})),
+    ("preempt-apart", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PriorityTier": 1})),
+    ("requeue-off", lambda r: settings(r)["CustomSlurmSettings"][0].update(JobRequeue=0)),
+    ("idle-long", lambda r: settings(r).update(ScaledownIdletime=-1)),
+    ("ssh-open", lambda r: r["HeadNode"]["Ssh"].pop("AllowedIps")),
+    ("no-way-in", lambda r: [r["HeadNode"].pop("Ssh"), r["HeadNode"]["Iam"].pop("AdditionalIamPolicies")]),
+    ("imds-v1", lambda r: r["Imds"].update(ImdsSupport="v1.0")),
+    ("imds-open", lambda r: r["HeadNode"]["Imds"].update(Secured=False)),
+    ("script-place", lambda r: action(r).update(Script="/workspace/head.sh")),
+    ("script-rights", lambda r: action(r).update(Script="s3://my-bucket/other/head.sh")),
+    ("budget-tag", lambda r: r.pop("Tags")),
 ]  # fmt: skip
 
 
@@ -183,16 +185,14 @@ def planted(change: Callable[[Recipe], Any]) -> Recipe:
     return dict(recipe)
 
 
-@pytest.mark.parametrize(
-    ("code", "level", "change"),
-    PLANTS,
-    ids=[f"{number}-{plant[0]}" for number, plant in enumerate(PLANTS)],
-)
-def test_a_planted_mistake_is_named(code: str, level: str, change: Callable[[Recipe], Any]) -> None:
-    found = {one.code: one for one in cluster.check(planted(change))}
-    assert code in found, sorted(found)
-    assert found[code].level == level
-    assert found[code].cure or level == "note"
+def test_findings_of_mistakes_in_a_recipe() -> None:
+    recipes = {f"{number} {code}": change for number, (code, change) in enumerate(PLANTS)}
+    findings = {name: cluster.check(planted(change)) for name, change in recipes.items()}
+    for (code, _), found in zip(PLANTS, findings.values()):
+        assert code in {finding.code for finding in found}
+    check_findings(
+        "findings/parallelcluster", findings, cluster.check(planted(lambda recipe: None))
+    )
 
 
 @pytest.mark.parametrize(

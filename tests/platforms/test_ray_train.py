@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import refused
+from golden_findings import check_findings
 
 from launch.platforms.ray import checks
 from launch.platforms.ray.arguments import build_parser
@@ -84,33 +85,27 @@ def node(
     return {"Alive": alive, "Labels": labels or {}, "Resources": resources}
 
 
-@pytest.mark.parametrize(
-    ("job", "gpus", "nodes", "expected"),
-    [
-        (RayJob(workers=2), 0, [node(CPU=1.0), node(CPU=1.0)], []),
-        (RayJob(workers=2), 0, [node(CPU=1.0), node(CPU=1.0, alive=False)], ["error ray-room"]),
-        (RayJob(workers=2, cpus=2), 0, [node(CPU=3.0), node(CPU=1.0)], ["error ray-room"]),
-        (RayJob(workers=2), 1, [node(CPU=8.0, GPU=1.0), node(CPU=8.0)], ["error ray-room"]),
-        (RayJob(workers=2), 1, [node(CPU=8.0, GPU=2.0)], []),
-        (RayJob(elastic=(1, 4)), 0, [node(CPU=1.0)], []),
-        (RayJob(elastic=(2, 4)), 0, [node(CPU=1.0)], ["error ray-room"]),
-        (RayJob(workers=2, autoscaling=True), 0, [node(CPU=1.0)], ["note ray-room"]),
-        (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0)], ["error ray-labels"]),
-        (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)], []),
-        (
-            RayJob(workers=2, labels={"zone": "a"}),
-            0,
-            [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)],
-            ["error ray-room"],
-        ),
-    ],
-)
-def test_room_and_labels_are_checked(
-    job: RayJob, gpus: int, nodes: list[Any], expected: list[str]
-) -> None:
-    assert [
-        f"{finding.level} {finding.code}" for finding in checks.room(job, nodes, gpus)
-    ] == expected
+ROOMS: list[tuple[RayJob, int, list[Any]]] = [
+    (RayJob(workers=2), 0, [node(CPU=1.0), node(CPU=1.0)]),
+    (RayJob(workers=2), 0, [node(CPU=1.0), node(CPU=1.0, alive=False)]),
+    (RayJob(workers=2, cpus=2), 0, [node(CPU=3.0), node(CPU=1.0)]),
+    (RayJob(workers=2), 1, [node(CPU=8.0, GPU=1.0), node(CPU=8.0)]),
+    (RayJob(workers=2), 1, [node(CPU=8.0, GPU=2.0)]),
+    (RayJob(elastic=(1, 4)), 0, [node(CPU=1.0)]),
+    (RayJob(elastic=(2, 4)), 0, [node(CPU=1.0)]),
+    (RayJob(workers=2, autoscaling=True), 0, [node(CPU=1.0)]),
+    (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0)]),
+    (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)]),
+    (RayJob(workers=2, labels={"zone": "a"}), 0, [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)]),
+]
+
+
+def test_findings_of_room_and_labels() -> None:
+    jobs = {
+        str(number): list(checks.room(job, nodes, gpus))
+        for number, (job, gpus, nodes) in enumerate(ROOMS)
+    }
+    check_findings("findings/ray-room", jobs, [])
 
 
 def seen(
@@ -119,20 +114,19 @@ def seen(
     return {"host": host, "sees": sees, "python": python, "packages": {"torch": torch}}
 
 
-@pytest.mark.parametrize(
-    ("looks", "expected"),
-    [
-        ([seen("a"), seen("b")], []),
-        ([seen("a"), seen("b", sees=False)], ["run-folder-not-shared"]),
-        ([seen("a"), seen("b", python="3.12")], ["node-versions"]),
-        ([seen("a"), seen("b", torch="2.7.1")], ["node-versions"]),
-        ([seen("a"), seen("b", torch=None)], ["node-lacks-package"]),
-    ],
-)
-def test_nodes_that_differ_are_named(looks: list[Any], expected: list[str], tmp_path: Path) -> None:
-    found = list(checks.alike(looks, tmp_path))
-    assert [finding.code for finding in found] == expected
-    assert all("b" in finding.message for finding in found)
+LOOKS = [
+    [seen("a"), seen("b")],
+    [seen("a"), seen("b", sees=False)],
+    [seen("a"), seen("b", python="3.12")],
+    [seen("a"), seen("b", torch="2.7.1")],
+    [seen("a"), seen("b", torch=None)],
+]
+
+
+def test_findings_of_nodes_that_differ() -> None:
+    run = Path("/shared/runs/a")
+    jobs = {str(number): list(checks.alike(looks, run)) for number, looks in enumerate(LOOKS)}
+    check_findings("findings/ray-nodes", jobs, [])
 
 
 def test_a_batch_that_is_too_small_for_the_most_ranks_is_found() -> None:

@@ -14,7 +14,6 @@ from launch.core.findings import Finding, error, note
 from launch.core.forecast import Unpredicted, on_nodes
 from launch.core.preflight import Machines
 from launch.platforms.ray.job import RayJob
-from segtrain.base.terminal import counted
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -62,6 +61,8 @@ def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> 
 
 def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
     """Findings about the resources and labels of the nodes. ``gpus``: GPUs of each rank."""
+    from segtrain.base.terminal import counted
+
     alive = [node for node in nodes if node["Alive"]]
     fitting = [node for node in alive if _labeled(job, node)]
     wanted = ", ".join(f"{key}={text}" for key, text in job.labels.items())
