@@ -4,6 +4,7 @@ and of the help of each command.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -222,3 +223,118 @@ def test_helps(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         HELPS[name](["--help"], f"launch {name}")
     golden.check(f"helps/{name}.txt", capsys.readouterr().out)
+
+
+REFUSED = {
+    "sagemaker": [
+        "--max-run 3x",
+        "--max-run -5",
+        "--instances two",
+        "--instances 1.5",
+        "--data-gb much",
+        "--data-gb inf",
+        "--price nan",
+        "--group gpu",
+        "--group a=ml.c5.xlarge*0 --instances 2",
+        "--group a=x --group a=y",
+        "--fallback ml.g5.xlarge*b",
+        "--request A",
+        "--request A=1 --request A.B=2",
+        "--strategy dpp",
+        "--mode Pipe",
+        "--mode Fast",
+        "--data x://y",
+        "--data train=s3://a/ --data s3://b/",
+        "--data s3://a/ --fsx fs-0abc1234:/fsx/a",
+        "--fsx fsx",
+        "--env A",
+        "--env =1",
+        "--env A=1 --env A=2",
+        "--attach a --instances 2",
+        "--stop a train.steps=3",
+        "--update a",
+        "--dry-run --rehearse",
+        "--plant fail:1",
+        "train.steps",
+        "instances=3",
+        "parallel.strategy=fsdp",
+    ],
+    "vertex": [
+        "--accelerator '4 x T4'",
+        "--scheduling cheap",
+        "--hosts 0",
+        "--nfs 10.0.0.2:/x",
+        "--lustre d=10.0.0.3",
+        "--start train.py",
+        "--disk-gb big",
+        "--max-wait 1w",
+        "--label team",
+        "--stop a --hosts 3",
+        "--attach projects/p/locations/us-east1/customJobs/7 --region us-west1",
+    ],
+    "slurm": [
+        "--nodes 0",
+        "--gpus many",
+        "--procs -1",
+        "--memory lots",
+        "--bind gpu",
+        "--name a/b",
+        "--after yesterday",
+        "--seeds 1,x",
+        "--seeds 1,1",
+        "--array seed",
+        '--array "\'a"',
+        "--array 'train.seed=1 train.seed=2'",
+        "--array train.seed=1 --seeds 3",
+        "--array train.seed=1 --array train.seed=1",
+        "--interactive --seeds 1,2",
+        "--start node --bind task --gpus 2",
+        "--output s3://a/b",
+        "--output 'a\"b'",
+        "--partition 'a\nb'",
+        "--stop x",
+        "out=a",
+    ],
+    "ray": [
+        "--workers 0",
+        "--elastic 4:1",
+        "--elastic 2",
+        "--workers 2 --elastic 1:4",
+        "--strategy smddp",
+        "--grace soon",
+        "configs/nowhere.yaml",
+    ],
+    "fsx": [
+        "--data x --subnet a --security-groups b",
+        "--data s3://a --subnet a --security-groups b --gb 1300",
+        "--data s3://a --subnet a --security-groups b --throughput 300",
+        "--data s3://a --subnet a --security-groups b --price -1",
+        "--data s3://a --subnet subnet-0abc1234 --security-groups sg-0abc1234 --region x",
+    ],
+    "lustre": ["export fs-1 a --report x", "export fs-1 a --days 3", "release fs-1 a --days -1"],
+    "cluster": ["/nowhere/recipe.yaml", "configs/jobs/slurm.yaml"],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for words in REFUSED[name]:
+        try:
+            code = HELPS[name](shlex.split(words), f"launch {name}")
+        except SystemExit as end:
+            code = end.code
+        last = capsys.readouterr().err.rstrip("\n").rpartition("\nlaunch ")[2]
+        said.append(f"{words!r}: exit code {code}\n{last}\n")
+    golden.check(f"refusals/{name}.txt", "\n".join(said).replace(str(ROOT), "REPOSITORY"))
+
+
+@pytest.mark.parametrize("name", ["sagemaker", "vertex", "slurm"])
+def test_flags_of_other_tools(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = importlib.import_module(f"launch.platforms.{name}.arguments").build_parser("launch")
+    said = []
+    for flag in [*parser._called_here, "--nothing"]:
+        with pytest.raises(SystemExit):
+            parser.parse_intermixed_args([flag, "5"])
+        said.append(capsys.readouterr().err.rstrip("\n").rpartition("\n")[2])
+    golden.check(f"refusals/{name}-flags.txt", "\n".join(said))

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from launch import sagemaker
-from launch.platforms.sagemaker.arguments import build_parser
 from segtrain.errors import EXIT_ERROR
 
 ROOT = Path(__file__).parents[2]
@@ -96,22 +95,6 @@ def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("typed", "here"),
-    [
-        ("--instance-count", "--instances"),
-        ("--instance_type=ml.g5.xlarge", "--type"),
-        ("--role-arn", "--role"),
-    ],
-)
-def test_a_flag_of_the_sdk_gets_a_hint(
-    typed: str, here: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        build_parser("launch").parse_intermixed_args(["--dry-run", typed, "5"])
-    assert f"is {here} here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -221,11 +221,6 @@ def test_values_that_would_break_the_script_are_refused(
         job(tmp_path, **{key: value})
 
 
-def test_a_setting_is_given_once_per_task(tmp_path: Path) -> None:
-    with refused("name-twice", key="the job: array", found="train.seed"):
-        job(tmp_path, array=["train.seed=1 train.seed=2"])
-
-
 def test_the_name_of_a_run_folder_is_never_too_long(tmp_path: Path) -> None:
     tasks = [f"data.root=/{'x' * 300} train.seed={seed}" for seed in (1, 2)]
     runs = job(tmp_path, array=tasks).runs()
