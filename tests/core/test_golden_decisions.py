@@ -25,7 +25,7 @@ from segtrain.observe.spent import Spent, spent
 from segtrain.parallel.cluster import Cluster
 from segtrain.platforms.outcome import shortened as shortened_text
 from segtrain.prove import gradient, plant, resume, short
-from segtrain.prove.table import ONE_RANK, live, row, table
+from segtrain.prove.table import ONE_RANK, listed, live, row, table
 from segtrain.runfolder.holder import Holder
 from segtrain.runfolder.ownership import Claim, Ownership
 from segtrain.training.limits import LimitGuard, limit_of
@@ -175,8 +175,8 @@ def test_owners() -> None:
         "unknown": [Claim(Holder(), b"", None)],
     }
     found: dict[str, Any] = {}
-    for name, listed in claims.items():
-        place, said = Place(listed), list[str]()
+    for name, states in claims.items():
+        place, said = Place(states), list[str]()
         try:
             remarks = place.acquire(said.append)
             place.winner = other if name == "ended" else None
@@ -301,7 +301,13 @@ def test_proofs() -> None:
     smaller = short.smaller_images(
         load_config(None, ["eval.tile=[64,500]", "eval.scales=[0.7,2]"]), (700, 900)
     )
-    text += [shrunk.hash, str(smaller.eval.tile), str([round(s, 4) for s in smaller.eval.scales])]
+    text += [
+        listed([3]),
+        listed([1, 2, 4]),
+        shrunk.hash,
+        str(smaller.eval.tile),
+        str([round(s, 4) for s in smaller.eval.scales]),
+    ]
     golden.check("core/proofs.txt", "\n".join(text))
 
 

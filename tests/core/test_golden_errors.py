@@ -13,11 +13,13 @@ import golden
 import numpy as np
 import pytest
 import torch
+from refusals import FOLDERS, make_set
 from torch import Tensor, nn
 
 from segtrain import losses
 from segtrain.config import Loss, load_config
 from segtrain.data import order
+from segtrain.data.datasets import open_dataset
 from segtrain.errors import SegtrainError
 from segtrain.losses import build_criterion
 from segtrain.losses.criterion import as_criterion
@@ -37,7 +39,7 @@ from segtrain.prove import parse_ranks
 from segtrain.training.evaluate_run import _refuse_unread
 from segtrain.training.score_output import open_folder, refuse_confusion
 from segtrain.training.sentinel import Sentinel
-from segtrain.training.start.agree import agree_on_config, agree_on_network
+from segtrain.training.start.agree import agree_on_config, agree_on_network, check_same_files
 from segtrain.training.start.derived import make_plan
 from segtrain.training.start.early_checks import refuse_batch, refuse_sizes
 from segtrain.training.start.price import refuse_budget
@@ -94,7 +96,7 @@ class Ranks:
         return [found[rank] for rank in range(self.world)]
 
 
-def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     base = ["data.scenes=30", "train.batch_size=10", "log.sentinel=2", "train.duration=9st"]
 
@@ -135,6 +137,16 @@ def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
             batch: Any = SimpleNamespace(epochs=epochs[mine], indices=(ids[mine] + shift) % 30)
             sentinel.step(step + 1, [batch], Clock())
 
+    def files(strategy: Any) -> None:
+        root = tmp_path / f"{strategy.rank}/set"
+        make_set(root)
+        if strategy.rank > 2:
+            for kind in ("images", "masks"):
+                (root / kind / "train/a1.png").rename(root / kind / "train/b1.png")
+        words = [word for word in FOLDERS if word.startswith("data.") and "root" not in word]
+        config = load_config(None, [*words, f"data.root={root}"])
+        check_same_files({"train": open_dataset(config.data, "train")}, config, strategy)
+
     def failing(strategy: Any) -> int:
         def work() -> int:
             if strategy.rank in (1, 3):
@@ -148,7 +160,7 @@ def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         return [content.hex(), names_of(strategy, [4]), names_of(strategy, [0, 1, 2, 3, 4])]
 
     found: dict[str, Any] = {}
-    for call in (configs, networks, weights, samples, failing, messages):
+    for call in (configs, networks, weights, samples, files, failing, messages):
         each = Ranks(5).run(call)
         found[call.__name__] = each if call is messages else each[0]
         assert call is messages or all(one == each[0] for one in each)
