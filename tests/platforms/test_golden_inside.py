@@ -5,6 +5,7 @@ failures, and what pools and registers of helpers decide.
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from segtrain.platforms.ray import register
 from segtrain.platforms.ray.helpers.balance import Balance
 from segtrain.platforms.ray.helpers.manager import Manager
 from segtrain.platforms.ray.helpers.need import SampleDemand, cores_of, lost
+from segtrain.platforms.ray.helpers.protocols import HelperSlot, other_than
 from segtrain.platforms.sagemaker import settings
 from segtrain.platforms.sagemaker.helping import plan
 from segtrain.platforms.sagemaker.hosts import read_hosts
@@ -348,4 +350,18 @@ def test_decisions_about_helpers() -> None:
         for number in range(5)
     }
     said.append(f"{manager.cores()}")
+    manager._lock, manager._ended = threading.Lock(), threading.Event()
+    manager._told, manager._lost, manager._say = set(), [], said.append
+    manager._note = lambda **event: said.append(json.dumps(event))
+    for text in ("one", "two", "one"):
+        manager.tell_once(text)
+    for refused in ("", "other torch"):
+        helper = SimpleNamespace(slot=HelperSlot("n7", "a", 4), refused=refused)
+        manager.lost(helper, "late", 5)
+        manager.helping[helper.slot] = helper
+        said.append(f"{manager.wants(helper)}")
+    manager._ended.set()
+    said.append(f"{manager._lost} {manager.wants(helper)}")
+    here, there = {"torch": "2.8", "cpu": "x86"}, {"torch": "2.7", "cpu": "x86", "os": "b"}
+    said.append(other_than(there, here))
     golden.check("inside/helpers.txt", "\n".join(said))

@@ -57,11 +57,13 @@ SAGEMAKER = {
     f"--data s3://example-data/camvid/ --data-gb 900 --output s3://results-7/x --role {ROLE} "
     "--retries 2 --max-run 6d train.precision=bf16 optim.name=sgd",
     "no-job": "--job /nowhere/job.yaml",
+    "dp": "--strategy dp --instances 2 --type ml.c5.4xlarge",
     "errors": "--config configs/nowhere.yaml --type ml.g5.12xlage --output runs --region useast1 "
     "--env SM_HOSTS=1 --tag aws:a=b --spot --warm-pool 2h --retries 31",
 }
 VERTEX = {
     "no-flags": "",
+    "dp": "--strategy dp --hosts 2 --machine g2-standard-24",
     "spot": f"{CAMVID} --name 'My Street_7' --project street-scenes --region europe-west4 "
     "--machine n1-standard-32 --accelerator NVIDIA_TESLA_T4:4 --hosts 3 --scheduling spot "
     "--data gs://street-data/camvid --output gs://street-results-eu/jobs/ "
@@ -86,6 +88,8 @@ VERTEX = {
 }
 SLURM = {
     "no-flags": "",
+    "dp": "--strategy dp --nodes 2 --gpus 2 --procs 1 --partition gpu --output /shared/runs "
+    "--python /opt/py/bin/python",
     "array": f"{CAMVID} --name crowd --partition gpu --account vision --qos long --nodes 2 "
     "--gpus h100:4 --cpus 3 --memory 40G --bind task --constraint 'h100&nvme' "
     "--reservation course --nodelist n1,n2 --exclude n3 --exclusive --notice 7m --max-run 26h "
