@@ -96,7 +96,7 @@ def machines(job: SlurmJob) -> Machines:
 
 def _strategy(job: SlurmJob) -> Iterator[Finding]:
     yield from job_checks.no_smddp(job)
-    if job.strategy in ALONE and job.ranks > (1 if job.strategy == "single" else job.nodes):
+    if job.strategy in ALONE and job.ranks > 1:
         yield error(
             "strategy-ranks",
             f"strategy={job.strategy} is one process, and the job starts {job.ranks}: each would "
