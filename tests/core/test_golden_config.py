@@ -18,7 +18,13 @@ from segtrain.config.networks import is_file_name, refuse_arch
 from segtrain.config.origin import Origin
 from segtrain.config.paste import command, in_yaml, words
 from segtrain.config.run import _changed, keys_with
-from segtrain.config.section import duration_in_steps, interval_in_steps, outlasts, sections_of
+from segtrain.config.section import (
+    blocks,
+    duration_in_steps,
+    interval_in_steps,
+    outlasts,
+    sections_of,
+)
 from segtrain.config.split_by import SplitBy
 from segtrain.errors import ConfigError
 
@@ -90,6 +96,11 @@ def test_the_table_of_settings() -> None:
             f"{key} = {default!r}: {in_words(field.annotation)} {' '.join(bounds)}".rstrip()
         )
         lines.append(f"    {', '.join(facts)}")
+    for name, term in blocks(fields()["loss.terms"].annotation).items():
+        lines += [
+            f"{name}.{key} = {field.default!r} {field.metadata}"
+            for key, field in term.model_fields.items()
+        ]
     lines += [f"{name} -> {here}" for name, here in OTHER_TRAINERS.items()]
     golden.check("config/settings.txt", "\n".join(lines))
 

@@ -33,7 +33,7 @@ from segtrain.data.storage import Check, Range
 from segtrain.data.workers.autoscaler import Autoscaler, worker_count
 from segtrain.errors import SegtrainError
 
-SCENES = [(1, 0, (144, 192)), (1, 3, (144, 192)), (2, 5, (96, 200)), (2**63 + 7, 8, (300, 200))]
+SCENES = [(1, 0, (144, 192)), (1, 3, (144, 192)), (2, 7, (96, 200)), (2**63 + 7, 8, (300, 200))]
 
 
 def crc(*parts: Any) -> str:
@@ -305,12 +305,12 @@ def test_labels() -> None:
     rgb[1, 1:4] = [[9, 8, 7], [9, 8, 7], [1, 2, 3]]
     cases = [
         (small, rare), (small, np.array([[0, 7], [7, 9]], np.int32)), (small, rgb), (mine, rgb[..., :1].repeat(3, 2)),
-        (mine, rgb), (mine, np.zeros((2, 2), float)), (presets.CITYSCAPES19, np.array([[7, 40], [33, -1]], np.int16)),
+        (plain_space(("a", "b")), rgb[..., :1].repeat(3, 2)), (mine, rgb), (mine, np.zeros((2, 2), float)), (presets.CITYSCAPES19, np.array([[7, 40], [33, -1]], np.int16)),
         (small, np.array([[0, 1], [2, 255]], np.uint16)),
     ]  # fmt: skip
     for space, raw_mask in cases:
         try:
-            lines.append(str(space.remap(raw_mask).tolist()))
+            lines.append(str(space.remap(raw_mask, "m.png").tolist()))
         except SegtrainError as error:
             lines.append(f"{error.code}: {error} {error.values}")
     golden.check("data/labels.txt", "\n".join(lines))
