@@ -42,7 +42,9 @@ def phases(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeSha
         {name: part * facts["step_ms"] for name, part in facts["phases"].items()}
         for facts in (before, after)
     )
-    terms = sorted(_times(was, now), key=lambda term: (-abs(term.after - term.before), term.name))
+    terms = sorted(
+        _times(was, now), key=lambda term: (-round(abs(term.after - term.before), 2), term.name)
+    )
     return tuple(
         term
         for term in terms
