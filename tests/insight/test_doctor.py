@@ -85,21 +85,6 @@ def states(lines: Any) -> list[str]:
     return [line.state for line in lines]
 
 
-def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(packages, "version", {"torch": "2.15.0+cpu"}.get)
-    monkeypatch.setattr(packages, "built_for_cuda", lambda: "")
-    assert packages.gpu(["/dev/nvidia0"]).state == PROBLEM
-    assert packages.gpu([]).state == OK
-    monkeypatch.setattr(packages, "built_for_cuda", lambda: "13.2")
-    monkeypatch.setattr(packages, "_SEE_GPU", "print('')")
-    assert "cannot use 1 NVIDIA GPU" in packages.gpu(["/dev/nvidia0"]).found
-    monkeypatch.setattr(packages, "_SEE_GPU", "print('H200')")
-    assert packages.gpu(["/dev/nvidia0"]).found.endswith(": H200")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert packages.gpu(["/dev/nvidia0"]).state == NOTE
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -111,6 +111,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[CheckLine]:
         answer = SimpleNamespace(stdout=f"{seen}\n")
         monkeypatch.setattr(packages.subprocess, "run", lambda *_, answer=answer, **__: answer)
         lines.append(packages.gpu([f"/dev/nvidia{k}" for k in range(files)]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    lines.append(packages.gpu(["/dev/nvidia0"]))
     lines += [machine.cores(*row) for row in ((8, 8, None), (3, 8, None), (8, 8, 2.5), (8, 8, 9.0))]
     for threads in ("4", "5", "many"):
         lines += machine.threads({"OMP_NUM_THREADS": threads, "OMP_PLACES": "cores"}, 4)

@@ -13,9 +13,8 @@ from conftest import refused
 from records import TERMS, a_run
 
 from segtrain.cli import main
-from segtrain.insight.plan import model
 from segtrain.insight.plan.command import budget_of, hosts_of, seconds_of
-from segtrain.insight.plan.offers import Offers, plan, shown
+from segtrain.insight.plan.offers import plan
 from segtrain.insight.plan.terms import terms_like, terms_of
 from segtrain.machines import machines
 
@@ -76,24 +75,6 @@ def test_a_host_without_gpus_has_the_ranks_of_the_run() -> None:
     assert by["ml.c5.2xlarge"].batch == 4 * two.images
 
 
-def test_one_host_is_bound_by_its_device() -> None:
-    """8 V100 with 8 cores each: the samples need (16 * 0.01 + 0.02) / 8 s, and the device 0.25
-    s.
-    """
-    terms = replace(TERMS, machine="ml.p3dn.24xlarge")
-    (offer,) = [one for one in plan(terms, (1,)).offers if one.machine.name == "ml.p3dn.24xlarge"]
-    assert offer.bound == "device"
-    last = model.ring(min(25 << 20, 107e6 % (25 << 20)), 8, 130e9, 8e-6)
-    assert offer.rate[1] == pytest.approx(
-        8 * 16 / ((0.25 + last) * model.slowest(8, 0.02)), rel=0.01
-    )
-    assert offer.seconds[1] == pytest.approx(10e6 / offer.rate[1] + 416, rel=0.02)
-    assert offer.dollars[1] == pytest.approx(offer.seconds[1] / 3600 * 35.894, rel=1e-6)
-    assert offer.needs == pytest.approx((16 * 0.01 + 0.02) / 0.25)
-    assert offer.has == 12
-    assert offer.rate[0] < offer.rate[1] < offer.rate[2]
-
-
 def test_two_runs_of_a_job_differ_and_workers_may_be_set() -> None:
     """One GPU, samples that cost nothing: only ``again`` moves the rate."""
     terms = replace(TERMS, machine="ml.g5.xlarge", wall=1e-6, cpu=1e-6, computed=1e-6)
@@ -145,41 +126,6 @@ def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo() -> None:
     )
     assert one.parts["gradients"] == 0
     assert two.parts["gradients"] == pytest.approx(70e6 / 7e8, rel=0.1)
-
-
-def test_costly_samples_and_slow_networks_bound_a_step() -> None:
-    heavy_samples = plan(replace(TERMS, wall=3.0, cpu=3.0), (1,))
-    assert {one.bound for one in heavy_samples.offers} == {"samples"}
-    own = replace(TERMS, machine="ml.g5.12xlarge", device=0.02)
-    many = {
-        one.hosts: one for one in plan(own, (1, 8)).offers if one.machine.name == "ml.g5.12xlarge"
-    }
-    assert many[8].bound == "network"
-    assert many[8].efficiency < many[1].efficiency
-
-
-def test_a_faster_gpu_is_scaled_by_the_rates_of_its_data_sheet() -> None:
-    rates = {one.machine.name: one for one in plan(TERMS, (1,)).offers}
-    assert rates["ml.p4d.24xlarge"].rate[1] / rates["ml.p3dn.24xlarge"].rate[1] == pytest.approx(
-        1.78, rel=0.06
-    )
-    spread = {name: one.rate[2] / one.rate[0] for name, one in rates.items()}
-    # the run itself was on a V100
-    assert spread["ml.p4d.24xlarge"] > 1.2 > spread["ml.p3dn.24xlarge"]
-
-
-def test_the_knee_is_where_doubling_stops_to_pay() -> None:
-    slow = plan(replace(TERMS, machine="ml.g5.12xlarge", device=0.02), (1, 2, 4, 8, 16))
-    knee = slow.knee("ml.g5.12xlarge")
-    own = {one.hosts: one.rate[1] for one in slow.offers if one.machine.name == "ml.g5.12xlarge"}
-    assert knee is not None
-    assert knee < 16
-    # no other number was planned
-    assert Offers(slow.terms, slow.offers[:1], {}).knee("ml.g5.12xlarge") is None
-    assert own[2 * knee] < 1.6 * own[knee]
-    assert all(own[2 * k] >= 1.6 * own[k] for k in (1, 2, 4, 8) if k < knee)
-    assert isinstance(slow, Offers)
-    assert len(shown(slow)) < len(slow.offers)
 
 
 def test_a_machine_of_no_type_is_known_by_its_gpu(

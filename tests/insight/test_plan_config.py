@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import refused
 
 import segtrain
@@ -17,7 +16,7 @@ from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.data.datasets import open_dataset
-from segtrain.insight.plan import command, device, model
+from segtrain.insight.plan import command, device
 from segtrain.insight.plan.candidates import machines_of, nodes
 from segtrain.insight.plan.described import (
     DescribedJob,
@@ -100,18 +99,6 @@ def test_a_step_is_that_of_the_one_roofline(job: DescribedJob) -> None:
     assert auto.device(gpus()["V100"], 32) == job.device(gpus()["V100"], 32)
 
 
-def test_a_measured_step_decides_and_other_gpus_follow_it(job: DescribedJob) -> None:
-    known = replace(job, step=Step("H100", 32, 0.5))
-    least, usual, most = known.device(gpus()["H100"], 32)
-    assert least == usual == most == pytest.approx(0.5)
-    least, usual, most = known.device(gpus()["T4"], 32)
-    assert usual > 1.0
-    # 17 % is a standard deviation
-    assert (least / usual, most / usual) == pytest.approx((0.762, 1.313), abs=0.001)
-    assert known.device(gpus()["H100"], 16)[1] < 0.5
-    assert job.device(gpus()["H100"], 32)[2] > 1.3 * job.device(gpus()["H100"], 32)[0]
-
-
 def test_evaluations_and_checkpoints_of_a_config_are_counted(job: DescribedJob) -> None:
     """2 s for a step of 32 images: 2/3 s for their forward passes. 2 epochs of 1000 images, with an
     evaluation in each.
@@ -148,27 +135,6 @@ def test_evaluations_and_checkpoints_of_a_config_are_counted(job: DescribedJob) 
     # with the two moments of AdamW
     assert (saves, save) == (3, pytest.approx(3 * weights / 2e9, rel=0.02))
     assert offer.saving == saves * save
-
-
-def test_the_global_batch_is_that_of_the_config(job: DescribedJob) -> None:
-    types = [machines()["ml.g5.xlarge"], machines()["ml.g5.48xlarge"], machines()["ml.p3.16xlarge"]]
-    slow = replace(job, step=Step("A10G", 32, 2.0))
-    found = plan_config(slow, types, (1, 2, 8))
-    by = {(one.machine.name, one.hosts): one for one in found.offers}
-    assert job.total == 3200
-    assert job.micro(1) == 32
-    assert job.micro(5) == 7
-    assert set(by) == {
-        ("ml.g5.xlarge", 1),
-        ("ml.g5.xlarge", 2),
-        ("ml.g5.xlarge", 8),
-        ("ml.g5.48xlarge", 1),
-        ("ml.g5.48xlarge", 2),
-    }
-    assert "64 GPUs" in found.dropped["ml.g5.48xlarge", 8]
-    assert found.left_out == {"ml.p3.16xlarge": "retired"}
-    assert by["ml.g5.xlarge", 2].seconds[1] < by["ml.g5.xlarge", 1].seconds[1]
-    assert found.best() in found.offers
 
 
 def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(
@@ -261,31 +227,6 @@ def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> Non
         assert f"\n{kind}" in text
     found = segtrain.plan(load_config(None, settings), where="ml.g5.xlarge", hosts=(1,))
     assert found.offers[0].rate == pytest.approx(said["offers"][0]["rate"])
-
-
-def test_synchronized_batch_norms_cost_time_on_several_ranks(job: DescribedJob) -> None:
-    words = [
-        "train.batch_size=32",
-        "train.duration=100st",
-        "train.precision=fp16",
-        "data.crop=[512,512]",
-    ]
-    synced = replace(job, config=load_config(None, [*words, "parallel.sync_bn=true"]))
-    types = [machines()["ml.g5.xlarge"], machines()["ml.p4d.24xlarge"]]
-    plain, waits = (
-        {(one.machine.gpus, one.hosts): one for one in plan_config(each, types, (1, 2)).offers}
-        for each in (job, synced)
-    )
-    assert plain[1, 1].rate == waits[1, 1].rate
-    norms = sum(
-        isinstance(part, torch.nn.BatchNorm2d)
-        for part in build_model(job.config.model, 5).modules()
-    )
-    one_host = 2 * norms * (2 * model.log(8, 2) * 8e-6 + 2 * 4096 / 130e9)
-    assert waits[8, 1].parts["gradients"] - plain[8, 1].parts["gradients"] == pytest.approx(
-        one_host, rel=0.2
-    )
-    assert waits[8, 2].rate[1] < plain[8, 2].rate[1]
 
 
 def test_a_data_set_that_is_not_here_can_be_described(

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 from conftest import refused
-from records import TERMS, a_run
 
 from segtrain.cli import main
 from segtrain.insight.plan import spot
-from segtrain.insight.plan.offers import plan
-from segtrain.insight.plan.spot import Market, market_of
+from segtrain.insight.plan.spot import market_of
 
 HOUR = 3600.0
 
@@ -73,40 +71,6 @@ def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> N
     assert spot.checkpoint_interval(5 * 60, 1 / (60 * minutes)) / 60 == pytest.approx(
         expected, abs=0.5 if expected > 10 else 0.05
     )
-
-
-def test_the_spot_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = a_run(tmp_path / "run", augment=0.001, wait=0.1)
-    saved = [
-        {"event": "checkpoint", "ts": 2.0 + k, "step": k, "file": "f", "seconds": 20.0}
-        for k in (1, 2)
-    ]
-    with (run / "journal.jsonl").open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(event) + "\n" for event in saved)
-    market = market_of(0.35, "0.05/h", run)
-    assert market == Market(0.35, pytest.approx(0.05 / HOUR), 20.0, True)
-    assert market is not None
-    (offer,) = [one for one in plan(TERMS, (4,)).offers if one.machine.name == "ml.p4d.24xlarge"]
-    rate = 4 * 0.05 / HOUR
-    every = spot.checkpoint_interval(20.0, rate)
-    seconds = spot.expected_seconds(offer.seconds[1], every, 20.0, market.resume, rate)
-    assert market.dollars(offer)[1] == pytest.approx(
-        0.35 * 4 * float(offer.machine.price or 0) * seconds / HOUR
-    )
-
-    call = [
-        "plan",
-        "--like",
-        str(run),
-        "--hosts",
-        "1,2",
-        "--spot",
-        "0.35",
-        "--preemptions",
-        "0.05/h",
-    ]
-    assert main(call) == 0
-    assert "dollars on spot" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -52,30 +52,6 @@ def test_the_step_with_helpers_is_that_of_the_best_split(
     assert with_helpers(NOW, helpers, receive, link) == pytest.approx(best, rel=0.01)
 
 
-def test_ways_are_sorted_by_the_cost_of_the_same_work() -> None:
-    facts = judge(evidence(heavy())).facts["remedies"]
-    ways = facts["ways"]
-    assert facts["machine"] == "ml.g5.xlarge"
-    assert not facts["note"]
-    assert [way["cost"] for way in ways] == sorted(way["cost"] for way in ways)
-    fix, helped, other = (
-        next(way for way in ways if part in way["name"])
-        for part in ("data.transforms", "data.helpers", "vCPUs instead")
-    )
-    # The device needs 0.6 s of the 1.69 s in which 4 cores make 64 samples of 105.5 ms. So 8 cores
-    # are too few.
-    assert other["gain"] == pytest.approx(64 * 0.1055 / 4 / 0.6, rel=0.02)
-    assert other["name"].startswith("ml.g5.4xlarge:")
-    assert other["price"] == TYPES["ml.g5.4xlarge"].price
-    assert other["cost"] == pytest.approx(TYPES["ml.g5.4xlarge"].price / 1.41 / other["gain"])
-    assert "ml.c5.2xlarge" in helped["name"]
-    assert helped["gain"] == pytest.approx(other["gain"])
-    assert helped["cost"] == pytest.approx(helped["price"] / 1.41 / helped["gain"])
-    assert fix["most"]
-    assert fix["price"] == 1.41
-    assert not other["most"]
-
-
 def test_helpers_do_not_pay_for_cheap_samples() -> None:
     """Receiving a crop of 512x1024 costs 2.9 ms; making it 5 ms."""
     found = judge(evidence(heavy(augment=0.0, wait=2.0, images=640), crop=(512, 1024))).facts[

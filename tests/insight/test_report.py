@@ -4,7 +4,6 @@ browser.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from pathlib import Path
@@ -30,8 +29,7 @@ from report_pages import (
 
 from segtrain.insight.report import charts, heat, page
 from segtrain.insight.report.diff import diff
-from segtrain.insight.report.heat import read_waits
-from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces, speed
+from segtrain.insight.report.timeline import axis, laps, merged, speed
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
 
@@ -137,39 +135,6 @@ def test_a_run_without_a_profile_says_how_to_get_one(tmp_path: Path, ms: int, sa
     assert not any(key.startswith("heat") for key in data)
 
 
-def test_pieces_tell_training_from_what_stands_between(tmp_path: Path) -> None:
-    run = load(make(tmp_path / "run"))
-    found = laps(run.events)
-    time = axis(run.events)
-    cut = [
-        (part.kind or (part.lap and part.lap.step), time.at(part.begin), time.at(part.end))
-        for part in pieces(found, pauses(run.events, found))
-    ]
-    # The pictures of the evaluation at 26 are drawn until 31, when the lap of step 30 begins to
-    # train.
-    assert cut == [
-        ("start", 0, 2),
-        (1, 2, 7),
-        (10, 7, 16),
-        (20, 16, 26),
-        ("eval", 26, 31),
-        (30, 31, 41),
-        (40, 41, 51),
-        ("eval", 51, 56),
-        ("checkpoint", 56, 57),
-    ]
-
-
-def test_the_first_lap_of_a_process_is_no_measure(tmp_path: Path) -> None:
-    pace = speed(laps(load(make(tmp_path / "run")).events))
-    assert pace is not None
-    assert pace.step_s == pytest.approx(1.0)  # not the 5 s of the first one
-    assert pace.shares == pytest.approx(
-        {"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1}
-    )
-    assert pace.cores == pytest.approx(1.5, abs=0.05)
-
-
 def test_the_worst_tenth_of_a_run_is_known(tmp_path: Path) -> None:
     text = start()
     for place in range(1, 101):
@@ -217,19 +182,6 @@ def test_long_runs_are_thinned_without_losing_time(tmp_path: Path) -> None:
     assert page.report(run.folder).stat().st_size < 700_000
 
 
-def test_heat_maps_hold_the_profile(tmp_path: Path) -> None:
-    run = load(make(tmp_path / "run", profile=True))
-    gpus, cores = heat.read_maps(run, axis(run.events))
-    assert (gpus.title, gpus.rows) == ("GPUs", ("gpu0",))
-    assert (cores.title, cores.rows) == ("Cores", ("cpu0", "cpu1", "memory"))
-    assert cores.width == pytest.approx(1.0)
-    assert set(np.unique(gpus.cells)) <= {50, heat.NONE}
-    assert (cores.cells[0] == 200).mean() > 0.95
-    assert set(cores.cells[1, 1:28]) == {0}
-    assert set(cores.cells[1, 32:55]) == {100}
-    assert base64.b64decode(cores.encoded()) == cores.cells.tobytes()
-
-
 def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     for node in ("algo-1", "algo-2", "algo-10"):
@@ -250,38 +202,6 @@ def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
         "Cores of algo-2",
         "Cores of algo-10",
     ]
-
-
-def test_each_rank_shows_when_it_waited(tmp_path: Path) -> None:
-    folder = make(tmp_path / "run")
-    (folder / "spans").mkdir()
-    for rank in (0, 1):
-        lines = [{"begin": 1, "rank": rank, "ts": BEGIN}]
-        for second in range(50):
-            phases = {
-                "wait": 0.75 if rank == 1 and second >= 20 else 0.0,
-                "sync": 0.5 * (rank == 0),
-                "gradient_sync": 0.1,
-            }
-            window = {
-                "rank": rank,
-                "ts": BEGIN + second,
-                "seconds": 1.0,
-                "first": second + 1,
-                "last": second + 1,
-            }
-            lines.append({**window, "phases": phases})
-        text = "\n".join(map(json.dumps, lines)) + '\n{"rank": 0, "pha'
-        (folder / f"spans/rank-{rank:05d}.jsonl").write_text(text)
-    run = load(folder)
-    data, others = read_waits(run, axis(run.events))
-    assert data.rows == others.rows == ("rank 0", "rank 1")
-    assert set(data.cells[0, :50]) == {0}
-    assert set(data.cells[1, :19]) == {0}
-    assert set(data.cells[1, 21:49]) == {150}
-    assert set(data.cells[1, 52:]) == {heat.NONE}
-    assert others.means() == pytest.approx([60.0, 10.0])
-    assert {"wait0", "wait1"} <= set(text_of(folder)[1])
 
 
 def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def uneven(records: Records) -> Records:
             if isinstance(value, dict):
                 found[key] = scaled(value, number)
             elif isinstance(value, float) and key not in ("ts", "queue"):
-                found[key] = value * (1 + 0.02 * (number * 7 % 11 - 5))
+                found[key] = value * (1 + 0.0217 * (number * 7 % 11 - 5))
             else:
                 found[key] = value
         return found
