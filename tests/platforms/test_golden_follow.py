@@ -88,6 +88,7 @@ def test_lines_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
                 said.append(f"exit code {act('5', said.append, poll_s=0)}")
             except SegtrainError as error:
                 said.append(f"{error.code}: {error}")
+    said += ["", *(f"{reason}: {cure}" for reason, cure in slurm.CURES.items())]
     text = "\n".join(said)
     golden.check("follow/slurm.txt", golden.masked(text, {str(log): "LOG", **CLOCK}))
 
