@@ -357,6 +357,7 @@ def test_a_repository_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in (
         "segtrain/__init__.py",
         "docker/sagemaker/train.py",
+        "docker/sagemaker/entrypoint.sh",
         "configs/scenes.yaml",
         "pyproject.toml",
     ):
