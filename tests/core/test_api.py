@@ -239,7 +239,6 @@ class Renumbered(Stripes):
         ("splits-classes-differ", {"val_data": Renamed()}, []),
         ("classes-missing", {"train_data": Nameless(), "val_data": Nameless()}, []),
         ("item-shape", {"train_data": Cut()}, []),
-        ("model-not-a-module", {"model": Slow}, []),
         ("model-not-trainable", {"model": Slow().requires_grad_(False)}, []),
         ("model-on-meta", {"model": Slow().to("meta")}, []),
         ("dataset-empty", {"train_data": Stripes(0)}, []),
@@ -250,7 +249,6 @@ class Renumbered(Stripes):
         ("criterion-counts-void", {"criterion": nn.CrossEntropyLoss()}, ["data.crop=[64,64]"]),
         ("trackers-not-a-list", {"trackers": Counts()}, []),
         ("tracker-incomplete", {"trackers": [Counts()]}, []),
-        ("model-output-shape", {"model": Slow(5)}, []),
         (
             "criterion-classes-differ",
             {"criterion": segtrain.losses.CrossEntropy(num_classes=7)},

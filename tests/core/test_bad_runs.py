@@ -122,7 +122,6 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "predict over the inputs": (
         lambda d: shutil.copytree(d / "set/images/val", d / "masks"), ["predict", "run", "masks", "--out", "."], ("masks/a0.png", "another output folder"),
     ),
-    "export to an unknown format": (lambda d: None, ["export", "run", "--formats", "safetensors,onx"], ("'onx'", "onnx")),
 }  # fmt: skip
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from refusals import TINY
 
 from segtrain.insight.runs.table import read_run, table
-from segtrain.metrics import Scores
-from segtrain.observe.console import class_table, of_classes
+from segtrain.observe.console import of_classes
 
 # A mean IoU that is not followed by how many classes it is over.
 PLAIN = re.compile(r"mIoU:? \d+\.\d+ ?%(?! \(1 of 2 classes\))")
@@ -22,22 +21,6 @@ def test_the_mark() -> None:
     assert of_classes([5, 3]) == of_classes([]) == of_classes(None) == of_classes([4]) == ""
     assert of_classes([5, 0]) == " (1 of 2 classes)"
     assert of_classes([0, 7, 0, 1]) == " (2 of 4 classes)"
-
-
-def test_tables_carry_it() -> None:
-    scores = Scores.from_confusion([[90, 10], [0, 0]])
-    assert scores.to_dict()["classes_present"] == 1
-    assert scores.to_dict()["classes"] == 2
-    assert scores.table(["a", "b"]).splitlines()[-1].endswith("(1 of 2 classes)")
-    whole = Scores.from_confusion([[90, 10], [0, 3]])
-    assert whole.classes_present == 2
-    assert "classes)" not in whole.table(["a", "b"])
-    assert (
-        class_table(["a", "b"], [1.0, float("nan")], [1.0, 0.0])
-        .splitlines()[-1]
-        .endswith("(1 of 2 classes)")
-    )
-    assert "classes)" not in class_table(["a", "b"], [1.0, 0.0], [0.9, 0.1])
 
 
 def test_a_run_whose_validation_lacks_a_class(zygote: Any, tmp_path: Path) -> None:

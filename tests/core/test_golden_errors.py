@@ -17,6 +17,7 @@ from refusals import FOLDERS, make_set
 from torch import Tensor, nn
 
 from segtrain import losses
+from segtrain.bucket.faults import StoppedInOutage
 from segtrain.config import Loss, load_config
 from segtrain.data import order
 from segtrain.data.datasets import open_dataset
@@ -155,12 +156,18 @@ def test_ranks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
         return on_every_rank(strategy, work)
 
+    def outage(strategy: Any) -> None:
+        def work() -> None:
+            raise StoppedInOutage(f"no bucket on rank {strategy.rank}", code="stopped-in-outage")
+
+        on_every_rank(strategy, work)
+
     def messages(strategy: Any) -> list[Any]:
         content = broadcast_bytes(strategy, 3, bytes(range(11)), strategy.rank != 2)
         return [content.hex(), names_of(strategy, [4]), names_of(strategy, [0, 1, 2, 3, 4])]
 
     found: dict[str, Any] = {}
-    for call in (configs, networks, weights, samples, files, failing, messages):
+    for call in (configs, networks, weights, samples, files, failing, outage, messages):
         each = Ranks(5).run(call)
         found[call.__name__] = each if call is messages else each[0]
         assert call is messages or all(one == each[0] for one in each)

@@ -185,16 +185,6 @@ def test_a_holder_elsewhere_that_is_silent_is_taken_over(
     assert left(tmp_path) == []
 
 
-def test_a_holder_elsewhere_that_lets_go_meanwhile(
-    tmp_path: Path, clock: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock, "is_local", lambda folder: False)
-    write(tmp_path, **ELSEWHERE[0])
-    clock.append(lambda now: (tmp_path / FILE).unlink(missing_ok=True))
-    with RunLock(tmp_path) as mine:
-        assert mine.acquire(lambda text: None) == []
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"[" * 100_000, b'{"token": "../../x", "pid": 1}\n', b"\xff\n"]
 )

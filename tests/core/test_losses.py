@@ -510,20 +510,6 @@ def test_examples_in_the_docstrings_are_true():
 # Settings
 
 
-def test_terms_are_weighted():
-    logits, target = batch()
-    one, two = criterion("ce"), criterion("dice")
-    both = build_criterion(
-        Loss(terms=[{"name": "ce", "weight": 2.0}, {"name": "dice", "weight": 0.5}]), C
-    )
-    a, b, c = (each(logits, target) for each in (one, two, both))
-    assert_close(c, 2 * a + 0.5 * b)
-    assert_close(both.shares(logits, target, both.totals(logits, target)), torch.stack([a, b]))
-    assert both.names == ("ce", "dice")
-    assert both.needs_logits
-    assert not one.needs_logits
-
-
 def test_class_weights_from_outside_and_from_the_config():
     logits, target = batch()
     auto = build_criterion(Loss(class_weights="auto"), C, VOID, torch.tensor(WEIGHTS))

@@ -12,7 +12,6 @@ import torch
 from conftest import refused
 
 from segtrain.config import Model
-from segtrain.errors import ConfigError
 from segtrain.models import architectures, build_model
 
 SIZE = (70, 93)
@@ -213,7 +212,6 @@ def test_same_as_torchvision() -> None:
             "model-options-unfit",
             {},
         ),
-        ({"arch": "pico", "options": {"width": 3}}, "unknown-model-option", {"key": "width"}),
         (
             {"arch": "pico", "encoder_weights": "imagenet"},
             "unknown-encoder-weights",
@@ -229,15 +227,6 @@ def test_same_as_torchvision() -> None:
 def test_mistakes_are_explained(settings: dict, code: str, values: dict) -> None:
     with refused(code, **values):
         make(**settings)
-
-
-@pytest.mark.parametrize(
-    ("arch", "near"), [("unett", "'unet'"), ("torchvision/fcn_resnet5", "torchvision/fcn_resnet50")]
-)
-def test_an_unknown_architecture_gets_the_nearest_name(arch: str, near: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make(arch)
-    assert near in str(caught.value)
 
 
 def test_unreachable_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 @pytest.mark.parametrize(
     ("capability", "fits"),
     [
-        ((9, 0), ("bf16", "fp16", "tf32", "fp32")),
         ((8, 0), ("bf16", "fp16", "tf32", "fp32")),
         ((7, 5), ("fp16", "fp32")),
         ((6, 1), ("fp32",)),

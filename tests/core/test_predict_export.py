@@ -445,11 +445,9 @@ def test_a_wrong_onnx_file_is_refused(
     assert files(tmp_path / "out") == {}
 
 
-def test_export_asks_for_known_formats_and_for_the_extra(
+def test_export_asks_for_the_extra(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with refused("unknown-export-format", found=["tflite"]):
-        exporting.export(run, tmp_path / "out", ("tflite",))
     monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"segtrain\[export\]"):
         exporting.export(run, tmp_path / "out", ("onnx",))

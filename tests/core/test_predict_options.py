@@ -238,10 +238,6 @@ def test_the_confusion_matrix_as_a_file(tmp_path: Path) -> None:
     write_confusion(tmp_path / "D.CSV", counts, ("a, b", "c"))
     assert (tmp_path / "D.CSV").read_text() == (tmp_path / "c.csv").read_text()
     refuse_confusion(tmp_path / "D.CSV")
-    (tmp_path / "folder.csv").mkdir()
-    for name in ("c.txt", "gone/c.csv", "c.csv/c.csv", "folder.csv"):
-        with refused("bad-confusion-file", file=str(tmp_path / name)):
-            refuse_confusion(tmp_path / name)
 
 
 def test_a_place_without_rights_is_refused_before_anything_is_read(

@@ -21,7 +21,7 @@ from conftest import refused
 
 from segtrain.base.json_text import write_json
 from segtrain.observe import system
-from segtrain.observe.counters import Counters, _physical, open_counters, rates
+from segtrain.observe.counters import Counters, _physical, open_counters
 from segtrain.observe.gpus import open_gpus, read_with, visible
 from segtrain.observe.profile import _whose_gpus, hosts, node_name, profile, sampling, switch
 from segtrain.observe.profile_format import ProfileWriter, Series, Value, file_of, read_profile
@@ -203,44 +203,6 @@ def test_a_folder_without_a_profile_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "1591748100.algo-1.json").write_text("{}")
     with refused("no-profile", file=str(tmp_path)):
         read_profile(tmp_path)
-
-
-def test_rates_are_differences_over_time() -> None:
-    before = Counters(
-        10.0,
-        {"cpu0": (100, 10, 200), "cpu1": (0, 0, 100)},
-        1.0,
-        0.0,
-        (0, 0),
-        (100, 4096, 0),
-        (5000, 10),
-    )
-    after = Counters(
-        10.5,
-        {"cpu0": (120, 15, 250), "cpu1": (50, 0, 150), "cpu2": (1, 1, 9)},
-        40.0,
-        2.0,
-        (0, 4096),
-        (110, 8192, 512),
-        (6000, 0),
-    )
-    assert {(v.name, v.dimension): v.value for v in rates(before, after)} == {
-        ("cpu0", "CPUUtilization"): 40.0,
-        ("cpu0", "I/OWaitPercentage"): 10.0,
-        ("cpu1", "CPUUtilization"): 100.0,
-        ("cpu1", "I/OWaitPercentage"): 0.0,
-        ("MemoryUsedPercent", ""): 40.0,
-        ("IOPS", ""): 20.0,
-        ("ReadThroughputInBytesPerSecond", ""): 8192.0,
-        ("WriteThroughputInBytesPerSecond", ""): 1024.0,
-        ("ReceiveBytesPerSecond", "Algorithm"): 2000.0,
-        ("TransmitBytesPerSecond", "Algorithm"): 0.0,
-        ("ReceiveBytesPerSecond", "Platform"): 0.0,
-        ("TransmitBytesPerSecond", "Platform"): 0.0,
-        ("SwapUsedPercent", "Swap"): 2.0,
-        ("SwapInBytesPerSecond", "Swap"): 0.0,
-        ("SwapOutBytesPerSecond", "Swap"): 8192.0,
-    }
 
 
 def test_counters_are_of_cores_and_physical_devices(

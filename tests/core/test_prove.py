@@ -174,15 +174,13 @@ step._share = lambda *args: plain(*args) * (1 + 1e-6 * int.from_bytes(os.urandom
 
 def test_what_is_proved_on_a_gpu_and_what_is_not() -> None:
     config = load_config(None, ["train.precision=bf16"])
-    short, remarks = shortened(config, None, 1, 2)
+    short, _ = shortened(config, None, 1, 2)
     assert (short.train.device, short.train.precision, short.train.deterministic) == (
         "cuda",
         "bf16",
         True,
     )
     assert short.parallel.backend == "gloo"
-    assert any("2 ranks on 1 GPU over gloo" in text for text in remarks)
-    assert any("guarantees 4 and 5 on the CPU" in text for text in remarks)
     short, remarks = shortened(config, None, 2, 2)
     assert short.parallel.backend == "auto"
     assert not any("gloo" in text for text in remarks)

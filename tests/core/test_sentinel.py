@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import refused
 from torch import nn
 
 from segtrain.config import Parallel, make_config
@@ -176,30 +175,6 @@ if rank == 1:
     assert "and 5 more" in error  # of 8 samples in two steps, 4 came twice and 4 not at all
 
 
-def test_a_rank_with_other_settings_is_refused_at_the_start(zygote: Any, tmp_path: Path) -> None:
-    from segtrain.parallel.cluster import Cluster, free_port
-
-    port = free_port()
-    own: list[list[str]] = [["train.seed=1", "log.sentinel=0", "data.workers=1"], []]
-    processes = [
-        zygote.start(
-            "train",
-            *SMALL,
-            *own[1 - rank],
-            cwd=tmp_path,
-            **Cluster(rank, 2, rank, 2, "127.0.0.1", port).environment(),
-        )
-        for rank in range(2)
-    ]
-    error = the_one_error(processes)
-    assert "the settings of rank 1 (host " in error
-    assert (
-        "differ from those of rank 0: log.sentinel: 0 there, 2 on rank 0; train.seed: 1 there, 0 on rank 0:"
-        in error
-    )
-    assert not (tmp_path / "run").exists()
-
-
 def folder(root: Path, count: int = 6) -> Path:
     draw = np.random.default_rng(0)
     for split in ("train", "val"):
@@ -213,7 +188,7 @@ def folder(root: Path, count: int = 6) -> Path:
     return root
 
 
-@pytest.mark.parametrize("fault", ["a name", "one more", "a size"])
+@pytest.mark.parametrize("fault", ["one more", "a size"])
 def test_a_rank_with_another_index_is_refused_at_the_start(
     zygote: Any, tmp_path: Path, fault: str
 ) -> None:
@@ -221,10 +196,7 @@ def test_a_rank_with_another_index_is_refused_at_the_start(
 
     port, roots = free_port(), [folder(tmp_path / name) for name in ("a", "b")]
     image, mask = (roots[1] / kind / "train/3.png" for kind in ("images", "masks"))
-    if fault == "a name":
-        image.rename(image.with_name("3x.png"))
-        mask.rename(mask.with_name("3x.png"))
-    elif fault == "one more":
+    if fault == "one more":
         for path in (image, mask):
             path.with_name("9.png").write_bytes(path.read_bytes())
     else:
@@ -245,7 +217,6 @@ def test_a_rank_with_another_index_is_refused_at_the_start(
     error = the_one_error(processes)
     assert "train (train): rank 1 (host " in error
     expected = {
-        "a name": "6 images against 6; image 4 there is images/train/3x.png, on rank 0 images/train/3.png:",
         "one more": "7 images against 6; image 7 there is images/train/9.png, on rank 0 nothing:",
         "a size": "6 images against 6; images/train/3.png has another size there",
     }[fault]
@@ -359,12 +330,3 @@ def test_the_digest_sees_values_not_their_layout() -> None:
     weight = torch.randn(8, 6, 3, 3)
     assert digest([weight], CPU) == digest([weight.to(memory_format=torch.channels_last)], CPU)
     assert digest([weight[1:, 1:]], CPU) == digest([weight[1:, 1:].clone()], CPU)
-
-
-def test_a_report_that_would_come_too_late_is_refused() -> None:
-    with refused("conflicting-settings", key="log.hang_s"):
-        make_config({"log": {"hang_s": 60}, "parallel": {"timeout_s": 60}})
-    with refused("invalid-value", key="log.hang_s"):
-        make_config({"log": {"hang_s": -1}})
-    before, after = make_config({}), make_config({"log": {"hang_s": 0, "sentinel": 0}})
-    assert before.hash == after.hash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import SMALL, assert_same_weights, command, digests, final
+from small_runs import assert_same_weights, command, digests, final
 from waiting import until
 
-from segtrain.config import load_config
 from segtrain.data.pixels import native
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
 from segtrain.insight.runs.table import read_run
@@ -29,21 +27,6 @@ def whole(zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:  # type: ig
     process = zygote.start(*command(out))
     assert process.wait() == 0, process.output
     return out
-
-
-def test_a_run_leaves_everything_behind(whole: Path) -> None:
-    events = read_journal(whole)
-    assert [e["event"] for e in events][:1] == ["run_start"]
-    assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 13))
-    assert events[-1]["event"] == "run_end"
-    assert events[-1]["status"] == "done"
-    assert events[-1]["cpu_s"] > 0
-    assert load_config(whole / "config.yaml").hash == load_config(None, SMALL).hash
-    assert json.loads((whole / "best.json").read_text())["step"] == 12
-    assert [p.name for p in checkpoint.checkpoints(whole)] == [
-        f"step-{n:08d}.pt" for n in (6, 9, 12)
-    ]
-    assert final(whole)["state"]["step"] == 12
 
 
 def test_started_again_it_says_that_it_is_finished(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
@@ -294,11 +277,3 @@ def test_a_batch_too_small_for_batch_norm_names_the_cure(zygote, tmp_path: Path)
     assert process.wait() == EXIT_ERROR
     assert "1 image of 32x32: raise train.batch_size" in process.output
     assert "Traceback" not in process.output
-
-
-def test_eval_gives_json_with_the_protocol(zygote, whole: Path) -> None:  # type: ignore[no-untyped-def]
-    process = zygote.start("eval", whole, "--json")
-    assert process.wait() == 0, process.output
-    found = json.loads(process.output)
-    assert found["miou"] == json.loads((whole / "best.json").read_text())["miou"]
-    assert "whole image" in found["protocol"]["line"]

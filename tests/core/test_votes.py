@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import signal
-import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from segtrain.bucket.faults import StoppedInOutage
 from segtrain.config import Data
-from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.training import state
 from segtrain.training.loop import _late
 from segtrain.training.start.user_objects import sharing_listings
-from segtrain.training.state import on_every_rank
 from segtrain.training.step import Votes
 
 
@@ -55,50 +49,6 @@ def test_numbers_arrive_as_they_were() -> None:
     own = Votes(SimpleNamespace(device=torch.device("cpu"), backend="")).pack(1, 2**52 + 1)
     assert own.dtype == torch.float64
     assert own.tolist() == [1, 2**52 + 1]
-
-
-@pytest.mark.parametrize("failing", [(), (1,), (1, 2), (0, 1, 2)])
-def test_an_error_of_one_rank_is_raised_by_all(failing: tuple[int, ...]) -> None:
-    world, rows, barrier = 3, dict[int, torch.Tensor](), threading.Barrier(3, timeout=600)
-
-    def run(rank: int) -> tuple[str, int, str] | None:
-        def reduce(value: torch.Tensor) -> torch.Tensor:
-            rows[rank] = value
-            barrier.wait()
-            whole = sum(rows.values(), torch.zeros_like(value))
-            barrier.wait()
-            return whole
-
-        def work() -> None:
-            if rank in failing:
-                raise StoppedInOutage(
-                    f"no bucket on rank {rank}", code="stopped-in-outage", file=str(rank)
-                )
-
-        strategy = SimpleNamespace(
-            rank=rank, world_size=world, device=torch.device("cpu"), reduce=reduce
-        )
-        try:
-            on_every_rank(strategy, work)
-        except SegtrainError as error:
-            return str(error), error.exit_code, error.values["file"]
-        return None
-
-    with ThreadPoolExecutor(world) as pool:
-        said = list(pool.map(run, range(world)))
-    host = socket.gethostname()
-    where = {
-        (): "",
-        (1,): f"rank 1 (host {host}): ",
-        (1, 2): f"ranks 1, 2 (host {host}): ",
-        (0, 1, 2): "",
-    }[failing]
-    expected = (
-        (f"{where}no bucket on rank {failing[0]}", EXIT_RESUMABLE, str(failing[0]))
-        if failing
-        else None
-    )
-    assert said == [expected] * world
 
 
 def test_a_handler_that_python_did_not_install_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
