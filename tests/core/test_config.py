@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import refused
 from pydantic import Field, create_model
 
@@ -95,30 +94,6 @@ def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page()
     long = load_config(root / "configs/camvid_cpu_long.yaml", ["data.root=CamVid"])
     assert short.trained_settings() == long.trained_settings()
     assert short.parallel == long.parallel
-
-
-def test_a_block_holds_its_own_settings_alone() -> None:
-    config = load_config(
-        None,
-        ["optim.name=sgd", "optim.schedule=cosine", "loss.terms=[{name: focal, gamma: 1}, dice]"],
-    )
-    written = yaml.safe_load(config.to_yaml())
-    assert written["loss"]["terms"] == [
-        {"name": "focal", "weight": 1.0, "gamma": 1.0},
-        {"name": "dice", "weight": 1.0},
-    ]
-    assert set(written["optim"]) == {
-        "name",
-        "lr",
-        "encoder_lr",
-        "weight_decay",
-        "schedule",
-        "warmup",
-        "clip",
-        "ema",
-        "momentum",
-    }
-    assert make_config(written) == config
 
 
 def test_a_runs_config_names_code_that_is_not_touched(

@@ -463,7 +463,6 @@ ONE_LINE = {
     "ce": lambda ignore: CrossEntropy(C, ignore),
     "ce-weighted": lambda ignore: CrossEntropy(C, ignore, class_weights=torch.tensor(WEIGHTS)),
     "ce-smoothed": lambda ignore: CrossEntropy(C, ignore, label_smoothing=0.1),
-    "ohem": lambda ignore: OHEMCrossEntropy(C, ignore, min_kept=0.3, threshold=0.05),
     "ohem-weighted": lambda ignore: OHEMCrossEntropy(
         C, ignore, list(WEIGHTS), min_kept=0.5, threshold=0.1
     ),

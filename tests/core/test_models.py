@@ -201,11 +201,6 @@ def test_same_as_torchvision() -> None:
             "unknown-model-option",
             {"key": "decoder_chanels"},
         ),
-        (
-            {"arch": "unet", "options": {"decoder_chanels": 3}},
-            "unknown-model-option",
-            {"key": "decoder_chanels"},
-        ),
         ({"arch": "unet", "options": {"decoder_channels": [16, 16]}}, "model-options-unfit", {}),
         (
             {"arch": "deeplabv3plus", "options": {"decoder_atrous_rates": 5}},

@@ -135,10 +135,6 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda d: swap(d / "set/masks/train/a1.png"),
         ("train: masks have other labels: 1 changed (a1)",),
     ),
-    "both splits": (
-        lambda d: (one_more(d, "train"), paint(d / "set/masks/val/a0.png", 1, 2)),
-        ("train: it lists other samples", "val: masks have other labels"),
-    ),
     "classes": (
         lambda d: (d / "set/classes.txt").write_text("road\ncar\ntree\n"),
         ("train: the classes differ", "val: the classes"),
@@ -221,13 +217,6 @@ def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(pl
     with refused("run-settings-changed"):
         again("optim.lr=0.5")
     assert snapshot(place / "run") == before
-
-
-def test_another_split_to_score_is_refused(place: Path) -> None:
-    for kind in ("images", "masks"):
-        shutil.copytree(place / f"set/{kind}/val", place / f"set/{kind}/test")
-    with refused("data-changed", changes=["val: the split is 'test', it was 'val'"]):
-        again("data.split=test")
 
 
 def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(

@@ -23,7 +23,6 @@ from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.runfolder.rundir import make_run_dir
 from segtrain.training.start import early_checks as early
-from segtrain.training.start.derived import make_plan
 
 GIB = 2**30
 
@@ -139,18 +138,6 @@ def test_each_rank_of_a_host_keeps_a_cache_of_its_own() -> None:
         match=r"3\.9 GiB in each of 4 ranks, 15\.6 GiB together; this machine has 16\.0 GiB",
     ):
         cache.refuse_cache(Pictures(), ranks=4)  # type: ignore[arg-type]
-
-
-def test_a_warm_up_in_percent_fits_into_any_run() -> None:
-    for steps, warmup, expected in (
-        (1, "10%", 0),
-        (2, "50%", 1),
-        (2, "99%", 1),
-        (4, "10%", 1),
-        (100, "10%", 10),
-    ):
-        config = load_config(None, [f"train.duration={steps}st", f"optim.warmup={warmup}"])
-        assert make_plan(config, 100, Cluster(), has_gpu=False).warmup == expected
 
 
 def test_the_known_words_of_other_trainers_lead_to_settings_that_are() -> None:

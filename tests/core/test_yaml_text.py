@@ -69,7 +69,6 @@ def test_a_value_may_equal_a_key() -> None:
 
 TYPOS = {
     "escape": ('data:\n  split_by: {val: 20%, group: "p(\\d)"}\n', "line 2, column 34"),
-    "no space": ("optim:\n  lr:0.1\n  name: sgd\n", "line 3, column 7"),
     "tab": ("train:\n\tseed: 1\n", "line 2, column 1"),
     "unknown alias": ("a: 1\nb: *c\n", "line 2, column 4"),
 }
