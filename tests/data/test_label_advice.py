@@ -23,6 +23,7 @@ from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.config.paste import words
 from segtrain.data.audit.statistics import AuditReport
+from segtrain.data.index.subset import without
 from segtrain.data.labels.classes import label_space
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.errors import EXIT_ERROR
@@ -209,6 +210,13 @@ def test_one_class_is_refused_before_training(check_data: str, tmp_path: Path) -
         check_splits(config, *splits)
     mapped = {"data.label_map": {0: 0, 255: 1}} if check_data == "full" else {}
     assert caught.value.settings == {"data.classes": ["background", "crack"], **mapped}
+
+
+def test_a_dataset_that_was_passed_in_is_checked_again_each_time() -> None:
+    config = load_config(None, [*TINY, TWO])
+    dataset = own_dataset(Items(), label_space(config.data), "train")
+    assert not dataset.changes_show
+    assert not without(dataset, [0]).changes_show
 
 
 def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path: Path) -> None:

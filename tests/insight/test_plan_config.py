@@ -195,8 +195,9 @@ def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(machines_of("slurm:gpu")) == 4
     with refused("no-such-partition", found="night"):
         machines_of("slurm:night")
-    with refused("sinfo-failed", found="broken"):
+    with refused("sinfo-failed", found="broken") as caught:
         machines_of("slurm:broken")
+    assert "(no controller)" in str(caught.value)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with refused("no-sinfo", found="gpu"):
         machines_of("slurm:gpu")
