@@ -40,3 +40,7 @@ def check_findings(name: str, jobs: Mapping[str, list[Finding]], usual: list[Fin
 def _text(title: str, findings: list[Finding]) -> str:
     words = (f"{finding.code}\n{indent(show([finding], 96), '    ')}\n" for finding in findings)
     return f"## {title}\n{''.join(words)}"
+
+
+def loud(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level != "note"]

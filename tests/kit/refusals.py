@@ -48,7 +48,6 @@ TINY = [
 ]
 SCENES = [*TINY, "data.scenes=4", "data.scene_size=[40,48]"]
 FOLDERS = [*TINY, "data.root=set", "data.layout=folders"]
-LIST = [*TINY, "data.root=set", "data.layout=list"]
 
 
 def make_set(root: Path, classes: tuple[str, ...] = CLASSES) -> Path:

@@ -65,10 +65,6 @@ def look(job: SageMakerJob, **request: Any) -> list[Finding]:
     ]
 
 
-def loud(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.level != "note"]
-
-
 # what is wrong: flags, settings
 TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     # name, places, role

@@ -75,10 +75,6 @@ def look(
     ]
 
 
-def loud(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.level != "note"]
-
-
 # what is wrong: cluster, flags, settings, level and code of the finding
 MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     # partition

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from launch.core.findings import Finding
@@ -14,7 +13,6 @@ from launch.platforms.vertex.preflight.machines import gpus
 from launch.platforms.vertex.preflight.offline import offline
 from launch.platforms.vertex.request import region
 
-ROOT = Path(__file__).parents[2]
 ACCOUNT = "trainer@street-scenes.iam.gserviceaccount.com"
 NETWORK = "projects/123456789012/global/networks/default"
 TENSORBOARD = "projects/street-scenes/locations/us-central1/tensorboards/42"
@@ -35,10 +33,6 @@ def look(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> list[Findi
     """What the command line says about a job."""
     job = load_job(VertexJob, None, {**PLAIN, **flags}, [*SETTINGS, *settings])
     return offline(job, choice=choose(job, region(job), gpus(job)))
-
-
-def loud(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.level != "note"]
 
 
 L4 = {"machine": "g2-standard-48", "accelerator": None}

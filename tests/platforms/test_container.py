@@ -18,7 +18,6 @@ from conftest import refused
 from segtrain.errors import ConfigError, DataError
 from segtrain.platforms import decoder, outcome
 from segtrain.platforms.sagemaker import entry, settings
-from segtrain.platforms.sagemaker.hosts import read_hosts
 from segtrain.platforms.sagemaker.runs import uris_of
 
 ROOT = Path(__file__).parents[2]
@@ -63,23 +62,6 @@ def make_base(
     encoded = {key: json.dumps(value) for key, value in parameters.items()}
     (folder / "hyperparameters.json").write_text(json.dumps(encoded))
     return base
-
-
-def test_hosts_of_a_heterogeneous_job(tmp_path: Path) -> None:
-    base = make_base(tmp_path, {}, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu")
-    hosts = read_hosts(base / "input/config/resourceconfig.json")
-    assert hosts.training == ("algo-3", "algo-2")  # the toolkit's order: rank 0 is on its first
-    assert hosts.trains
-    assert hosts.interface == "lo"
-
-
-def test_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    parameters = {"sagemaker_distribution_instance_groups": ["tpu"]}
-    base = make_base(
-        tmp_path, parameters, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu"
-    )
-    with refused("unknown-instance-group", found="tpu"):
-        read_hosts(base / "input/config/resourceconfig.json")
 
 
 def test_hyperparameters_of_both_sdks(tmp_path: Path) -> None:
@@ -167,15 +149,6 @@ def test_jobs_of_a_tuning_do_not_share_a_run(tmp_path: Path) -> None:
         "TuningJobArn": "arn:aws:x",
     }
     assert uris_of(job) == ["s3://b/c/t-1"]
-
-
-def test_the_run_folder_is_what_sagemaker_saves(tmp_path: Path) -> None:
-    base = make_base(tmp_path, {})
-    assert settings.run_folder(base) == base / "output/data/run"
-    (base / "input/config/checkpointconfig.json").write_text(
-        '{"S3Uri": "s3://b/", "LocalPath": "/opt/ml/checkpoints/x"}'
-    )
-    assert settings.run_folder(base) == base / "checkpoints/x"
 
 
 def test_the_first_cause_stays_and_a_consequence_makes_room(tmp_path: Path) -> None:

@@ -228,18 +228,11 @@ def test_a_gentle_stop_is_followed_to_its_end(screen: Screen) -> None:
     assert "has ended already (Stopped)" in words[-1]
 
 
-def test_a_stop_without_checkpoints_and_the_end_of_the_time_are_told(screen: Screen) -> None:
-    words: list[str] = []
-    for end, flag in (("MaxRuntimeExceeded", "--max-run"), ("MaxWaitTimeExceeded", "--max-wait")):
-        screen.name, screen.said = end, []
-        screen.start(play("Starting", Act("Training", 90), "Uploading", end))
-        assert screen.follow() == 1
-        assert flag in screen.line("reason ")
-        assert "--checkpoints s3://BUCKET/PREFIX/" in screen.line("state ")
+def test_a_stop_of_an_unknown_job_is_an_error(clients: AwsClients) -> None:
     with pytest.raises(
         SegtrainError, match=r"StopTrainingJob of nobody: ValidationException.*--region"
     ):
-        stop(screen.clients, "nobody", words.append)
+        stop(clients, "nobody", pytest.fail)
 
 
 def test_a_network_that_goes_away_for_a_while_is_waited_for(screen: Screen) -> None:

@@ -450,15 +450,8 @@ def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> N
     assert list(helper.makers[name].source.entries) == list(source.entries)
 
 
-def test_helpers_are_needed_only_for_what_is_missing() -> None:
-    need = SampleDemand()
-    assert need.more_than(100, 0.0)
-    for step in range(9):
-        need.taken(10 + step, 64)
-    assert need.more_than(0, 18.5)
-    assert need.more_than(70, 18.5)
-    assert not need.more_than(100, 18.5)
-    assert not need.more_than(100, 30.0)
+def test_helpers_are_needed_until_the_demand_is_seen() -> None:
+    assert SampleDemand().more_than(100, 0.0)
 
 
 def look(balance: Balance, make_ms: float, receive_ms: float, size: int = 100) -> bool:

@@ -22,14 +22,12 @@ import pytest
 from conftest import ROOT, refused
 from waiting import soon
 
-from segtrain.config import Data
 from segtrain.observe.journal import read_journal
 from segtrain.platforms.ray.helpers import cluster
 from segtrain.platforms.ray.helpers.cluster import join_ray, slots_of
 
 RAY = importlib.util.find_spec("ray") is not None
 pytestmark = pytest.mark.skipif(not RAY, reason="the extra 'ray' is not installed")
-HELPED = Data(helpers="ray")
 
 
 class Nodes:

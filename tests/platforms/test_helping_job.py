@@ -121,12 +121,6 @@ def test_what_does_not_fit_is_found(changes: dict[str, Any], expected: list[str]
     assert codes(replace(HELPED, **changes)) == expected
 
 
-def test_the_price_of_a_helping_group_is_said() -> None:
-    (found,) = helpers(HELPED)
-    assert found.level == "warning"
-    assert "$1.63/h, at most $39.17 in 1 day" in found.message  # 2 x $0.816
-
-
 def need_of(terms: Terms) -> HelpedRates:
     types = machines()
     return need(terms, types["ml.p3.16xlarge"], 1, [(types["ml.c5.4xlarge"], 1)])

@@ -100,12 +100,10 @@ def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--dry-run", "--rehearse"), "--dry-run and --rehearse exclude each other"),
         (
             ("--stop", "a", "--update", "b", "--profile-ms", "0"),
             "--stop and --update exclude each other",
         ),
-        (("--plant", "fail:1", "--yes"), "--plant without --rehearse: add --rehearse"),
         (("--dry-run", "--hosts", "2", "--procs", "2"), "--hosts, --procs without --rehearse"),
     ],
 )

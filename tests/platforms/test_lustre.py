@@ -86,13 +86,7 @@ def test_files_that_failed_are_an_error_and_listed(
     assert "run/b,c.pt: failed FileSizeTooLarge" in printed
 
 
-def test_a_release_says_how_old_and_where_the_report_goes() -> None:
-    request = lustre.task_request("release", SYSTEM, ["/"], REPORT, 30)
-    assert request["Paths"] == ["/"]
-    assert request["ReleaseConfiguration"] == {
-        "DurationSinceLastAccess": {"Unit": "DAYS", "Value": 30}
-    }
-    assert request["Report"]["Path"] == "s3://bkt/runs/reports"
+def test_an_export_takes_no_days_and_reports_into_a_bucket() -> None:
     with refused("release-days", found=1):
         lustre.task_request("export", SYSTEM, ["runs"], None, 1)
     with refused("report-place", found="/reports"):

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from checkouts import use_checkout
-from golden_findings import check_findings
-from sagemaker_mistakes import FSX, HETERO, ROOT, TODAY, VPC, look, loud, the_job
+from golden_findings import check_findings, loud
+from sagemaker_mistakes import FSX, HETERO, ROOT, TODAY, VPC, look, the_job
 
 from launch.core.findings import errors
 from launch.core.preflight import looks_secret

@@ -108,14 +108,7 @@ def test_another_version_there_is_refused() -> None:
         making(ours={**identity(False), "numpy": "0.1"})
 
 
-def test_settings_that_cannot_be_honored_are_refused() -> None:
-    for setting in (
-        "train.deterministic=true",
-        "train.progressive=[[0.5, 0.5]]",
-        "data.worker_kind=process",
-    ):
-        with refused("conflicting-settings"):
-            Config.load(None, "data.helpers=ray-data", setting)
+def test_pipelines_run_in_threads_with_ray_data() -> None:
     assert worker_kind(Data(helpers="ray-data", transforms=[{"Blur": {}}])) == "thread"
 
 

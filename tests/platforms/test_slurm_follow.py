@@ -98,7 +98,6 @@ CANCELLED = "JobId=5 ArrayJobId=5 ArrayTaskId=4294967294 JobState=CANCELLED Exit
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([["JobId=5 JobState=RUNNING"], []], 2),  # forgotten while the follower looked away
         ([["JobId=5 JobState=COMPLETED ExitCode=0:0"], []], 0),
         ([[PENDING], []], 2),
         ([[PENDING, task(0, "RUNNING")], [task(0, "COMPLETED")]], 0),

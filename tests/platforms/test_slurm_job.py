@@ -39,7 +39,6 @@ def options(script: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "keys",
     [
-        {},
         {
             "gpus": "h100:8",
             "nodes": 2,
@@ -75,7 +74,6 @@ def test_the_script_is_shell(tmp_path: Path, keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("keys", "code"),
     [
-        ({"nodes": 0}, "value-invalid"),
         ({"image": "nvcr.io/nvidia/pytorch"}, "not-on-slurm"),
         ({"requirements": "r.txt"}, "not-on-slurm"),
         ({"program": "mine.py"}, "not-on-slurm"),
@@ -87,10 +85,6 @@ def test_the_script_is_shell(tmp_path: Path, keys: dict[str, Any]) -> None:
         ({"array": ["train.seed=1"], "seeds": [1]}, "tasks-twice"),
         ({"array": ["train.seed=1", "train.seed=1"]}, "tasks-equal"),
         ({"settings": {"out": "runs/x"}}, "out-on-slurm"),
-        ({"gpus": "many"}, "value-invalid"),
-        ({"name": "a/b"}, "value-invalid"),
-        ({"memory": "lots"}, "value-invalid"),
-        ({"after": "yesterday"}, "value-invalid"),
     ],
 )
 def test_jobs_that_cannot_be(tmp_path: Path, keys: dict[str, Any], code: str) -> None:
@@ -206,11 +200,8 @@ def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("array", ["train.seed='1"]),
         ("array", [""]),
         ("array", ["train.seed=1", " "]),
-        ("array", ["seed 1"]),
-        ("output", 'a"b'),
         ("output", "a\nb"),
     ],
 )

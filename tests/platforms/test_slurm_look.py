@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from cluster_slurm import Cluster, NoSlurm, slurm_cluster
-from slurm_mistakes import BATCH, CPUS, MISTAKES, PLAIN, SOUND, has, loud
+from golden_findings import loud
+from slurm_mistakes import BATCH, CPUS, MISTAKES, PLAIN, SOUND, has
 
 from launch.core.findings import Finding
 from launch.core.job import load_job

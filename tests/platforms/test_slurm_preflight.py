@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_findings import check_findings
-from slurm_mistakes import BATCH, PLAIN, ROOT, SOUND, cluster, has, look, loud, recorded
+from golden_findings import check_findings, loud
+from slurm_mistakes import BATCH, PLAIN, ROOT, SOUND, cluster, has, look, recorded
 
 from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import refused
 from imds import NOTICE, imds
 from refusals import finish
 
-from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.parallel.cluster import free_port
 from segtrain.platforms import spot
 
 
@@ -65,10 +64,3 @@ def test_without_a_metadata_service_the_training_goes_on(
         spot._watch(Late(address), 0.0)
         assert capsys.readouterr().err.count("no spot notice can be seen") == 1
     assert sent == [signal.SIGTERM] * 2
-
-
-@pytest.mark.parametrize("text", ["often", "0", "inf"])
-def test_an_interval_that_is_none(text: str) -> None:
-    with refused("bad-spot-interval", found=text):
-        # or this rank would wait for local rank 0
-        spot.watch(Cluster(1, 2, 1, 2), {"SEGTRAIN_SPOT_S": text})

@@ -86,7 +86,6 @@ def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: 
     [
         (["--profile-ms", "300"], "--profile-ms 300: the profiler knows 100, 200, 500"),
         (["--profile-ms", "0", "--type", "ml.g5.xlarge"], "--type is for a new job"),
-        ([], "--update needs what to change"),
         (["--warm-pool", "2h"], "the most is 3600"),
     ],
 )
@@ -112,9 +111,7 @@ def test_an_ended_and_an_unknown_job_are_said(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--stop", "job-1", "train.lr=1"], "train.lr=1"),
         (["--stop", "job-1", "--dry-run"], "--dry-run"),
-        (["--attach", "job-1", "--type", "ml.g5.xlarge"], "--type"),
         (["--update", "job-1", "--profile-ms", "0", "train.lr=1"], "train.lr=1"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_findings import loud
 from vertex_mistakes import (
     ACCOUNT,
     L4,
@@ -16,7 +17,6 @@ from vertex_mistakes import (
     PLAIN,
     TENSORBOARD,
     look,
-    loud,
 )
 
 from launch.core.job import load_job

@@ -36,7 +36,6 @@ def request(job: VertexJob, **other: Any) -> dict[str, Any]:
     ("name", "expected"),
     [
         ("segtrain", "segtrain-2026-11-21-03-56-05-089"),
-        ("My_run.v2!", "my-run-v2-2026-11-21-03-56-05-089"),
         ("\u00e4\u00f6", "segtrain-2026-11-21-03-56-05-089"),
         ("x" * 80, "x" * 39 + "-2026-11-21-03-56-05-089"),
     ],
@@ -47,21 +46,9 @@ def test_names_are_legal_labels(name: str, expected: str) -> None:
     assert re.fullmatch(r"[a-z0-9-]{1,63}", found)
 
 
-@pytest.mark.parametrize(
-    ("flags", "code"),
-    [
-        ({"accelerator": "4 x T4"}, "value-invalid"),
-        ({"scheduling": "cheap"}, "value-invalid"),
-        ({"hosts": 0}, "value-invalid"),
-        ({"nfs": ["10.0.0.2:/x"]}, "value-invalid"),
-        ({"nfs": [{"server": "10.0.0.2"}]}, "mount-incomplete"),
-        ({"lustre": ["d=10.0.0.3"]}, "value-invalid"),
-        ({"start": "train.py"}, "value-invalid"),
-    ],
-)
-def test_flags_of_another_form_are_refused(flags: dict[str, Any], code: str) -> None:
-    with refused(code):
-        load_job(VertexJob, None, flags)
+def test_a_mount_without_a_path_is_refused() -> None:
+    with refused("mount-incomplete"):
+        load_job(VertexJob, None, {"nfs": [{"server": "10.0.0.2"}]})
 
 
 STAND_IN = """
