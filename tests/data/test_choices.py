@@ -265,3 +265,12 @@ def test_a_printed_label_map_has_numbers_as_keys(
     root = write(tmp_path / "set", "images/{split}/#.png", "masks/{split}/#.png")
     assert main(["data", "check", str(root), CLASSES, "data.label_map={0: 0, 1: 1, 7: -1}"]) == 0
     assert capsys.readouterr().out.count("{0: 0, 1: 1, 7: -1}") == 2
+
+
+def test_pairs_that_are_not_read_are_named_also_in_a_bucket(server: BucketServer) -> None:
+    root = server.folder / "bkt/areas"
+    for area in ("Rural", "Urban"):
+        write(root, f"{{split}}/{area}/images/{area}#.png", f"{{split}}/{area}/masks/{area}#.png")
+    for place in (str(root), "s3://bkt/areas"):
+        text = check_folder(place, None, [CLASSES]).text()
+        assert "1 other folder of images with masks not read: {split}/Urban/images" in text
