@@ -7,7 +7,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shlex
+import sys
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -146,7 +148,11 @@ def dry_run(
             for key in {"ContainerArguments", "command"} & set(container):
                 container[key] = f"({key})"  # a whole script
         text = json.dumps(request, indent=1)
-    masks = {str(ROOT): "REPOSITORY", r"/(slurm|\w+-array)/[0-9a-f]{8}\b": r"/\1/HASH"}
+    masks = {
+        re.escape(sys.executable): "PYTHON",
+        str(ROOT): "REPOSITORY",
+        r"/(slurm|\w+-array)/[0-9a-f]{8}\b": r"/\1/HASH",
+    }
     text = golden.masked(f"{printed.err}exit code {code}\n\n{text}", masks)
     golden.check(f"dry-runs/{name}.txt", text)
 
