@@ -26,7 +26,10 @@ SAFE = {
     "found.system['FileSystemId']",
     "name",
     "key",
-    "'roles/storage.objectUser' if wanted is _WRITES else 'roles/storage.objectViewer'",
+    "'objectUser' if wanted is _WRITES else 'objectViewer'",
+    "copy",  # an option
+    "CHANNELS",
+    "inside",  # quoted where it is made
     "pasted(self.data)",
     "pasted(with_settings(written, division))",
     "settings",
