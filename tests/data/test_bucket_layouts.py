@@ -17,7 +17,7 @@ from conftest import refused
 from data_files import blocks, files, quiet, smooth
 
 from segtrain.bucket.client import client_of
-from segtrain.bucket.listing import _divided, side_by_side
+from segtrain.bucket.listing import _divided, page, side_by_side
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
@@ -218,6 +218,23 @@ def test_a_large_listing_is_whole_and_side_by_side(
             "segtrain.bucket.listing.page", lambda client, prefix, after, outage_s: first
         )
         assert len([item for page in side_by_side(client, "set", 60) for item in page]) == 1500
+
+
+def test_a_listing_whose_later_pages_are_in_disorder_is_refused(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
+    names(server, 300, "flat")
+    client, asked = client_of("s3://bkt"), []
+
+    def disordered(client: Any, prefix: str, after: str, outage_s: float) -> list[Any]:
+        asked.append(after)
+        found = page(client, prefix, after, outage_s)
+        return found[::-1] if len(asked) > 2 else found
+
+    monkeypatch.setattr("segtrain.bucket.listing.page", disordered)
+    with refused("listing-disordered", folder="set"):
+        list(side_by_side(client, "set", 60))
 
 
 @pytest.mark.parametrize(

@@ -158,8 +158,9 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
     picture(root / "x1.png")
     with refused("name-repeated"):
         open_dataset(loose, "all")
-    with refused("masks-among-images", folder=str(root)):
+    with refused("masks-among-images", folder=str(root)) as caught:
         open_dataset(data.model_copy(update={"pair": None}), "all")
+    assert "{name}.jpg, " in str(caught.value).replace("'", "")
     for wrong in ("[a, '{name}']", "['{name}', '{name}']", "['x/{name}', '{name}_m']"):
         with pytest.raises(ConfigError, match=r"data\.pair"):
             load_config(None, ["data.layout=folders", "data.root=x", f"data.pair={wrong}"])
