@@ -38,8 +38,8 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=command,
         description="Copy what has changed in folders of FSx for Lustre to S3 (export), or free "
-        "the space of files "
-        "that S3 has (release; a read brings them back), by a data repository task of FSx.",
+        "the space of files that S3 has (release; a read brings them back), by a data repository "
+        "task of FSx.",
         epilog="The folders must be below an association of the file system with S3. After "
         "Ctrl-C, FSx goes on.",
         allow_abbrev=False,

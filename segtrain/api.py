@@ -248,8 +248,8 @@ def _processes(config: Config, own_parts: bool) -> int:
     if own_parts:
         raise ConfigError(
             f"parallel.procs={procs} cannot start processes that have your model, loss, data, or "
-            "trackers: start this "
-            f"script with torchrun --nproc-per-node {procs}, or leave parallel.procs at auto",
+            f"trackers: start this script with torchrun --nproc-per-node {procs}, or leave "
+            "parallel.procs at auto",
             code="procs-with-parts",
         )
     from segtrain.parallel import spawn

@@ -190,9 +190,9 @@ class Data(Section):
     cache: Literal["off", "ram", "disk"] = setting(
         ["untrained", "per_host"],
         "off",
-        description="'ram' keeps decoded images in memory, for small data sets. 'disk' keeps "
-        "what was read from a "
-        "bucket on the local disk; see layouts.md. For data on a disk, 'disk' changes nothing",
+        description="'ram' keeps decoded images in memory, for small data sets. 'disk' keeps what "
+        "was read from a bucket on the local disk; see layouts.md. For data on a disk, 'disk' "
+        "changes nothing",
     )
     cache_dir: UserPath = Field(
         "",

@@ -111,8 +111,8 @@ class Train(Section):
         ["untrained"],
         False,
         description="use torch.compile: a slower start, then faster steps. true: the whole "
-        "network; regions: each of "
-        "its repeated blocks; reduce-overhead: the whole network, replayed as CUDA graphs",
+        "network; regions: each of its repeated blocks; reduce-overhead: the whole network, "
+        "replayed as CUDA graphs",
     )
     cuda_graph: bool = setting(
         ["untrained"],

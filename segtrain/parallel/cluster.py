@@ -124,8 +124,8 @@ def checked(cluster: Cluster) -> Cluster:
     if not (0 <= cluster.rank < cluster.world_size and 0 <= cluster.local_rank < local):
         raise ConfigError(
             f"{cluster.source.name} says rank {cluster.rank} of {cluster.world_size}, local rank "
-            f"{cluster.local_rank} "
-            f"of {local}: its variables contradict each other: use torchrun or srun, or unset them",
+            f"{cluster.local_rank} of {local}: its variables contradict each other: use torchrun "
+            "or srun, or unset them",
             code="launcher-contradicts-itself",
             rank=cluster.rank,
             world_size=cluster.world_size,

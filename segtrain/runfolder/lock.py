@@ -187,8 +187,8 @@ class RunLock(Ownership):
             except OSError as error:
                 raise SegtrainError(
                     f"cannot read {self.path} ({error.strerror}), and nothing is written without "
-                    "the lock: restore the "
-                    "folder, or set out to its new path, and start the same command again",
+                    "the lock: restore the folder, or set out to its new path, and start the same "
+                    "command again",
                     code="lock-not-read",
                     file=str(self.path),
                 ) from None

@@ -249,8 +249,8 @@ class BucketFolder:
         files, size = self._mirror.waiting()
         return CheckpointError(
             f"{files} files of the run ({_mb(size)}) are not in {self.url} ({error}); everything "
-            f"is in {self.folder} "
-            f"on host {socket.gethostname()}: start the same command there again: it uploads them",
+            f"is in {self.folder} on host {socket.gethostname()}: start the same command there "
+            "again: it uploads them",
             code="run-not-uploaded",
             run=self.url,
             folder=str(self.folder),

@@ -71,8 +71,8 @@ def _stop_at_limit(session: Session) -> int:
         )
         output.screen.say(
             f"stopped by {name} after step {state.step:,} of {session.plan.steps:,}, {took}: the "
-            "state is saved, and "
-            f"the same command with a larger {name.partition('=')[0]} goes on from there"
+            f"state is saved, and the same command with a larger {name.partition('=')[0]} goes on "
+            "from there"
         )
     return 0
 

@@ -82,9 +82,9 @@ class State:
                 f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"
             ]
         raise CheckpointError(
-            f"the newest checkpoint in {source} is damaged or from another version (its state "
-            f"has {invalid[0]}): move "
-            "it out of checkpoints/ to resume from the previous one, or choose another out=FOLDER",
+            f"the newest checkpoint in {source} is damaged or from another version (its state has "
+            f"{invalid[0]}): move it out of checkpoints/ to resume from the previous one, or "
+            "choose another out=FOLDER",
             code="checkpoint-damaged",
             run=source,
             found=invalid[0],

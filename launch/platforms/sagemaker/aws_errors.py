@@ -18,8 +18,8 @@ CREDENTIALS = (
 )
 _QUOTA = (
     "ask for more in the AWS console (Service Quotas, Amazon SageMaker, '<type> for training job "
-    "usage' or '... "
-    "for spot training job usage'), or take fewer --instances, another --type or another --region"
+    "usage' or '... for spot training job usage'), or take fewer --instances, another --type or "
+    "another --region"
 )
 _ALLOW = (
     "ask the administrator of the account to allow this action for your identity, or use "

@@ -99,8 +99,8 @@ def mode(value: Any, where: str) -> Any:
     if str(value).lower() == "pipe":
         raise ConfigError(
             f"{where}={value!r}: Pipe hands each channel on as one stream, which training in "
-            "random order cannot read: "
-            "write FastFile, which reads from S3 without a copy as well, in any order",
+            "random order cannot read: write FastFile, which reads from S3 without a copy as well, "
+            "in any order",
             code="mode-pipe",
         )
     return values.choice(value, _CHOICES["mode"], where)

@@ -216,8 +216,8 @@ def find(project: str, clients: GoogleClients, name: str) -> dict[str, Any]:
     if not found:
         raise ConfigError(
             f"there is no job {name!r} in project {project}, region {clients.region}: gcloud ai "
-            "custom-jobs list "
-            f"--project={shlex.quote(project)} --region={shlex.quote(clients.region)}",
+            f"custom-jobs list --project={shlex.quote(project)} "
+            f"--region={shlex.quote(clients.region)}",
             code="job-missing",
             found=name,
             project=project,

@@ -24,8 +24,8 @@ def _head(result: dict[str, Any]) -> list[str]:
     return [
         f"segtrain bench data  {result['config']}  #{result['hash']}",
         f"  data    {data['name']}, {data['split']}: {data['measured']} of {data['total']:,} "
-        f"samples ({formats}), "
-        f"{data['pixels'] / 1e6:.2f} Mpixel; crop {data['crop'][0]}x{data['crop'][1]}",
+        f"samples ({formats}), {data['pixels'] / 1e6:.2f} Mpixel; crop "
+        f"{data['crop'][0]}x{data['crop'][1]}",
         f"  bytes   {size(here['bytes_image'])} image + {size(here['bytes_mask'])} mask",
         f"  path    {result['path_says']}",
         f"  host    {cores(host['cores'])}, {size(host['memory'])} ({host['memory_by']})",

@@ -105,8 +105,8 @@ def threads(figures: Figures) -> Verdict | None:
     best = int(measured["threads"]) if measured else enough
     why = (
         f"{rank.host_cores} cores for {counted(rank.ranks_here, 'rank')} with {rank.threads} "
-        f"compute threads each: "
-        "at the end of each operator all threads wait for the one that got no core"
+        "compute threads each: at the end of each operator all threads wait for the one that got "
+        "no core"
     )
     if not measured:
         return Verdict(

@@ -344,8 +344,8 @@ def fetch(
     left = sum(item.size for item in objects) - sum(want.item.size for want in wanted.values())
     say(
         f"{location}: {len(wanted)} files of records ({_mb(size)}), to fetch: {len(todo)} "
-        f"({_mb(fetched)}), into "
-        f"{copy.folder}; {len(objects) - len(wanted)} other files ({_mb(left)}) stay there"
+        f"({_mb(fetched)}), into {copy.folder}; {len(objects) - len(wanted)} other files "
+        f"({_mb(left)}) stay there"
     )
     copy.take(wanted)
 

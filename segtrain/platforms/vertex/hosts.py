@@ -64,8 +64,8 @@ class Replicas:
         meant = {2: "parameter servers", 3: "evaluators"}[self.pool]
         raise ConfigError(
             f"this replica is in worker pool {self.pool} ({meant}), which segtrain does not use: "
-            "remove the pool from "
-            "the job, or let it run Google's image of the reduction server (pool 2)",
+            "remove the pool from the job, or let it run Google's image of the reduction server "
+            "(pool 2)",
             code="pool-does-not-train",
             variable=self.variable,
             found=self.pool,

@@ -187,9 +187,9 @@ def _again(
     moved = [line["image"] for line in known if names.get(line["index"]) != line["name"]]
     if moved:
         raise DataError(
-            f"{where}: the split lists other files than when the run began: {moved[0]} is gone "
-            "or has another position "
-            f"(see {run_dir / FILE}); restore the folder, or start another run with out=FOLDER",
+            f"{where}: the split lists other files than when the run began: {moved[0]} is gone or "
+            f"has another position (see {run_dir / FILE}); restore the folder, or start another "
+            "run with out=FOLDER",
             code="faulty-samples-moved",
             file=moved[0],
         )

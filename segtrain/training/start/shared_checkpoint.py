@@ -51,9 +51,9 @@ def load_shared_checkpoint(
         if saved is None:
             saved = checkpoint.read(Path(offer[0]), received)
         remarks.append(
-            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is missing or different on the hosts "
-            f"of {without} of "
-            f"{strategy.world_size} ranks: they received rank 0's copy over the network"
+            f"{offer[0]} ({len(content) / 2**20:.1f} MiB) is missing or different on the hosts of "
+            f"{without} of {strategy.world_size} ranks: they received rank 0's copy over the "
+            "network"
         )
     return saved, remarks
 

@@ -152,8 +152,8 @@ def _try_step(session: Session) -> None:
     if missing and strategy.world_size > 1:
         raise ConfigError(
             f"{some_of(missing, 3)}: no gradient on some ranks, for which {strategy.name} would "
-            "wait: freeze them "
-            "(requires_grad_(False)), or, if no rank uses them, set parallel.static_graph=true",
+            "wait: freeze them (requires_grad_(False)), or, if no rank uses them, set "
+            "parallel.static_graph=true",
             code="parameters-unused",
             found=missing,
         )

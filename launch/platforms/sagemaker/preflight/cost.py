@@ -137,8 +137,8 @@ def _marks(job: SageMakerJob) -> Iterator[Finding]:
                 f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} will "
                 "do nothing: its hosts end at once, but are billed for as long as the job runs",
                 f"leave the group {group.name} out, or let it make samples for the group that "
-                "trains: "
-                f"--group {group.name}={group.type}*{group.instances}:help data.helpers=ray",
+                f"trains: --group {group.name}={group.type}*{group.instances}:help "
+                "data.helpers=ray",
             )
 
 
@@ -155,8 +155,8 @@ def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
             yield warning(
                 "helpers-need",
                 f"{what}: whether helping hosts pay is not shown: they do where data.transforms "
-                "take far longer than "
-                "10 ms of a core for a sample, and the cores of the training hosts cannot keep up",
+                "take far longer than 10 ms of a core for a sample, and the cores of the training "
+                "hosts cannot keep up",
                 "--like RUN, a past run with this config; or measure: segtrain bench data "
                 "CONFIG --device-ms MS",
                 MEASURED,

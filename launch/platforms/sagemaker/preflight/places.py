@@ -97,8 +97,8 @@ def _role(job: SageMakerJob) -> Iterator[Finding]:
             yield error(
                 "role-partition",
                 f"role={job.role!r} is in the partition {arn['partition']}, but region "
-                f"{job.region} in "
-                f"{partition(job.region)}: accounts of one do not exist in the other",
+                f"{job.region} in {partition(job.region)}: accounts of one do not exist in the "
+                "other",
                 f"a role of an account in {partition(job.region)}, or another --region",
             )
         return

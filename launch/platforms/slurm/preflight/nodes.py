@@ -113,8 +113,8 @@ def _memory(
         yield warning(
             "memory-small",
             f"{said} is {given} MB of a node for {job.local_ranks} processes: each needs "
-            f"{LEAST_MB} MB for its "
-            "libraries alone, and Slurm kills a job that takes more than it asked for",
+            f"{LEAST_MB} MB for its libraries alone, and Slurm kills a job that takes more than it "
+            "asked for",
             f"--memory {min(most, 2 * LEAST_MB * job.local_ranks)}M or more",
         )
 
