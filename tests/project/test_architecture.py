@@ -41,7 +41,7 @@ def allowed_imports() -> dict[str, set[str] | None]:
 
 
 MAY_IMPORT = allowed_imports()
-HOME = {  # outside library -> the one room that touches it
+HOME = {  # outside library -> the one package that touches it
     "segmentation_models_pytorch": "models",
     "timm": "models",
     "triton": "kernels",
@@ -66,7 +66,7 @@ HOME = {  # outside library -> the one room that touches it
 ALSO = {"psutil": ("platforms", "base"), "pandas": ("runs",)}
 
 
-def room(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -87,7 +87,7 @@ def imports(path: Path, at_once: bool = False) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_arrows_point_one_way(path: Path) -> None:
-    here = room(path)
+    here = package_of(path)
     allowed = MAY_IMPORT.get(here) if here == "__main__" else MAY_IMPORT[here]
     for name in imports(path):
         for library, home in HOME.items():
@@ -187,6 +187,22 @@ def test_files_and_tests_that_a_guide_names_exist(guide: str) -> None:
             assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
 
 
+def test_the_page_lists_every_file() -> None:
+    listed, folder = set[str](), ""
+    for line in PAGE.split("```text\n")[1].split("```")[0].splitlines():
+        if line.startswith(" "):
+            listed |= {folder + name for name in line.split()}
+        else:
+            folder = line.split()[0]
+    there = {
+        str(path.relative_to(ROOT)).removesuffix(".py")
+        for name in ("segtrain", "launch")
+        for path in (ROOT / name).rglob("*")
+        if path.suffix in (".py", ".cpp", ".csv") and not path.stem.startswith("__")
+    }
+    assert listed == {name for name in there if "/planted/" not in name and "/standin/" not in name}
+
+
 @pytest.mark.parametrize("guide", GUIDES)
 def test_functions_classes_and_tables_are_where_a_guide_says(guide: str) -> None:
     text = re.sub(r"\n +", " ", GUIDES[guide])  # each item of a list in one line
@@ -199,7 +215,7 @@ def test_functions_classes_and_tables_are_where_a_guide_says(guide: str) -> None
         )
 
 
-def test_the_light_rooms_import_no_torch() -> None:
+def test_the_light_packages_import_no_torch() -> None:
     code = (
         "import sys\n"
         "import segtrain.cli, segtrain.arguments, segtrain.commands, segtrain.config, segtrain.insight.bench.data, segtrain.insight.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.insight.report.page, segtrain.insight.report.diff, segtrain.insight.diagnose.words, segtrain.insight.plan.command, segtrain.insight.plan.words, segtrain.insight.plan.terms\n"

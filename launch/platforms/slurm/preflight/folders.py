@@ -63,10 +63,14 @@ def folders(job: SlurmJob, cluster: SlurmState, probed: bool) -> Iterator[Findin
             )
 
 
+def free_mb(folder: Path) -> int:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize // 2**20
+
+
 def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
     """Room for the checkpoints that a run keeps, by the size of one that is there."""
-    disk = os.statvfs(place)
-    free_mb = disk.f_bavail * disk.f_frsize // 2**20
+    free = free_mb(place)
     sizes = [
         file.stat().st_size
         for run in job.runs()
@@ -78,14 +82,15 @@ def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
     copies = (keep if isinstance(keep, int) else 2) + 2
     runs = len(job.runs())
     needed = max(0, max(sizes) * copies * runs - sum(sizes)) // 2**20 if sizes else LEAST_MB * runs
-    if free_mb < needed:
+    if free < needed:
         known = (
             f"{copies} checkpoints of {max(sizes) / 2**20:,.0f} MB" if sizes else "its checkpoints"
         )
-        yield (error if free_mb < needed // 10 else warning)(
+        yield (error if free < needed // 10 else warning)(
             "room",
-            f"output={job.output!r}: {free_mb:,} MB are free in {place}, and "
-            f"{'each run' if runs > 1 else 'the run'} needs room for {known} ({needed:,} MB more)",
+            f"output={job.output!r}: {free:,} MB are free in {place}, and "
+            f"{'each run' if runs > 1 else 'the run'} needs room for {known} ({needed:,} MB more"
+            f"{' in all' if runs > 1 else ''})",
             "remove old runs, or another --output",
         )
 
