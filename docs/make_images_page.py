@@ -66,8 +66,6 @@ IMAGE_NOTES = """- SMDDP, AWS's all-reduce library, is only in images with torch
 - Images with torch 2.9 and later use CUDA 13, which needs an NVIDIA driver of branch 580 or later. SageMaker chooses the driver.
 - Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). AWS keeps them in
   registries of each region, under the accounts in `launch/platforms/sagemaker/regions.py`.
-- In images since 2.11, AWS's start script looks for `changehostname.c` in the wrong folder, so segtrain's entry script changes to
-  `/` first. It also calls `jq`, which is not installed; training should start all the same (not tested).
 """
 FIT = (
     "In parentheses: the compute capability, and the training throughput of one GPU relative to a V100, from data sheets. With "

@@ -4,8 +4,11 @@ was lost.
 The primary host runs a Coordinator. Every host runs a RoundMember, which exchanges lines of JSON
 with it over one TCP connection. A round begins when all hosts have reported that they are
 ready. It is over when the ranks of all hosts are done. It ends early when a connection breaks (a
-container was restarted, or its machine is gone) or a host asks for a new round. docs/vertex.md
-(Choices) says why torch's elastic agent is not used for this.
+container was restarted, or its machine is gone) or a host asks for a new round.
+
+torch's elastic agent (2.15.0 and 2.4.1) is not used, because it lost jobs when the primary host was
+killed while it exported, and when rank 0 needed longer than 30 s to save after a signal. Each lost
+primary also cost the other hosts one of their 5 restarts.
 """
 
 from __future__ import annotations
