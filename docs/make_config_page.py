@@ -15,7 +15,7 @@ PAGE = Path(__file__).with_name("config.md")
 
 INTRO = """# Settings
 
-Every key of a run, by section. This page is made from the code by `python docs/make_config_page.py`; a test keeps it current.
+Every key of a run, by section. `python docs/make_config_page.py` writes this page.
 
 A config is a YAML file with one mapping per section; write only what differs from the defaults below. The command line overrides the
 file: `section.key=value`, or `--section.key value`, which some launchers pass.
