@@ -30,7 +30,7 @@ print(show(choice.findings))
 ```
 
 It takes the newest image whose torch has code for the GPU: for the same major compute capability, and the same or a lower minor
-one (code for sm_80 also runs on sm_86 and sm_89). AWS patches the newest image for the longest time. `--image` chooses another one,
+one (code for sm_80 also runs on sm_86 and sm_89). `--image` chooses another one,
 which must be in a private ECR registry of the job's region; the findings then list its problems.
 
 `python docs/make_images_page.py` writes this page from `launch/platforms/sagemaker/` and `segtrain/machines/`. Sizes and prices of
