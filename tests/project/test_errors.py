@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import golden
+
 ROOT = Path(__file__).parents[2]
 ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError", "file_error"}
 
@@ -24,8 +26,11 @@ def errors_in(path: Path) -> Iterator[ast.Call]:
                 yield node
 
 
+FILES = sorted([*(ROOT / "segtrain").rglob("*.py"), *(ROOT / "launch").rglob("*.py")])
+
+
 def test_every_error_has_a_code() -> None:
-    for path in sorted([*(ROOT / "segtrain").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]):
+    for path in FILES:
         for call in errors_in(path):
             keywords = {keyword.arg: keyword.value for keyword in call.keywords}
             code = keywords.get("code", keywords.get(None))  # or it is in **values
@@ -35,3 +40,17 @@ def test_every_error_has_a_code() -> None:
                 assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code.value), (
                     f"{where}: {code.value!r}"
                 )
+
+
+def test_codes_and_the_names_of_their_values() -> None:
+    """Programs read them. A code that is raised in several places has several lines."""
+    lines = []
+    for path in FILES:
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call):
+                continue
+            keywords = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+            code = keywords.pop("code", None)
+            if isinstance(code, ast.Constant) and code.value:
+                lines.append(f"{code.value}: {' '.join(sorted(keywords))}".rstrip())
+    golden.check("codes.txt", "\n".join(sorted(lines)))
