@@ -68,6 +68,14 @@ def pytest_collection() -> Iterator[Any]:
 _NUMBERS = itertools.count()
 
 
+@pytest.fixture
+def enough_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much room the machine of the tests has is no finding about a Slurm job."""
+    monkeypatch.setattr(
+        "launch.platforms.slurm.preflight.folders.free_mb", lambda folder: 1_000_000
+    )
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not in tmp_path: thousands of tests need none, and each one makes the next one slower.

@@ -5,6 +5,7 @@ host.
 from __future__ import annotations
 
 import socket
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from conftest import refused
 from segtrain.base.cores import cores, slurm_cores
 from segtrain.parallel import cluster
 from segtrain.parallel.cluster import LAUNCHERS, Cluster, RankStarter, free_port
+from segtrain.parallel.failure import reach_rank_0
 
 discover = partial(cluster.discover, LAUNCHERS)
 
@@ -144,3 +146,15 @@ def test_a_free_port_is_none_that_the_kernel_gives_away(tmp_path: Path) -> None:
         assert len(found) > 1
         with socket.socket() as own:
             own.bind(("127.0.0.1", free_port(limits)))
+
+
+def test_a_rank_waits_until_rank_0_listens() -> None:
+    rank = Cluster(rank=1, world_size=2, master_port=free_port())
+    with refused("ranks-not-met"):
+        reach_rank_0(rank, timeout_s=0.0)
+    with socket.socket() as server:
+        server.bind((rank.master_addr, rank.master_port))
+        timer = threading.Timer(0.5, server.listen)
+        timer.start()
+        reach_rank_0(rank, timeout_s=60.0)
+        timer.join()

@@ -9,6 +9,7 @@ import vertex_mistakes
 from golden_findings import check_findings
 
 pytest.importorskip("yaml")
+pytestmark = pytest.mark.usefixtures("enough_disk")
 
 
 def test_findings_of_sagemaker() -> None:

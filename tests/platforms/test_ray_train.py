@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import refused
+from conftest import ROOT, refused
 from golden_findings import check_findings
 
 from launch.platforms.ray import checks
@@ -29,6 +29,16 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="the extra 'ray' is not insta
 
 def asked(*words: str) -> RayJob:
     return load(vars(build_parser("ray").parse_intermixed_args(list(words))))
+
+
+def test_the_code_that_came_along_goes_before_a_nodes_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sent/segtrain").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'sent'}:{tmp_path / 'own'}")
+    assert ray_worker._bundle() == str(tmp_path / "sent")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'own'}:{tmp_path / 'sent'}")
+    assert ray_worker._bundle() == str(ROOT)
 
 
 def test_a_job_is_read_from_the_command_line(

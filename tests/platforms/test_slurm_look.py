@@ -29,6 +29,7 @@ from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, 
 from launch.platforms.slurm.preflight.training import offline
 from launch.platforms.slurm.tools import ask, jobs
 
+pytestmark = pytest.mark.usefixtures("enough_disk")
 PATIENCE_S = 300.0
 BIG = "CPUs=16 CoresPerSocket=16 RealMemory=64000 Gres=gpu:h100:4 Feature=h100"
 HARDWARE = {

@@ -28,6 +28,7 @@ from launch.platforms.slurm.prepare import write
 from segtrain.errors import SegtrainError
 
 pytest.importorskip("yaml")
+pytestmark = pytest.mark.usefixtures("enough_disk")
 
 
 # what is wrong: variables, limits, flags

@@ -417,6 +417,14 @@ def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
     assert "nothing was sent" not in said
 
 
+def test_nothing_is_sent_without_a_yes(google: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fake, _ = google
+    flags = [f"--{key.replace('_', '-')}={value}" for key, value in FLAGS.items()]
+    assert vertex.main([*flags, "train.batch_size=16"]) == 1
+    assert (fake.jobs, fake.uploads) == ([], {})
+    assert "give --yes" in capsys.readouterr().err
+
+
 def test_a_job_is_followed_to_its_end(google: Any) -> None:
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
