@@ -343,6 +343,16 @@ def test_the_newest_checkpoint_wins_and_records_keep_their_lines(
     assert checkpoint.step_of(checkpoint.checkpoints(one)[-1]) == 8
 
 
+def test_a_record_that_is_gone_here_and_there_is_forgotten(
+    server: BucketServer, tmp_path: Path
+) -> None:
+    (tmp_path / "faults.jsonl").write_text("f")
+    mirror_of(tmp_path).upload_records(5, NEVER)
+    (tmp_path / "faults.jsonl").unlink()
+    (server.folder / "bkt/runs/a/faults.jsonl").unlink()
+    mirror_of(tmp_path).upload_records(5, NEVER)
+
+
 def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(
     server: BucketServer, tmp_path: Path
 ) -> None:

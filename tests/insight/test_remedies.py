@@ -4,9 +4,11 @@ table, and their order.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from conftest import refused
-from records import heavy
+from records import heavy, starved
 
 from segtrain.insight.diagnose import judge
 from segtrain.insight.diagnose.evidence import Evidence
@@ -78,3 +80,12 @@ def test_no_prices_without_a_type_and_none_for_a_healthy_run() -> None:
     assert "remedies" not in judge(evidence(heavy(wait=0.0))).facts
     with refused("unknown-machine-type", found="ml.g5.xlarg"):
         judge(evidence(heavy()), "ml.g5.xlarg")
+
+
+def test_cheaper_samples_gain_at_most_and_more_workers_just_that() -> None:
+    few = starved(stages={"decode": 0.06}, workers=1, cores=2)
+    begins = tuple({**begin, "machine": "ml.g5.xlarge"} for begin in few.begins)
+    facts = judge(evidence(replace(few, begins=begins))).facts, judge(evidence(heavy())).facts
+    at_most = {way["name"]: way["most"] for fact in facts for way in fact["remedies"]["ways"]}
+    assert at_most["cheaper data.transforms"]
+    assert not at_most["data.workers=2"]
