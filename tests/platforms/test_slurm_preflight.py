@@ -19,7 +19,7 @@ from slurm_mistakes import BATCH, PLAIN, ROOT, SOUND, cluster, has, look, record
 from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight import folders as places
-from launch.platforms.slurm.preflight import online
+from launch.platforms.slurm.preflight import online, probe
 from launch.platforms.slurm.preflight.online import rules
 from launch.platforms.slurm.preflight.probe import answers
 from launch.platforms.slurm.preflight.state import read, seconds
@@ -337,6 +337,28 @@ def test_states_of_a_node(state: str, away: bool, awake: bool) -> None:
     node = cluster("plain").nodes[0]
     node = replace(node, fields={**node.fields, "State": state})
     assert (node.away, node.awake) == (away, awake)
+
+
+def test_no_fewer_nodes_are_asked_than_the_partition_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(words: list[str], token: str) -> tuple[dict[str, Any], list[Any]]:
+        assert (tmp_path / token).read_text() == token
+        commands.append(words)
+        return {}, []
+
+    monkeypatch.setattr(probe, "_run", run)
+    keys = {**PLAIN, "output": str(tmp_path), "partition": "wide"}  # MinNodes=2
+    few, enough = (load_job(SlurmJob, None, {**keys, "nodes": n}, [BATCH]) for n in (1, 2))
+    _, (note,) = probe.ask_nodes(few, cluster("plain"), ROOT)
+    assert note.code == "nodes-not-asked"
+    assert commands == []
+    probe.ask_nodes(enough, cluster("plain"), ROOT)
+    assert commands[0][1] == "--nodes=2-2"
+    assert "--partition=wide" in commands[0]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_jobs_share_a_run_folder_whatever_its_name(tmp_path: Path) -> None:
