@@ -94,7 +94,9 @@ class FlagParser(argparse.ArgumentParser):
         )
 
     def _add_actions(self, names: Sequence[str]) -> None:
-        group = self.add_argument_group("action (default: check, ask, submit, and follow)")
+        steps = "check, ask, submit, and follow" if "yes" in names else "check, submit, and follow"
+        usual = steps if "attach" in names else "check and train"
+        group = self.add_argument_group(f"action (default: {usual})")
         for name in names:
             kind: dict[str, Any] = (
                 {"metavar": "JOB"} if name in OF_A_SENT_JOB else {"action": "store_true"}

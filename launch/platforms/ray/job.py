@@ -27,6 +27,7 @@ def _range(value: Any, where: str) -> tuple[int, int]:
 class RayJob(job.Job):
     """A training by Ray Train. All times: seconds."""
 
+    strategy: job.Strategy = option("ddp", "NAME", "ddp or fsdp (default: ddp)", MACHINES)
     workers: int = option(1, "N", "number of ranks (default: 1)", MACHINES, read=values.at_least(1))
     elastic: tuple[int, int] | None = option(
         None,
