@@ -9,6 +9,7 @@ import pytest
 from conftest import refused
 
 import launch
+from launch.core.calls import ReadOnlyCalls
 from launch.core.job import Job, load_job
 from segtrain import arguments, cli
 
@@ -83,3 +84,16 @@ def test_a_platform_refuses_what_its_job_does_not_know(tmp_path: Path) -> None:
         job.write_text(argument.replace("=", ": "))
         with refused("key-unknown", key=argument.partition("=")[0]):
             load_job(Job, job, {})
+
+
+def test_the_page_of_a_proxy_is_cut_short() -> None:
+    class Calls(ReadOnlyCalls[None]):
+        def meaning(self, error: Exception) -> str:
+            return str(error)
+
+    def refuse() -> None:
+        raise OSError("<html>\n" + "403 " * 1000)
+
+    calls = Calls(None)
+    assert calls("the bucket", refuse).value is None
+    assert len(calls.notes[0].message) < 350
