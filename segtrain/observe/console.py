@@ -37,15 +37,15 @@ def epochs_text(epochs: float) -> str:
     return f"{epochs:.2f}".removesuffix(".00")
 
 
-def of_classes(pixels: Sequence[int] | None) -> str:
-    """`` (1 of 2 classes)``: how many classes have ``pixels`` in the truth; empty if all of them
-    have.
+def of_classes(scores: Mapping[str, Any]) -> str:
+    """`` (1 of 2 classes)``: how many classes have pixels in the truth; empty if all of them have.
+    ``scores``: of an evaluation, or a row of the table of runs.
 
     A mean over only some classes can mislead: with one class in the truth, a constant prediction
     gets 100 %.
     """
-    present = sum(1 for count in pixels or () if count)
-    return f" ({present} of {len(pixels)} classes)" if pixels and present < len(pixels) else ""
+    present, classes = scores.get("classes_present"), scores.get("classes")
+    return f" ({present} of {classes} classes)" if present not in (None, classes) else ""
 
 
 def step_line(
@@ -176,22 +176,17 @@ def bar(share: float, width: int = _BAR) -> str:
     ).ljust(width)
 
 
-def class_table(names: Sequence[str], iou: Sequence[float], share: Sequence[float]) -> str:
+def class_table(names: Sequence[str], scores: Mapping[str, Any]) -> str:
     """A table with the IoU in percent, a bar, and the share of valid pixels per class; last, the
-    mean of all scores.
-
-    ``iou`` and ``share`` are fractions. NaN or None in ``iou``: the class is in neither truth nor
+    mean IoU. ``scores``: of an evaluation, where None stands for a class in neither truth nor
     prediction.
     """
-    scores = [math.nan if value is None else float(value) for value in iou]
+    total = max(1, sum(scores["pixels"]))
     width = max([len(name) for name in names] + [5])
     lines = [f"{'class':<{width}}    IoU  {'':<{_BAR}}  pixels"]
-    for index, (name, score) in enumerate(zip(names, scores)):
-        value = f"{100 * score:5.1f}%" if math.isfinite(score) else "absent"
-        lines.append(f"{name:<{width}} {value}  {bar(score)}  {100 * share[index]:5.1f}%")
-    finite = [score for score in scores if math.isfinite(score)]
-    if finite:
-        mean = math.fsum(finite) / len(finite)
-        few = of_classes([int(part > 0) for part in share])
-        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean)}{few}")
+    for name, iou, pixels in zip(names, scores["iou"], scores["pixels"]):
+        value = "absent" if iou is None else f"{100 * iou:5.1f}%"
+        lines.append(f"{name:<{width}} {value}  {bar(iou or 0.0)}  {100 * pixels / total:5.1f}%")
+    if (mean := scores["miou"]) is not None:
+        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean)}{of_classes(scores)}")
     return "\n".join(line.rstrip() for line in lines)

@@ -67,7 +67,7 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
         if epoch and speed and isinstance(batch, int)
         else None
     )
-    pixels = pixels_of(scores[-1]) if scores else None
+    last = scores[-1]["scores"] if scores else {}
     return {
         "name": config.get("name") or start.get("name") or run.resolve().name,
         "hash": start.get("hash"),
@@ -78,9 +78,9 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
         ),
         "steps": start.get("total_steps"),
         "miou": number(best.get("miou")),
-        "last_miou": number(scores[-1]["scores"].get("miou")) if scores else None,
-        "classes": len(pixels) if pixels else None,
-        "classes_present": sum(1 for count in pixels if count) if pixels else None,
+        "last_miou": number(last.get("miou")),
+        "classes": last.get("classes"),
+        "classes_present": last.get("classes_present"),
         "best_step": best.get("step"),
         "time": _seconds(events),
         "cpu_s": next((e["cpu_s"] for e in reversed(events) if e.get("cpu_s") is not None), None),
@@ -149,18 +149,6 @@ def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
     if start.get("host") == socket.gethostname() and isinstance(start.get("pid"), int):
         return "running" if is_running(start["pid"]) else "killed"
     return "running" if now_ns(path.parent) / 1e9 - path.stat().st_mtime < _FRESH else "killed"
-
-
-def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
-    """The number of pixels of each class in the ground truth, from an ``eval`` event; None if the
-    event lacks it.
-    """
-    pixels = event.get("scores", {}).get("pixels")
-    return (
-        pixels
-        if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels)
-        else None
-    )
 
 
 def number(value: Any) -> float | None:

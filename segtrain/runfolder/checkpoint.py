@@ -24,6 +24,7 @@ from segtrain.base.json_text import read_json
 from segtrain.config import Origin, refuse_older_run
 from segtrain.errors import CheckpointError, some_of
 from segtrain.models.weights import misfit
+from segtrain.observe.scores import BEST
 
 FORMAT = 2
 SUFFIX = ".pt"
@@ -64,14 +65,26 @@ def fingerprint(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Best:
-    """The step with the best score so far."""
+    """The step with the best score so far, and its score. Step 0: nothing was scored."""
 
-    step: int
-    miou: float
+    step: int = 0
+    miou: float = -1.0
 
     @property
     def file(self) -> str:
         return f"step-{self.step:08d}{SUFFIX}"
+
+    def after(self, step: int, miou: float) -> Best:
+        """The best step when also ``step`` is scored. Nothing else compares scores of a run."""
+        return Best(step, miou) if miou > self.miou else self
+
+    def entries(self) -> dict[str, Any]:
+        """The entries of a checkpoint's state, in the order of the fields."""
+        return {"best_step": self.step, "best_miou": self.miou}
+
+    def text(self, scores: Mapping[str, Any]) -> str:
+        """Its score, with the number of classes in ``scores``."""
+        return BEST.text({**scores, BEST.key: self.miou})
 
 
 def best_of(state: Mapping[str, Any]) -> Best | None:
@@ -96,35 +109,29 @@ def write_best(run_dir: Path, best: Best) -> None:
     write_atomically(run_dir / "best.json", json.dumps(content).encode())
 
 
-def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
-    """Make best.json agree with the checkpoint that a run resumes from. Returns the best step, and
-    a remark per change.
+def mend_best(run_dir: Path, best: Best) -> tuple[Best, list[str]]:
+    """Make best.json agree with the ``best`` step of the checkpoint that a run resumes from.
+    Returns the best step from here on, and a remark per change.
 
-    The best step is None if nothing was scored yet or its file is missing: the next score is then
-    the best.
+    If the file of the best step is missing, the next score is the best.
     """
-    named = named_best(run_dir)
-    best, path = best_of(state), run_dir / "best.json"
-    if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
-        path.unlink(missing_ok=True)
-        return None, [
-            (
-                f"the best checkpoint {best.file} is missing: only scores from here on count "
-                "toward the best"
-            )
-        ]
-    if best is None:
+    named, path = named_best(run_dir), run_dir / "best.json"
+    if not best.step:
         if not path.exists():
-            return None, []
+            return best, []
         path.unlink()
-        return None, [f"{path} named a score from later steps, which will be repeated: removed"]
+        return best, [f"{path} named a score from later steps, which will be repeated: removed"]
+    if not (run_dir / "checkpoints" / best.file).is_file():
+        path.unlink(missing_ok=True)
+        return Best(), [
+            f"the best checkpoint {best.file} is missing: only scores from here on count toward "
+            "the best"
+        ]
     if best == named:
         return best, []
-    before = f"named {named.file}" if named else "was damaged" if path.exists() else "was missing"
     write_best(run_dir, best)
-    return best, [
-        f"{path} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"
-    ]
+    file = named.file if named else "no checkpoint"
+    return best, [f"{path} named {file}: the best so far is {best.file} ({best.text({})})"]
 
 
 def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError, DataError
 from segtrain.evaluation import evaluation
 from segtrain.evaluation.load import load_run
-from segtrain.observe.console import of_classes
 from segtrain.observe.image_table import table
+from segtrain.observe.scores import BEST
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.runfolder.rundir import open_run
@@ -104,12 +104,12 @@ def score(
         *_trained_on(run_dir, dataset, trained),
     )
     caveats += tuple(finding.text() for finding in flips)
+    scores = result.scores.to_dict()
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
     if not cluster.rank:
         lines = []
         if images:
-            total = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
-            written = write_images(images, result, dataset, f"{config.title}  {which}  {total}")
+            written = write_images(images, result, dataset, f"{config.title}  {which}")
             lines.append(f"written into {images}: {', '.join(written)}\n")
         if confusion:
             write_confusion(confusion, result.confusion.tolist(), labels.names)
@@ -121,14 +121,11 @@ def score(
             say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
             for line in lines:
                 say(line)
-            say(
-                f"mIoU {100 * result.scores.miou:.2f}%{of_classes(result.scores.pixels)}  "
-                f"{result.protocol['line']}"
-            )
+            say(f"{BEST.text(scores)}  {result.protocol['line']}")
             for text in caveats:
                 say(f"warning: {dataset.split}: {text}")
     return {
-        **result.scores.to_dict(),
+        **scores,
         "class_names": list(labels.names),
         "warnings": list(caveats),
         "protocol": result.protocol,

@@ -87,17 +87,11 @@ def finish(session: Session) -> int:
     )
     session.saver.wait()
     write_end(session, "done")
-    pixels = state.scores["pixels"]
     output.screen.say(f"\nlast evaluation, at step {state.step}")
-    output.screen.say(
-        console.class_table(
-            labels.names, state.scores["iou"], [n / max(1, sum(pixels)) for n in pixels]
-        )
-    )
+    output.screen.say(console.class_table(labels.names, state.scores))
     speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
     output.screen.say(
-        f"best mIoU {100 * state.best_miou:.2f}%{console.of_classes(pixels)} at step "
-        f"{state.best_step}   "
+        f"best {state.best.text(state.scores)} at step {state.best.step}   "
         f"{state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
         + "".join(f"warning: {text}\n" for text in output.caveats)
         + (f"{speed}\n" if speed else "")
@@ -119,7 +113,7 @@ def write_end(session: Session, status: str) -> None:
         text = made.line("samples" if session.strategy.world_size == 1 else "samples of rank 0")
         session.output.screen.say(text)
         helped["samples"] = {**made.to_dict(), "text": text}
-    scored = {"miou": state.best_miou} if status == "done" else {}
+    scored = {"miou": state.best.miou} if status == "done" else {}
     session.output.journal.write(
         "run_end",
         status=status,

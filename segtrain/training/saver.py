@@ -80,7 +80,7 @@ class Saver:
             copies.start()
         self._lock.check()
         content |= {
-            "state": dict(vars(self._state)),
+            "state": self._state.to_dict(),
             "config_hash": self._config.hash,
             "decoder": decoder(),
             "data": self._records,

@@ -19,7 +19,7 @@ from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import DataError
 from segtrain.observe import image_table, pictures
-from segtrain.observe.console import of_classes
+from segtrain.observe.scores import BEST, SHOWN
 
 if TYPE_CHECKING:
     from segtrain.data.dataset import Dataset
@@ -44,8 +44,7 @@ def announce_scores(
     """Write the scores to the journal, the terminal, and the trackers. ``best``: whether they are
     the best so far.
     """
-    scores = result.scores
-    few = {"confusion": result.confusion} if len(result.confusion) <= MOST_CLASSES else {}
+    small = len(result.confusion) <= MOST_CLASSES
     output.journal.write(
         "eval",
         step=state.step,
@@ -55,21 +54,20 @@ def announce_scores(
         seconds=result.seconds,
         cpu_s=state.cpu_s,
         best=best,
-        **few,
+        **({"confusion": result.confusion} if small else {}),
     )
+    scores = [score for score in SHOWN if state.scores.get(score.key) is not None]
     output.screen.say(
-        f"epoch {epoch:.2f}  step {state.step}  mIoU "
-        f"{100 * scores.miou:.2f}%{of_classes(scores.pixels)}  pixel accuracy "
-        f"{100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, {result.protocol['line']})"
+        f"epoch {epoch:.2f}  step {state.step}  "
+        f"{'  '.join(score.text(state.scores) for score in scores)}  "
+        f"({result.seconds:.1f} s, {result.protocol['line']})"
     )
     values = {
-        "val/miou": scores.miou,
-        "val/accuracy": scores.accuracy,
+        **{f"val/{score.key}": state.scores[score.key] for score in scores},
         "val/seconds": result.seconds,
+        **{f"val/iou/{name}": iou for name, iou in zip(labels.names, result.scores.iou)},
     }
-    output.trackers.scalars(
-        {**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step
-    )
+    output.trackers.scalars(values, state.step)
 
 
 def write_tables(
@@ -85,11 +83,10 @@ def write_tables(
     run_dir = config.run_dir
     if best or last:
         table = image_table.as_csv(result.images.rows(validation))
-        for name, wanted in ((image_table.BEST, best), (image_table.LAST, last)):
-            if wanted:
+        for name, is_due in ((image_table.BEST, best), (image_table.LAST, last)):
+            if is_due:
                 write_atomically(run_dir / name, table)
-    score = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
-    title = f"{config.title}  step {state.step}  {score}"
+    title = f"{config.title}  step {state.step}"
     for name, sheet in write_sheets(run_dir / "pictures", result, validation.labels, title).items():
         output.trackers.image(name, sheet, state.step)
 
@@ -97,18 +94,23 @@ def write_tables(
 def write_sheets(
     folder: Path, result: Evaluation, labels: LabelSpace, title: str
 ) -> dict[str, np.ndarray]:
-    """Write ``val.png``, ``worst.png`` and ``best.png``, where there are pictures. Returns the
-    sheets by name.
+    """Write ``val.png``, ``worst.png`` and ``best.png``, where there are pictures, each with
+    ``title`` and the score. Returns the sheets by name.
     """
     sheets = {}
-    for name, samples, head in (
+    title += f"  {BEST.text(result.scores.to_dict(), digits=1)}"
+    for name, samples, heading in (
         ("val", result.pictures, title),
         ("worst", result.worst, f"the worst images: {title} over all"),
         ("best", result.best, f"the best images: {title} over all"),
     ):
         if samples:
             sheets[name] = pictures.contact_sheet(
-                samples, labels.names, labels.palette, ignore_index=labels.ignore_index, title=head
+                samples,
+                labels.names,
+                labels.palette,
+                ignore_index=labels.ignore_index,
+                title=heading,
             )
             pictures.save_png(folder / f"{name}.png", sheets[name])
     return sheets
@@ -172,7 +174,7 @@ def write_images(folder: Path, result: Evaluation, dataset: Any, title: str) -> 
     write_atomically(
         folder / "images.csv", image_table.as_csv(result.images.rows(dataset)), "--images DIR"
     )
-    drawn = write_sheets(folder, result, dataset.labels, title)
-    for name in {"worst", "best"} - set(drawn):  # left by an earlier evaluation
+    sheets = write_sheets(folder, result, dataset.labels, title)
+    for name in {"worst", "best"} - set(sheets):  # left by an earlier evaluation
         (folder / f"{name}.png").unlink(missing_ok=True)
-    return ["images.csv", *(f"{name}.png" for name in drawn)]
+    return ["images.csv", *(f"{name}.png" for name in sheets)]

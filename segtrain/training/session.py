@@ -74,7 +74,9 @@ class Session:
                     pictures=config.log.pictures,
                     extremes=score_output.extremes(config) if last else 0,
                 )
-            best = state.note(result.scores)
+            state.scores = result.scores.to_dict()
+            state.best = state.best.after(state.step, result.scores.miou)
+            best = state.best.step == state.step
             if strategy.rank == 0:
                 epoch = self.plan.epoch(state.step)
                 score_output.announce_scores(
@@ -144,9 +146,14 @@ def open_session(
     watch = Stopwatch(strategy, pool.cpu_s, start.cpu_before_s)
     guard = None
     if opened.limit is not None:
-        say, note = output.screen.say, partial(output.journal.write, "limit")
         guard = LimitGuard(
-            opened.limit, plan, len(data.val), time.time() - start.begun, saver.written_s, say, note
+            opened.limit,
+            plan,
+            len(data.val),
+            time.time() - start.begun,
+            saver.written_s,
+            output.screen.say,
+            partial(output.journal.write, "limit"),
         )
     return Session(
         config=config,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from segtrain.base import stopping
 from segtrain.config import Config
 from segtrain.errors import CheckpointError, ConfigError, SegtrainError
-from segtrain.metrics import Scores
 from segtrain.optim import Ema
 from segtrain.parallel.collective import broadcast_json, names_of, table
 from segtrain.parallel.model import load_state, taken
 from segtrain.parallel.strategy import Strategy
+from segtrain.runfolder.checkpoint import Best
 
 T = TypeVar("T")
 
@@ -37,33 +37,24 @@ class State:
     """
 
     step: int = 0
-    best_miou: float = -1.0
-    best_step: int = 0  # the step of best_miou; 0: nothing was scored
+    best: Best = field(default_factory=Best)
     cpu_s: float = 0.0  # CPU time of all ranks and their workers while training, without evaluation
     wall_s: float = 0.0  # wall time while training, without evaluation
     scores: dict[str, Any] = field(default_factory=dict)
 
-    def note(self, scores: Scores) -> bool:
-        """Keep the scores of this step. Returns whether they are the best so far: nothing else
-        decides that.
-        """
-        self.scores = scores.to_dict()
-        best = scores.miou > self.best_miou
-        if best:
-            self.best_miou, self.best_step = float(scores.miou), self.step
-        return best
-
-    def set_best(self, best: Mapping[str, Any] | None) -> None:
-        """``best``: the fields of ``runfolder.checkpoint.Best``; None if there is none yet."""
-        fields = best or {"step": 0, "miou": -1.0}
-        self.best_step, self.best_miou = fields["step"], fields["miou"]
+    def to_dict(self) -> dict[str, Any]:
+        """The entries of a checkpoint's state."""
+        entries = {**vars(self), **self.best.entries()}
+        del entries["best"]
+        return entries
 
     @classmethod
     def read(cls, saved: Mapping[str, Any], source: str) -> State:
         """The state in a checkpoint of the run folder ``source``. Raises CheckpointError for
         invalid entries.
         """
-        kinds = {name: get_origin(kind) or kind for name, kind in get_type_hints(cls).items()}
+        defaults = cls().to_dict()
+        kinds = {key: type(value) for key, value in defaults.items()}
         invalid = [
             f"{key}={value!r}" if key in kinds else f"the unknown entry {key!r}"
             for key, value in saved.items()
@@ -71,16 +62,12 @@ class State:
             and not (kinds.get(key) is float and type(value) is int)
         ]
         if not invalid:
-            state = cls(**saved)
-            if (
-                state.step >= 0
-                and 0 <= state.best_step <= state.step
-                and math.isfinite(state.best_miou)
-            ):
+            entries = {**defaults, **saved}
+            best = Best(*(entries.pop(key) for key in Best().entries()))
+            state = cls(best=best, **entries)
+            if state.step >= 0 and 0 <= best.step <= state.step and math.isfinite(best.miou):
                 return state
-            invalid = [
-                f"step={state.step}, best_step={state.best_step}, best_miou={state.best_miou}"
-            ]
+            invalid = [f"step={state.step}, best_step={best.step}, best_miou={best.miou}"]
         raise CheckpointError(
             f"the newest checkpoint in {source} is damaged or from another version (its state has "
             f"{invalid[0]}): move it out of checkpoints/ to resume from the previous one, or "
@@ -220,12 +207,12 @@ def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
     if ema is None:
         yield
         return
-    kept = taken(model.state_dict(), set(), lambda value: value)
-    load_state(model, {**kept, **ema.shadow})
+    weights = taken(model.state_dict(), set(), lambda value: value)
+    load_state(model, {**weights, **ema.shadow})
     try:
         yield
     finally:
-        load_state(model, kept)
+        load_state(model, weights)
 
 
 def nonfinite_weights(parameters: list[nn.Parameter], strategy: Strategy) -> Tensor:

@@ -20,15 +20,15 @@ from small_runs import command, final
 
 from segtrain.observe.journal import read_journal
 from segtrain.runfolder import checkpoint
-from segtrain.runfolder.checkpoint import Best, load_weights, mend_best, named_best
+from segtrain.runfolder.checkpoint import Best, best_of, load_weights, mend_best, named_best
 from segtrain.runfolder.writer import CheckpointWriter
 from segtrain.training.state import State
 
 
 def content(step: int, best: int) -> dict[str, Any]:
     """Of the checkpoint of ``step``; the score of a step is a hundredth of it."""
-    state = State(step=step, best_step=best, best_miou=best / 100 if best else -1.0)
-    return {"model": {"w": torch.full((100,), float(step))}, "ema": {}, "state": vars(state)}
+    state = State(step=step, best=Best(best, best / 100) if best else Best())
+    return {"model": {"w": torch.full((100,), float(step))}, "ema": {}, "state": state.to_dict()}
 
 
 def killed_at(operation: int, work: Callable[[], None]) -> bool:
@@ -92,16 +92,16 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(
         expected = state["state"]["best_step"]
         assert expected == (best if state["state"]["step"] == 3 else 2)
         assert float(load_weights(run, "best")["w"][0]) == expected  # before any run has gone on
-        found, _ = mend_best(run, state["state"])
-        assert found == named_best(run) == Best(expected, expected / 100)
-        assert (run / "checkpoints" / found.file).is_file()
+        new_best, _ = mend_best(run, best_of(state["state"]) or Best())
+        assert new_best == named_best(run) == Best(expected, expected / 100)
+        assert (run / "checkpoints" / new_best.file).is_file()
 
         went_on = CheckpointWriter(
             run / "checkpoints", keep=1, background=False
         )  # sweeps, and may prune all but the best
         went_on.save(4, content(4, expected))
         assert [path.name for path in checkpoint.checkpoints(run)] == [
-            found.file,
+            new_best.file,
             "step-00000004.pt",
         ]
         assert float(load_weights(run, "best")["w"][0]) == expected
@@ -137,15 +137,15 @@ def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(
     }
     place.unlink() if text is None else place.write_text(text)
     assert float(load_weights(tmp_path, "best")["w"][0]) == 2
-    found, remarks = mend_best(tmp_path, content(3, 2)["state"])
-    assert found == Best(2, 0.02)
-    assert f"{place} was {'missing' if text is None else 'damaged'}" in remarks[0]
+    new_best, remarks = mend_best(tmp_path, Best(2, 0.02))
+    assert new_best == Best(2, 0.02)
+    assert f"{place} named no checkpoint" in remarks[0]
     assert json.loads(place.read_text()) == {
         "checkpoint": "step-00000002.pt",
         "step": 2,
         "miou": 0.02,
     }
-    assert mend_best(tmp_path, content(3, 2)["state"]) == (found, [])
+    assert mend_best(tmp_path, new_best) == (new_best, [])
 
 
 def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
         '{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}'
     )
     assert float(load_weights(tmp_path, "best")["w"][0]) == 2
-    found, remarks = mend_best(tmp_path, content(2, 2)["state"])
-    assert found == named_best(tmp_path) == Best(2, 0.02)
+    new_best, remarks = mend_best(tmp_path, Best(2, 0.02))
+    assert new_best == named_best(tmp_path) == Best(2, 0.02)
     assert "named step-00000009.pt" in remarks[0]
 
 
@@ -166,8 +166,8 @@ def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(
     for step in (2, 3):
         writer.save(step, content(step, 2))
     (tmp_path / "checkpoints/step-00000002.pt").unlink()
-    found, remarks = mend_best(tmp_path, content(3, 2)["state"])
-    assert found is None
+    new_best, remarks = mend_best(tmp_path, Best(2, 0.02))
+    assert new_best == Best()
     assert "step-00000002.pt is missing" in remarks[0]
     assert not (tmp_path / "best.json").exists()
 
@@ -194,8 +194,8 @@ def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(
 def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> None:
     """The newest checkpoints were torn; the run goes on from one before the first score."""
     CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False).save(2, content(2, 2))
-    found, remarks = mend_best(tmp_path, content(1, 0)["state"])
-    assert found is None
+    new_best, remarks = mend_best(tmp_path, Best())
+    assert new_best == Best()
     assert "will be repeated" in remarks[0]
     assert not (tmp_path / "best.json").exists()
 
@@ -295,9 +295,10 @@ def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_a_state_that_no_run_has_is_refused(changes: dict[str, Any], word: str) -> None:
-    assert State.read(vars(State(step=3)), "run") == State(step=3)
+    state = State(step=3, best=Best(2, 0.02))
+    assert State.read(state.to_dict(), "run") == state
     with refused("checkpoint-damaged", run="run") as caught:
-        State.read({**vars(State(step=3)), **changes}, "run")
+        State.read({**state.to_dict(), **changes}, "run")
     assert word in caught.value.values["found"]
 
 

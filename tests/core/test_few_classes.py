@@ -11,16 +11,9 @@ import numpy as np
 from refusals import TINY
 
 from segtrain.insight.runs.table import read_run, table
-from segtrain.observe.console import of_classes
 
 # A mean IoU that is not followed by how many classes it is over.
 PLAIN = re.compile(r"mIoU:? \d+\.\d+ ?%(?! \(1 of 2 classes\))")
-
-
-def test_the_mark() -> None:
-    assert of_classes([5, 3]) == of_classes([]) == of_classes(None) == of_classes([4]) == ""
-    assert of_classes([5, 0]) == " (1 of 2 classes)"
-    assert of_classes([0, 7, 0, 1]) == " (2 of 4 classes)"
 
 
 def test_a_run_whose_validation_lacks_a_class(zygote: Any, tmp_path: Path) -> None:

@@ -337,7 +337,14 @@ def test_words(tmp_path: Path) -> None:
         console.step_line(7, 120, 0.5, 8.25, 2.34567, 1.5e-3, 87.04, 0.256, 3725.0, width)
         for width in (None, 90, 80, 60, 30)
     ]
-    found["table"] = console.class_table(["sky", "a pole"], [0.375, None], [0.8, 0.0]).split("\n")
+    scores = {
+        "classes": 2,
+        "classes_present": 1,
+        "miou": 0.375,
+        "iou": [0.375, None],
+        "pixels": [8, 0],
+    }
+    found["table"] = console.class_table(["sky", "a pole"], scores).split("\n")
     found["long"] = [shortened_text("abcdefghij" * 4, most) for most in (40, 39, 20)]
     labels = plain_space(("background", "car", "pole"))
     ids = (np.arange(24 * 30).reshape(24, 30) ** 2 // 50 % 4).astype(np.uint8)

@@ -27,7 +27,14 @@ PHASES = {"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1}  # seconds
 CONFUSION = [[90, 10, 0], [5, 45, 0], [0, 0, 0]]
 
 
-SCORES = {"miou": 0.8, "accuracy": 0.9, "iou": [0.857, 0.75, None], "pixels": [100, 50, 0]}
+SCORES = {
+    "classes": 3,
+    "classes_present": 2,
+    "miou": 0.8,
+    "accuracy": 0.9,
+    "iou": [0.857, 0.75, None],
+    "pixels": [100, 50, 0],
+}
 
 
 VOID_TAGS = {"meta", "link", "img", "br", "input"}

@@ -291,10 +291,10 @@ def test_metrics_are_found_in_what_training_prints() -> None:
     stream = io.StringIO()
     output, result = MagicMock(), MagicMock(seconds=2.0, protocol={"line": "val, 60 images"})
     output.screen = Console(420, 14, stream=stream)
-    result.scores.miou, result.scores.accuracy = 0.4512, 0.9
-    announce_scores(
-        output, State(step=210), 7.0, MagicMock(), result, True
-    )  # the line after an evaluation, as it is printed
+    scores = {"classes": 3, "classes_present": 2, "miou": 0.4512, "accuracy": 0.9}
+    state = State(step=210, scores=scores)
+    # the line after an evaluation, as it is printed
+    announce_scores(output, state, 7.0, MagicMock(), result, True)
     log = (
         step_line(50, 420, 1.67, 14, 1.2345, 6e-3, 123.4, 0.03, 100)
         + "\n[1,0]<stdout>:"

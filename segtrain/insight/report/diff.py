@@ -20,8 +20,9 @@ from segtrain.insight.report import charts, classes, facts
 from segtrain.insight.report.html import esc, page, table, utc
 from segtrain.insight.report.page import write
 from segtrain.insight.report.timeline import Speed, axis, laps, means, speed, words
-from segtrain.insight.runs.folder import RunFolder, few, load
+from segtrain.insight.runs.folder import RunFolder, load
 from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.scores import SHOWN, Score
 
 NOTHING = "-"
 # Settings that differ between any two runs and have no effect on the results.
@@ -86,10 +87,8 @@ def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[DiffRow]:
 def _figures(
     a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | None
 ) -> list[DiffRow]:
-    best = _points("best mIoU", _score(a, "miou"), _score(b, "miou"))
     rows = [
-        replace(best, a=best.a + few(a.best), b=best.b + few(b.best)),
-        _points("pixel accuracy", _score(a, "accuracy"), _score(b, "accuracy")),
+        *(_score(score, a, b) for score in SHOWN),
         _plain("at step", a.best.get("step"), b.best.get("step")),
     ]
     if pace_a and pace_b:
@@ -114,8 +113,12 @@ def _figures(
     return [row for row in rows if (row.a, row.b) != (NOTHING, NOTHING)]
 
 
-def _score(run: RunFolder, name: str) -> float | None:
-    return run.best["scores"].get(name) if run.best else None
+def _score(score: Score, a: RunFolder, b: RunFolder) -> DiffRow:
+    """A score of the best evaluations."""
+    scores_a, scores_b = (run.best.get("scores", {}) for run in (a, b))
+    what = "best " * (score == a.best_by) + score.words
+    row = _points(what, scores_a.get(score.key), scores_b.get(score.key))
+    return replace(row, a=score.percent(scores_a), b=score.percent(scores_b))
 
 
 def _plain(what: str, a: object, b: object) -> DiffRow:
@@ -184,12 +187,12 @@ def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    said = []
+    said, best = [], f"best {comparison.a.best_by.words}"
     by_name = {row.what: row for row in comparison.figures}
-    score, step = by_name.get("best mIoU"), by_name.get("time of a step")
+    score, step = by_name.get(best), by_name.get("time of a step")
     if score and score.change:
         word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
-        said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
+        said.append(f"B's {best} is {word} A's: {score.b} against {score.a} ({score.change}).")
         if [row.what for row in comparison.config if row.what not in ("out", "name")] == [
             "train.seed"
         ]:
@@ -307,10 +310,9 @@ def render(comparison: Comparison) -> str:
         for name in ("loss", "images_per_s")
     )
     learning = charts.lines(drawn, "loss", "Loss", loss, log=True)
-    scores = of_both(*(charts.scores(run.evals, "miou") for run in (a, b)))
-    learning += charts.lines(
-        drawn, "miou", "mIoU on the validation split", scores, unit="%", points=True
-    )
+    scores = of_both(*(charts.scores(run.evals, a.best_by.key) for run in (a, b)))
+    title = f"{a.best_by.words} on the validation split"
+    learning += charts.lines(drawn, "miou", title, scores, unit="%", points=True)
     rate = charts.lines(drawn, "rate", "Images/s", speeds)
     said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(comparison))
     ious = (

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from segtrain.base.units import duration, percent
+from segtrain.base.units import duration
 from segtrain.config import Config
 from segtrain.insight.report.html import details, table, thinned
-from segtrain.insight.runs.folder import RunFolder, few, flat
+from segtrain.insight.runs.folder import RunFolder, flat
+from segtrain.observe.scores import BEST
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
@@ -110,7 +111,7 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "resume":
         return f"resumes; {event.get('world_size')} ranks wrote the checkpoint"
     if kind == "eval":
-        return f"mIoU {percent(event.get('scores', {}).get('miou'), 2)}{few(event)}{took}"
+        return f"mIoU {BEST.percent(event.get('scores', {}))}{took}"
     if kind == "checkpoint":
         return f"checkpoint {event.get('file')} ({event.get('reason')}{took})"
     if kind == "helpers":

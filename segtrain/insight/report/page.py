@@ -16,6 +16,7 @@ from segtrain.insight.report.html import esc, page, utc
 from segtrain.insight.report.timeline import axis, laps, merged, pauses, phases, pieces, speed
 from segtrain.insight.runs.folder import RunFolder, load
 from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.scores import SHOWN
 
 FILE = "report.html"
 _LAPS = 700  # most laps in a chart: a screen could not show more
@@ -127,10 +128,7 @@ def _subtitle(run: RunFolder) -> str:
 
 
 def _learning(drawn: charts.Charts, run: RunFolder) -> str:
-    scores = [
-        ("mIoU", "a", charts.scores(run.evals, "miou")),
-        ("pixel accuracy", "eval", charts.scores(run.evals, "accuracy")),
-    ]
+    scores = [(score.words, score.color, charts.scores(run.evals, score.key)) for score in SHOWN]
     return (
         charts.lines(
             drawn, "loss", "Loss", [("loss", "a", charts.curve(run.steps, "loss"))], log=True

@@ -10,7 +10,8 @@ from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.report import html
 from segtrain.insight.report.html import esc
 from segtrain.insight.report.timeline import Speed, words
-from segtrain.insight.runs.folder import RunFolder, few
+from segtrain.insight.runs.folder import RunFolder
+from segtrain.observe.console import of_classes
 
 
 def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
@@ -72,11 +73,11 @@ def _scores(run: RunFolder) -> str:
     best = run.best
     if not best:
         return "It has not been evaluated yet."
-    last = run.evals[-1]
-    text = f"Best mIoU {percent(best['scores']['miou'], 2)}{few(best)} at step {best['step']}"
+    last, score = run.evals[-1], run.best_by
+    text = f"Best {score.words} {score.percent(best['scores'])} at step {best['step']}"
     if last["step"] != best["step"]:
-        miou = percent(last["scores"].get("miou"), 2)
-        text += f", {miou}{few(last)} at the last evaluation (step {last['step']})"
+        value = score.percent(last["scores"])
+        text += f", {value} at the last evaluation (step {last['step']})"
     return text + "."
 
 
@@ -99,11 +100,11 @@ def where_time_went(pace: Speed, device: str) -> str:
 
 def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     """(what, value, remark) of the figures that matter most."""
-    figures = [("best mIoU", "-", "not evaluated")]
+    value, remark = "-", "not evaluated"
     if best := run.best:
-        figures = [
-            ("best mIoU", percent(best["scores"]["miou"], 2), f"step {best['step']}{few(best)}")
-        ]
+        value = percent(best["scores"][run.best_by.key], 2)
+        remark = f"step {best['step']}{of_classes(best['scores'])}"
+    figures = [(f"best {run.best_by.words}", value, remark)]
     if pace is not None:
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
         figures += [

@@ -22,9 +22,9 @@ from segtrain.base.terminal import printable
 from segtrain.config import load_yaml, refuse_older_run
 from segtrain.errors import DataError, file_error
 from segtrain.observe import journal
-from segtrain.observe.console import of_classes
 from segtrain.observe.profile_format import Series, Track, read_profile
-from segtrain.observe.run_row import pixels_of, run_row
+from segtrain.observe.run_row import run_row
+from segtrain.observe.scores import BEST, Score
 from segtrain.observe.spans import FOLDER as SPANS
 from segtrain.observe.spans import Records, read_spans
 
@@ -110,6 +110,11 @@ class RunFolder:
     def best(self) -> Event:
         """The best evaluation; empty if there is none."""
         return journal.best_evaluation(self.evals)
+
+    @property
+    def best_by(self) -> Score:
+        """The score that decides which evaluation is the best."""
+        return BEST
 
 
 def newest(events: tuple[Event, ...], *kinds: str) -> Event:
@@ -244,10 +249,3 @@ def _started(run: Path) -> float:
             )
     except (OSError, KeyError, StopIteration):
         return 0.0
-
-
-def few(event: Event) -> str:
-    """`` (1 of 2 classes)`` for an evaluation whose ground truth lacks some of the classes, else an
-    empty text.
-    """
-    return of_classes(pixels_of(event))

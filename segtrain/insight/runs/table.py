@@ -10,6 +10,7 @@ from segtrain.base.terminal import columns
 from segtrain.base.units import duration, percent
 from segtrain.errors import MissingExtra
 from segtrain.insight.runs.folder import find_runs, read_mapping
+from segtrain.observe.console import of_classes
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.run_row import COLUMNS, run_row
 
@@ -51,14 +52,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [[*head, "images/s", "s/epoch", "out"]]
     for row in rows:
         step = "-" if row["step"] is None else f"{row['step']}/{row['steps'] or '?'}"
-        present, classes = row.get("classes_present"), row.get("classes")
-        few = (
-            f" ({present} of {classes} classes)"
-            if present is not None and present != classes
-            else ""
-        )
         best, last = (
-            "-" if row[key] is None else percent(row[key], 2) + few for key in ("miou", "last_miou")
+            "-" if row[key] is None else percent(row[key], 2) + of_classes(row)
+            for key in ("miou", "last_miou")
         )
         best_step = "-" if row["best_step"] is None else str(row["best_step"])
         seconds = "-" if row["time"] is None else duration(row["time"])

@@ -308,9 +308,9 @@ def restore(
     state = State.read(saved["state"], str(run_dir))
 
     def repair() -> dict[str, Any]:
-        best, more = checkpoint.mend_best(run_dir, vars(state))
-        return {"best": best and vars(best), "remarks": more}
+        best, more = checkpoint.mend_best(run_dir, state.best)
+        return {"best": vars(best), "remarks": more}
 
     repaired = on_rank_0(strategy, repair)
-    state.set_best(repaired["best"])
+    state.best = checkpoint.Best(**repaired["best"])
     return Restored(learner, state, saved, remarks + repaired["remarks"])
