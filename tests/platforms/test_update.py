@@ -85,6 +85,7 @@ def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: 
     ("words", "told"),
     [
         (["--profile-ms", "300"], "--profile-ms 300: the profiler knows 100, 200, 500"),
+        (["--profile-ms", "900"], "--profile-ms 1000, or 0"),
         (["--profile-ms", "0", "--type", "ml.g5.xlarge"], "--type is for a new job"),
         (["--warm-pool", "2h"], "the most is 3600"),
     ],
