@@ -461,6 +461,7 @@ def test_an_experiment_that_does_not_exist_is_told_with_those_that_do(cloud: Ver
     assert "did you mean streets-2025?" in str(caught.value)
     Experiment(NAME).ensure()
     assert rows(f"vertex:{NAME}") == []
+    assert Experiment(NAME, patience_s=7.0).api.patience_s == 7.0
 
 
 def test_credentials_region_and_project_that_are_missing_are_named(

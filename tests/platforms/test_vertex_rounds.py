@@ -321,6 +321,15 @@ def test_a_host_says_that_it_was_stopped_before_it_ends(monkeypatch: pytest.Monk
     assert training.said == [("was stopped", {"saving": True})]
 
 
+def test_a_host_that_is_stopped_while_it_waits_may_continue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(monkeypatch, GONE)
+    training.received.append(15)
+    monkeypatch.setattr(training, "meet", lambda stopped: None if stopped() else Round(1, (1,), 1))
+    assert (training.code(), training.rounds) == (75, 0)
+
+
 def test_a_host_whose_own_rank_fails_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(monkeypatch, Ending(2, cause=True))
     assert (training.code(), training.rounds, training.said) == (2, 1, [])
