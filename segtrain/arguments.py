@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import __version__, commands
+from segtrain.bucket import url_forms
 from segtrain.errors import closest
 
 EXAMPLES = """examples:
@@ -17,8 +18,8 @@ EXAMPLES = """examples:
   segtrain train configs/camvid_cpu.yaml data.root=CamVid     section.key=value overrides the file
   torchrun --nproc-per-node 4 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid
 """
-RUN = "run folder, gs://BUCKET/PREFIX (s3://, az://), or sagemaker:JOB"
-WEIGHTS = "run folder, also in a bucket (gs://BUCKET/PREFIX, s3://, az://)"
+RUN = f"run folder, sagemaker:JOB, {url_forms('PREFIX')}"
+WEIGHTS = f"run folder, also in a bucket: {url_forms('PREFIX')}"
 # Subcommands of `segtrain launch`, with their help texts. Each names a module in launch/ that has a
 # function ``main(arguments, command)``.
 PLATFORMS = {

@@ -1,17 +1,85 @@
-"""Buckets of S3, Google Cloud Storage, and Azure: how to recognize their URLs, and requests with
-retries.
+"""Buckets of S3, Google Cloud Storage, and Azure: what is true of each cloud, and how to recognize
+URLs.
 """
 
 from __future__ import annotations
 
 import posixpath
-import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from segtrain.errors import ConfigError
 
-# Buckets that can be listed and written, and all places that are read by requests.
-CLOUDS = ("s3://", "gs://", "az://")
-SCHEMES = (*CLOUDS, "https://", "http://")
+
+@dataclass(frozen=True)
+class Cloud:
+    """What is true of all buckets of one cloud.
+
+    ``bucket``: its word for a bucket. ``variables``: setting of an obstore store -> environment
+    variables, of which the first that is set counts; they say where a bucket is and whether it is
+    public, and hold no secret. ``sorted_listing``: whether it lists objects in the order of their
+    keys, and can start after any key. The commands are templates for ``command_of``.
+    """
+
+    bucket: str
+    variables: Mapping[str, tuple[str, ...]]
+    sorted_listing: bool
+    sign_in: str
+    list_command: str
+    print_command: str
+    # Where a pattern of names can be excluded, checkpoints are not copied.
+    copy_command: str
+
+
+# Scheme of its URLs -> a cloud whose buckets can be listed and written.
+CLOUDS = {
+    "s3": Cloud(
+        bucket="BUCKET",
+        variables={
+            "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+            "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+            "skip_signature": ("AWS_SKIP_SIGNATURE",),
+        },
+        sorted_listing=True,
+        sign_in="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        list_command="aws s3 ls",
+        print_command="aws s3 cp {url} -",
+        copy_command="aws s3 sync {url} FOLDER --exclude checkpoints/*",
+    ),
+    "gs": Cloud(
+        bucket="BUCKET",
+        variables={
+            "base_url": ("STORAGE_EMULATOR_HOST",),
+            "skip_signature": ("GOOGLE_SKIP_SIGNATURE",),
+        },
+        sorted_listing=True,
+        sign_in="run `gcloud auth application-default login`, or set "
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        list_command="gcloud storage ls",
+        print_command="gcloud storage cat {url}",
+        copy_command=r"gcloud storage rsync -r --exclude=.*\.pt$ {url} FOLDER",
+    ),
+    "az": Cloud(
+        bucket="CONTAINER",
+        variables={
+            "account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
+            "skip_signature": ("AZURE_SKIP_SIGNATURE",),
+        },
+        sorted_listing=False,
+        sign_in="set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        list_command="az storage blob list -c CONTAINER",
+        print_command="az storage blob download -c {bucket} -n {key} --no-progress",
+        copy_command="az storage blob download-batch -s {bucket} -d FOLDER --pattern {key}/*",
+    ),
+}
+# Schemes of all places that are read by requests.
+SCHEMES = (*CLOUDS, "https", "http")
+
+
+def scheme_of(place: str) -> str:
+    """The scheme of a URL; "" for a path."""
+    return place.partition("://")[0] if "://" in place else ""
 
 
 def is_bucket(place: str) -> bool:
@@ -20,12 +88,12 @@ def is_bucket(place: str) -> bool:
     Raises ConfigError for a misspelled URL such as ``s3:/bucket``, which would become the name of a
     local folder.
     """
-    if place.startswith(SCHEMES):
+    if scheme_of(place) in SCHEMES:
         return True
-    if wrong := re.match(r"(s3|gs|az|https?):/+", place, re.IGNORECASE):
-        meant = f"{wrong[1].lower()}://{place[wrong.end() :]}"
+    scheme, _, rest = place.partition(":")
+    if scheme.lower() in SCHEMES and rest.startswith("/"):
         raise ConfigError(
-            f"{place} is not a URL of a bucket: write {meant}",
+            f"{place} is not a URL of a bucket: write {scheme.lower()}://{rest.lstrip('/')}",
             code="bucket-url-misspelled",
             found=place,
         )
@@ -37,6 +105,22 @@ def split_url(url: str) -> tuple[str, str]:
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
     return f"{scheme}://{bucket}", prefix.strip("/")
+
+
+def url_forms(folder: str) -> str:
+    """The forms of the URLs of a folder: ``s3://BUCKET/FOLDER, ..., or az://CONTAINER/FOLDER``."""
+    *forms, last = (f"{scheme}://{cloud.bucket}/{folder}" for scheme, cloud in CLOUDS.items())
+    return f"{', '.join(forms)}, or {last}"
+
+
+def command_of(template: str, url: str) -> str:
+    """A command of a cloud, quoted for a shell.
+
+    In ``template``, the words {url}, {bucket}, and {key} stand for ``url`` and its parts.
+    """
+    base, key = split_url(url)
+    parts = {"url": url, "bucket": base.partition("://")[2], "key": key}
+    return shlex.join(word.format(**parts) for word in template.split())
 
 
 def key_in(base: str, path: str) -> str:

@@ -94,7 +94,7 @@ class Client:
     _down_since: float | None = None
     _failed_at: float = 0.0
     _answered: bool = False
-    _told: bool = False
+    _warned: bool = False
 
     def get(
         self,
@@ -129,12 +129,12 @@ class Client:
         store = next((quick for limit, quick in self.quick if 0 <= length <= limit), self.store)
         try:
             result = obstore.get(store, key, options=options)  # type: ignore[arg-type]
-            whole, found = result.meta["size"], etag_of(result.meta)
+            whole, received_etag = result.meta["size"], etag_of(result.meta)
             content = result.bytes()
         except obstore.exceptions.PreconditionError:
             raise faults.changed(f"{self.base}/{key}", etag) from None
         # Some servers ignore If-Match.
-        if etag and found != etag:
+        if etag and received_etag != etag:
             raise faults.changed(f"{self.base}/{key}", etag)
         if span and whole < span[1]:
             raise faults.ends_early(f"{self.base}/{key}", whole, span[1])
@@ -142,7 +142,7 @@ class Client:
             raise faults.WrongLength
         seconds = time.perf_counter() - began
         self.tally.answered(len(content), seconds)
-        return ObjectBytes(content, whole, found, seconds)
+        return ObjectBytes(content, whole, received_etag, seconds)
 
     def head(self, key: str, outage_s: float) -> ObjectBytes:
         """Size and etag of an object."""
@@ -157,10 +157,10 @@ class Client:
         """
         import obstore
 
-        found = self._repeated(
+        listing = self._repeated(
             prefix, lambda: obstore.list_with_delimiter(self.store, prefix or None), outage_s
         )
-        return list(found["objects"]), list(found["common_prefixes"])
+        return list(listing["objects"]), list(listing["common_prefixes"])
 
     def below(self, prefix: str, outage_s: float) -> Iterator[list[Any]]:
         """Pages of all objects below a folder, in the order of keys, as obstore's dictionaries."""
@@ -181,9 +181,9 @@ class Client:
                 stream = None
                 raise
 
-        while found := self._repeated(prefix, page, outage_s):
-            last = found[-1]["path"]
-            yield found
+        while objects := self._repeated(prefix, page, outage_s):
+            last = objects[-1]["path"]
+            yield objects
 
     def put(
         self, key: str, content: Content, outage_s: float, stop: threading.Event | None = None
@@ -251,7 +251,7 @@ class Client:
                 if not kind or (faults.no_login(error) and not self._answered):
                     raise faults.lasting(path, error) from None
             else:
-                self._down_since, self._answered, self._told = None, True, False
+                self._down_since, self._answered, self._warned = None, True, False
                 return result
             tries, first, now = tries + 1, first or began, time.monotonic()
             lasted = now - min(first, self._failed(began, now, outage_s))
@@ -260,7 +260,7 @@ class Client:
             if lasted >= _SAID_S:
                 if stopping.requested.is_set():
                     raise faults.stopped(path, kind, lasted)
-                self._say_once(kind, outage_s)
+                self._warn_once(kind, outage_s)
             pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2 ** min(tries - 1, 20)) * random.uniform(
                 0.5, 1
             )
@@ -271,16 +271,16 @@ class Client:
             elif stop.wait(pause):
                 raise Stopped(path)
 
-    def _say_once(self, kind: str, outage_s: float) -> None:
+    def _warn_once(self, kind: str, outage_s: float) -> None:
         """Print one line per outage."""
         with self._lock:
-            told, self._told = self._told, True
-        if not told:
+            warned, self._warned = self._warned, True
+        if not warned:
             text = (
-                f"{self.base}: {faults.PASSING[kind]}: requests are repeated for up to "
+                f"warning: {self.base}: {faults.PASSING[kind]}: requests are repeated for up to "
                 f"{outage_s:g} s"
             )
-            print(f"warning: {text}", file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def _failed(self, began: float, now: float, outage_s: float) -> float:
         """Record a failure. Returns when the outage began; after ``outage_s`` without failures, a

@@ -6,6 +6,8 @@ import os
 from datetime import timedelta
 from typing import Any
 
+from segtrain.bucket import CLOUDS, scheme_of
+
 # A request is retried if no answer, or no more bytes of it, arrive for this long. The wait for the
 # answer includes the time to send the body: a request with a large body gets SENDING.
 SILENT, SENDING = "30s", "300s"
@@ -21,20 +23,18 @@ def settings_of(base: str) -> dict[str, Any]:
     """Endpoint, region, and anonymous access, read from environment variables. obstore itself reads
     all others.
     """
-    environ, scheme = os.environ, base.partition("://")[0]
-    prefix = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}.get(scheme, "")
-    found: dict[str, Any] = {}
-    if prefix and environ.get(f"{prefix}_SKIP_SIGNATURE", "").lower() in _TRUE:
-        found["skip_signature"] = True
-    if scheme == "s3":
-        endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
-        found |= {"endpoint": endpoint} if endpoint else {}
-        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-        found |= {"region": region} if region else {}
-    elif scheme == "gs" and environ.get("STORAGE_EMULATOR_HOST"):
-        host = environ["STORAGE_EMULATOR_HOST"]
-        found["base_url"] = host if "://" in host else f"http://{host}"
-    return found
+    cloud = CLOUDS.get(scheme_of(base))
+    settings: dict[str, Any] = {}
+    for setting, variables in cloud.variables.items() if cloud else ():
+        values = (os.environ.get(variable) for variable in variables)
+        if value := next(filter(None, values), None):
+            settings[setting] = value
+    if settings.pop("skip_signature", "").lower() in _TRUE:
+        settings["skip_signature"] = True
+    host = settings.get("base_url", "")
+    if host and "://" not in host:
+        settings["base_url"] = f"http://{host}"
+    return settings
 
 
 def connected(

@@ -29,8 +29,7 @@ def download(client: Client, key: str, path: Path, size: int, outage_s: float) -
 
 
 def _in_parts(client: Client, key: str, path: Path, outage_s: float) -> None:
-    found = client.head(key, outage_s)
-    size, etag = found.size, found.etag
+    _, size, etag, _ = client.head(key, outage_s)
 
     def fetch(begin: int) -> None:
         end = min(begin + PART, size)

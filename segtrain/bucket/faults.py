@@ -8,6 +8,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from segtrain.bucket import CLOUDS, scheme_of
 from segtrain.errors import EXIT_RESUMABLE, DataError, SegtrainError, file_error
 
 # Kind of a temporary fault -> its description. Retries are counted by these kinds.
@@ -35,14 +36,6 @@ _THROTTLED = ("429", "503")
 _STALLED = "<Code>RequestTimeout</Code>"
 # Codes of S3 and Google Cloud Storage, and of Azure, in an answer with the status 404.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_SIGN_IN = {
-    "s3": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
-    "AWS_SKIP_SIGNATURE=true for a public bucket",
-    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS; "
-    "GOOGLE_SKIP_SIGNATURE=true for a public bucket",
-    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; "
-    "AZURE_SKIP_SIGNATURE=true for a public container",
-}
 
 
 class RequestError(DataError):
@@ -110,8 +103,8 @@ def lasting(path: str, error: Exception) -> SegtrainError:
     """The error for a request that would fail again."""
     if isinstance(error, SegtrainError):
         return error
-    reason, scheme, found = reason_of(error), path.partition("://")[0], _STATUS.search(str(error))
-    status = found[1] if found else ""
+    reason, match = reason_of(error), _STATUS.search(str(error))
+    status = match[1] if match else ""
     if status == "404" or isinstance(error, FileNotFoundError):
         if any(code in str(error) for code in _NO_BUCKET):
             return _refused(
@@ -123,8 +116,11 @@ def lasting(path: str, error: Exception) -> SegtrainError:
         problem = (
             "no credentials were found" if no_login(error) else "these credentials may not do this"
         )
-        fix = f"{problem}: {_SIGN_IN.get(scheme, 'use a URL that carries its signature')}"
-        return _refused(path, reason, fix, "bucket-denied")
+        fix = "use a URL that carries its signature"
+        if cloud := CLOUDS.get(scheme_of(path)):
+            variable = cloud.variables["skip_signature"][0]
+            fix = f"{cloud.sign_in}; {variable}=true for a public {cloud.bucket.lower()}"
+        return _refused(path, reason, f"{problem}: {fix}", "bucket-denied")
     if "empty path segment" in reason or "illegal character sequence" in reason:
         fix = (
             "the name of an object has two slashes in a row, or a part '.' or '..': rename or "

@@ -9,16 +9,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
+from segtrain.bucket import CLOUDS, scheme_of
 from segtrain.bucket.client import PAGE, Client
 from segtrain.errors import DataError
 
 # Pages that are fetched at the same time.
 _PARALLEL = 16
-# Stores that list objects in the order of their keys, and can start after any key.
-_ORDERED = ("s3://", "gs://")
 # Alphabets (sorted) of the counters in names such as frame_000123, and the largest number of places
-# in a
-# name at which a range of names is split.
+# in a name at which a range of names is split.
 _ALPHABETS = (
     digits,
     digits + "abcdef",
@@ -49,7 +47,8 @@ def side_by_side(client: Client, prefix: str, outage_s: float) -> Iterator[list[
     also listed in parallel. A store that does not list in the order of keys is listed page by page.
     Raises DataError.
     """
-    first = page(client, prefix, "", outage_s) if client.base.startswith(_ORDERED) else []
+    cloud = CLOUDS.get(scheme_of(client.base))
+    first = page(client, prefix, "", outage_s) if cloud and cloud.sorted_listing else []
     keys, half = _keys(first), len(first) // 2
     if len(first) < PAGE or keys != sorted(keys):
         yield from [first] if 0 < len(first) < PAGE else client.below(prefix, outage_s)
@@ -70,15 +69,15 @@ def side_by_side(client: Client, prefix: str, outage_s: float) -> Iterator[list[
                     running[pool.submit(page, client, prefix, span[0], outage_s)] = span
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     after, last = running.pop(future)
-                    found = future.result()
-                    keys = _keys(found)
-                    if any(one >= other for one, other in itertools.pairwise([after, *keys])):
+                    objects = future.result()
+                    keys = _keys(objects)
+                    if [after, *keys] != sorted({after, *keys}):
                         message = (
                             f"{client.base}/{prefix}: the listing is not in the order of "
                             "keys: start again"
                         )
                         raise DataError(message, code="listing-disordered", folder=prefix)
-                    inside = [item for item in found if not last or item["path"] <= last]
+                    inside = [item for item in objects if not last or item["path"] <= last]
                     if len(inside) == PAGE and (not last or keys[-1] < last):
                         busy = len(waiting) + len(running) >= _PARALLEL
                         waiting.extend([(keys[-1], last)] if busy else _divided(keys, last))
@@ -87,8 +86,8 @@ def side_by_side(client: Client, prefix: str, outage_s: float) -> Iterator[list[
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _keys(found: list[Any]) -> list[str]:
-    return [item["path"] for item in found]
+def _keys(objects: list[Any]) -> list[str]:
+    return [item["path"] for item in objects]
 
 
 def _divided(keys: list[str], last: str) -> list[tuple[str, str]]:
@@ -101,10 +100,10 @@ def _divided(keys: list[str], last: str) -> list[tuple[str, str]]:
     end = keys[-1]
     # The first key is a prefix of the last one if it is the marker object of a folder.
     place = next(
-        (at for at, (one, other) in enumerate(zip(keys[0], end)) if one != other), len(keys[0])
+        (at for at, (start, stop) in enumerate(zip(keys[0], end)) if start != stop), len(keys[0])
     )
     seen = {key[place] for key in keys if len(key) > place}
-    alphabet = next((known for known in _ALPHABETS if seen <= {*known}), sorted(seen))
+    alphabet = next((letters for letters in _ALPHABETS if seen <= {*letters}), sorted(seen))
     # The digits before the first difference are constant within a page. The nearest one changes
     # about once per page: ranges split there would be too small.
     run = [*itertools.takewhile(lambda at: end[at] in alphabet, range(place - 1, -1, -1))]

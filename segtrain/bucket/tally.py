@@ -35,7 +35,7 @@ class RequestTotals(NamedTuple):
             for kind, (count, seconds) in more.retries.items():
                 before = retries.get(kind, (0, 0.0))
                 retries[kind] = before[0] + sign * count, before[1] + sign * seconds
-            retries = {kind: found for kind, found in retries.items() if found[0]}
+            retries = {kind: sums for kind, sums in retries.items() if sums[0]}
         return RequestTotals(
             self.requests + sign * more.requests,
             self.bytes + sign * more.bytes,
@@ -112,8 +112,8 @@ class RequestTally:
         def more() -> RequestTotals:
             nonlocal before
             now = self.sums
-            found, before = now.plus(before, -1), now
-            return found
+            since, before = now.plus(before, -1), now
+            return since
 
         return more
 

@@ -43,18 +43,17 @@ def read_version(client: Client, key: str, outage_s: float) -> Versioned | None:
 
 
 def write_version(
-    client: Client, key: str, content: bytes, known: Version | None, outage_s: float
+    client: Client, key: str, content: bytes, replaced: Version | None, outage_s: float
 ) -> Version | None:
-    """Replace the version ``known``, or create the object if ``known`` is None. Returns the new
-    version.
+    """Replace the version ``replaced``, or create the object if ``replaced`` is None.
 
-    Returns None if the object has another version by now. This call itself may have written that
-    version, if the answer to its first request was lost. To find out, compare the contents. Raises
-    DataError, also if there is no such bucket.
+    Returns the new version, or None if the object has another version by now. This call itself may
+    have written that version, if the answer to its first request was lost. To find out, compare the
+    contents. Raises DataError, also if there is no such bucket.
     """
     import obstore
 
-    mode: Any = "create" if known is None else dict(known)
+    mode: Any = "create" if replaced is None else dict(replaced)
 
     def attempt() -> Version | None:
         try:
@@ -63,7 +62,7 @@ def write_version(
             return None
         except FileNotFoundError:
             # To create an object, only the bucket must exist, so the bucket is missing.
-            if known is None:
+            if replaced is None:
                 raise
             return None
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from segtrain.bucket import url_forms
 from segtrain.config.facts import setting
 from segtrain.config.label_values import check_class_names, check_label_map
 from segtrain.config.rules import check_data
@@ -28,8 +29,7 @@ class Data(Section):
     root: UserPath = setting(
         ["untrained", "per_host", "listing", "eval", "plan_neutral"],
         "",
-        description="folder of the data set, or s3://BUCKET/FOLDER (gs://, az://); empty for "
-        "layout 'scenes'",
+        description=f"folder of the data set, {url_forms('FOLDER')}; empty for layout 'scenes'",
     )
     layout: Literal[
         "scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"

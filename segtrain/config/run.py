@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from segtrain.base.files import cache_folder, read_text
-from segtrain.bucket import CLOUDS, is_bucket, split_url
+from segtrain.bucket import CLOUDS, is_bucket, scheme_of, split_url, url_forms
 from segtrain.config.data import Data
 from segtrain.config.facts import Fact, has, setting
 from segtrain.config.loss import Loss
@@ -86,11 +86,9 @@ class Config(Section):
     @classmethod
     def _writable(cls, value: str) -> str:
         if is_bucket(value) and (
-            not value.startswith(CLOUDS) or not split_url(value)[0].partition("://")[2]
+            scheme_of(value) not in CLOUDS or split_url(value)[0].endswith("://")
         ):
-            raise ValueError(
-                "must be a folder, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or az://CONTAINER/FOLDER"
-            )
+            raise ValueError(f"must be a folder, {url_forms('FOLDER')}")
         return value
 
     @field_validator("optim", mode="before")

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from segtrain.bucket import url_forms
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.observe.journal import say_on_stderr
 from segtrain.runfolder.holder import (
@@ -77,7 +78,7 @@ class RunLock(Ownership):
             raise ConfigError(
                 f"{self.folder} is a bucket mounted by {program}, which can lose a checkpoint that "
                 "is renamed and a journal that is appended to: write to the bucket itself, with "
-                "out=gs://BUCKET/FOLDER, s3://, or az://",
+                f"out={url_forms('FOLDER')}",
                 code="run-folder-on-bucket-mount",
                 run=str(self.folder),
                 found=program,

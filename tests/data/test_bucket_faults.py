@@ -188,6 +188,7 @@ def test_a_role_is_asked_for_its_credentials_before_they_expire(
         ("s3://b", {"AWS_SKIP_SIGNATURE": "False"}, {}),
         ("gs://b", {"GOOGLE_SKIP_SIGNATURE": "True", "AWS_REGION": "r"}, {"skip_signature": True}),
         ("gs://b", {"STORAGE_EMULATOR_HOST": "h:1"}, {"base_url": "http://h:1"}),
+        ("az://b", {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, {"account_name": "a"}),
     ],
 )
 def test_connections_are_set_by_the_environment(
@@ -316,7 +317,7 @@ def test_an_outage_is_told_once_and_a_signal_ends_the_wait(
 
     def stop() -> None:
         """Only once more requests have failed after the warning."""
-        until(lambda: store._client._told)
+        until(lambda: store._client._warned)
         said = store.tally.sums.requests
         until(lambda: store.tally.sums.requests > said + 2)
         stopping.requested.set()

@@ -374,7 +374,7 @@ def test_a_failing_bucket_of_google_is_read_and_each_refusal_named(
 
 def test_keys_that_leave_the_folder_are_left_out() -> None:
     names = ["config.yaml", "data/../../../evil", "../evil", "data//x", "./x", "data/a..b"]
-    objects = [Object("bkt", f"runs/a/{name}", 1, "", 0.0) for name in names]
+    objects = [Object("s3://bkt", f"runs/a/{name}", 1, "", 0.0) for name in names]
     assert set(remote.inside(objects, "s3://bkt/runs/a")) == {"config.yaml", "data/a..b"}
 
 
@@ -383,7 +383,7 @@ def test_lines_of_a_large_file_come_once(server: BucketServer, tmp_path: Path, m
     most = HEAD // 2
     content = "".join(f"{k:015d}\n" for k in range((most + more) // 16 + 1)).encode()[: most + more]
     (server.folder / "bkt/journal.jsonl").write_bytes(content)
-    wanted = WantedFile(Object("bkt", "journal.jsonl", len(content), "", 0.0), most)
+    wanted = WantedFile(Object("s3://bkt", "journal.jsonl", len(content), "", 0.0), most)
     fetch(wanted, tmp_path / "got")
     lines, kept = content.splitlines(), (tmp_path / "got").read_bytes().splitlines()
     if more <= HEAD:
@@ -412,7 +412,7 @@ def test_both_ends_of_a_large_file_are_of_one_version(
 
     monkeypatch.setattr(Handler, "answer", replaced)
     fetch(
-        WantedFile(Object("bkt", "journal.jsonl", path.stat().st_size, "", 0.0), 1000),
+        WantedFile(Object("s3://bkt", "journal.jsonl", path.stat().st_size, "", 0.0), 1000),
         tmp_path / "got",
     )
     kept = (tmp_path / "got").read_bytes().splitlines()
@@ -430,4 +430,4 @@ def test_a_cache_that_cannot_be_written_is_said(
         local("s3://here")
     target = tmp_path / "in-the-way/best.json"
     with refused("cache-unwritable", file=str(target)):
-        fetch(WantedFile(Object("here", "best.json", 2, "", 0.0), 1000), target)
+        fetch(WantedFile(Object("s3://here", "best.json", 2, "", 0.0), 1000), target)

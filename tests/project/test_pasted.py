@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.core.job import ROOT
-from segtrain.insight.runs.bucket import Object, print_command, to_read_all_of
+from segtrain.insight.runs.bucket import print_command, to_read_all_of
 
 STARTS = re.compile(
     r"\b(aws [a-z0-9]+ |gcloud |az storage |docker push |mkdir -p |scancel |"
@@ -66,7 +66,7 @@ def test_every_value_in_a_printed_command_is_quoted() -> None:
 @pytest.mark.parametrize("name", ["a b", "a;touch x", "$(touch x)", "a'b", "a\nb", "*"])
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_a_name_is_one_word_of_the_command(scheme: str, name: str) -> None:
-    whole = print_command(Object("bucket", f"runs/{name}/journal.jsonl", 4, "e", 0.0, scheme))
+    whole = print_command(f"{scheme}://bucket/runs/{name}/journal.jsonl")
     assert any(word.endswith(f"runs/{name}/journal.jsonl") for word in shlex.split(whole))
     copy = to_read_all_of(f"{scheme}://bucket/runs/{name}").removeprefix("To read all of it: ")
     assert any(

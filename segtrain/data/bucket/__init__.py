@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segtrain.bucket import is_bucket
+from segtrain.bucket import is_bucket, split_url
 from segtrain.config import Data
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import ConfigError
@@ -33,9 +33,8 @@ def parts_of(place: str) -> tuple[str, str]:
     """Split the URL of an object or folder into ``s3://BUCKET`` and the key. Raises ConfigError
     without a bucket.
     """
-    scheme, _, rest = place.partition("://")
-    bucket, _, key = rest.partition("/")
-    if not bucket:
-        message = f"{place} names no bucket: write {scheme}://BUCKET/FOLDER"
+    base, key = split_url(place)
+    if base.endswith("://"):
+        message = f"{place} names no bucket: write {base}BUCKET/FOLDER"
         raise ConfigError(message, code="bucket-name-missing", key="data.root", found=place)
-    return f"{scheme}://{bucket}", key.strip("/")
+    return base, key

@@ -10,26 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.bucket import CLOUDS
 from segtrain.data.bucket.disk_cache import DiskCache
 from segtrain.data.bucket.store import BucketStore
 
-# Where a bucket is, and whether it is public. Secrets do not travel.
-SETTINGS = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_SKIP_SIGNATURE",
-    "STORAGE_EMULATOR_HOST",
-    "GOOGLE_SKIP_SIGNATURE",
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "AZURE_SKIP_SIGNATURE",
-)
+# Where buckets are, and whether they are public. Secrets do not travel.
+VARIABLES = [
+    variable
+    for cloud in CLOUDS.values()
+    for variables in cloud.variables.values()
+    for variable in variables
+]
 
 
 def reduce_for_host(store: BucketStore) -> tuple[Any, ...]:
     """How to pickle a store for another host, as ``__reduce__`` returns it."""
-    settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    settings = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     return rebuild, (store.base, store.outage_s, store.objects.table(), store.cache, settings)
 
 

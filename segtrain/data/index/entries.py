@@ -52,7 +52,7 @@ class Entry:
     meta: dict[str, str] = field(default_factory=dict, hash=False)
 
 
-_ABSOLUTE = ("/", *SCHEMES)  # beginnings of absolute paths
+_ABSOLUTE = ("/", *(f"{scheme}://" for scheme in SCHEMES))  # beginnings of absolute paths
 
 
 @dataclass(frozen=True, eq=False)

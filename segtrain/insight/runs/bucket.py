@@ -15,12 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from shlex import quote
-from typing import Any
 
 from segtrain.base.files import replacing
 from segtrain.base.json_text import read_json, write_json
-from segtrain.bucket import split_url
+from segtrain.bucket import CLOUDS, command_of, scheme_of, split_url, url_forms
 from segtrain.bucket.client import Client, client_of, etag_of
 from segtrain.bucket.download import download
 from segtrain.errors import ConfigError, DataError, file_error
@@ -36,18 +34,16 @@ TRIES = 3
 
 @dataclass(frozen=True)
 class Object:
-    """An object of a bucket; ``etag`` changes with its content; ``modified``: Unix time."""
+    """An object of the bucket ``base``, such as ``s3://BUCKET``.
 
-    bucket: str
+    ``etag`` changes with its content; ``modified``: Unix time.
+    """
+
+    base: str
     key: str
     size: int
     etag: str
     modified: float
-    scheme: str = "s3"
-
-    @property
-    def base(self) -> str:
-        return f"{self.scheme}://{self.bucket}"
 
     @property
     def uri(self) -> str:
@@ -84,22 +80,20 @@ class WantedFile:
 def list_objects(uri: str) -> list[Object]:
     """All objects below the folder ``uri``, in the order of keys."""
     base, prefix = split_url(uri)
-    scheme, bucket = uri.partition(":")[0], base.partition("://")[2]
-    if not bucket:
+    if base.endswith("://"):
         raise ConfigError(
-            f"{uri!r} names no bucket: {scheme}://BUCKET/PREFIX", code="bucket-name-missing"
+            f"{uri!r} names no bucket: write {url_forms('PREFIX')}", code="bucket-name-missing"
         )
     objects: list[Object] = []
     with explained(uri):
         for page in client_of(base).below(prefix and f"{prefix}/", OUTAGE_S):
             objects += [
                 Object(
-                    bucket,
+                    base,
                     item["path"],
                     item["size"],
                     etag_of(item),
                     item["last_modified"].timestamp(),
-                    scheme,
                 )
                 for item in page
             ]
@@ -107,14 +101,6 @@ def list_objects(uri: str) -> list[Object]:
                 problem = f"there are more than {MOST_OBJECTS} objects: name the prefix of one run"
                 raise file_error(uri, problem, code="too-many-objects")
     return objects
-
-
-def stream(item: Object) -> Any:
-    """The bytes of an object, as a file that is removed when it is closed."""
-    file = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
-    with explained(item.uri):
-        download(client_of(item.base), item.key, Path(file.name), item.size, OUTAGE_S)
-    return file
 
 
 def fetch(wanted: WantedFile, target: Path) -> None:
@@ -177,41 +163,14 @@ def unwritable(path: Path, error: OSError) -> DataError:
     return file_error(str(path), problem, code="cache-unwritable")
 
 
-# The command of each cloud that lists objects.
-LIST_COMMANDS = {
-    "s3": "aws s3 ls",
-    "gs": "gcloud storage ls",
-    "az": "az storage blob list -c CONTAINER",
-}
-
-
-def print_command(item: Object) -> str:
+def print_command(uri: str) -> str:
     """The command that writes an object to the standard output."""
-    if item.scheme == "az":
-        return (
-            f"az storage blob download -c {quote(item.bucket)} -n {quote(item.key)} --no-progress"
-        )
-    return (
-        f"gcloud storage cat {quote(item.uri)}"
-        if item.scheme == "gs"
-        else f"aws s3 cp {quote(item.uri)} -"
-    )
+    return command_of(CLOUDS[scheme_of(uri)].print_command, uri)
 
 
 def to_read_all_of(home: str) -> str:
-    """A sentence with the command that copies a folder from a bucket.
-
-    The commands for S3 and Google leave out checkpoints; the one for Azure copies them too.
-    """
-    copy = f"aws s3 sync {quote(home)} FOLDER --exclude 'checkpoints/*'"
-    if home.startswith("gs://"):
-        copy = f"gcloud storage rsync -r --exclude='.*\\.pt$' {quote(home)} FOLDER"
-    if home.startswith("az://"):
-        container, _, prefix = home.removeprefix("az://").partition("/")
-        copy = (
-            f"az storage blob download-batch -s {quote(container)} -d FOLDER --pattern "
-            f"{quote(prefix + '/*')}"
-        )
+    """A sentence with the command that copies a folder from a bucket."""
+    copy = command_of(CLOUDS[scheme_of(home)].copy_command, home)
     return f"To read all of it: {copy}, then name FOLDER"
 
 
@@ -262,30 +221,28 @@ class Copy:
         Group 1 of the match is the file's path in that folder. Files that would bring the sum above
         ``most`` bytes are left out, with a warning. The archive itself is not kept.
         """
-        folder, uri = self.folder / UNPACKED, archive.item.uri
+        folder, item, uri = self.folder / UNPACKED, archive.item, archive.item.uri
         if self._marks.get(UNPACKED) == archive.mark and folder.is_dir():
             return
         shutil.rmtree(folder, ignore_errors=True)
         left, out = most, 0
         try:
-            with (
-                explained(uri, folder),
-                stream(archive.item) as content,
-                tarfile.open(fileobj=content, mode="r|gz") as tar,
-            ):
-                for member in tar:
-                    match = names.fullmatch(PurePosixPath(member.name).as_posix())
-                    source = tar.extractfile(member) if match and member.isfile() else None
-                    if match is None or source is None:
-                        continue
-                    if member.size > left:
-                        out += 1
-                        continue
-                    left -= member.size
-                    target = folder / match[1]
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(source.read())
-                    os.utime(target, (member.mtime, member.mtime))
+            with explained(uri, folder), tempfile.NamedTemporaryFile(dir=self.folder) as file:
+                download(client_of(item.base), item.key, Path(file.name), item.size, OUTAGE_S)
+                with tarfile.open(fileobj=file, mode="r|gz") as tar:
+                    for member in tar:
+                        match = names.fullmatch(PurePosixPath(member.name).as_posix())
+                        source = tar.extractfile(member) if match and member.isfile() else None
+                        if match is None or source is None:
+                            continue
+                        if member.size > left:
+                            out += 1
+                            continue
+                        left -= member.size
+                        target = folder / match[1]
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        target.write_bytes(source.read())
+                        os.utime(target, (member.mtime, member.mtime))
         except (tarfile.TarError, EOFError, zlib.error) as error:
             problem = (
                 f"the archive is incomplete ({error}): the job writes it when it ends: try "

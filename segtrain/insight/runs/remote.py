@@ -21,11 +21,10 @@ from shlex import quote
 from typing import Any
 
 from segtrain.base.files import cache_folder, open_file
-from segtrain.bucket import CLOUDS
+from segtrain.bucket import CLOUDS, scheme_of, url_forms
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, DataError, file_error, some_of
 from segtrain.insight.runs.bucket import (
-    LIST_COMMANDS,
     UNPACKED,
     Copy,
     Object,
@@ -124,7 +123,7 @@ def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> L
     elif archives[0].size > MOST_ARCHIVE:
         uri = archives[0].uri
         fix = (
-            f"unpack it with {print_command(archives[0])} | tar xz --exclude=checkpoints, then "
+            f"unpack it with {print_command(uri)} | tar xz --exclude=checkpoints, then "
             "name that folder"
         )
         problem = f"it has {_mb(archives[0].size)}, because it includes checkpoints: {fix}"
@@ -137,7 +136,7 @@ def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> L
     return Location(
         copy.folder,
         location,
-        _stem(homes[0] if homes and location.startswith(CLOUDS) else location),
+        _stem(homes[0] if homes and scheme_of(location) in CLOUDS else location),
     )
 
 
@@ -176,30 +175,26 @@ def objects_of(location: str, services: Services) -> tuple[list[str], list[Objec
     """
     uris = _resolve(location, services)
     # One folder may include another.
-    found = {item.uri: item for uri in uris for item in list_objects(uri)}
-    if not found:
+    objects = {item.uri: item for uri in uris for item in list_objects(uri)}
+    if not objects:
         problem = f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}"
-        listed = LIST_COMMANDS[uris[0].partition("://")[0]]
+        list_command = CLOUDS[scheme_of(uris[0])].list_command
         fix = (
-            f"check the name with `{listed}`; the first files of a job appear some minutes "
+            f"check the name with `{list_command}`; the first files of a job appear some minutes "
             "after it started to train"
         )
         raise DataError(f"{problem}: {fix}", code="no-objects", place=location)
-    return uris, list(found.values())
+    return uris, list(objects.values())
 
 
 def _resolve(location: str, services: Services) -> list[str]:
     """The URIs of the folders of a remote location."""
-    if location.startswith(CLOUDS):
+    if scheme_of(location) in CLOUDS:
         return [location.rstrip("/")]
     service = service_of(location, services)
     if service is not None:
         return service.folders(location)
-    fix = (
-        "name a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or "
-        "sagemaker:JOB"
-    )
-    raise unknown_place(location, fix)
+    raise unknown_place(location, f"name a folder, sagemaker:JOB, {url_forms('PREFIX')}")
 
 
 def unknown_place(location: str, fix: str) -> ConfigError:
@@ -210,13 +205,13 @@ def unknown_place(location: str, fix: str) -> ConfigError:
 
 def homes_in(objects: Iterable[Object]) -> list[str]:
     """URIs of run folders, none inside another."""
-    found = sorted(
+    homes = sorted(
         {f"{item.base}/{m[1] or ''}" for item in objects if (m := _HOME.fullmatch(item.key))}
     )
     return [
         home
-        for home in found
-        if not any(home.startswith(f"{other.rstrip('/')}/") for other in found if other != home)
+        for home in homes
+        if not any(home.startswith(f"{other.rstrip('/')}/") for other in homes if other != home)
     ]
 
 
@@ -239,8 +234,8 @@ def inside(objects: Iterable[Object], home: str) -> dict[str, Object]:
     left out.
     """
     start = f"{home.rstrip('/')}/"
-    found = {item.uri[len(start) :]: item for item in objects if item.uri.startswith(start)}
-    return {name: item for name, item in found.items() if not {"", ".", ".."} & {*name.split("/")}}
+    files = {item.uri[len(start) :]: item for item in objects if item.uri.startswith(start)}
+    return {name: item for name, item in files.items() if not {"", ".", ".."} & {*name.split("/")}}
 
 
 def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
@@ -284,20 +279,20 @@ def _profile(
     ]
     first, last = _times(folder)
     start, end = first - _MARGIN_S, max(last, *(item.modified for item in objects)) + _MARGIN_S
-    found = _minutes(own, start, end) or _minutes(objects, start, end)
-    size = sum(item.size for _, _, item in found)
+    minutes = _minutes(own, start, end) or _minutes(objects, start, end)
+    size = sum(item.size for _, _, item in minutes)
     every = -(-size // MOST_PROFILE)
     if every > 1:
-        found = [
-            (minute, node, item) for minute, node, item in found if minute // MINUTE % every == 0
+        minutes = [
+            (minute, node, item) for minute, node, item in minutes if minute // MINUTE % every == 0
         ]
         say(
             f"warning: the system profile has {_mb(size)}: {every - 1} of {every} minutes are left "
-            f"out. {to_read_all_of(found[0][2].uri.partition('/system/')[0])}"
+            f"out. {to_read_all_of(minutes[0][2].uri.partition('/system/')[0])}"
         )
     folders: dict[str, int] = {}
     files = {}
-    for minute, node, item in found:
+    for minute, node, item in minutes:
         number = folders.setdefault(item.uri.partition("/system/")[0], len(folders))
         files[f"profile/{number}/system/incremental/{minute}.{node}.json"] = WantedFile(
             item, item.size

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from segtrain.config import Config
     from segtrain.insight.plan.offers import Offers
 
-_KEPT = re.compile(r"(gs|s3|az)://|/mnt/")
-_MOUNTED = re.compile(r"(gs|s3|az)://|/gcs/|/mnt/")
-
 
 def training(job: VertexJob, bundled: Collection[str]) -> Iterator[Finding]:
     """Findings about the training config. ``bundled``: names of the files in the code bundle; empty
@@ -103,13 +100,20 @@ def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
     yield from job_checks.missing_weights(
         job,
         config,
-        lambda place: bool(_MOUNTED.match(place)),
+        lambda place: place.startswith("/gcs/") or _outlives(place),
         "/gcs/",
         lambda key, place: (
             f"gcloud storage cp -r {quote(place)} gs://BUCKET/weights/, "
             f"then {key}=/gcs/BUCKET/weights/{quote(Path(place).name)}"
         ),
     )
+
+
+def _outlives(place: str) -> bool:
+    """Whether a place is in a bucket or on a mounted disk, which outlive the machine."""
+    from segtrain.bucket import CLOUDS, scheme_of
+
+    return scheme_of(place) in CLOUDS or place.startswith("/mnt/")
 
 
 def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
@@ -122,7 +126,7 @@ def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
             f"out={config.out!r}: a mount of a bucket has no atomic renames",
             f"remove out=, and give --checkpoints gs://{quote(config.out.removeprefix('/gcs/'))}",
         )
-    elif config.out and not _KEPT.match(config.out):
+    elif config.out and not _outlives(config.out):
         lost = job.scheduling == "SPOT"
         yield (error if lost else warning)(
             "spot-without-checkpoints" if lost else "out",
