@@ -12,6 +12,7 @@ from typing import Any
 from segtrain import __version__, commands
 from segtrain.bucket import url_forms
 from segtrain.errors import closest
+from segtrain.machines import TABLES
 
 EXAMPLES = """examples:
   segtrain train                                              generated scenes, no data needed
@@ -328,7 +329,7 @@ def _plan(subparsers: Any, types: str) -> None:
     plan.add_argument(
         "--probe", action="store_true", help="measure samples, and a step if there is a GPU (10 s)"
     )
-    places = "aws, gcp, slurm:PARTITION, or types with commas (default: aws)"
+    places = f"{', '.join(TABLES)}, slurm:PARTITION, or types with commas (default: aws)"
     described = "training images of a data set that is not here, with --image-size"
     plan.add_argument("--images", type=int, default=0, metavar="N", help=described)
     plan.add_argument(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+# Name of a cloud -> its table of machine types.
+TABLES = {"aws": "sagemaker", "gcp": "vertex"}
 _FOLDER = Path(__file__).parent
 _SOURCE = re.compile(r"# source ([\w-]+): (.+)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -113,27 +115,27 @@ def gpus() -> dict[str, Gpu]:
 
 
 @lru_cache
-def machines(cloud: str = "sagemaker") -> dict[str, Machine]:
+def machines(table: str = "sagemaker") -> dict[str, Machine]:
     """The machine types of a table by name, in the table's order."""
-    named = sources(cloud)
-    return {row["type"]: _machine(row, named) for row in _rows(cloud)}
+    named = sources(table)
+    return {row["type"]: _machine(row, named) for row in _rows(table)}
 
 
 def all_types() -> dict[str, Machine]:
     """The machine types of all tables by name."""
-    return {**machines("sagemaker"), **machines("vertex")}
+    return {name: machine for table in TABLES.values() for name, machine in machines(table).items()}
 
 
 @lru_cache
 def sources(table: str) -> dict[str, str]:
     """The sources that the head of a table defines: key -> text."""
-    return {found[1]: found[2] for line in _lines(table) if (found := _SOURCE.fullmatch(line))}
+    return {match[1]: match[2] for line in _lines(table) if (match := _SOURCE.fullmatch(line))}
 
 
 def dated(source: str) -> str:
     """The first day that the text of a source names, such as "2026-09-27"; "" without one."""
-    found = _DAY.search(source)
-    return found[0] if found else ""
+    match = _DAY.search(source)
+    return match[0] if match else ""
 
 
 def _rate(cell: str) -> float | None:

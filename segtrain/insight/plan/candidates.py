@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from segtrain.errors import ConfigError, closest
 from segtrain.insight.diagnose.stats import Rank
-from segtrain.machines import Machine, machines
+from segtrain.machines import TABLES, Machine, all_types, machines
 from segtrain.machines.gpu_names import gpu_named
 
 GBIT = 25.0  # network of a node, which neither sinfo nor a run tells
@@ -49,7 +49,6 @@ def host_of(rank: Rank) -> Machine:
     return node(f"a host of {rank.host_cores} cores", rank.host_cores, 0.0, rank.gpu, gpus)
 
 
-CLOUDS = {"aws": "sagemaker", "gcp": "vertex"}
 _SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%G")
 _GRES = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 
@@ -60,21 +59,19 @@ def machines_of(where: str) -> list[Machine]:
 
     Raises ConfigError.
     """
-    if where in CLOUDS:
-        return list(machines(CLOUDS[where]).values())
+    if where in TABLES:
+        return list(machines(TABLES[where]).values())
     if where.startswith("slurm:"):
         return partition(where.removeprefix("slurm:"))
-    types = {
-        name: machine for cloud in CLOUDS.values() for name, machine in machines(cloud).items()
-    }
+    types = all_types()
     names = [name.strip() for name in where.split(",")]
     for name in names:
         if name not in types:
-            near = closest(name, [*types, *CLOUDS], 0.6)
+            near = closest(name, [*types, *TABLES], 0.6)
             fix = (
                 f"did you mean {near}?"
                 if near
-                else "write aws, gcp, slurm:PARTITION, or types of their tables"
+                else f"write {', '.join(TABLES)}, slurm:PARTITION, or types of their tables"
             )
             text = f"--where={where}: unknown machine type {name!r}: {fix}"
             raise ConfigError(text, code="unknown-machine-type", found=name)
