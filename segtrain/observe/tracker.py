@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PARAMS = 100  # most parameters in one request to an MLflow server
 # most characters in a parameter value that MLflow servers of all versions accept
 PARAM_LENGTH = 500
+# folder in the run folder with the run's id in each tracker; a copy in a bucket has it, too
+IDS = "trackers/"
 # seconds that the end of a run waits until all is sent; WANDB_FINISH_TIMEOUT replaces it for W&B
 FINISH_S = 60
 
@@ -55,6 +57,10 @@ class TrackedRun:
     hash: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int | None = None
+
+    def id_file(self, tracker: str) -> Path:
+        """The file for the id that this run has in a tracker."""
+        return self.folder / IDS / tracker
 
 
 class TensorBoard:
@@ -99,14 +105,14 @@ def not_started(key: str, value: str, error: Exception, fix: str) -> ConfigError
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": 0.1}``."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= (
+        values |= (
             leaves(value, f"{prefix}{key}.")
             if isinstance(value, Mapping) and value
             else {f"{prefix}{key}": value}
         )
-    return found
+    return values
 
 
 def short_text(value: Any, most: int = PARAM_LENGTH) -> str:
@@ -135,7 +141,7 @@ def mlflow_name(tag: str) -> str:
 
 class MLflow:
     """One MLflow run of a tracking server or folder; a resumed run continues the one in
-    RUN/mlflow/run-id.
+    RUN/trackers/mlflow.
 
     MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, and MLFLOW_EXPERIMENT_NAME (default: ``segtrain``) choose
     others. Raises ConfigError.
@@ -146,10 +152,10 @@ class MLflow:
     def __init__(self, uri: str, run: TrackedRun) -> None:
         import mlflow
 
-        file = run.folder / "mlflow/run-id"
+        file = run.id_file("mlflow")
         try:
             mlflow.set_tracking_uri(uri)
-            id = os.environ.get("MLFLOW_RUN_ID") or kept_id(file)
+            id = os.environ.get("MLFLOW_RUN_ID") or saved_id(file)
             if not id and "MLFLOW_EXPERIMENT_ID" not in os.environ:
                 mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "segtrain"))
             tags = {"segtrain.hash": run.hash, "segtrain.run_dir": str(run.folder)}
@@ -162,7 +168,7 @@ class MLflow:
             ]
             for at in range(0, len(settings), PARAMS):
                 mlflow.log_params(dict(settings[at : at + PARAMS]))
-            keep_id(file, self._run.info.run_id)
+            save_id(file, self._run.info.run_id)
         except Exception as error:  # The client of MLflow raises errors of many types.
             raise not_started(
                 "log.mlflow", uri, error, f"check the address, and the run in {file}"
@@ -185,7 +191,7 @@ class MLflow:
 
 
 class WandB:
-    """One run of a W&B project; a resumed run continues the W&B run named in RUN/wandb/run-id.
+    """One run of a W&B project; a resumed run continues the W&B run named in RUN/trackers/wandb.
     Raises ConfigError.
 
     Environment variables of W&B choose the server and the account: WANDB_MODE, WANDB_BASE_URL,
@@ -198,10 +204,10 @@ class WandB:
     def __init__(self, project: str, run: TrackedRun) -> None:
         import wandb
 
-        file = run.folder / "wandb/run-id"
+        file = run.id_file("wandb")
         try:
-            id = os.environ.get("WANDB_RUN_ID") or kept_id(file) or uuid.uuid4().hex[:8]
-            keep_id(file, id)
+            id = os.environ.get("WANDB_RUN_ID") or saved_id(file) or uuid.uuid4().hex[:8]
+            save_id(file, id)
             with _no_terminal():
                 self._run = wandb.init(
                     project=project,
@@ -241,14 +247,12 @@ class WandB:
         self._run.finish(exit_code=0 if status == "done" else 1)
 
 
-def kept_id(file: Path) -> str:
-    """The id of a tracker's run that an earlier process of this run has kept; "" if there is none.
-    Raises OSError.
-    """
+def saved_id(file: Path) -> str:
+    """The id that an earlier process of this run has saved; "" if there is none. Raises OSError."""
     return read_text(file).strip() if file.is_file() else ""
 
 
-def keep_id(file: Path, id: str) -> None:
+def save_id(file: Path, id: str) -> None:
     """Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(id + "\n", encoding="utf-8")

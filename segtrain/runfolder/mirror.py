@@ -21,6 +21,7 @@ from segtrain.base.json_text import read_json, write_json
 from segtrain.bucket.client import Client, Stopped
 from segtrain.bucket.download import download
 from segtrain.errors import CheckpointError, DataError
+from segtrain.observe.tracker import IDS
 from segtrain.runfolder import checkpoint
 from segtrain.runfolder.lease import FILE as LEASE
 from segtrain.runfolder.lock import FILE as LOCK
@@ -29,12 +30,8 @@ ID = "run.json"  # names the run: two runs never share a folder in a bucket
 MARKS = ".uploaded.json"
 FOLDER = "checkpoints/"
 BEST = "best.json"
-# Files that a run needs to resume, here and in W&B, MLflow, and Vertex AI. They are uploaded before
-# checkpoints.
-_NEEDED = (
-    *("config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/"),
-    *("wandb/run-id", "mlflow/run-id", "vertex/run"),
-)
+# Files that a run needs to resume, here and in its trackers. They are uploaded before checkpoints.
+_NEEDED = ("config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/", IDS)
 # also fetched: appended to, or kept from the first start
 _APPENDED = ("journal.jsonl", "spans/", "plan.json")
 # Files that the hosts without rank 0 upload.

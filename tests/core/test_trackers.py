@@ -338,7 +338,7 @@ def test_the_real_wandb_keeps_a_run_for_later_when_offline(
         trackers.scalars({"train/loss": 1.5}, 10)
         trackers.image("val", np.zeros((8, 12, 3), np.uint8), 20)
         trackers.close("done")
-    run_id = (tmp_path / "wandb/run-id").read_text().strip()
+    run_id = (tmp_path / "trackers/wandb").read_text().strip()
     assert {path.stem for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")} == {
         f"run-{run_id}"
     }

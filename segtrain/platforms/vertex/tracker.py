@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from segtrain.base.json_text import read_json
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.observe.run_row import COLUMNS, run_row
-from segtrain.observe.tracker import FINISH_S, TrackedRun, keep_id, kept_id, leaves, short_text
+from segtrain.observe.tracker import FINISH_S, TrackedRun, leaves, save_id, saved_id, short_text
 from segtrain.platforms.vertex.experiments import METRICS, STATE, STATES, Experiment, ExperimentRun
 
 if TYPE_CHECKING:
@@ -29,20 +29,18 @@ if TYPE_CHECKING:
 # the status, become metrics.
 ROW_PARAMS = ("name", "hash", "out")
 # most characters that the SDK accepts in EXPERIMENT-RUN, the names of an experiment and a run with
-# a
-# hyphen
+# a hyphen
 _ID = 120
 _BYTES = 150_000  # limit for all parameters together: Vertex accepts 200 kB of metadata
 _SEND_S = 10.0  # seconds between two requests
 # seconds after which the metrics are saved again, which also shows that the run is alive
 _SAVE_S = 300.0
-FILE = "vertex/run"  # in the run folder: the name of the run of Vertex AI
 _OUTAGE_S = 1800.0  # seconds for which the thread repeats a request that fails
 
 
 class VertexExperiments:
-    """One run of an experiment; a resumed run continues the Vertex run named in RUN/vertex/run.
-    Raises ConfigError.
+    """One run of an experiment; a resumed run continues the Vertex run named in
+    RUN/trackers/vertex. Raises ConfigError.
 
     Images and texts are not sent. The pictures stay in the run folder.
     """
@@ -60,7 +58,7 @@ class VertexExperiments:
             place = Experiment(experiment)
             name = _run_name(run, place.name)
             self._run = ExperimentRun(place, name, params(run.config) | row_params, board)
-            keep_id(run.folder / FILE, name)
+            save_id(run.id_file("vertex"), name)
             place.api.patience_s = _OUTAGE_S
         except (SegtrainError, OSError) as error:
             problem, reason = (
@@ -127,12 +125,12 @@ class VertexExperiments:
         """The row of this run in the table of runs, and the last value of each time series."""
         row = run_row(self._folder, self._config, read_json(self._folder / "best.json"))
         row["warnings"] = json.dumps(row["warnings"]) if row["warnings"] else None
-        known = {
+        columns = {
             key: row[key]
             for key in COLUMNS
             if key not in (*ROW_PARAMS, "status") and row[key] is not None
         }
-        return {key: value for key, value in {**known, **self._latest}.items() if _in_json(value)}
+        return {key: value for key, value in {**columns, **self._latest}.items() if _in_json(value)}
 
 
 def params(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,15 +138,15 @@ def params(config: Mapping[str, Any]) -> dict[str, Any]:
     are too long.
     """
     for most in (500, 60):
-        found = {
+        values = {
             key: value
             if isinstance(value, (bool, int, float)) and _in_json(value)
             else short_text(value, most)
             for key, value in leaves(config).items()
         }
-        if len(json.dumps(found)) <= _BYTES:
+        if len(json.dumps(values)) <= _BYTES:
             break
-    return found
+    return values
 
 
 def _in_json(value: Any) -> bool:
@@ -160,13 +158,13 @@ def _run_name(run: TrackedRun, experiment: str) -> str:
     """The name of the run: the name given by the Vertex job, else the stored name, else a new
     one.
     """
-    given = os.environ.get("AIP_EXPERIMENT_RUN_NAME", "")
-    if given and os.environ.get("AIP_EXPERIMENT_NAME", experiment).rpartition("/")[2] == experiment:
+    name = os.environ.get("AIP_EXPERIMENT_RUN_NAME", "")
+    if name and os.environ.get("AIP_EXPERIMENT_NAME", experiment).rpartition("/")[2] == experiment:
         # The job may give the full resource name, whose last part begins with the name of the
         # experiment.
-        return given.rpartition("/")[2].removeprefix(f"{experiment}-") if "/" in given else given
-    if known := kept_id(run.folder / FILE):
-        return known
+        return name.rpartition("/")[2].removeprefix(f"{experiment}-") if "/" in name else name
+    if saved := saved_id(run.id_file("vertex")):
+        return saved
     # All attempts of a job have the same id, also on new machines.
     unique = os.environ.get("CLOUD_ML_JOB_ID") or uuid.uuid4().hex[:6]
     end = f"-{run.hash}-{unique}".lower() if run.hash else f"-{unique}".lower()
