@@ -24,6 +24,7 @@ from segtrain.bucket.client import client_of
 from segtrain.bucket.download import download
 from segtrain.bucket.versions import read_version, write_version
 from segtrain.config import Config
+from segtrain.observe.tracker import TrackedRun, save_id
 from segtrain.parallel.cluster import Cluster, RankStarter
 from segtrain.runfolder import checkpoint
 from segtrain.runfolder.holder import this_process
@@ -299,6 +300,7 @@ def test_the_newest_checkpoint_wins_and_records_keep_their_lines(
     (one / "config.yaml").write_text("x")
     (one / "faults.jsonl").write_text("f")
     (one / "journal.jsonl").write_text("a\n")
+    save_id(TrackedRun(one).id_file("any"), "7")
     (one / "pictures").mkdir()
     (one / "pictures/val.png").write_bytes(b"png")
     first.upload_records(5, NEVER)
