@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import refused
@@ -272,3 +273,27 @@ def test_a_probe_measures_samples() -> None:
     found = measured_sample(config, open_dataset(config.data, "train"))
     assert found.measured
     assert 0 < found.cpu < found.first < 10
+
+
+@pytest.mark.parametrize(
+    ("cache", "expected"), [("off", (0.010, 0.012, 0.0)), ("ram", (0.005, 0.006, 0.010))]
+)
+def test_a_sample_in_memory_costs_what_comes_after_decoding(
+    cache: str, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = []
+
+    def child(kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        requests.append((kind, request))
+        whole = {"cpu_mean_ms": 10.0, "wall_ms": 12.0, "wall_mean_ms": 16.0}
+        parts = {"read": {"wall_mean_ms": 2.0}, "decode": {"wall_mean_ms": 6.0}}
+        return {"samples": 9, "path_says": "natively", "stages": {"whole": whole, **parts}}
+
+    monkeypatch.setattr("segtrain.insight.bench.child.child", child)
+    config = load_config(None, ["data.scenes=4", f"data.cache={cache}"])
+    dataset = open_dataset(config.data, "train")
+    sample = measured_sample(config, dataset)
+    assert (sample.cpu, sample.wall, sample.first) == pytest.approx(expected)
+    ((kind, request),) = requests
+    assert (kind, request["samples"], request["packed"]) == ("stages", len(dataset), False)
+    assert request["config"]["data"]["cache"] == "off"
