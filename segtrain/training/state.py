@@ -65,7 +65,7 @@ class State:
             entries = {**defaults, **saved}
             best = Best(*(entries.pop(key) for key in Best().entries()))
             state = cls(best=best, **entries)
-            if state.step >= 0 and 0 <= best.step <= state.step and math.isfinite(best.miou):
+            if 0 <= best.step <= state.step and math.isfinite(best.miou):
                 return state
             invalid = [f"step={state.step}, best_step={best.step}, best_miou={best.miou}"]
         raise CheckpointError(
