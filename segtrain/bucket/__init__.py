@@ -101,10 +101,16 @@ def is_bucket(place: str) -> bool:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """``gs://BUCKET/A/B/`` -> (``gs://BUCKET``, ``A/B``)."""
+    """``gs://BUCKET/A/B/`` -> (``gs://BUCKET``, ``A/B``). Raises ConfigError without a bucket."""
     scheme, _, rest = url.partition("://")
-    bucket, _, prefix = rest.partition("/")
-    return f"{scheme}://{bucket}", prefix.strip("/")
+    bucket, _, key = rest.partition("/")
+    if not bucket:
+        raise ConfigError(
+            f"{url} names no bucket: write {scheme}://BUCKET/FOLDER",
+            code="bucket-name-missing",
+            found=url,
+        )
+    return f"{scheme}://{bucket}", key.strip("/")
 
 
 def url_forms(folder: str) -> str:

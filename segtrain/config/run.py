@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from segtrain.base.files import cache_folder, read_text
-from segtrain.bucket import CLOUDS, is_bucket, scheme_of, split_url, url_forms
+from segtrain.bucket import CLOUDS, is_bucket, scheme_of, url_forms
 from segtrain.config.data import Data
 from segtrain.config.facts import Fact, has, setting
 from segtrain.config.loss import Loss
@@ -85,9 +85,8 @@ class Config(Section):
     @field_validator("out")
     @classmethod
     def _writable(cls, value: str) -> str:
-        if is_bucket(value) and (
-            scheme_of(value) not in CLOUDS or split_url(value)[0].endswith("://")
-        ):
+        bucket = value.partition("://")[2].partition("/")[0]
+        if is_bucket(value) and not (bucket and scheme_of(value) in CLOUDS):
             raise ValueError(f"must be a folder, {url_forms('FOLDER')}")
         return value
 

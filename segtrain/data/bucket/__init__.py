@@ -5,7 +5,6 @@ from __future__ import annotations
 from segtrain.bucket import is_bucket, split_url
 from segtrain.config import Data
 from segtrain.data.storage import LOCAL, Store
-from segtrain.errors import ConfigError
 
 # Seconds without an answer after which reading names, lists, and class files fails. They are read
 # while a run starts, when an error loses no work.
@@ -26,15 +25,4 @@ def store_of(place: str, outage_s: float, data: Data | None = None) -> Store:
         from segtrain.data.bucket.disk_cache import cache_of
 
         cache = cache_of(data)
-    return BucketStore(parts_of(place)[0], outage_s, cache=cache)
-
-
-def parts_of(place: str) -> tuple[str, str]:
-    """Split the URL of an object or folder into ``s3://BUCKET`` and the key. Raises ConfigError
-    without a bucket.
-    """
-    base, key = split_url(place)
-    if base.endswith("://"):
-        message = f"{place} names no bucket: write {base}BUCKET/FOLDER"
-        raise ConfigError(message, code="bucket-name-missing", key="data.root", found=place)
-    return base, key
+    return BucketStore(split_url(place)[0], outage_s, cache=cache)

@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from segtrain.bucket import is_bucket
+from segtrain.bucket import is_bucket, split_url
 from segtrain.bucket.client import PAGE, client_of
 from segtrain.bucket.listing import page
-from segtrain.data.bucket import OUTAGE_S, parts_of
+from segtrain.data.bucket import OUTAGE_S
 from segtrain.data.storage import LOCAL, Store, system_folder
 
 # Most list requests in all. After this many names or this many subfolders of a folder, the rest of
@@ -29,7 +29,7 @@ class Skeleton(Store):
     """
 
     def __init__(self, root: str, outage_s: float = OUTAGE_S) -> None:
-        base, key = parts_of(root)
+        base, key = split_url(root)
         self._root, self._start = root.rstrip("/"), f"{key}/" if key else ""
         self._files: dict[str, list[str]] = {"": []}  # folder -> names, in order
         self._folders: dict[str, list[str]] = {"": []}

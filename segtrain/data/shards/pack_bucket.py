@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from segtrain.bucket import is_bucket
+from segtrain.bucket import is_bucket, split_url
 from segtrain.bucket.client import PART, client_of, etag_of
-from segtrain.data.bucket import parts_of, store_of
+from segtrain.data.bucket import store_of
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, ShardSpan
 from segtrain.data.shards.pack_target import Write, locked, refuse_full_disk
@@ -46,7 +46,7 @@ class BucketTarget:
 
     def __init__(self, folder: str, split: str, workers: int, outage_s: float) -> None:
         self.place, self._split, self._outage_s = folder.rstrip("/"), split, outage_s
-        base, self._key = parts_of(folder)
+        base, self._key = split_url(folder)
         self._client = client_of(base)
         self.hidden, self.index = (
             f"{self.place}/{name}" for name in (f".packing-{split}", split + shard_index.ENDING)
@@ -71,7 +71,7 @@ class BucketTarget:
         return {item["path"].rpartition("/")[2]: (item["size"], etag_of(item)) for item in objects}
 
     def holds(self, root: str) -> bool:
-        return is_bucket(root) and parts_of(root) == parts_of(self.place)
+        return is_bucket(root) and split_url(root) == split_url(self.place)
 
     def finished(self) -> Description | None:
         self._shards, self._notes = self._listed(self._key), self._listed(self._notes_key)

@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 
 from segtrain.base.files import replacing
 from segtrain.base.json_text import read_json, write_json
-from segtrain.bucket import CLOUDS, command_of, scheme_of, split_url, url_forms
+from segtrain.bucket import CLOUDS, command_of, scheme_of, split_url
 from segtrain.bucket.client import Client, client_of, etag_of
 from segtrain.bucket.download import download
-from segtrain.errors import ConfigError, DataError, file_error
+from segtrain.errors import DataError, file_error
 
 OUTAGE_S = 60.0  # seconds without an answer after which a request fails
 PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
@@ -80,10 +80,6 @@ class WantedFile:
 def list_objects(uri: str) -> list[Object]:
     """All objects below the folder ``uri``, in the order of keys."""
     base, prefix = split_url(uri)
-    if base.endswith("://"):
-        raise ConfigError(
-            f"{uri!r} names no bucket: write {url_forms('PREFIX')}", code="bucket-name-missing"
-        )
     objects: list[Object] = []
     with explained(uri):
         for page in client_of(base).below(prefix and f"{prefix}/", OUTAGE_S):

@@ -239,7 +239,7 @@ def inside(objects: Iterable[Object], home: str) -> dict[str, Object]:
 
 
 def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
-    cut = {name: want for name, want in wanted.items() if want.bytes < want.item.size}
+    cut = {name: want for name, want in wanted.items() if want.cut}
     if cut:
         size, most = (
             sum(want.item.size for want in cut.values()),

@@ -57,15 +57,13 @@ def with_weights(
         copy = Copy(folder)
         home = _home(location, uris, objects)
         files = inside(objects, home)
+        is_export = "model.json" in files and "config.yaml" not in files
         wanted = {
-            name: WantedFile(item, item.size) for name, item in files.items() if name in _EXPORT
+            name: WantedFile(item, item.size)
+            for name, item in files.items()
+            if name.startswith(_EXPORT if is_export else _RECORDS)
         }
-        if "model.json" not in files or "config.yaml" in files:
-            wanted = {
-                name: WantedFile(item, item.size)
-                for name, item in files.items()
-                if name.startswith(_RECORDS)
-            }
+        if not is_export:
             copy.take({name: wanted[name] for name in ("best.json",) if name in wanted})
             name = _checkpoint(
                 home, files, read_json(folder / "best.json") if which == "best" else {}
@@ -78,16 +76,16 @@ def with_weights(
 
 def _home(location: str, uris: list[str], objects: Iterable[Object]) -> str:
     """The URI of the one run or export. Raises DataError."""
-    found = homes_in(objects) or [
+    homes = homes_in(objects) or [
         item.uri.removesuffix("/model.json") for item in objects if item.uri.endswith("/model.json")
     ]
-    if len(found) == 1:
-        return found[0]
-    if uris[0] in found:
+    if len(homes) == 1:
+        return homes[0]
+    if uris[0] in homes:
         return uris[0]
-    problem = f"{location} has {len(found)} runs or exports: name the prefix of one"
+    problem = f"{location} has {len(homes)} runs or exports: name the prefix of one"
     raise DataError(
-        problem, code="several-runs" if found else "no-run", place=location, found=len(found)
+        problem, code="several-runs" if homes else "no-run", place=location, found=len(homes)
     )
 
 
