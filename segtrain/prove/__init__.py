@@ -51,13 +51,13 @@ def prove(
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="segtrain-prove-") as scratch:
         rows, last = [], begin
-        for found in proofs(Path(scratch), config, sorted(set(ranks)), device, say):
+        for proof_row in proofs(Path(scratch), config, sorted(set(ranks)), device, say):
             now = time.perf_counter()
-            say(live(found, now - last))
-            rows.append(found)
+            say(live(proof_row, now - last))
+            rows.append(proof_row)
             last = now
     say(f"\n{table(rows)}   ({time.perf_counter() - begin:.0f} s)")
-    return 1 if any(found.verdict == FAIL for found in rows) else 0
+    return 1 if any(proof_row.verdict == FAIL for proof_row in rows) else 0
 
 
 def proofs(
@@ -96,4 +96,4 @@ def proofs(
         try:
             yield from proof()
         except SegtrainError as error:
-            yield row(promise, "did not finish", " ".join(str(error).split()), kept=False)
+            yield row(promise, "did not finish", " ".join(str(error).split()), holds=False)

@@ -40,7 +40,7 @@ def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterato
     results = [
         result for world in several for result in on_ranks(folder, world, score, config, folder)
     ]
-    wrong = max(int(np.count_nonzero(found != expected)) for found, _, _ in results)
+    wrong = max(int(np.count_nonzero(confusion != expected)) for confusion, _, _ in results)
     compared = (
         f"confusion matrix on {listed(several)} ranks compared with 1, split {config.data.split!r}"
     )

@@ -82,21 +82,21 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
     frozen = first.batch_norms > 0
     if frozen:
         measure(1, frozen=True, write=True)
-    found = [measure(world, 2, frozen) for world in (1, *wide)]
+    measurements = [measure(world, 2, frozen) for world in (1, *wide)]
     if wide and frozen:
-        found.append(measure(max(wide), frozen=True))
+        measurements.append(measure(max(wide), frozen=True))
     compared = (
         f"gradient in 2 micro-batches on {listed([1, *wide])} ranks compared with 1 whole batch"
     )
     why = (
         "batch norm is frozen, because with accumulation its statistics are those of a micro-batch"
     )
-    yield _row(compared, found, why if frozen else "")
+    yield _row(compared, measurements, why if frozen else "")
 
 
-def _row(compared: str, found: list[Measured], remark: str = "") -> ProofRow:
-    worst = max((m.difference for m in found), key=lambda d: d if d == d else float("inf"))
-    compared = f"{compared}, {found[0].images} images, float64"
+def _row(compared: str, measurements: list[Measured], remark: str = "") -> ProofRow:
+    worst = max((m.difference for m in measurements), key=lambda d: d if d == d else float("inf"))
+    compared = f"{compared}, {measurements[0].images} images, float64"
     return row(NAME, compared, remark, worst <= BOUND, f"{worst:.1e}", f"{BOUND:.0e}")
 
 
@@ -128,8 +128,10 @@ def gradient(
             network, settings.model.init, settings.model.freeze, labels.names, strategy
         )
         plain = network.double()
-        known = torch.load(reference, weights_only=True) if Path(reference).is_file() else None
-        batch_norms = _prepare(plain, known if frozen else None)
+        reference_state = (
+            torch.load(reference, weights_only=True) if Path(reference).is_file() else None
+        )
+        batch_norms = _prepare(plain, reference_state if frozen else None)
         model = strategy.wrap(plain)
         unsynced = sum(
             type(m) is not nn.BatchNorm2d and not isinstance(m, syncbn.SyncBatchNorm2d)
@@ -163,30 +165,36 @@ def gradient(
         loss = strategy.reduce(share.clone())
         inner = unwrapped(model)
         parts = [p.grad.reshape(-1) for p in inner.parameters() if p.grad is not None]
-        found = torch.cat([*parts, loss.reshape(1)]).cpu()
+        gradient_and_loss = torch.cat([*parts, loss.reshape(1)]).cpu()
         buffers = {name: value.to("cpu", copy=True) for name, value in inner.named_buffers()}
-    if (known is None or write) and cluster.rank == 0:
+    if (reference_state is None or write) and cluster.rank == 0:
         torch.save(
-            {"gradient": found, "buffers": known["buffers"] if known else buffers}, reference
+            {
+                "gradient": gradient_and_loss,
+                "buffers": reference_state["buffers"] if reference_state else buffers,
+            },
+            reference,
         )
-    expected = found if known is None or write else known["gradient"]
-    return Measured(_relative(found, expected), batch, len(batch_norms), unsynced)
+    expected = (
+        gradient_and_loss if reference_state is None or write else reference_state["gradient"]
+    )
+    return Measured(_relative(gradient_and_loss, expected), batch, len(batch_norms), unsynced)
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
+def _relative(actual: Tensor, expected: Tensor) -> float:
     """The larger of two relative differences: of the gradient, and of the loss (last element). NaN
     for 0 / 0.
     """
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return float("inf")
-    gradient = (found[:-1] - expected[:-1]).norm() / expected[:-1].norm()
-    loss = (found[-1] - expected[-1]).abs() / expected[-1].abs()
+    gradient = (actual[:-1] - expected[:-1]).norm() / expected[:-1].norm()
+    loss = (actual[-1] - expected[-1]).abs() / expected[-1].abs()
     return float(torch.maximum(gradient, loss))  # maximum keeps NaN
 
 
-def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
+def _prepare(model: nn.Module, reference_state: dict[str, Any] | None) -> list[BatchNorm]:
     """Set training mode without dropout. Batch norm records the statistics of the batch, or uses
-    the ``known`` ones.
+    those in ``reference_state``.
     """
     model.train()
     for module in model.modules():
@@ -197,10 +205,10 @@ def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
     batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
     for batch_norm in batch_norms:
         batch_norm.momentum = 1.0  # the running statistics become those of this batch
-        batch_norm.train(known is None)
-    if known is not None:
+        batch_norm.train(reference_state is None)
+    if reference_state is not None:
         for name, buffer in model.named_buffers():
-            buffer.copy_(known["buffers"][name])
+            buffer.copy_(reference_state["buffers"][name])
     return batch_norms
 
 

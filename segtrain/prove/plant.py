@@ -30,13 +30,13 @@ NAME = "5 labels"
 PIXELS = 7  # pixels that get the unknown value
 
 
-def prove_audit(found: Survey) -> ProofRow:
-    images = " + ".join(f"{count} {split}" for split, count in found.images.items())
-    remark = f"warnings of the audit: {'; '.join(found.warnings)}" if found.warnings else ""
-    if found.faults:
-        remark = f"first fault: {found.faults[0]}; `segtrain data check` lists all"
-    compared = f"audit of {found.name}: {images} images and masks"
-    return row(NAME, compared, remark, not found.faults, counted(len(found.faults), "fault"), "0")
+def prove_audit(survey: Survey) -> ProofRow:
+    images = " + ".join(f"{count} {split}" for split, count in survey.images.items())
+    remark = f"warnings of the audit: {'; '.join(survey.warnings)}" if survey.warnings else ""
+    if survey.faults:
+        remark = f"first fault: {survey.faults[0]}; `segtrain data check` lists all"
+    compared = f"audit of {survey.name}: {images} images and masks"
+    return row(NAME, compared, remark, not survey.faults, counted(len(survey.faults), "fault"), "0")
 
 
 def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
@@ -50,21 +50,21 @@ def _judge(kind: str, named: tuple[str, ...], message: str, started: bool) -> Pr
     """``message``: of the refusal, which must contain the texts ``named``. ``started``: whether
     training began.
     """
-    found = not started and all(
+    refused = not started and all(
         re.search(rf"(?<![\w.]){re.escape(text)}(?!\w)", message) for text in named
     )
     why = f"the message must contain {', '.join(named)}: {message or '(none)'}"
-    missing = "" if found else f"{kind}: {'training began anyway' if started else why}"
-    measured = "found before training" if found else "not found"
+    missing = "" if refused else f"{kind}: {'training began anyway' if started else why}"
+    measured = "found before training" if refused else "not found"
     return row(
-        NAME, f"planted {kind} is found, by file and value", missing, found, measured, "found"
+        NAME, f"planted {kind} is found, by file and value", missing, refused, measured, "found"
     )
 
 
 def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[ProofRow]:
     """For each kind of fault: copy two samples, damage one of them, and start training."""
     dataset = open_dataset(config.data, config.data.train_split)
-    found = []
+    rows = []
     kinds = {
         "unknown id": _unknown_id,
         "mask of another size": _other_size,
@@ -82,10 +82,10 @@ def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[ProofRow]:
         except SegtrainError as error:
             message = " ".join(str(error).split())
         journal = read_journal(out, say=lambda _: None) if (out / "journal.jsonl").is_file() else []
-        found.append(
+        rows.append(
             _judge(kind, named, message, any(event["event"] == "run_start" for event in journal))
         )
-    return found
+    return rows
 
 
 def _copy(dataset: Dataset, root: Path) -> tuple[Path, Path, bool]:

@@ -53,15 +53,15 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
         compared = (
             f"run stopped by {name}, resumed on {counted(world, 'rank')} with {workers} workers"
         )
-        found = _interrupted(folder, whole, number, draw)
-        if found is None:
+        interrupted = _interrupted(folder, whole, number, draw)
+        if interrupted is None:
             yield row(
                 NAME,
                 compared,
                 f"in {TRIES} tries, the {STEPS} steps finished before the signal arrived",
             )
             continue
-        partial, at = found
+        partial, at = interrupted
         code = on_ranks(folder, world, train_here, changed(partial, data__workers=workers))[0]
         if code != 0:
             raise RankFailed(f"the resumed run exited with code {code}")
@@ -106,8 +106,8 @@ def _judge(
     """Compare samples and pixels of every step, including repeated steps, and with ``weights`` also
     the final state.
     """
-    expected, found = _digests(whole), _digests(partial)
-    wrong = sorted(step for step in expected if found.get(step) != expected[step])
+    expected, resumed = _digests(whole), _digests(partial)
+    wrong = sorted(step for step in expected if resumed.get(step) != expected[step])
     measured, differing = f"{len(wrong)} of {len(expected)} steps differ", 0
     remark = f"first difference: step {wrong[0]}, after the stop at step {at}" if wrong else ""
     compared += (
@@ -123,20 +123,20 @@ def _digests(config: Config) -> dict[int, set[int]]:
     """Checksums of the samples of each step: two for a step that ran twice with different
     samples.
     """
-    found: defaultdict[int, set[int]] = defaultdict(set)
+    digests: defaultdict[int, set[int]] = defaultdict(set)
     if Path(config.out, "journal.jsonl").is_file():
         for event in read_journal(config.out, say=lambda _: None):
             if event["event"] == "step":
-                found[event["step"]].add(event["digest"])
-    return found
+                digests[event["step"]].add(event["digest"])
+    return digests
 
 
-def _unequal_weights(cluster: Cluster, one: str, other: str) -> tuple[int, int]:
+def _unequal_weights(cluster: Cluster, whole_folder: str, resumed_folder: str) -> tuple[int, int]:
     """How many tensors (weights, averages, moments) differ between the newest checkpoints, and how
     many there are.
     """
     tensors = []
-    for folder in (one, other):
+    for folder in (whole_folder, resumed_folder):
         state, _ = checkpoint.newest(Path(folder))
         if state is None:
             raise RankFailed(f"{folder} has no complete checkpoint")

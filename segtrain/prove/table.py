@@ -28,11 +28,11 @@ def row(
     promise: str,
     compared: str,
     remark: str = "",
-    kept: bool | None = None,
+    holds: bool | None = None,
     measured: str = "-",
     bound: str = "-",
 ) -> ProofRow:
-    """A row. ``kept``: whether the guarantee holds; None: not tested, for the reason in
+    """A row. ``holds``: whether the guarantee holds; None: not tested, for the reason in
     ``remark``.
     """
     return ProofRow(
@@ -40,7 +40,7 @@ def row(
         compared,
         measured,
         bound,
-        SKIPPED if kept is None else PASS if kept else FAIL,
+        SKIPPED if holds is None else PASS if holds else FAIL,
         remark,
     )
 
@@ -51,13 +51,15 @@ def listed(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def live(found: ProofRow, seconds: float) -> str:
+def live(proof_row: ProofRow, seconds: float) -> str:
     """The line of a comparison that was just made."""
-    measured = "" if found.measured == "-" else f": {found.measured}"
-    remark = f"\n         {found.remark}" if found.verdict == FAIL and found.remark else ""
+    measured = "" if proof_row.measured == "-" else f": {proof_row.measured}"
+    remark = (
+        f"\n         {proof_row.remark}" if proof_row.verdict == FAIL and proof_row.remark else ""
+    )
     return (
-        f"{found.verdict:<7}  {found.promise:<13}  {found.compared}{measured}  ({seconds:.1f} "
-        f"s){remark}"
+        f"{proof_row.verdict:<7}  {proof_row.promise:<13}  {proof_row.compared}{measured}  "
+        f"({seconds:.1f} s){remark}"
     )
 
 

@@ -263,13 +263,13 @@ def test_a_proof_that_does_not_finish_fails(monkeypatch: pytest.MonkeyPatch) -> 
         (proving.counts, "prove_evaluation"),
         (proving.resume, "prove_resume"),
     ):
-        monkeypatch.setattr(module, name, lambda *_: [row("x", "y", kept=True)])
+        monkeypatch.setattr(module, name, lambda *_: [row("x", "y", holds=True)])
     rows: list[str] = []
-    monkeypatch.setattr(proving.gradient, "prove_gradient", lambda *_: [row("x", "y", kept=True)])
+    monkeypatch.setattr(proving.gradient, "prove_gradient", lambda *_: [row("x", "y", holds=True)])
     assert proving.prove(None, SMALL, [1, 2], say=rows.append) == 0
 
     def dies(*_: Any) -> Iterator[ProofRow]:
-        yield row(proving.gradient.NAME, "y", kept=True)
+        yield row(proving.gradient.NAME, "y", holds=True)
         raise SegtrainError("rank 1 died", code="prove-rank-failed")
 
     monkeypatch.setattr(proving.gradient, "prove_gradient", dies)
