@@ -18,7 +18,7 @@ from segtrain.base.terminal import say
 from segtrain.config import Config
 from segtrain.config.paste import command
 from segtrain.data.audit.flips import flip_finding
-from segtrain.data.audit.image_depth import look_at
+from segtrain.data.audit.image_depth import image_properties
 from segtrain.data.device_feed import CudaCopier
 from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import LabelSpace
@@ -287,7 +287,7 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
     """
     content, name = decode.load(path)
     header = decode.read_header(content, name)
-    look = look_at(content, name, header)
+    look = image_properties(content, name, header)
     if look.brightest >= 0 and too_dark(look.brightest, reading):
         fix = (
             f"{command({'data.bits': depth_of(look.brightest)})}, or data.bits=16 if it is "

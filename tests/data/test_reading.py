@@ -23,7 +23,7 @@ from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data.audit.image_depth import look_at
+from segtrain.data.audit.image_depth import image_properties
 from segtrain.data.augment.geometry import Geometry
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
@@ -227,7 +227,7 @@ def test_what_has_no_one_meaning_is_refused(tmp_path):
             decode.decode_image(str(tmp_path / name))
         if header.bits > 8:
             with refused(code, file=name, **values):
-                look_at(content, name, header)
+                image_properties(content, name, header)
     with refused("several-images", found=3):
         decode.decode_mask(str(tmp_path / "pages.tif"))
 

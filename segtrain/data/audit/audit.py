@@ -18,7 +18,7 @@ from segtrain.base.cores import cores
 from segtrain.base.files import cache_folder
 from segtrain.base.terminal import counted
 from segtrain.bucket.faults import RequestError, ignoring_file_faults
-from segtrain.data.audit.image_depth import Look, look_at
+from segtrain.data.audit.image_depth import ImageProperties, image_properties
 from segtrain.data.audit.mask_values import MaskValues, raw_and_values, smear
 from segtrain.data.audit.statistics import (
     AuditReport,
@@ -76,9 +76,9 @@ def check_before_training(
                 "repair or remove the files, or train on the other samples: data.faults=skip"
             )
         file, message = report.faults[0]
-        says = f"{where}: {message}" if count == 1 else "\n  ".join(lines)
+        full_message = f"{where}: {message}" if count == 1 else "\n  ".join(lines)
         raise DataError(
-            says, code="samples-faulty", split=split, faults=count, samples=bad, file=file
+            full_message, code="samples-faulty", split=split, faults=count, samples=bad, file=file
         )
     if not report.pixels.any():
         raise _all_void(dataset)
@@ -129,9 +129,9 @@ def audit(
     digest = hashlib.sha256(settings.encode() + stamped[:, :, 1].tobytes()).hexdigest()
     name = f"audit-{digest[:24]}.json"
     for folder in (str(cache_folder()), *([copies] if copies else [])) if cache else ():
-        kept = load(Path(folder, name))
-        if kept is not None and (kept.decoded or not decode_images):
-            return replace(kept, file=name)
+        cached = load(Path(folder, name))
+        if cached is not None and (cached.decoded or not decode_images):
+            return replace(cached, file=name)
     report, transient = _scan(dataset, workers or cores(), decode_images, fingerprint)
     if not cache or transient:
         return report
@@ -144,7 +144,7 @@ class _Sample:
 
     faults: pairs (file, error). If there are any, only ``values`` and ``counts`` are used besides
     them. values: the mask values as stored.
-    look: properties of the image; None for a generated or undecoded image.
+    properties: of the image; None for a generated or undecoded image.
     counts: int64 [256], the number of pixels of each train id.
     mask_crc: the CRC-32 of the train ids.
     warnings: pairs (key of ``_WARNINGS``, file).
@@ -153,7 +153,7 @@ class _Sample:
     size: tuple[int, int] = (0, 0)
     faults: list[tuple[str, DataError]] = field(default_factory=list)
     values: MaskValues = field(default_factory=MaskValues)
-    look: Look | None = None
+    properties: ImageProperties | None = None
     counts: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
     mask_crc: int = 0
     warnings: list[tuple[str, str]] = field(default_factory=list)
@@ -190,10 +190,10 @@ def _scan(
                 continue
             sizes[sample.size] += 1
             mask_crc[index] = sample.mask_crc
-            if sample.look:
-                forms[sample.look.form] += 1
-                if sample.look.brightest > brightest[0]:
-                    brightest = sample.look.brightest, dataset.entries[index].image
+            if sample.properties:
+                forms[sample.properties.form] += 1
+                if sample.properties.brightest > brightest[0]:
+                    brightest = sample.properties.brightest, dataset.entries[index].image
             for kind, file in sample.warnings:
                 suspicious[kind].append(file)
     counts, images_with = statistics[int(len(bad) < len(dataset))]
@@ -244,46 +244,54 @@ def in_windows(
 
 
 def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) -> _Sample:
-    entry, labels, found = dataset.entries[index], dataset.labels, _Sample()
+    entry, labels, sample = dataset.entries[index], dataset.labels, _Sample()
     turned = False
     try:
         stored = (
             dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
         )
         header = dataset.header(index) if stored is None else _header(stored, entry.image)
-        found.size, turned = (header.height, header.width), header.orientation != 1
+        sample.size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and dataset.stored:
             stored = dataset.stored_image(index) if stored is None else stored
-            _check_pixels(dataset, index, stored, found.size, tiles)
+            _check_pixels(dataset, index, stored, sample.size, tiles)
             array = isinstance(stored, np.ndarray)
-            found.look = Look("8-bit RGB") if array else look_at(stored, entry.image, header)
+            sample.properties = (
+                ImageProperties("8-bit RGB")
+                if array
+                else image_properties(stored, entry.image, header)
+            )
     except RequestError:
         raise
     except DataError as error:
-        found.faults.append((entry.image, error))
+        sample.faults.append((entry.image, error))
     file = str(entry.mask)
     try:
-        raw, found.values = raw_and_values(dataset, index)
+        raw, sample.values = raw_and_values(dataset, index)
         mask = dataset.train_ids(raw, index)
     except RequestError:
         raise
     except DataError as error:
         # One request may read both image and mask: its error counts as one fault.
-        if str(error) not in (str(other) for _, other in found.faults):
-            found.faults.append((entry.mask or entry.image, error))
-        return found
-    if any(found.size) and found.size != mask.shape:
-        found.faults.append((file, dataset.other_size(index, found.size, mask.shape)))
-    found.counts = np.bincount(mask.ravel(), minlength=256)
-    found.mask_crc = zlib.crc32(np.ascontiguousarray(mask).data)
+        if str(error) not in (str(other) for _, other in sample.faults):
+            sample.faults.append((entry.mask or entry.image, error))
+        return sample
+    if any(sample.size) and sample.size != mask.shape:
+        sample.faults.append((file, dataset.other_size(index, sample.size, mask.shape)))
+    sample.counts = np.bincount(mask.ravel(), minlength=256)
+    sample.mask_crc = zlib.crc32(np.ascontiguousarray(mask).data)
     kinds = (
-        ("empty", file, found.counts[labels.ignore_index] == mask.size),
+        ("empty", file, sample.counts[labels.ignore_index] == mask.size),
         ("smeared", file, smear(mask, labels.ignore_index) > _SMEARED),
         ("turned", entry.image, turned),
-        ("transparent", entry.image, found.look is not None and found.look.transparent),
+        (
+            "transparent",
+            entry.image,
+            sample.properties is not None and sample.properties.transparent,
+        ),
     )
-    found.warnings = [(kind, name) for kind, name, applies in kinds if applies]
-    return found
+    sample.warnings = [(kind, name) for kind, name, applies in kinds if applies]
+    return sample
 
 
 def _header(stored: Any, name: str) -> decode.Header:

@@ -82,14 +82,14 @@ def check_folder(
             f"--sample {sample}: give the number of images to check in each split, such as 400"
         )
         raise ConfigError(message, code="number-out-of-range", key="--sample", found=sample)
-    data, found = settings_of(root, overrides)
+    data, all_splits = settings_of(root, overrides)
     splits = (
         splits
-        or [split for split in dict.fromkeys((data.train_split, data.split)) if split in found]
-        or [*found]
+        or [split for split in dict.fromkeys((data.train_split, data.split)) if split in all_splits]
+        or [*all_splits]
     )
     datasets = {split: _opened(data, split) for split in splits}
-    others = [split for split in found if split not in splits]
+    others = [split for split in all_splits if split not in splits]
     unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
     audited: dict[str, Dataset] = {}
     detected = not _layout_given(overrides)
@@ -132,7 +132,7 @@ def check_folder(
     # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
         message, settings = missing(
-            data, found, lambda split: names_of(datasets.get(split) or _opened(data, split))
+            data, all_splits, lambda split: names_of(datasets.get(split) or _opened(data, split))
         )
         of_folder += (
             [SplitFinding(f"{first.name}: {message}", settings=settings)] if message else []
@@ -220,20 +220,22 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
     Raises DataError if the layout of the folder is not known, ConfigError for a wrong override.
     """
     values: dict[str, Any] = {"root": root}
-    found: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
     if not _layout_given(overrides):
-        detected, found = detect(root)
+        detected, splits = detect(root)
         values = detected.model_dump(exclude_unset=True)
     settings = parse_overrides(overrides)
-    given = settings.get("data", {})
-    if values.get("layout") == "folders" and isinstance(given, dict):
-        values |= detect_pairs.choose(detected, given, found, tree_of(root))
+    data_overrides = settings.get("data", {})
+    if values.get("layout") == "folders" and isinstance(data_overrides, dict):
+        values |= detect_pairs.choose(detected, data_overrides, splits, tree_of(root))
     # Overrides are parsed as YAML; detected values are not, since they have their types already.
-    settings["data"] = {**values, **given} if isinstance(given, dict) else given
+    settings["data"] = (
+        {**values, **data_overrides} if isinstance(data_overrides, dict) else data_overrides
+    )
     data = make_config(settings, "the command line").data
     if data.split_by.on:
         return data, by_rule(data)
-    return data, found or tuple(dict.fromkeys((data.train_split, data.split)))
+    return data, splits or tuple(dict.fromkeys((data.train_split, data.split)))
 
 
 def _layout_given(overrides: list[str]) -> bool:

@@ -43,12 +43,12 @@ class SplitFinding:
         return {**vars(self), "paste": words(self.settings), "others": others}
 
 
-def refuse(found: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:
+def refuse(findings: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:
     """Raise one DataError for all fatal findings, with the settings of the first one that has any.
 
     ``faults``: messages about single files. The error shows their number and the first one.
     """
-    fatal = [finding for finding in found if finding.fatal]
+    fatal = [finding for finding in findings if finding.fatal]
     if not fatal:
         return
     lines = [finding.text() for finding in fatal]

@@ -17,7 +17,9 @@ def flip_finding(flips: str, labels: LabelSpace) -> list[SplitFinding]:
     exchanging them.
     """
     named = [
-        [labels.names[one], labels.names[two]] for one, two in enumerate(labels.mirror) if one < two
+        [labels.names[index], labels.names[mirrored]]
+        for index, mirrored in enumerate(labels.mirror)
+        if index < mirrored
     ]
     taken = {name for pair in named for name in pair}
     pairs = [pair for pair in sides(labels.names) if flips and not taken & {*pair}]
@@ -38,12 +40,12 @@ def flip_finding(flips: str, labels: LabelSpace) -> list[SplitFinding]:
 
 def sides(names: Sequence[str]) -> list[list[str]]:
     """Pairs of names that differ only by left and right, or by l and r as a word of their own."""
-    known = {name.lower(): name for name in names}
+    original = {name.lower(): name for name in names}
     swapped = {
-        low: _LEFT.sub(lambda match: "right" if len(match[0]) > 1 else "r", low) for low in known
+        low: _LEFT.sub(lambda match: "right" if len(match[0]) > 1 else "r", low) for low in original
     }
     return [
-        [known[low], known[other]]
+        [original[low], original[other]]
         for low, other in swapped.items()
-        if low != other and other in known
+        if low != other and other in original
     ]

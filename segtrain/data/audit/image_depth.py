@@ -15,7 +15,7 @@ from segtrain.data.pixels.reading import depth_of, too_dark
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageProperties:
     """Properties of one image besides its size.
 
     form: such as "8-bit RGB". brightest: the largest value of an image with more than 8 bits; -1
@@ -27,17 +27,21 @@ class Look:
     transparent: bool = False
 
 
-def look_at(stored: Any, name: str, header: decode.Header) -> Look:
+def image_properties(stored: Any, name: str, header: decode.Header) -> ImageProperties:
     """The properties of an image file. It is decoded only if it has more than 8 bits or alpha.
     Raises DataError.
     """
     if header.format != "jpeg" and header.bits > 8:
         values = decode.deep_values(bytes(stored), header, name)
         colors = values if values.ndim == 2 else values[..., : 3 if values.shape[2] >= 3 else 1]
-        return Look(header.form, int(colors.max()), header.format == "png" and _transparent(values))
+        return ImageProperties(
+            header.form, int(colors.max()), header.format == "png" and _transparent(values)
+        )
     if header.format not in ("jpeg", "tiff") and header.channels in (2, 4):
-        return Look(header.form, transparent=_transparent(decode.all_bands(bytes(stored), name)))
-    return Look(header.form)
+        return ImageProperties(
+            header.form, transparent=_transparent(decode.all_bands(bytes(stored), name))
+        )
+    return ImageProperties(header.form)
 
 
 def _transparent(values: np.ndarray) -> bool:

@@ -48,8 +48,8 @@ def palette_against_colors(
     read by index.
     """
     by_color = {index: labels.colors.get(color) for index, (color, _) in values.palette.items()}
-    known = {index: train for index, train in sorted(by_color.items()) if train is not None}
-    if not known:
+    matched = {index: train for index, train in sorted(by_color.items()) if train is not None}
+    if not matched:
         return None  # no color of the palette is the color of a class
     if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
         return None
@@ -57,11 +57,13 @@ def palette_against_colors(
         f"{where}: palette masks are read by index, but the colors of their palettes "
         "belong to other classes"
     )
-    if len(known) < len(by_color):
+    if len(matched) < len(by_color):
         return SplitFinding(
             f"{message}; no table from index to class fits all files: save the masks as RGB", True
         )
-    table = {index: -1 if train == labels.ignore_index else train for index, train in known.items()}
+    table = {
+        index: -1 if train == labels.ignore_index else train for index, train in matched.items()
+    }
     right = ("if the indices are right", labels.full_map())
     return mapped(labels, values.ids, f"{message}. Map the indices by their colors", table, right)
 
@@ -149,9 +151,9 @@ def unknown_colors(
     return SplitFinding(f"{message}. To ignore them", settings={"data.classes": table})
 
 
-def _shares(colors: dict[int, int], of: dict[int, int]) -> str:
+def _shares(colors: dict[int, int], pixels: dict[int, int]) -> str:
     most = sorted(colors.items(), key=lambda pair: -pair[1])[:SHOWN]
-    return ", ".join(f"{rgb(color)} {percent(count, of)}" for color, count in most)
+    return ", ".join(f"{rgb(color)} {percent(count, pixels)}" for color, count in most)
 
 
 def _differ(color: int, other: int) -> int:

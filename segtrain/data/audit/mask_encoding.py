@@ -55,11 +55,11 @@ def mask_finding(
         **{value: value for value in range(labels.num_classes)},
         labels.ignore_index: labels.ignore_index,
     }
-    known = labels.full_map()
+    full_map = labels.full_map()
     if (
         data.label_map
         and set(ids) - set(data.label_map)
-        and set(known.values()) - {-1, *map(known.get, ids)}
+        and set(full_map.values()) - {-1, *map(full_map.get, ids)}
     ):
         message = (
             f"{where}: data.label_map leaves a class without a pixel, since the masks have "
@@ -221,12 +221,12 @@ def _by_share(
         f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in "
         "order, or as intended"
     )
-    found = sorted(ids)
+    values = sorted(ids)
     order = [*sorted(ids, key=lambda value: -ids[value]), -1]
-    first = [value for value, before in zip(found, [-LISTED, *found]) if value - before > _NEAR]
+    first = [value for value, before in zip(values, [-LISTED, *values]) if value - before > _NEAR]
     apart = count == 2 or len({bisect(first, value) for value in order[:count]}) == count
-    if len(first) == count < len(found) and apart:
-        return mapped(labels, ids, message, {value: bisect(first, value) - 1 for value in found})
+    if len(first) == count < len(values) and apart:
+        return mapped(labels, ids, message, {value: bisect(first, value) - 1 for value in values})
     if count > 2 and set(range(count)) <= set(ids):
         return None
     frequent, stray = sorted(order[:count]), ids.get(order[count], 0)
@@ -235,7 +235,7 @@ def _by_share(
     if void in frequent and set(frequent) - {void} < set(range(count)):
         frequent = [value if value in frequent else void for value in range(count)]
     table = {value: train for train, value in enumerate(frequent)} | {
-        value: -1 for value in found if value not in frequent
+        value: -1 for value in values if value not in frequent
     }
     return mapped(labels, ids, message, table)
 

@@ -60,9 +60,9 @@ class MaskValues:
                     self.cut = True
         self.clash = self.clash or other.clash
         for index, entry in other.palette.items():
-            known = self.palette.setdefault(index, entry)
-            if self.clash is None and known[0] != entry[0]:
-                self.clash = Clash(index, *known, *entry)
+            first = self.palette.setdefault(index, entry)
+            if self.clash is None and first[0] != entry[0]:
+                self.clash = Clash(index, *first, *entry)
         self.cut |= other.cut
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,15 +179,13 @@ def rgb(color: int) -> list[int]:
     return list(color.to_bytes(3, "big"))
 
 
-def percent(count: int, of: dict[int, int]) -> str:
-    return f"({100 * count / sum(of.values()):.1f} %)"
+def percent(count: int, pixels: dict[int, int]) -> str:
+    return f"({100 * count / sum(pixels.values()):.1f} %)"
 
 
-def shown(ids: dict[int, int], of: dict[int, int] | None = None) -> str:
-    """The ids with their shares of all pixels in ``of`` as text: ``0 (30.1 %) and 255 (69.9
-    %)``.
-    """
-    texts = [f"{value} {percent(count, of or ids)}" for value, count in sorted(ids.items())]
+def shown(ids: dict[int, int], pixels: dict[int, int] | None = None) -> str:
+    """The ids with their shares of all ``pixels`` as text: ``0 (30.1 %) and 255 (69.9 %)``."""
+    texts = [f"{value} {percent(count, pixels or ids)}" for value, count in sorted(ids.items())]
     return (
         some_of(texts, SHOWN)
         if len(texts) > SHOWN

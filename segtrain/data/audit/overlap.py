@@ -68,8 +68,8 @@ def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     for stamps in stamped:
         digest.update(np.ascontiguousarray(stamps[:, 0, 1]).data)
     path = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
-    if kept := _kept(path):
-        return kept
+    if cached := _kept(path):
+        return cached
     result, complete = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0])
     if not complete:
         return result
@@ -129,12 +129,12 @@ def _grouped(
     pool: ThreadPoolExecutor, split: Dataset, indices: list[int], sizes: np.ndarray, complete: bool
 ) -> dict[bytes, list[int]]:
     """Digest -> indices of the images that have it; ``_UNREAD`` -> those that cannot be read."""
-    found: dict[bytes, list[int]] = defaultdict(list)
+    groups: dict[bytes, list[int]] = defaultdict(list)
     for index, digest in in_windows(
         pool, lambda i: _digest(split, i, int(sizes[i]), complete), indices
     ):
-        found[digest].append(index)
-    return found
+        groups[digest].append(index)
+    return groups
 
 
 def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
