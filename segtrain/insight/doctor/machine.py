@@ -48,10 +48,10 @@ def cores(allowed: int, there: int, quota: float | None) -> CheckLine:
 
 def threads(environment: Mapping[str, str], allowed: int) -> Iterator[CheckLine]:
     """OpenMP settings that slow down training."""
-    asked = environment.get("OMP_NUM_THREADS", "")
-    if asked and (not asked.isdigit() or int(asked) > allowed):
-        found = f"{asked} for {allowed} cores: threads wait for each other"
-        yield CheckLine(PROBLEM, "OMP_NUM_THREADS", found, "unset it")
+    setting = environment.get("OMP_NUM_THREADS", "")
+    if setting and (not setting.isdigit() or int(setting) > allowed):
+        text = f"{setting} for {allowed} cores: threads wait for each other"
+        yield CheckLine(PROBLEM, "OMP_NUM_THREADS", text, "unset it")
     for name in PINS:
         value = environment.get(name, "false")
         if value.lower() not in ("false", "none"):
@@ -61,27 +61,27 @@ def threads(environment: Mapping[str, str], allowed: int) -> Iterator[CheckLine]
 
 def memory() -> CheckLine:
     limit, by = memory_limit()
-    found = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
+    text = f"{limit / 2**30:.1f} GiB" + (" by the container's limit" if by == "cgroup" else "")
     free = memory_free()
     if by == "host" and free < limit:
-        found += f", {free / 2**30:.1f} GiB free"
-    return CheckLine(OK, "memory", found)
+        text += f", {free / 2**30:.1f} GiB free"
+    return CheckLine(OK, "memory", text)
 
 
 def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
     """Space in /dev/shm, where NCCL and worker processes share memory."""
     if not os.path.isdir(folder):
         if sys.platform == "linux":
-            found = "missing: worker processes may fail to share memory"
-            yield CheckLine(NOTE, folder, found, "data.worker_kind=thread")
+            text = "missing: worker processes may fail to share memory"
+            yield CheckLine(NOTE, folder, text, "data.worker_kind=thread")
         return
     total, _, free = shutil.disk_usage(folder)
-    found = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
+    text = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
     if min(total, free) <= LEAST_SHM:
-        found += ": too small for NCCL and worker processes"
-        yield CheckLine(PROBLEM, folder, found, "docker run --shm-size=8g (or --ipc=host)")
+        text += ": too small for NCCL and worker processes"
+        yield CheckLine(PROBLEM, folder, text, "docker run --shm-size=8g (or --ipc=host)")
     else:
-        yield CheckLine(OK, folder, found)
+        yield CheckLine(OK, folder, text)
 
 
 def cache() -> CheckLine:
@@ -94,10 +94,10 @@ def cache() -> CheckLine:
         )
         return CheckLine(PROBLEM, "cache", f"{folder}: not writable", fix)
     free = shutil.disk_usage(there).free
-    found = f"{folder}: {free / 2**30:.1f} GiB free"
+    text = f"{folder}: {free / 2**30:.1f} GiB free"
     if free < LEAST_CACHE:
-        return CheckLine(NOTE, "cache", found, "set SEGTRAIN_CACHE to a folder with more space")
-    return CheckLine(OK, "cache", found)
+        return CheckLine(NOTE, "cache", text, "set SEGTRAIN_CACHE to a folder with more space")
+    return CheckLine(OK, "cache", text)
 
 
 def open_files() -> Iterator[CheckLine]:
@@ -119,22 +119,22 @@ def decoders() -> Iterator[CheckLine]:
     with ThreadPoolExecutor(2) as pool:
         native, packages = pool.map(_tried, ("", "0"))
     if isinstance(packages, str):
-        found = f"the packages cannot decode JPEG and PNG: {packages}"
-        yield CheckLine(PROBLEM, "decoder", found, "reinstall", fatal=True)
+        text = f"the packages cannot decode JPEG and PNG: {packages}"
+        yield CheckLine(PROBLEM, "decoder", text, "reinstall", fatal=True)
         return
     if isinstance(native, str):
-        found = f"the native decoder fails: {native}"
-        yield CheckLine(PROBLEM, "decoder", found, "reinstall; SEGTRAIN_NATIVE=0 turns it off")
+        text = f"the native decoder fails: {native}"
+        yield CheckLine(PROBLEM, "decoder", text, "reinstall; SEGTRAIN_NATIVE=0 turns it off")
         return
     there = native["path"] == "native"
     used = packages if turned_off or not there else native
     speed = f"{used['cpu_ms']:.1f} ms of CPU per sample of 1024x512"
     if there and turned_off:
-        found = (
+        text = (
             f"packages, because of SEGTRAIN_NATIVE=0: {speed}; the native decoder needs "
             f"{native['cpu_ms']:.1f} ms"
         )
-        yield CheckLine(NOTE, "decoder", found, "unset SEGTRAIN_NATIVE")
+        yield CheckLine(NOTE, "decoder", text, "unset SEGTRAIN_NATIVE")
     elif there:
         yield CheckLine(
             OK,

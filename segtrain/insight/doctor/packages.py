@@ -63,11 +63,11 @@ print(",".join(names))
 
 
 def checks() -> Iterator[CheckLine]:
-    found = ".".join(map(str, sys.version_info[:3]))
+    python_version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < LEAST_PYTHON:
-        yield CheckLine(PROBLEM, "python", found, "use Python 3.10 or later", fatal=True)
+        yield CheckLine(PROBLEM, "python", python_version, "use Python 3.10 or later", fatal=True)
     else:
-        yield CheckLine(OK, "python", f"{found}, {platform.system()} {platform.machine()}")
+        yield CheckLine(OK, "python", f"{python_version}, {platform.system()} {platform.machine()}")
     if sys.platform == "win32":
         yield CheckLine(
             PROBLEM,
@@ -105,8 +105,8 @@ def needed() -> Iterator[CheckLine]:
     ]
     for package in wrong:
         least, fix = NEEDED[package], f"pip install '{package}>={NEEDED[package]}'"
-        found = f"{version(package) or 'missing'}; {least} or later is required"
-        yield CheckLine(PROBLEM, package, found, fix, fatal=package in FATAL)
+        text = f"{version(package) or 'missing'}; {least} or later is required"
+        yield CheckLine(PROBLEM, package, text, fix, fatal=package in FATAL)
     if not wrong:
         yield CheckLine(OK, "packages", f"all {len(NEEDED)} required packages are installed")
     if version("simplejpeg") is None:
@@ -129,28 +129,28 @@ def built_for_cuda() -> str | None:
         text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"^cuda\b[^=\n]*=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE)
-    return None if found is None else found[1] or ""
+    match = re.search(r"^cuda\b[^=\n]*=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE)
+    return None if match is None else match[1] or ""
 
 
 def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
     """The version of the NVIDIA driver. "" without a driver, "?" if the file names no version."""
     try:
-        found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", proc.read_text())
+        match = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", proc.read_text())
     except OSError:
         return ""
-    return found[1] if found else "?"
+    return match[1] if match else "?"
 
 
 def gpu(files: list[str]) -> CheckLine:
     """Check whether the installed build of torch can use the GPUs. ``files``: device files of the
     GPUs.
     """
-    found = version("torch")
-    if found is None:
+    torch_version = version("torch")
+    if torch_version is None:
         return CheckLine(NOTE, "gpu", "not checked without torch")
     cuda = built_for_cuda()
-    built = f"torch {found} for CUDA {cuda}" if cuda else f"torch {found}"
+    built = f"torch {torch_version} for CUDA {cuda}" if cuda else f"torch {torch_version}"
     if not files:
         return CheckLine(OK, "gpu", f"{built}; no NVIDIA GPU: training runs on the CPU")
     gpus = counted(len(files), "NVIDIA GPU")
@@ -186,7 +186,7 @@ def torchvision() -> Iterator[CheckLine]:
     In that case, importing torchvision fails.
     """
     torch, vision = version("torch") or "", version("torchvision") or ""
-    local = [found.partition("+")[2] for found in (torch, vision)]
+    local = [release.partition("+")[2] for release in (torch, vision)]
     if torch and vision and all(local) and local[0] != local[1]:
         said = (
             f"{vision} with torch {torch}: the import fails (operator torchvision::nms does "
