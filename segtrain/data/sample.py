@@ -66,7 +66,7 @@ class SampleMaker:
     tiles: Tiles = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tiles = Tiles.of(self.source)
+        self.tiles = Tiles.from_source(self.source)
         self.transforms = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
 
     def __call__(

@@ -77,7 +77,7 @@ def predict(
     with _threads("decode", threads) as readers, _threads("write", threads) as writers:
         found = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
         items = found.readable(
-            _images(jobs, Reading.of(predictor.config.data), readers, 2 * threads)
+            _images(jobs, Reading.from_data(predictor.config.data), readers, 2 * threads)
         )
         for item, (ids, scores) in segmented(predictor, items, batch_size, probabilities):
             found.write(item, ids, scores)

@@ -118,7 +118,7 @@ class Predictor:
                     raise DataError(
                         f"{name} is a folder: {fix}", code="image-is-a-folder", file=name
                     )
-                pixels = read_picture(name, decode.Reading.of(self.config.data)).pixels
+                pixels = read_picture(name, decode.Reading.from_data(self.config.data)).pixels
             else:
                 name, pixels = f"image {number}", _pixels(image)
             yield Item(pixels, name, number)

@@ -172,7 +172,7 @@ def _scan(
     transient = False
     suspicious: dict[str, list[str]] = {kind: [] for kind in _WARNINGS}
     brightest = (-1, "")
-    tiles, values = Tiles.of(dataset), MaskValues()
+    tiles, values = Tiles.from_source(dataset), MaskValues()
     mask_crc = np.zeros(len(dataset), np.uint32)
     # From a bucket, whole files are read ahead. From a disk, the header is read first, since a
     # wrong file may be huge.

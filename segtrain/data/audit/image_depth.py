@@ -57,7 +57,7 @@ def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFi
     seen: (brightest value, its file) of each split.
     """
     brightest, name = max(seen, default=(-1, ""))
-    reading = decode.Reading.of(data)
+    reading = decode.Reading.from_data(data)
     if brightest < 0 or not too_dark(brightest, reading):
         return None
     bits = depth_of(brightest)

@@ -47,7 +47,14 @@ def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:
     entries, notes = entries_of(data, split, layout.lister, store)
     labels, root = layout.label_space(data), store.place(data.root)
     return FileDataset(
-        os.path.basename(root), split, labels, entries, root, tuple(notes), Reading.of(data), store
+        os.path.basename(root),
+        split,
+        labels,
+        entries,
+        root,
+        tuple(notes),
+        Reading.from_data(data),
+        store,
     )
 
 

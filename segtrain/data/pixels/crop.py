@@ -80,20 +80,20 @@ def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
 
 
 def size_error(
-    mask: str, found: tuple[int, ...], image: str, expected: tuple[int, ...], rotated: bool = False
+    mask: str, size: tuple[int, ...], image: str, expected: tuple[int, ...], rotated: bool = False
 ) -> DataError:
-    """The error for a mask of (height, width) ``found`` beside an image of the size
+    """The error for a mask of (height, width) ``size`` beside an image of the size
     ``expected``.
     """
     fix = "pair the right files, or resize one of them (masks by nearest)"
     if rotated:
         fix = "the image has an EXIF rotation, which is not applied: store its pixels upright"
     reason = (
-        f"the mask has {found[0]} x {found[1]} pixels, its image {image} has {expected[0]} "
+        f"the mask has {size[0]} x {size[1]} pixels, its image {image} has {expected[0]} "
         f"x {expected[1]}: {fix}"
     )
     return file_error(
-        mask, reason, code="mask-size-differs", found=found, expected=expected, rotated=rotated
+        mask, reason, code="mask-size-differs", found=size, expected=expected, rotated=rotated
     )
 
 
@@ -101,14 +101,14 @@ def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
     """Write the whole image and mask to ``out``. Raises DataError, also if their sizes differ from
     that of ``out``.
     """
-    size, found, mask = out[1].shape, size_of(record), mask_of(record, labels)
-    if found != size or mask.shape != size:
+    size, image_size, mask = out[1].shape, size_of(record), mask_of(record, labels)
+    if image_size != size or mask.shape != size:
         reason = (
-            f"has the size {found}, and its mask {record.mask_name} {mask.shape}, but its "
+            f"has the size {image_size}, and its mask {record.mask_name} {mask.shape}, but its "
             f"batch has {size}: "
         )
         reason += "check whether the files changed since the run began"
-        values = {"mask": record.mask_name, "found": (found, mask.shape)}
+        values = {"mask": record.mask_name, "found": (image_size, mask.shape)}
         raise file_error(record.image_name, reason, code="sizes-differ", **values)
     out[1][...] = mask
     if (

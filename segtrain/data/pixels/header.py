@@ -245,11 +245,11 @@ def _ppm_maxval(stream: BinaryIO) -> int:
     is below 65535.
     """
     stream.seek(0)
-    found = re.match(
+    match = re.match(
         rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s",
         stream.read(4096),
     )
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def _tiff_header(tags: dict[int, int], pages: int) -> Header:
@@ -322,7 +322,7 @@ def _integers(
     byte ``start``.
     """
     stream.seek(start)
-    rows, found = stream.read(entry_size * count), dict[int, int]()
+    rows, tags = stream.read(entry_size * count), dict[int, int]()
     for row in range(0, entry_size * count, entry_size):
         tag, kind, values = struct.unpack_from(f"{order}HH{offset_format}", rows, row)
         code = {3: "H", 4: "I", 16: "Q"}.get(kind)
@@ -333,8 +333,8 @@ def _integers(
         if struct.calcsize(code) * values > struct.calcsize(offset_format):
             stream.seek(struct.unpack_from(order + offset_format, rows, value)[0])
             source, value = stream.read(struct.calcsize(code)), 0
-        found[tag] = struct.unpack_from(order + code, source, value)[0]
-    return found
+        tags[tag] = struct.unpack_from(order + code, source, value)[0]
+    return tags
 
 
 def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -> None:

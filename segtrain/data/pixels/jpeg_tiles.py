@@ -39,7 +39,7 @@ class Tiles:
     """
 
     @classmethod
-    def of(cls, source: SampleSource) -> Tiles:
+    def from_source(cls, source: SampleSource) -> Tiles:
         return cls(str(source.entries[0].image) if len(source) else "", len(source))
 
     def __init__(self, name: str, count: int) -> None:
@@ -63,11 +63,11 @@ class Tiles:
             files = self._listed()
             head, offset = self._head[sample].tolist(), int(self._offset[sample])
         if offset >= 0 and head[0] == _fingerprint(name, content):
-            kept = b""  # another process may have cleared the cache
+            record = b""  # another process may have cleared the cache
             with contextlib.suppress(OSError), open(files[offset >> 40], "rb", buffering=0) as file:
-                kept = os.pread(file.fileno(), head[1], offset & (1 << 40) - 1)
-            if zlib.crc32(kept) == head[2]:
-                return kept
+                record = os.pread(file.fileno(), head[1], offset & (1 << 40) - 1)
+            if zlib.crc32(record) == head[2]:
+                return record
         made = native.jpeg_index(content, name) or b""
         self.keep(sample, name, content, size, made)
         return made

@@ -29,7 +29,7 @@ class Reading:
     drop: bool = False
 
     @classmethod
-    def of(cls, data: config.Data) -> Reading:
+    def from_data(cls, data: config.Data) -> Reading:
         return cls(0 if data.bits == "auto" else int(data.bits), data.extra_bands == "drop")
 
     def narrows(self, header: Header) -> bool:
@@ -84,9 +84,9 @@ def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray
                 "or save only those used"
             )
             raise file_error(name, reason, code="extra-band-in-use", found=bands)
-    kept = values[..., None] if values.ndim == 2 else values[..., :colors]
+    rgb_or_gray = values[..., None] if values.ndim == 2 else values[..., :colors]
     # writable: torch shares the memory
-    return np.ascontiguousarray(kept) if colors == 3 else np.repeat(kept, 3, 2)
+    return np.ascontiguousarray(rgb_or_gray) if colors == 3 else np.repeat(rgb_or_gray, 3, 2)
 
 
 def narrowed(values: np.ndarray, reading: Reading, name: str, alpha: bool = False) -> np.ndarray:

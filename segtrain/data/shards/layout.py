@@ -48,7 +48,7 @@ def _open_shards(layout: Layout, data: config.Data, split: str) -> Dataset:
     if not count:
         raise file_error(table.path, "the split has no samples: pack it again", code="split-empty")
     labels = layout.label_space(data, table.description.labels)
-    entries, reading = ShardEntries(table, root, count), Reading.of(data)
+    entries, reading = ShardEntries(table, root, count), Reading.from_data(data)
     return ShardDataset(
         os.path.basename(root), split, labels, entries, root, reading=reading, store=store
     )

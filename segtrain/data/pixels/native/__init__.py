@@ -222,12 +222,12 @@ def size(content: Content, name: str) -> tuple[int, int] | None:
     library, kind = _library(), kind_of(content)
     if library is None or kind is None:
         return None
-    stored, found = Stored(), (ctypes.c_int32 * 2)()
+    stored, height_width = Stored(), (ctypes.c_int32 * 2)()
     _fill(stored, content, kind)
     message = ctypes.create_string_buffer(_MESSAGE)
     return (
-        (found[0], found[1])
-        if _done(library.st_size(stored, found, message), message, name)
+        (height_width[0], height_width[1])
+        if _done(library.st_size(stored, height_width, message), message, name)
         else None
     )
 

@@ -21,7 +21,7 @@ def build(target: Path) -> str:
     failed.
     """
     compiler = next(
-        (found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None
+        (which for name in ("c++", "g++", "clang++") if (which := shutil.which(name))), None
     )
     if compiler is None:
         return "there is no C++ compiler"
