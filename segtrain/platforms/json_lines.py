@@ -127,7 +127,7 @@ class Server(ABC):
 
         line.messages(take)
         with self._lock:
-            for host in [host for host, known in self._lines.items() if known is line]:
+            for host in [host for host, other in self._lines.items() if other is line]:
                 del self._lines[host]
                 self._gone(host)
         line.close()

@@ -45,7 +45,7 @@ class SpotNotice:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._token, self._until = "", 0.0
 
-    def look(self) -> str:
+    def poll(self) -> str:
         """``terminate at 2026-11-23T08:22:00Z`` if this machine is to be taken away, else "".
         Raises OSError.
         """
@@ -65,8 +65,8 @@ class SpotNotice:
             self._until = 0.0  # get a new token next time: after 401, the old one has expired
             raise
         try:
-            found = json.loads(text)
-            return f"{found['action']} at {found['time']}"
+            notice = json.loads(text)
+            return f"{notice['action']} at {notice['time']}"
         except (ValueError, KeyError, TypeError):
             return f"a notice: {text[:80]}"
 
@@ -107,10 +107,10 @@ def _watch(notice: SpotNotice, every: float) -> None:
     silent = 0
     while True:
         try:
-            found, silent = notice.look(), 0
+            interruption, silent = notice.poll(), 0
         # ValueError: the address is not a URL.
         except (OSError, ValueError, http.client.HTTPException) as error:
-            found, silent = "", silent + 1
+            interruption, silent = "", silent + 1
             if silent == MOST_SILENT:
                 print(
                     "warning: no spot notice can be seen: the metadata service of this machine "
@@ -118,9 +118,9 @@ def _watch(notice: SpotNotice, every: float) -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-        if found:
+        if interruption:
             print(
-                f"EC2 takes this machine away ({found}): saving the state",
+                f"EC2 takes this machine away ({interruption}): saving the state",
                 file=sys.stderr,
                 flush=True,
             )

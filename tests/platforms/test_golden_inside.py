@@ -246,7 +246,7 @@ def test_texts_of_failures(
     notice = spot.SpotNotice("http://169.254.0.1/")
     for text in ('{"action": "stop", "time": "2026-11-23T08:22:00Z"}', "{}", "[", "y" * 99):
         monkeypatch.setattr(notice, "_ask", lambda *_, text=text: text)
-        texts.append(notice.look())
+        texts.append(notice.poll())
     golden.check("inside/failures.txt", "\n".join(texts))
 
 

@@ -163,12 +163,12 @@ def test_a_rank_takes_its_place_from_ray() -> None:
 
 def test_a_node_says_what_it_has(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    found = ray_worker.look(str(mark))
+    found = ray_worker.describe_node(str(mark))
     assert (found["host"], found["sees"]) == (platform.node(), False)
     assert found["packages"].keys() == set(ray_worker.COMPARED)
     mark.touch()
-    assert ray_worker.look(str(mark))["sees"]
-    assert ray_worker.look("")["sees"]
+    assert ray_worker.describe_node(str(mark))["sees"]
+    assert ray_worker.describe_node("")["sees"]
 
 
 @needs_ray

@@ -17,15 +17,15 @@ from segtrain.platforms import spot
 def test_the_notice_of_ec2() -> None:
     with imds() as server:
         notice = spot.SpotNotice(server.address)
-        assert notice.look() == ""
-        assert notice.look() == ""
+        assert notice.poll() == ""
+        assert notice.poll() == ""
         assert server.tokens == 1
         server.tokens += 1  # the service has forgotten the token
         with pytest.raises(OSError, match="401"):
-            notice.look()
+            notice.poll()
         server.notice = NOTICE
-        assert notice.look() == "terminate at 2026-11-23T08:22:00Z"
-        assert notice.look() == ""  # another machine's
+        assert notice.poll() == "terminate at 2026-11-23T08:22:00Z"
+        assert notice.poll() == ""  # another machine's
 
 
 def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote: Any, tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_without_a_metadata_service_the_training_goes_on(
     sent, looks, silence = list[int](), [0], 3 * spot.MOST_SILENT
 
     class Late(spot.SpotNotice):
-        def look(self) -> str:
+        def poll(self) -> str:
             looks[0] += 1
-            return "terminate at noon" if looks[0] > silence else super().look()
+            return "terminate at noon" if looks[0] > silence else super().poll()
 
     monkeypatch.setattr(spot.os, "kill", lambda pid, number: sent.append(number))
     for address in (f"http://127.0.0.1:{free_port()}", "no-url"):

@@ -108,7 +108,7 @@ def _ranks(resources: Mapping[str, float], cpus: int, gpus: int) -> int:
 
 
 def alike(looks: Sequence[Mapping[str, Any]], run: Path) -> Iterator[Finding]:
-    """Findings about the answers of the nodes (``segtrain.platforms.ray.worker.look``)."""
+    """Findings about the answers of the nodes (``segtrain.platforms.ray.worker.describe_node``)."""
     for seen in looks:
         if not seen["sees"]:
             yield error(

@@ -77,14 +77,14 @@ def online(job: RayJob, ray: Any, gpus: int) -> list[Finding]:
     """Findings about the cluster, from its list of nodes, and from a task on each of them."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from segtrain.platforms.ray.worker import look
+    from segtrain.platforms.ray.worker import describe_node
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
     findings = list(checks.room(job, nodes, gpus))
     if any(finding.level == "error" for finding in findings):
         return findings
     mark = None if "out" in job.settings else checks.mark(job.run)
-    task = ray.remote(num_cpus=0, max_retries=0)(look)
+    task = ray.remote(num_cpus=0, max_retries=0)(describe_node)
     try:
         used = [node for node in nodes if node["Resources"].get("CPU")]
         asked = [

@@ -105,7 +105,7 @@ class Register(Server):
                 )
 
     def _take(self, line: Line, message: Message) -> None:
-        host = next((host for host, known in self._lines.items() if known is line), None)
+        host = next((host for host, other in self._lines.items() if other is line), None)
         if host is None:
             self._meet(line, str(message["host"]), str(message["token"]))
         elif "joined" in message:

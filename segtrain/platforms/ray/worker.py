@@ -83,7 +83,7 @@ def _interface(address: str) -> dict[str, str]:
     the host.
     """
     for name, addresses in psutil.net_if_addrs().items():
-        if address in (one.address for one in addresses):
+        if address in (nic.address for nic in addresses):
             return {"GLOO_SOCKET_IFNAME": name}
     return {}
 
@@ -111,20 +111,20 @@ def _preemption() -> float | None:
     return max(0.0, info.deadline_ms / 1000 - time.time()) if info.deadline_ms else 0.0
 
 
-def look(mark: str) -> dict[str, Any]:
+def describe_node(mark: str) -> dict[str, Any]:
     """What a node of the cluster has. ``mark``: a file that this command has just written to the
     run folder.
     """
-    found: dict[str, str | None] = {}
+    packages: dict[str, str | None] = {}
     for package in COMPARED:
         try:
-            found[package] = importlib.metadata.version(package)
+            packages[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
+            packages[package] = None
     return {
         "host": platform.node(),
         "python": ".".join(platform.python_version_tuple()[:2]),
-        "packages": found,
+        "packages": packages,
         "sees": not mark or Path(mark).is_file(),
         "scratch": tempfile.gettempdir(),
     }

@@ -29,14 +29,14 @@ def plan(base: Path, hosts: Hosts, environ: Mapping[str, str] = os.environ) -> H
     """
     if not hosts.helping:
         return None
-    found = read_json(base / "input/config/hyperparameters.json")
+    hyperparameters = read_json(base / "input/config/hyperparameters.json")
     return HelpPlan(
         current=hosts.current,
         training=hosts.training,
         helping=hosts.helping,
         token=token(Path(segtrain.__file__).parents[1] / KEY, environ.get("TRAINING_JOB_NAME", "")),
-        join_s=float(decoded(found.get("helpers.join_s", JOIN_S))),
-        required=bool(decoded(found.get("helpers.required", False))),
+        join_s=float(decoded(hyperparameters.get("helpers.join_s", JOIN_S))),
+        required=bool(decoded(hyperparameters.get("helpers.required", False))),
     )
 
 

@@ -28,22 +28,22 @@ def read_json(path: Path) -> dict[str, Any]:
     read.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         message = f"cannot read {path}: {error}: SageMaker writes it, so start the job again"
         raise ConfigError(message, code="job-file-unreadable", file=str(path)) from None
-    return found
+    return content
 
 
 def read_settings(base: Path) -> tuple[str | None, dict[str, str]]:
     """The config file of the job, and its other settings: dotted key -> text as on the command
     line.
     """
-    config, found = None, {}
+    config, settings = None, {}
     for key, text in read_json(base / "input/config/hyperparameters.json").items():
         value = decoded(text)
         # for the toolkit, a tuning job, or helping hosts
@@ -54,8 +54,8 @@ def read_settings(base: Path) -> tuple[str | None, dict[str, str]]:
         else:
             # A value without quotes (True, 1e-3) is read as on the command line; a quoted value
             # stays a text.
-            found[key] = str(text) if value is text else json.dumps(value)
-    return config, found
+            settings[key] = str(text) if value is text else json.dumps(value)
+    return config, settings
 
 
 def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -112,16 +112,16 @@ def resolve(
     from segtrain.config import load_config, load_yaml
 
     base = base_folder(environ)
-    name, found = read_settings(base)
+    name, settings = read_settings(base)
     path = config_path(name, folders or (Path.cwd(),)) if name else None
     try:
         written = (load_yaml(path.read_text(encoding="utf-8")) or {}) if path else {}
     except yaml.YAMLError:
         written = {}  # load_config reports it.
     section = written.get("data") if isinstance(written, dict) else None
-    layout = decoded(found.get("data.layout")) or (section or {}).get("layout", "scenes")
+    layout = decoded(settings.get("data.layout")) or (section or {}).get("layout", "scenes")
     remarks = []
-    root = str(decoded(found.get("data.root", "")))
+    root = str(decoded(settings.get("data.root", "")))
     data = None if Path(root).is_absolute() or is_bucket(root) else channel(base, environ)
     if data is not None and layout == "scenes":
         remarks.append(
@@ -129,6 +129,6 @@ def resolve(
             "to use it"
         )
     elif data is not None:
-        found["data.root"] = json.dumps(str(data / root))
-    found.setdefault("out", json.dumps(str(run_folder(base, environ))))
-    return load_config(path, [f"{key}={text}" for key, text in found.items()]), remarks
+        settings["data.root"] = json.dumps(str(data / root))
+    settings.setdefault("out", json.dumps(str(run_folder(base, environ))))
+    return load_config(path, [f"{key}={text}" for key, text in settings.items()]), remarks

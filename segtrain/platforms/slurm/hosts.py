@@ -63,8 +63,8 @@ def address(host: str) -> str:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return host
-    found = re.search(r"\bNodeAddr=(\S+)", shown)
-    return found[1] if found else host
+    match = re.search(r"\bNodeAddr=(\S+)", shown)
+    return match[1] if match else host
 
 
 def port(environ: Mapping[str, str]) -> int:

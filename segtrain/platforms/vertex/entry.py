@@ -75,12 +75,15 @@ def _with_others(
         member = RoundMember(address, number, hosts, ranks, _say)
         left = MOST_ROUNDS
         while left:
-            found = member.meet(stopped=lambda: bool(received))
-            if found is None:
+            current_round = member.meet(stopped=lambda: bool(received))
+            if current_round is None:
                 _say("stopped by a signal while this host waited for the others")
                 return EXIT_RESUMABLE
-            first = _first(found, replicas, ranks)
-            _say(f"round {found.number}: all {hosts} hosts are here, with {first.world_size} ranks")
+            first = _first(current_round, replicas, ranks)
+            _say(
+                f"round {current_round.number}: all {hosts} hosts are here, with "
+                f"{first.world_size} ranks"
+            )
             began = time.monotonic()
             ending = rank_processes.run(command, first, received, _say, member.heard)
             left = MOST_ROUNDS if time.monotonic() - began >= LONG_S else left - 1
@@ -112,13 +115,15 @@ def _with_others(
     )
 
 
-def _first(found: Round, replicas: Replicas, ranks: int) -> Cluster:
+def _first(current_round: Round, replicas: Replicas, ranks: int) -> Cluster:
     """The ``Cluster`` of this host's first rank, which follows the ranks of the hosts before it.
 
     Hosts may have different numbers of GPUs.
     """
-    before = sum(found.counts[: replicas.number])
-    return Cluster(before, sum(found.counts), 0, ranks, replicas.address[0], found.port, VERTEX)
+    before = sum(current_round.counts[: replicas.number])
+    return Cluster(
+        before, sum(current_round.counts), 0, ranks, replicas.address[0], current_round.port, VERTEX
+    )
 
 
 def _all_done(member: RoundMember, received: list[int]) -> News | None:

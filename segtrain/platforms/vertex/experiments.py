@@ -59,8 +59,8 @@ class Experiment:
     """
 
     def __init__(self, text: str, patience_s: float = 60.0) -> None:
-        found = _PLACE.fullmatch(text)
-        project, region, self.name = found.groups() if found else ("", "", text)
+        match = _PLACE.fullmatch(text)
+        project, region, self.name = match.groups() if match else ("", "", text)
         if not _NAME.fullmatch(self.name):
             fix = (
                 "use 4 to 128 lowercase letters, digits, and hyphens, as in streets-2026, or "
@@ -89,14 +89,14 @@ class Experiment:
         """The context of the experiment. Raises NotFound, or DataError if a context of another kind
         has its name.
         """
-        found = self.api.get(f"{self.store}/contexts/{self.name}")
-        if found.get("schemaTitle") != EXPERIMENT:
+        context = self.api.get(f"{self.store}/contexts/{self.name}")
+        if context.get("schemaTitle") != EXPERIMENT:
             problem = (
-                f"{self.name} is a {found.get('schemaTitle')} in {self.store}, not an "
+                f"{self.name} is a {context.get('schemaTitle')} in {self.store}, not an "
                 "experiment: choose another"
             )
             raise DataError(problem, code="not-an-experiment", value=self.name)
-        return found
+        return context
 
     def contexts(self, schema: str, parent: str = "") -> Iterator[dict[str, Any]]:
         """All contexts with the schema title ``schema``; with ``parent``, only its children."""
@@ -134,28 +134,28 @@ class Experiment:
         """
         if wanted == NO_TENSORBOARD:
             return ""
-        asked = wanted or os.environ.get("AIP_TENSORBOARD_RESOURCE_NAME", "")
-        known = asked or context.get("metadata", {}).get(_TENSORBOARD) or ""
-        if known:
-            name = known if "/" in known else f"{self.parent}/tensorboards/{known}"
+        requested = wanted or os.environ.get("AIP_TENSORBOARD_RESOURCE_NAME", "")
+        configured = requested or context.get("metadata", {}).get(_TENSORBOARD) or ""
+        if configured:
+            name = configured if "/" in configured else f"{self.parent}/tensorboards/{configured}"
             try:
                 return str(self.api.get(name)["name"])
             except NotFound as error:
-                if asked:
+                if requested:
                     fix = (
                         "`gcloud ai tensorboards list` lists them; it must be in the region of "
                         "the experiment"
                     )
                     problem = f"there is no TensorBoard {name} ({error}): {fix}"
-                    raise ConfigError(problem, code="no-tensorboard", value=known) from None
-        found = next(
+                    raise ConfigError(problem, code="no-tensorboard", value=configured) from None
+        default = next(
             self.api.pages(f"{self.parent}/tensorboards", "tensorboards", filter="is_default=true"),
             None,
         )
-        if found is None:
+        if default is None:
             body = {"displayName": "Default Tensorboard", "isDefault": True}
-            found = self._wait(self.api.post(f"{self.parent}/tensorboards", body))
-        return str(found["name"])
+            default = self._wait(self.api.post(f"{self.parent}/tensorboards", body))
+        return str(default["name"])
 
     def _wait(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Wait for the result of a long-running operation. Raises DataError if it fails or takes

@@ -136,9 +136,9 @@ class GoogleApi:
 
 def _content(url: str, answer: Any) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
-        found = answer.json() if answer.content else {}
-        if isinstance(found, dict):
-            return found
+        content = answer.json() if answer.content else {}
+        if isinstance(content, dict):
+            return content
     text = (
         f"{url}: the answer is not a JSON object: check whether a proxy has answered in the "
         "place of Google"

@@ -33,10 +33,10 @@ def settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Co
 
     parser = argparse.ArgumentParser(prog="python -m segtrain.platforms.vertex", allow_abbrev=False)
     parser.add_argument("--config", default="", metavar="FILE")
-    known, overrides = parser.parse_known_args(argv)
+    arguments, overrides = parser.parse_known_args(argv)
     if overrides and "=" not in overrides[0]:
-        known.config = known.config or overrides.pop(0)
-    path = config_path(known.config, (Path.cwd(), *_FOLDERS)) if known.config else None
+        arguments.config = arguments.config or overrides.pop(0)
+    path = config_path(arguments.config, (Path.cwd(), *_FOLDERS)) if arguments.config else None
     config = load_config(path, overrides)
     wanted = vertex_folders.run_folder(config.out or environ.get(vertex_folders.CHECKPOINTS, ""))
     return (

@@ -126,13 +126,13 @@ class _Ranks:
         A rank that was ended by SIGTERM before it could handle the signal counts as stopped, like
         the others.
         """
-        found: list[int | None] = []
+        codes: list[int | None] = []
         for rank, process in enumerate(self._processes):
             code = process.returncode
             if stopped and code == -signal.SIGTERM:
                 code = EXIT_RESUMABLE
-            found.append(None if rank in self._ours else code if code >= 0 else 128 - code)
-        return found
+            codes.append(None if rank in self._ours else code if code >= 0 else 128 - code)
+        return codes
 
     def reap(self) -> None:
         """Reap ended processes whose parents have ended. Such processes become children of process
@@ -143,11 +143,11 @@ class _Ranks:
         own = {process.pid for process in self._processes}
         with contextlib.suppress(ChildProcessError):
             while (
-                found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             ) is not None:
-                if found.si_pid in own:
+                if child.si_pid in own:
                     return  # The Popen object of this rank reaps it.
-                os.waitpid(found.si_pid, 0)
+                os.waitpid(child.si_pid, 0)
 
 
 def _watch(
@@ -157,15 +157,15 @@ def _watch(
     heard: Callable[[], News | None],
     uploading: Path,
 ) -> str:
-    early, told, end, latest = "", 0, math.inf, 0.0
+    early, handled, end, latest = "", 0, math.inf, 0.0
     while ranks.running:
-        if len(received) > told:
-            say(f"{signal.Signals(received[told]).name}: the ranks save their state")
-            told = len(received)
+        if len(received) > handled:
+            say(f"{signal.Signals(received[handled]).name}: the ranks save their state")
+            handled = len(received)
             ranks.tell(signal.SIGTERM)
         now = time.monotonic()
         if not early and (news := heard()):
-            early, end = news.why, now + (SAVE_S if told or news.saving else LOST_S)
+            early, end = news.why, now + (SAVE_S if handled or news.saving else LOST_S)
         if end == math.inf and ranks.failed:
             end, latest = now + GRACE_S, now + SAVE_S
         if now < latest and uploading.exists():

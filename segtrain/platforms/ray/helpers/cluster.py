@@ -246,9 +246,9 @@ def _require_ray(helpers: str) -> None:
         raise MissingExtra(missing.name or "ray", "ray", f"data.helpers={helpers}") from None
     if not ray.is_initialized() and not os.environ.get("RAY_ADDRESS"):
         fix = "set it to HOST:PORT of the cluster's head (ray start --head)"
-        says = f"data.helpers={helpers}: RAY_ADDRESS is not set: {fix}"
+        message = f"data.helpers={helpers}: RAY_ADDRESS is not set: {fix}"
         raise ConfigError(
-            says, code="ray-address-missing", key="data.helpers", variable="RAY_ADDRESS"
+            message, code="ray-address-missing", key="data.helpers", variable="RAY_ADDRESS"
         )
 
 
@@ -286,10 +286,10 @@ def _join(address: str, helpers: str) -> None:
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         fix = "start the cluster first, and give the trainer the same RAY_AUTH_TOKEN"
-        says = (
+        message = (
             f"data.helpers={helpers}: no Ray cluster answers at RAY_ADDRESS={address} "
             f"({reason}): {fix}"
         )
         raise ConfigError(
-            says, code="ray-not-reached", key="data.helpers", address=address
+            message, code="ray-not-reached", key="data.helpers", address=address
         ) from None

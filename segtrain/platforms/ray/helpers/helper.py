@@ -55,15 +55,16 @@ def identity(transforms: bool) -> dict[str, str]:
 
     ``transforms``: samples pass through the user's transforms, so the packages of these count too.
     """
-    found = {
+    versions = {
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "segtrain": _code(),
         "decoder": _decoder(),
     }
     for name in (*_PACKAGES, *(_OF_TRANSFORMS if transforms else ())):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name).partition("+")[0]  # torch without its kind of CUDA
-    return found
+            # torch without its kind of CUDA
+            versions[name] = metadata.version(name).partition("+")[0]
+    return versions
 
 
 def _code() -> str:
@@ -96,16 +97,16 @@ def file_checksums(source: Any, index: int) -> list[int]:
     return [checksum(memoryview(part).cast("B")) for part in (record.image, record.mask)]
 
 
-def refuse_other_files(source: Any, index: int, found: Iterable[int]) -> None:
-    """Raise HelperRefused unless ``found``, the checksums that a helper has sent, are those of the
-    rank's files.
+def refuse_other_files(source: Any, index: int, checksums: Iterable[int]) -> None:
+    """Raise HelperRefused unless the ``checksums`` that a helper has sent are those of the rank's
+    files.
     """
-    if list(found) != file_checksums(source, index):
-        says = (
+    if list(checksums) != file_checksums(source, index):
+        message = (
             f"a helping host has another version of {files_of(source, index)}: copy the data "
             "set there again"
         )
-        raise HelperRefused(says, code="helper-data-differs")
+        raise HelperRefused(message, code="helper-data-differs")
 
 
 @dataclass(frozen=True)

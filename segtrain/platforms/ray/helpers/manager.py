@@ -78,11 +78,11 @@ class Manager:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
-        look, shown, before = 0.0, Counter[str](), Counter[str]()
+        next_check, shown, before = 0.0, Counter[str](), Counter[str]()
         while not self._ended.is_set():
             now = time.monotonic()
-            if now >= look:
-                look = now + LOOK_S
+            if now >= next_check:
+                next_check = now + LOOK_S
                 self._weigh()
                 self._look()
                 working = self.cores()
@@ -96,8 +96,8 @@ class Manager:
                 before = working
             self._pool.make_late_ones_here(now, list(self.helping.values()))
             with self._lock:
-                told, self._lost = self._lost, []
-            for event in lost(told):
+                losses, self._lost = self._lost, []
+            for event in lost(losses):
                 self._tell(**event)
             self._ended.wait(TICK_S)
 

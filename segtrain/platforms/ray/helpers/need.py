@@ -41,12 +41,12 @@ def cores_of(working: Counter[str]) -> str:
     return f"{counted(sum(working.values()), 'core')} on {counted(len(working), 'host')}"
 
 
-def lost(told: Sequence[tuple[str, str, int, bool]]) -> Iterator[dict[str, Any]]:
-    """An event of the journal for each host and reason. ``told``: (host, reason, samples,
+def lost(losses: Sequence[tuple[str, str, int, bool]]) -> Iterator[dict[str, Any]]:
+    """An event of the journal for each host and reason. ``losses``: (host, reason, samples,
     refused).
     """
     groups: dict[tuple[str, str, bool], list[int]] = {}
-    for host, reason, samples, refused in told:
+    for host, reason, samples, refused in losses:
         groups.setdefault((host, reason, refused), []).append(samples)
     for (host, reason, refused), counts in groups.items():
         cores, samples = counted(len(counts), "core"), sum(counts)

@@ -161,13 +161,13 @@ class HelpedPool(WorkerPool):
         with self._probing:
             if self._probed is None or self._probed[0].maker is not example.maker:
                 count = len(example.maker.source)
-                found = []
+                samples = []
                 for index in sorted({0, count - 1}):
                     task = Task(index, 0, example.task.crop, example.task.scale)
                     parts = [np.zeros(shape, np.uint8) for shape in example.shapes]
                     example.maker(task, *parts)
-                    found.append((task, parts))
-                self._probed = example, found
+                    samples.append((task, parts))
+                self._probed = example, samples
             return self._probed[1]
 
     def take(self, helper: RemoteHelper, helpers: int) -> list[SampleTask]:
@@ -193,9 +193,9 @@ class HelpedPool(WorkerPool):
             fair = -(-len(free) // max(1, helpers))
             ahead_s = min(AHEAD_S, waiting / QUARTER / max(1e-9, self._need.rate(now)))
             chosen = [
-                one
-                for one in free[: min(fair, helper.wants(_size(first), ahead_s))]
-                if one.batch.maker is first.batch.maker
+                sample
+                for sample in free[: min(fair, helper.wants(_size(first), ahead_s))]
+                if sample.batch.maker is first.batch.maker
             ]
             self._queue = deque(sample for sample in self._queue if sample not in set(chosen))
             self._out.update(chosen)
@@ -264,9 +264,9 @@ class HelpedPool(WorkerPool):
         lock.
         """
         again = [
-            one
-            for one in samples
-            if one in self._out and one not in self._busy and one not in self._queue
+            sample
+            for sample in samples
+            if sample in self._out and sample not in self._busy and sample not in self._queue
         ]
         self._out.difference_update(samples)
         return again
@@ -309,9 +309,9 @@ class HelpedPool(WorkerPool):
             for ordered in late:
                 ordered.twice = True
             again = [
-                one.sample
-                for one in late
-                if one.sample in self._out and one.sample not in self._busy
+                ordered.sample
+                for ordered in late
+                if ordered.sample in self._out and ordered.sample not in self._busy
             ]
             self._queue.extendleft(reversed(again))
             self._work.notify(len(again))

@@ -71,7 +71,7 @@ class Engine(Protocol):
 def other_than(there: dict[str, str], here: dict[str, str]) -> str:
     """How a helper differs from the rank, in words; "" if it does not."""
     names: dict[str, Any] = dict.fromkeys((*here, *there))
-    found = [(name, there.get(name, "none"), here.get(name, "none")) for name in names]
+    versions = [(name, there.get(name, "none"), here.get(name, "none")) for name in names]
     return ", ".join(
-        f"{name} {its} there and {ours} here" for name, its, ours in found if its != ours
+        f"{name} {its} there and {ours} here" for name, its, ours in versions if its != ours
     )

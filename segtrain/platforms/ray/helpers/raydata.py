@@ -86,18 +86,18 @@ class Rows:
         try:
             return next(self._batches)
         except StopIteration:
-            says = (
+            message = (
                 "Ray Data delivered fewer samples than the run needs: see the logs of Ray on "
                 "the hosts that help"
             )
-            self._failed = DataError(says, code="ray-data-ended")
+            self._failed = DataError(message, code="ray-data-ended")
         except Exception as error:
             reason = " ".join(str(error).split())[-500:]
-            says = (
+            message = (
                 f"Ray Data cannot make samples ({reason}): see the logs of Ray, or set "
                 "data.helpers=ray"
             )
-            self._failed = DataError(says, code="ray-data-failed", found=reason)
+            self._failed = DataError(message, code="ray-data-failed", found=reason)
         raise self._failed
 
 
@@ -117,25 +117,25 @@ class RayDataLoader(TrainLoader):
             settings["accumulate"],
         )
         if self.first_step:
-            says = (
+            message = (
                 "data.helpers=ray-data: a run cannot resume (here at step "
                 f"{self.first_step}), because Ray decides the "
             )
-            says += (
+            message += (
                 "order of its samples: start it again in another run folder, or use "
                 "data.helpers=ray"
             )
             raise ConfigError(
-                says, code="ray-data-resume", key="data.helpers", step=self.first_step
+                message, code="ray-data-resume", key="data.helpers", step=self.first_step
             )
         if self.batch_size % (self._world * accumulate):
-            says = (
+            message = (
                 "data.helpers=ray-data gives every rank as many samples: "
                 f"train.batch_size={self.batch_size} must be "
             )
-            says += f"a multiple of {self._world * accumulate} (ranks x train.accumulate)"
+            message += f"a multiple of {self._world * accumulate} (ranks x train.accumulate)"
             raise ConfigError(
-                says, code="ray-data-uneven", key="train.batch_size", found=self.batch_size
+                message, code="ray-data-uneven", key="train.batch_size", found=self.batch_size
             )
         splits = on_rank_0(self._split)["splits"]
         self._rows = Rows(_batches_of(splits[self._rank]), self.maker.source)
@@ -148,11 +148,11 @@ class RayDataLoader(TrainLoader):
         data = self.maker.data
         cores = len(slots_of(ray.nodes(), data.helper_cores, 0, 1))
         if not cores:
-            says = (
+            message = (
                 "data.helpers=ray-data: no host of the cluster helps: start one with "
                 "--labels=segtrain/role=help"
             )
-            raise ConfigError(says, code="ray-data-no-helpers", key="data.helpers")
+            raise ConfigError(message, code="ray-data-no-helpers", key="data.helpers")
         context, (crop, scale) = ray.data.DataContext.get_current(), self.crop_and_scale(0)
         context.enable_progress_bars, context.target_max_block_size = False, BLOCK_BYTES
         total = self.last_step * self.batch_size
@@ -173,7 +173,9 @@ class RayDataLoader(TrainLoader):
         # kept: the other ranks only borrow them
         self.splits = made.streaming_split(self._world, equal=True)
         return {
-            "splits": [base64.b64encode(ray.cloudpickle.dumps(one)).decode() for one in self.splits]
+            "splits": [
+                base64.b64encode(ray.cloudpickle.dumps(split)).decode() for split in self.splits
+            ]
         }
 
     def _read_ahead(self) -> None:

@@ -148,8 +148,8 @@ class Serving:
             reply = self._reply(example.maker.source, task.index)
             if reply.error:
                 raise HelperRefused(f"it cannot make a sample: {reply.error}")
-            self._read(reply, found := [np.empty_like(part) for part in made])
-            if not all(map(np.array_equal, found, made)):
+            self._read(reply, helper_parts := [np.empty_like(part) for part in made])
+            if not all(map(np.array_equal, helper_parts, made)):
                 raise HelperRefused(
                     "it makes other pixels, with the same versions: its processor or a "
                     "library differs"
@@ -224,11 +224,11 @@ class Serving:
         pool, sample = self._pool, ordered.sample
         if reply.error:
             pool.not_made(sample)
-            says = (
+            message = (
                 f"a helper on {self._helper.slot.host} could not make a sample, so it is made "
                 f"here: {reply.error}"
             )
-            self._manager.tell_once(says)
+            self._manager.tell_once(message)
             self._failed += 1
             if self._failed >= MOST_ERRORS:
                 raise HelperRefused(f"it cannot make samples: {reply.error}")
