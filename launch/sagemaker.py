@@ -24,7 +24,7 @@ if not __package__:
 from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.core.flags import OF_A_REHEARSAL, refuse_flags  # noqa: E402
-from launch.core.job import given  # noqa: E402
+from launch.core.job import flag_fields  # noqa: E402
 from launch.core.rehearse.cluster import FAULTS  # noqa: E402
 from launch.platforms.sagemaker import follow as following  # noqa: E402
 from launch.platforms.sagemaker.arguments import (  # noqa: E402
@@ -163,7 +163,7 @@ def _come_back(known: dict[str, Any]) -> int:
         return following.stop(clients, known["stop"], console.out)
     if "update" in known:
         return update(clients, known["update"], changes, console.out)
-    return _follow(clients, known["attach"], given(SageMakerJob, known).get("price"))
+    return _follow(clients, known["attach"], flag_fields(SageMakerJob, known).get("price"))
 
 
 def _follow(clients: AwsClients, name: str, price: float | None) -> int:

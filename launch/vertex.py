@@ -24,7 +24,7 @@ if not __package__:
 from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.core.flags import refuse_flags  # noqa: E402
-from launch.core.job import given, load_job  # noqa: E402
+from launch.core.job import flag_fields, load_job  # noqa: E402
 from launch.platforms.vertex import follow as following  # noqa: E402
 from launch.platforms.vertex.arguments import FAULTS, build_parser  # noqa: E402
 from launch.platforms.vertex.bundle import build  # noqa: E402
@@ -84,7 +84,7 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
     spec = console.rehearsal(
-        job, known, FAULTS, "bundle.tar.gz", build, given(VertexJob, known).get("hosts")
+        job, known, FAULTS, "bundle.tar.gz", build, flag_fields(VertexJob, known).get("hosts")
     )
     return rehearse(job, request, spec, console.out).exit_code
 

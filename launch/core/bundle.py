@@ -40,30 +40,30 @@ def contents(
     for a platform that starts a module. ``packages``: further extras, or lines for
     requirements.txt, that the platform needs.
     """
-    found: dict[str, Path | bytes] = {}
+    files: dict[str, Path | bytes] = {}
     # a wheel holds ROOT in the package
     package = ROOT / "segtrain" if (ROOT / "segtrain").is_dir() else PACKAGE
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package.parent)
         if path.suffix in _SOURCES and path.is_file() and not _hidden(name):
-            found[name.as_posix()] = path
-    found |= native.carried()[0]
+            files[name.as_posix()] = path
+    files |= native.carried()[0]
     for path in sorted((ROOT / "configs").rglob("*.y*ml")):
         name = path.relative_to(ROOT)
         # configs/jobs has roles and buckets: machines do not need it
         if name.parts[1] != "jobs" and not _hidden(name):
-            found[name.as_posix()] = path
+            files[name.as_posix()] = path
     if program:
-        found["train.py"] = _there(ROOT / program, "the script that starts a process")
+        files["train.py"] = _there(ROOT / program, "the script that starts a process")
     if job.config:
-        found[config_name(job)] = _there(config_file(job), f"config={job.config}")
+        files[config_name(job)] = _there(config_file(job), f"config={job.config}")
     if job.program != "train.py":
         own = _inside(job.program, "program")
-        found[own] = _there(_near(job.program), f"program={job.program}")
+        files[own] = _there(_near(job.program), f"program={job.program}")
     for named in named_files(job):
-        found[named] = _near(named)
-    found["requirements.txt"] = requirements(job, packages).encode()
-    return sorted(found.items())
+        files[named] = _near(named)
+    files["requirements.txt"] = requirements(job, packages).encode()
+    return sorted(files.items())
 
 
 def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, Any]:
@@ -164,12 +164,12 @@ def named_files(job: Job) -> list[str]:
     directory or the repository. The files keep these paths in the bundle. A file elsewhere is left
     out, which the preflight check reports.
     """
-    found = []
+    names = []
     for value in file_settings(job).values():
         match = _PLACE.match(value)
         if match and not _escapes(match[0]) and os.path.isfile(_near(match[0])):
-            found.append(PurePosixPath(match[0]).as_posix())
-    return sorted(set(found))
+            names.append(PurePosixPath(match[0]).as_posix())
+    return sorted(set(names))
 
 
 def file_settings(job: Job) -> dict[str, str]:
@@ -186,12 +186,12 @@ def settings_here(job: Job) -> dict[str, str]:
     """The settings in ``FILES`` whose file is below the working directory, with its absolute
     path.
     """
-    found = {}
+    settings = {}
     for key, value in file_settings(job).items():
         match = _PLACE.match(value)
         if match and not _escapes(match[0]) and os.path.isfile(match[0]):
-            found[key] = f"{Path(match[0]).absolute()}{value[match.end() :]}"
-    return found
+            settings[key] = f"{Path(match[0]).absolute()}{value[match.end() :]}"
+    return settings
 
 
 def all_settings(job: Job) -> dict[str, Any]:
@@ -229,10 +229,10 @@ def _parsed(text: bytes) -> dict[str, Any]:
         sections = yaml.safe_load(text)
     except yaml.YAMLError:
         return {}
-    found = sections.items() if isinstance(sections, dict) else ()
+    items = sections.items() if isinstance(sections, dict) else ()
     return {
         f"{name}.{key}": value
-        for name, keys in found
+        for name, keys in items
         if isinstance(keys, Mapping)
         for key, value in keys.items()
     }

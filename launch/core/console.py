@@ -41,16 +41,16 @@ def run(
     ``interrupted``: what Ctrl-C leaves. Of an action on a sent job, nobody knows whether it has
     arrived.
     """
-    known = vars(parser.parse_intermixed_args(arguments))
+    flags = vars(parser.parse_intermixed_args(arguments))
     try:
-        return act(known)
+        return act(flags)
     except SegtrainError as error:
         tell(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         for flag, done in (("stop", "told to stop"), ("update", "changed")):
-            if flag in known:
-                interrupted = f"{known[flag]} may not have been {done}: give --{flag} once more"
+            if flag in flags:
+                interrupted = f"{flags[flag]} may not have been {done}: give --{flag} once more"
         tell(f"interrupted: {interrupted}")
         return 130
 
@@ -98,12 +98,12 @@ def dry_run(text: str, findings: list[Finding], also: str = "") -> int:
     return EXIT_ERROR if bad else 0
 
 
-def refuse_others(known: Mapping[str, Any], allowed: Collection[str]) -> None:
+def refuse_others(flags: Mapping[str, Any], allowed: Collection[str]) -> None:
     """Raises ConfigError if a flag or a setting is not for a sent job: --stop JOB --dry-run must
     not stop the job.
     """
-    others = [f"--{key.replace('_', '-')}" for key in sorted({*known} - {*allowed, "overrides"})]
-    others += known.get("overrides", [])
+    others = [f"--{key.replace('_', '-')}" for key in sorted({*flags} - {*allowed, "overrides"})]
+    others += flags.get("overrides", [])
     if others:
         raise ConfigError(
             f"{others[0]} is for a new job, not for one that has been sent: leave it out",
@@ -114,7 +114,7 @@ def refuse_others(known: Mapping[str, Any], allowed: Collection[str]) -> None:
 
 def rehearsal(
     job: Job,
-    known: Mapping[str, Any],
+    flags: Mapping[str, Any],
     plants: Sequence[str],
     name: str,
     build: Callable[[Any, Path], Any],
@@ -129,12 +129,12 @@ def rehearsal(
     from launch.core.rehearse.local_config import shorter
     from launch.core.rehearse.process import RehearsalSpec
 
-    text = known.get("plant", "")
+    text = flags.get("plant", "")
     plant = read_fault(text, plants)
-    folder = known.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
+    folder = flags.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
     folder.mkdir(parents=True, exist_ok=True)
     build(job, folder / name)
-    chosen = any(setting.startswith("train.duration=") for setting in known.get("overrides", []))
+    chosen = any(setting.startswith("train.duration=") for setting in flags.get("overrides", []))
     short = {} if chosen else shorter(job, 0 if plant.kind in ("fail", "late") else plant.at)
     if short:
         out(
@@ -144,9 +144,9 @@ def rehearsal(
     return RehearsalSpec(
         str(folder / name),
         str(folder),
-        str(known.get("sample", "")),
+        str(flags.get("sample", "")),
         hosts,
-        known.get("procs"),
+        flags.get("procs"),
         text,
         short,
     )

@@ -136,12 +136,12 @@ def add_rehearsal(
     return group
 
 
-def refuse_flags(known: Mapping[str, object], rehearsal: Iterable[str] = OF_A_REHEARSAL) -> None:
+def refuse_flags(flags: Mapping[str, object], rehearsal: Iterable[str] = OF_A_REHEARSAL) -> None:
     """Raises ConfigError for actions that exclude each other, and for rehearsal flags without
     --rehearse.
     """
     actions = [
-        f"--{name.replace('_', '-')}" for name in ACTIONS if name in known and name not in SWITCHES
+        f"--{name.replace('_', '-')}" for name in ACTIONS if name in flags and name not in SWITCHES
     ]
     if len(actions) > 1 and set(actions) != {"--dry-run", "--interactive"}:
         raise ConfigError(
@@ -149,9 +149,9 @@ def refuse_flags(known: Mapping[str, object], rehearsal: Iterable[str] = OF_A_RE
             code="flags-together",
             found=actions,
         )
-    alone = [f"--{word}" for word in rehearsal if word in known]
+    alone = [f"--{word}" for word in rehearsal if word in flags]
     # --plant ... --yes must not send a real job, which costs money
-    if alone and "rehearse" not in known:
+    if alone and "rehearse" not in flags:
         raise ConfigError(
             f"{', '.join(alone)} without --rehearse: add --rehearse, or leave it out",
             code="flags-of-a-rehearsal",

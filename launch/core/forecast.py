@@ -86,12 +86,12 @@ def on_nodes(
         terms, host = terms_there(Path(job.like))
     except (SegtrainError, ImportError) as problem:
         raise Unpredicted(str(problem), "another run") from None
-    known = (gpu or host.gpu) if gpu is not None else ""
+    gpu_name = (gpu or host.gpu) if gpu is not None else ""
     own = node(
         f"a node of {cores or host.vcpus} cores",
         cores or host.vcpus,
         0.0,
-        known,
+        gpu_name,
         local * (gpu is not None),
     )
     if own.gpu != host.gpu and not {own.gpu, host.gpu} <= {"", *gpus()}:
@@ -119,15 +119,15 @@ def _plan(
     from segtrain.insight.plan.terms import terms_for
 
     try:
-        found = plan(terms_for(terms, Path(job.like), config, ranks), (hosts,), [machine], own)
+        offers = plan(terms_for(terms, Path(job.like), config, ranks), (hosts,), [machine], own)
     except (SegtrainError, ImportError) as problem:
         raise Unpredicted(str(problem), "another run") from None
-    if not found.offers:
-        why = found.left_out.get(
+    if not offers.offers:
+        why = offers.left_out.get(
             machine.name, f"the run was on {terms.machine}, which tells nothing of {machine.name}"
         )
         raise Unpredicted(f"{why} (--like {job.like})", "another run")
-    return found
+    return offers
 
 
 def plan_findings(job: Job, config: Config, predicted: Predictor) -> Iterator[Finding]:
@@ -155,9 +155,9 @@ def plan_findings(job: Job, config: Config, predicted: Predictor) -> Iterator[Fi
         text += f", and ${_spread(offer.trained, 3600 / hourly)}" if hourly else ""
         text += " to the end, without the time in the queue"
     text += f"; bound by {'its samples' if offer.bound == 'samples' else f'the {offer.bound}'}"
-    kept, broken = _limits(config, offer)
-    yield note("plan", "; ".join([text, *kept]), source=_SOURCE)
-    for limit in broken:
+    reachable, unreachable = _limits(config, offer)
+    yield note("plan", "; ".join([text, *reachable]), source=_SOURCE)
+    for limit in unreachable:
         yield error(
             "plan-over-limit",
             limit,
@@ -171,12 +171,12 @@ def plan_file(job: Job, config: Config | None, predicted: Predictor) -> bytes:
     if not job.like or config is None:
         return b""
     try:
-        found = predicted(job, config)
+        offers = predicted(job, config)
     except Unpredicted:
         return b""
     from segtrain.insight.plan.saved import content
 
-    return content(found, config.model_dump(mode="json"), found.offers[0].machine.name)
+    return content(offers, config.model_dump(mode="json"), offers.offers[0].machine.name)
 
 
 def keep(file: bytes, run: Path) -> None:
@@ -202,16 +202,16 @@ def _limits(config: Config, offer: Offer) -> tuple[list[str], list[str]]:
         limits.append(
             (f"train.budget={train.budget}", 3600 * (dollars_of(train.budget) or 0.0) / hourly)
         )
-    kept, broken = [], []
+    reachable, unreachable = [], []
     for name, seconds in limits:
         if offer.soonest > seconds:
-            broken.append(
+            unreachable.append(
                 f"{name} would stop the training after {seconds / 60:,.1f} min, and its end comes "
                 f"after {offer.soonest / 60:,.1f} min at the soonest"
             )
         else:
-            middle, high = (one <= seconds for one in offer.trained[1:])
-            kept.append(
+            middle, high = (duration <= seconds for duration in offer.trained[1:])
+            reachable.append(
                 f"{name} is "
                 + (
                     "kept in 90 % of the cases"
@@ -221,7 +221,7 @@ def _limits(config: Config, offer: Offer) -> tuple[list[str], list[str]]:
                     else "likely to be too short"
                 )
             )
-    return kept, broken
+    return reachable, unreachable
 
 
 def _spread(interval: Interval, unit: float) -> str:

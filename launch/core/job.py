@@ -124,7 +124,7 @@ def load_job(
     A flag whose value is None counts as not given. Raises ConfigError that names the key, the
     value, and the fix.
     """
-    return build(kind, described(kind, source), given(kind, flags), overrides)
+    return build(kind, described(kind, source), flag_fields(kind, flags), overrides)
 
 
 def described(kind: type[Job], source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def described(kind: type[Job], source: str | Path | Mapping[str, Any] | None) ->
     return _checked(kind, keys, label(source))
 
 
-def given(kind: type[Job], flags: Mapping[str, Any]) -> dict[str, Any]:
+def flag_fields(kind: type[Job], flags: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are set by flags. Flags that are no field of the job, such as --dry-run, are
     left out.
     """
@@ -153,15 +153,18 @@ def label(source: str | Path | Mapping[str, Any] | None) -> str:
 def build(
     kind: type[JobT],
     described: Mapping[str, Any],
-    given: Mapping[str, Any],
+    flag_fields: Mapping[str, Any],
     overrides: Sequence[str] = (),
 ) -> JobT:
     """A job from checked fields. Flags replace the values of the file, but key=value pairs, such as
     labels, merge.
     """
     added = {name for name, read in readers(kind).items() if read is values.pairs}
-    both = {key: {**described[key], **given[key]} for key in added & set(described) & set(given)}
-    job = kind(**{**described, **given, **both})
+    both = {
+        key: {**described[key], **flag_fields[key]}
+        for key in added & set(described) & set(flag_fields)
+    }
+    job = kind(**{**described, **flag_fields, **both})
     settings = {**job.settings, **_overrides(kind, overrides)}
     if (other := settings.pop("parallel.strategy", job.strategy)) != job.strategy:
         raise ConfigError(
@@ -195,13 +198,13 @@ def config_name(job: Job) -> str:
 
 def readers(kind: type[Job]) -> dict[str, Reader]:
     """The function that reads the value of each field."""
-    found = {}
+    functions = {}
     for name, hint in get_type_hints(kind).items():
         own = kind.__dataclass_fields__[name].metadata.get("read")
-        found[name] = own or (
+        functions[name] = own or (
             values.one_of(hint) if get_origin(hint) is Literal else _READERS[hint]
         )
-    return found
+    return functions
 
 
 def flag_of(item: Field[Any]) -> str:
@@ -212,12 +215,12 @@ def _checked(kind: type[Job], keys: Mapping[str, Any], source: str) -> dict[str,
     """The fields, converted to their types. Raises ConfigError for an unknown key, or for a value
     of a wrong type.
     """
-    known = {item.name: item for item in fields(kind)}
+    fields_by_name = {item.name: item for item in fields(kind)}
     read = readers(kind)
     checked: dict[str, Any] = {}
-    for key, value in values.known(keys, tuple(known), source).items():
+    for key, value in values.strict_mapping(keys, tuple(fields_by_name), source).items():
         if value is not None:  # a key without a value keeps its default
-            where = f"{source}: {key}" if source else flag_of(known[key])
+            where = f"{source}: {key}" if source else flag_of(fields_by_name[key])
             checked[key] = read[key](value, where)
     return checked
 

@@ -249,7 +249,7 @@ def mapping(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
+def strict_mapping(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
     """A mapping whose keys are all in ``keys``. Raises ConfigError that names the known key nearest
     to a wrong one.
     """
@@ -276,7 +276,7 @@ def pairs(value: Any, where: str) -> dict[str, str]:
                 raise wrong(where, "".join(item), "key=value")
         once([item[0] for item in split], where)
         value = {key: content for key, _, content in split}
-    found = {}
+    texts = {}
     for key, content in value.items():
         if isinstance(key, bool):  # YAML 1.1 reads a bare on or off as a boolean
             raise ConfigError(
@@ -287,12 +287,12 @@ def pairs(value: Any, where: str) -> dict[str, str]:
             )
         if isinstance(content, (Mapping, list)):
             raise wrong(f"{where}.{key}", content, "a text")
-        found[str(key)] = (
+        texts[str(key)] = (
             str(content).lower()
             if isinstance(content, bool)
             else str("" if content is None else content)
         )
-    return found
+    return texts
 
 
 def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,9 +69,9 @@ def _loaded(library: Path) -> tuple[tuple[Path, ...], str]:
 
 def glibc(files: dict[str, Path]) -> int:
     """The lowest minor version of glibc with which all files load: 32 for glibc 2.32."""
-    found = [
+    minors = [
         int(minor)
         for path in files.values()
         for minor in re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes())
     ]
-    return max(found, default=0)
+    return max(minors, default=0)

@@ -68,8 +68,8 @@ class Read:
         """The value of a setting in the job's settings, else in the config file, else
         ``default``.
         """
-        found = self.written.get(section)
-        inner = found.get(key, default) if isinstance(found, dict) else default
+        section_values = self.written.get(section)
+        inner = section_values.get(key, default) if isinstance(section_values, dict) else default
         return self.settings.get(f"{section}.{key}", inner)
 
     @property
@@ -106,15 +106,15 @@ def read_config(job: Job, data: str, unknown: str = "") -> Read:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8")) if job.config else {}
         read = Read(written=raw if isinstance(raw, dict) else {}, settings=dict(job.settings))
-        given = {**job.settings, **settings_here(job), "parallel.strategy": job.strategy}
+        settings = {**job.settings, **settings_here(job), "parallel.strategy": job.strategy}
         if read.reads_files and (
             place := data or ("" if read.setting("data", "root") else unknown)
         ):
-            given["data.root"] = place
+            settings["data.root"] = place
         with _inside():
             config = load_config(
                 path if job.config else None,
-                [f"{key}={json.dumps(value)}" for key, value in given.items()],
+                [f"{key}={json.dumps(value)}" for key, value in settings.items()],
             )
     except (ConfigError, yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
         lines = str(problem).replace(f"{path}", job.config).splitlines()
@@ -253,26 +253,24 @@ def class_names(config: Config) -> Iterator[Finding]:
         )
 
 
-def data(job: Job, given: str, read: Read, cure: str) -> Iterator[Finding]:
-    """Findings if the training reads nothing of ``given``, the place of the job's data, or has none
-    to read.
-    """
+def data(job: Job, place: str, read: Read, cure: str) -> Iterator[Finding]:
+    """Findings if the training reads nothing of ``place`` (the job's data), or has none to read."""
     if not read.reads_files:
-        if given:
+        if place:
             yield warning(
                 "data-unused",
-                f"data.layout=scenes draws its own images: {given} would never be read",
+                f"data.layout=scenes draws its own images: {place} would never be read",
                 "set data.layout, or leave --data out",
             )
         return
-    if not given and not read.setting("data", "root"):
+    if not place and not read.setting("data", "root"):
         layout = read.setting("data", "layout")
         yield error(
             "data-missing",
             f"config {job.config}: data.layout={layout} reads files, but the job has no data",
             cure,
         )
-    yield from data_twice(read, given)
+    yield from data_twice(read, place)
 
 
 def variables(job: Job) -> Iterator[Finding]:

@@ -100,7 +100,7 @@ def admits(wanted: str, have: str) -> bool:
             return False
         theirs = _version(match[2])
         size = len(theirs) if match[3] else max(len(mine), len(theirs))
-        left, right = ((*one, *[0] * size)[:size] for one in (mine, theirs))
+        left, right = ((*numbers, *[0] * size)[:size] for numbers in (mine, theirs))
         if not COMPARE[match[1]](left, right):
             return False
         if match[1] == "~=" and mine[: len(theirs) - 1] != theirs[:-1]:

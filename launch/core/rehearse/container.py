@@ -146,8 +146,8 @@ class Container:
                 return  # it has ended
         else:
             pids = [pid] if self._process.poll() is None else []
-        for one in pids:
+        for process_id in pids:
             try:
-                os.kill(one, number)
+                os.kill(process_id, number)
             except ProcessLookupError:
                 continue

@@ -63,18 +63,18 @@ def kill_marked(mark: str) -> bool:
 
     Returns whether there was such a process.
     """
-    wanted, found = f"{MARK}={mark}".encode(), False
+    wanted, killed = f"{MARK}={mark}".encode(), False
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             entries = (folder / "environ").read_bytes().split(b"\0")
             if int(folder.name) != os.getpid() and any(
-                one == wanted or one.startswith(wanted + b"-") for one in entries
+                entry == wanted or entry.startswith(wanted + b"-") for entry in entries
             ):
                 os.kill(int(folder.name), signal.SIGKILL)
-                found = True
+                killed = True
         except OSError:
             continue
-    return found
+    return killed
 
 
 def size_of(folder: Path) -> int:
@@ -98,11 +98,11 @@ def left(folder: Path) -> str:
 def main(mark: str, folder: Path, scratch: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    told = sys.stdin.buffer.read()
+    received = sys.stdin.buffer.read()
     while kill_marked(mark):  # repeated, as a killed process may have just started another one
         time.sleep(0.05)
     shutil.rmtree(scratch, ignore_errors=True)
-    if told != DONE:
+    if received != DONE:
         with contextlib.suppress(OSError):
             print(
                 f"rehearsal: its launcher is gone; its processes were ended. {left(folder)}",

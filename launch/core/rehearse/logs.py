@@ -53,8 +53,8 @@ class HostLogs:
         return heard
 
     def _take(self, host: str, line: str) -> None:
-        if (found := STEP.search(line)) is not None:
-            self.step = max(self.step, int(found[1]))
+        if (match := STEP.search(line)) is not None:
+            self.step = max(self.step, int(match[1]))
             self.first_step = self.first_step or time.monotonic()
         for name, pattern in self._metrics.items():
             if (value := pattern.search(line)) is not None and value.groups():

@@ -178,7 +178,7 @@ class Rehearsal:
     def _note_first_step(self) -> None:
         if self.first_step_s is None and self.logs.first_step is not None:
             self.first_step_s = self.logs.first_step - min(
-                one.began for one in self.hosts if one.began
+                running.began for running in self.hosts if running.began
             )
 
     def _is_due(self, plant: Fault) -> bool:
@@ -267,22 +267,22 @@ class Rehearsal:
             transitions=tuple(self.transitions),
             hosts=tuple(
                 HostEnd(
-                    one.name,
-                    one.host.group,
-                    one.host.type,
-                    tuple(one.codes),
-                    one.ended - one.began,
-                    one.failure,
+                    running.name,
+                    running.host.group,
+                    running.host.type,
+                    tuple(running.codes),
+                    running.ended - running.began,
+                    running.failure,
                 )
-                for one in self.hosts
+                for running in self.hosts
             ),
             first_step_s=self.first_step_s,
             end_s=time.monotonic() - self.began,
             training_s=self.training_s,
             model=model,
             metrics={
-                name: (len(found), found[-1] if found else None)
-                for name, found in self.logs.values.items()
+                name: (len(values), values[-1] if values else None)
+                for name, values in self.logs.values.items()
             },
             remarks=tuple(self.remarks),
             folder=str(self.folder),

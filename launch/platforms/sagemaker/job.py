@@ -166,7 +166,7 @@ def load_job(
     ``flags`` may also hold the short forms ``fsx`` and ``mode``.
     """
     described = job.described(SageMakerJob, source)
-    given = job.given(SageMakerJob, flags)
+    given = job.flag_fields(SageMakerJob, flags)
     _refuse_two_shapes(described, given, job.label(source))
     given["data"] = _with_flags(
         described.pop("data", ()), given.pop("data", ()), flags.get("fsx"), flags.get("mode")

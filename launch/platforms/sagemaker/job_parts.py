@@ -128,7 +128,7 @@ def channel(name: str, value: Any, where: str) -> Channel:
     """A channel from its location (a string) or from its fields (a mapping). Raises ConfigError."""
     if isinstance(value, str):
         return Channel(name, **_place(value, where))
-    described: dict[str, Any] = dict(values.known(value, _CHANNEL_KEYS, where))
+    described: dict[str, Any] = dict(values.strict_mapping(value, _CHANNEL_KEYS, where))
     for key, item in described.items():
         if key == "mode":
             mode(item, f"{where}.{key}")
@@ -163,7 +163,7 @@ def groups(value: Any, where: str) -> tuple[Group, ...]:
 def _group(name: str, value: Any, where: str) -> Group:
     if isinstance(value, str):
         return Group(*_named_group(f"{name}={value}", where))
-    described = values.known(value, _GROUP_KEYS, where)
+    described = values.strict_mapping(value, _GROUP_KEYS, where)
     if "type" not in described:
         raise ConfigError(
             f"{where} has no type: add one, as type: ml.g5.xlarge", code="group-without-type"

@@ -37,7 +37,7 @@ def update(
 
 def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The changes that flags ask for, with checked values. Raises ConfigError if there is none."""
-    found = job.given(SageMakerJob, {key: flags[key] for key in CAN if key in flags})
+    found = job.flag_fields(SageMakerJob, {key: flags[key] for key in CAN if key in flags})
     if not found:
         raise ConfigError(f"--update needs what to change: {_FLAGS}", code="update-empty")
     if found.get("profile_ms", 0) not in (0, *INTERVALS):

@@ -36,7 +36,7 @@ class Gpus:
 def gpus(value: Any, where: str) -> Gpus:
     """``4``, ``h100:8``, or ``{type: h100, count: 8}``."""
     if isinstance(value, Mapping):
-        described = values.known(value, ("type", "count"), where)
+        described = values.strict_mapping(value, ("type", "count"), where)
         kind = values.text(described.get("type", ""), f"{where}.type")
         return Gpus(values.at_least(0)(described.get("count", 1), f"{where}.count"), kind)
     match = _GPUS.fullmatch(values.text(value, where))

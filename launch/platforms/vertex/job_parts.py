@@ -57,7 +57,7 @@ class Lustre:
 def accelerator(value: Any, where: str) -> Accelerator | None:
     """Read ``NVIDIA_TESLA_T4:4``, or ``{type: ..., count: ...}``. An empty text means None."""
     if isinstance(value, Mapping):
-        described = values.known(value, ("type", "count"), where)
+        described = values.strict_mapping(value, ("type", "count"), where)
         kind = values.text(described.get("type", ""), f"{where}.type")
         return (
             Accelerator(kind, values.whole(described.get("count", 1), f"{where}.count"))
@@ -118,7 +118,7 @@ def _list(value: Any) -> list[Any]:
 
 def _described(item: Mapping[str, Any], kind: type, where: str) -> dict[str, str]:
     names = tuple(field.name for field in fields(kind))
-    described = values.known(item, names, where)
+    described = values.strict_mapping(item, names, where)
     missing = [name for name in names if not described.get(name)]
     if missing:
         raise ConfigError(
