@@ -29,7 +29,7 @@ from launch.core.job import load_job  # noqa: E402
 from launch.platforms.slurm import follow as following  # noqa: E402
 from launch.platforms.slurm.arguments import build_parser  # noqa: E402
 from launch.platforms.slurm.job import COMMAND, SlurmJob  # noqa: E402
-from launch.platforms.slurm.preflight.online import look  # noqa: E402
+from launch.platforms.slurm.preflight.online import online  # noqa: E402
 from launch.platforms.slurm.preflight.training import offline, plan_files  # noqa: E402
 from launch.platforms.slurm.prepare import by_hand, dependency, interactive, refuse, write  # noqa: E402
 from launch.platforms.slurm.script import environment, sbatch_script  # noqa: E402
@@ -42,42 +42,42 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     return console.run(_act, build_parser(command), arguments)
 
 
-def _act(known: dict[str, Any]) -> int:
-    refuse_flags(known, ())
-    if {"attach", "stop"} & set(known):
-        return _come_back(known)
-    job = load_job(SlurmJob, known.get("job"), known, known.get("overrides", []))
-    refuse(job, terminal="interactive" in known)
-    if known.get("dry_run"):
-        return _dry_run(job, known)
-    return _interactive(job) if known.get("interactive") else _send(job, known)
+def _act(flags: dict[str, Any]) -> int:
+    refuse_flags(flags, ())
+    if {"attach", "stop"} & set(flags):
+        return _come_back(flags)
+    job = load_job(SlurmJob, flags.get("job"), flags, flags.get("overrides", []))
+    refuse(job, terminal="interactive" in flags)
+    if flags.get("dry_run"):
+        return _dry_run(job, flags)
+    return _interactive(job) if flags.get("interactive") else _send(job, flags)
 
 
-def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
+def _dry_run(job: SlurmJob, flags: dict[str, Any]) -> int:
     """The script on stdout, what is wrong with it on stderr."""
-    found = look(job, probe=False, terminal="interactive" in known)
-    if known.get("interactive"):
+    findings = online(job, probe=False, terminal="interactive" in flags)
+    if flags.get("interactive"):
         _say_left_out(job)
-        return console.dry_run(shlex.join(interactive(job, "SLURM_JOB_ID" in os.environ)), found)
+        return console.dry_run(shlex.join(interactive(job, "SLURM_JOB_ID" in os.environ)), findings)
     by_hand_too = f"to submit it by hand: {by_hand(job)}"
-    return console.dry_run(sbatch_script(job).rstrip("\n"), found, by_hand_too)
+    return console.dry_run(sbatch_script(job).rstrip("\n"), findings, by_hand_too)
 
 
 def _interactive(job: SlurmJob) -> int:
     """Become salloc and srun, which train in this terminal."""
     inside = "SLURM_JOB_ID" in os.environ
-    if refused(offline(job) if inside else look(job, probe=False, terminal=True), "not started"):
+    if refused(offline(job) if inside else online(job, probe=False, terminal=True), "not started"):
         return EXIT_ERROR
     words = interactive(job, inside)
     _say_left_out(job)
     _keep_plans(job)
     tell(shlex.join(words))
-    found = {key: os.path.expandvars(value) for key, value in environment(job).items()}
-    if "PYTHONPATH" in found:
-        found["PYTHONPATH"] = os.pathsep.join(
-            [found["PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {key: os.path.expandvars(value) for key, value in environment(job).items()}
+    if "PYTHONPATH" in variables:
+        variables["PYTHONPATH"] = os.pathsep.join(
+            [variables["PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])]
         )
-    os.environ.update(found)
+    os.environ.update(variables)
     try:
         os.execvp(words[0], words)
     except FileNotFoundError:
@@ -87,17 +87,17 @@ def _interactive(job: SlurmJob) -> int:
 
 def _say_left_out(job: SlurmJob) -> None:
     """Name the parts of a batch script that an interactive job does not have."""
-    for flag, given in (
+    for flag, present in (
         ("--setup", job.setup),
         ("--after", job.after),
         ("--start node", job.start == "node"),
     ):
-        if given:
+        if present:
             tell(f"note: {flag} is for batch jobs alone: nothing of it is done here")
 
 
-def _send(job: SlurmJob, known: dict[str, Any]) -> int:
-    if refused(look(job, probe="no_probe" not in known), "nothing was submitted"):
+def _send(job: SlurmJob, flags: dict[str, Any]) -> int:
+    if refused(online(job, probe="no_probe" not in flags), "nothing was submitted"):
         return EXIT_ERROR
     script = write(job)
     _keep_plans(job)
@@ -111,7 +111,7 @@ def _send(job: SlurmJob, known: dict[str, Any]) -> int:
     console.out(
         f"submitted job {number} with {script}; run folder {', '.join(map(str, job.runs()))}"
     )
-    if known.get("no_follow"):
+    if flags.get("no_follow"):
         console.out(f"follow it: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
         return 0
     return following.follow(number, console.out)
@@ -123,15 +123,15 @@ def _keep_plans(job: SlurmJob) -> None:
         keep(plan, run)
 
 
-def _come_back(known: dict[str, Any]) -> int:
-    console.refuse_others(known, ("attach", "stop"))
+def _come_back(flags: dict[str, Any]) -> int:
+    console.refuse_others(flags, ("attach", "stop"))
     for key in ("stop", "attach"):
-        if key in known and not re.fullmatch(r"\d+(_\d+)?", known[key]):
-            text = f"--{key} {known[key]!r}: must be the number of a job, such as 4711 or 4711_2"
-            raise ConfigError(text, code="job-number", found=known[key])
-    if "stop" in known:
-        return following.stop(known["stop"], console.out)
-    return following.follow(known["attach"], console.out)
+        if key in flags and not re.fullmatch(r"\d+(_\d+)?", flags[key]):
+            text = f"--{key} {flags[key]!r}: must be the number of a job, such as 4711 or 4711_2"
+            raise ConfigError(text, code="job-number", found=flags[key])
+    if "stop" in flags:
+        return following.stop(flags["stop"], console.out)
+    return following.follow(flags["attach"], console.out)
 
 
 if __name__ == "__main__":

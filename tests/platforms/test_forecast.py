@@ -144,7 +144,7 @@ def test_nodes_of_a_cluster_take_node_hours(
         "output": str(tmp_path / "out"),
     }
     job = load_job(SlurmJob, keys, {}, ["train.price=3"])
-    monkeypatch.setattr(slurm, "look", lambda *_, **__: [])
+    monkeypatch.setattr(slurm, "online", lambda *_, **__: [])
     monkeypatch.setattr(slurm, "submit", lambda *_: "7")
     flags = [f"--{key}={value}" for key, value in keys.items()]
     assert slurm.main([*flags, "--no-follow", "train.price=3"]) == 0

@@ -174,10 +174,10 @@ def test_dry_runs_of_slurm(
 ) -> None:
     here = SubmitHost(Path("/workspace"), {}, {})
 
-    def look(job: slurm.SlurmJob, **_: bool) -> list[slurm.Finding]:
+    def online(job: slurm.SlurmJob, **_: bool) -> list[slurm.Finding]:
         return [*offline(job), *flags(job), *rules(job, slurm_mistakes.cluster("plain"), here)]
 
-    monkeypatch.setattr(slurm, "look", look)
+    monkeypatch.setattr(slurm, "online", online)
     dry_run(f"slurm-{name}", slurm.main, SLURM[name], capsys)
 
 

@@ -187,7 +187,7 @@ def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(
     def interrupt(*_: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(slurm, "look", lambda *_, **__: [])
+    monkeypatch.setattr(slurm, "online", lambda *_, **__: [])
     monkeypatch.setattr(slurm, "write", lambda job: tmp_path / "script")
     monkeypatch.setattr("launch.slurm.submit", interrupt)
     monkeypatch.setattr("launch.platforms.slurm.follow.stop", interrupt)

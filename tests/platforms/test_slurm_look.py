@@ -23,7 +23,7 @@ from launch.core.findings import Finding
 from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight import folders as places
-from launch.platforms.slurm.preflight.online import look, of_cluster, rules
+from launch.platforms.slurm.preflight.online import of_cluster, online, rules
 from launch.platforms.slurm.preflight.state import read
 from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, flags
 from launch.platforms.slurm.preflight.training import offline
@@ -246,7 +246,7 @@ def test_a_mistake_that_a_node_or_slurm_tells(name: str, tmp_path: Path) -> None
     flags_, expected, text = OF_THE_NODE[name]
     job = described({**BARE, **flags_}, output=str(tmp_path))
     has(
-        [*look(job), *probed(job)] if "shell" in name or "quote" in name else probed(job),
+        [*online(job), *probed(job)] if "shell" in name or "quote" in name else probed(job),
         expected,
         text,
     )

@@ -68,10 +68,10 @@ class _SlurmFollower:
     tasks: dict[str, _Task] = field(default_factory=dict)
     away: bool = False
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Say what is new. Returns whether the job has ended, or is forgotten."""
         try:
-            found = jobs(self.number)
+            records = jobs(self.number)
         except SegtrainError as error:
             if error.code != "slurm-away":
                 raise
@@ -80,16 +80,16 @@ class _SlurmFollower:
             self.away = True
             return False
         self.away = False
-        if not found and not self.tasks:
+        if not records and not self.tasks:
             raise ConfigError(
                 f"Slurm knows no job {self.number}, or has forgotten it (MinJobAge): squeue --me "
                 "lists those that it knows; the run folder has the log and slurm/history.txt",
                 code="job-unknown",
                 found=self.number,
             )
-        several = len(found) > 1
-        keys = [_key(job) for job in found]
-        for key, job in zip(keys, found):
+        several = len(records) > 1
+        keys = [_key(job) for job in records]
+        for key, job in zip(keys, records):
             if key == _WAITING:
                 self._state(self.tasks.setdefault(key, _Task(job["ArrayTaskId"])), job, several)
                 continue
@@ -98,7 +98,7 @@ class _SlurmFollower:
                 self._log(task, job, several)
             self._state(task, job, several)
             self._log(task, job, several)
-        if found and _WAITING not in keys:
+        if records and _WAITING not in keys:
             self.tasks.pop(_WAITING, None)  # all of them have started
         for key, task in self.tasks.items():
             if key not in keys and task.state not in ENDED:
@@ -194,7 +194,7 @@ def follow(number: str, say: Callable[[str], None], poll_s: float = POLL_S) -> i
     """
     view = _SlurmFollower(number, say)
     try:
-        while not view.look():
+        while not view.poll():
             time.sleep(poll_s)
     except KeyboardInterrupt:
         say(
@@ -212,17 +212,17 @@ def stop(number: str, say: Callable[[str], None], poll_s: float = 1.0) -> int:
     0: it has ended, or had already; 1: it failed meanwhile; 130: left by Ctrl-C, when all have been
     told.
     """
-    told: set[tuple[str, str]] = set()
+    signaled: set[tuple[str, str]] = set()
     ended: dict[str, int] = {}
     while True:
-        found = jobs(number)
-        if not found and not told:
+        records = jobs(number)
+        if not records and not signaled:
             raise ConfigError(
                 f"Slurm knows no job {number}: squeue --me", code="job-unknown", found=number
             )
-        for job in found:
+        for job in records:
             name, state = _name(job, number), job.get("JobState", "")
-            before = [step for one, step in told if one == name]
+            before = [step for task, step in signaled if task == name]
             if state in ENDED:
                 if name not in ended:
                     ended[name], words = _outcome(state, job.get("ExitCode", ""))
@@ -235,11 +235,11 @@ def stop(number: str, say: Callable[[str], None], poll_s: float = 1.0) -> int:
                 try:
                     say(_tell(name, state))
                 except SegtrainError:
-                    if state in [one.get("JobState") for one in jobs(name)]:
+                    if state in [record.get("JobState") for record in jobs(name)]:
                         raise
                     continue  # it has gone on to another state
-                told.add((name, state))
-        if all(_name(job, number) in ended for job in found):
+                signaled.add((name, state))
+        if all(_name(job, number) in ended for job in records):
             return 1 if 3 in ended.values() else 0
         try:
             time.sleep(poll_s)

@@ -15,9 +15,9 @@ from launch.platforms.slurm.script import (
     config_for,
     flags,
     job_folder,
-    kept,
     options,
     sbatch_script,
+    script_folder,
     srun,
     training,
 )
@@ -95,7 +95,7 @@ def write(job: SlurmJob) -> Path:
     """
     from segtrain.base.files import writing
 
-    folder = kept(job)
+    folder = script_folder(job)
     script = folder / SCRIPT
     texts = {script: sbatch_script(job).encode()}
     try:
@@ -120,7 +120,7 @@ def by_hand(job: SlurmJob) -> str:
     """Shell that makes what a script of a dry run needs, the folder of its log and its copy of the
     config, and submits it.
     """
-    words = ["mkdir", "-p", str(kept(job) if job.config else job_folder(job))]
+    words = ["mkdir", "-p", str(script_folder(job) if job.config else job_folder(job))]
     copy = ["cp", str(config_file(job).resolve()), config_for(job)]
     submit = ["sbatch", *dependency(job), "FILE"]
     return " && ".join(map(shlex.join, [words, *([copy] if job.config else []), submit]))

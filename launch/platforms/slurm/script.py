@@ -40,7 +40,7 @@ def job_folder(job: SlurmJob) -> Path:
     )
 
 
-def kept(job: SlurmJob) -> Path:
+def script_folder(job: SlurmJob) -> Path:
     """The folder of the script and the config of this description. A later job with the same run
     folder has another one, so what a job that waits in the queue will read stays as it is.
     """
@@ -76,24 +76,24 @@ def options(job: SlurmJob) -> list[str]:
 def training(job: SlurmJob, config: str) -> list[str]:
     """The command of a rank: segtrain with the job's settings."""
     settings = {**job.settings, "parallel.strategy": job.strategy, **data_setting(job, job.data)}
-    given = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    return [job.interpreter, "-m", "segtrain", "train", *([config] if config else []), *given]
+    overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return [job.interpreter, "-m", "segtrain", "train", *([config] if config else []), *overrides]
 
 
 def environment(job: SlurmJob) -> dict[str, str]:
     """The variables of the ranks. A checkout comes with its folder; the job's own pairs come
     last.
     """
-    found = {}
+    variables = {}
     if PACKAGE.parent == ROOT:
-        found["PYTHONPATH"] = str(ROOT)
+        variables["PYTHONPATH"] = str(ROOT)
     if job.interface:
-        found |= {"GLOO_SOCKET_IFNAME": job.interface, "NCCL_SOCKET_IFNAME": job.interface}
+        variables |= {"GLOO_SOCKET_IFNAME": job.interface, "NCCL_SOCKET_IFNAME": job.interface}
     if job.efa:
-        found |= {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
+        variables |= {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
     if job.spot:
-        found["SEGTRAIN_SPOT_S"] = str(job.spot)
-    return {**found, **job.environment}
+        variables["SEGTRAIN_SPOT_S"] = str(job.spot)
+    return {**variables, **job.environment}
 
 
 def srun(job: SlurmJob) -> list[str]:
@@ -116,7 +116,7 @@ def config_for(job: SlurmJob) -> str:
     """The config that the script names: the launcher's copy, which stays as it is while the job
     waits.
     """
-    return str(kept(job) / config_file(job).name) if job.config else ""
+    return str(script_folder(job) / config_file(job).name) if job.config else ""
 
 
 def flags(job: SlurmJob) -> list[str]:
@@ -141,7 +141,7 @@ def sbatch_script(job: SlurmJob) -> str:
         "START": _start(job),
         "GIVE_UP": str(_wait_s(job) + END_S),
     }
-    text = re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], TEXT)
+    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], TEXT)
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
@@ -189,8 +189,8 @@ def _option(flag: str) -> str:
 def _export(key: str, text: str) -> str:
     """The value in double quotes, so that $VARIABLES in it are filled in on the node."""
     escaped = re.sub(r'(["\\`]|\$(?![A-Za-z_{]))', r"\\\1", text)
-    kept = f"${{{key}:+:${key}}}" if key == "PYTHONPATH" else ""
-    return f'export {key}="{escaped}{kept}"'
+    appended = f"${{{key}:+:${key}}}" if key == "PYTHONPATH" else ""
+    return f'export {key}="{escaped}{appended}"'
 
 
 TEXT = """\

@@ -80,9 +80,9 @@ def submit(script: Path, flags: Sequence[str] = ()) -> str:
 
 def fields(text: str) -> dict[str, str]:
     """``JobId=3 JobName=a b Command=(null)`` as a mapping."""
-    found = list(_FIELD.finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)]
-    return {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends)}
+    matches = list(_FIELD.finditer(text))
+    ends = [match.start() for match in matches[1:]] + [len(text)]
+    return {match[1]: text[match.end() : end].strip() for match, end in zip(matches, ends)}
 
 
 def jobs(number: str) -> list[dict[str, str]]:

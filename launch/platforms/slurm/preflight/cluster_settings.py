@@ -49,12 +49,12 @@ def cluster_settings(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
 
 
 def _codes(text: str) -> set[int]:
-    found: set[int] = set()
+    codes: set[int] = set()
     for part in listed(text):
         first, _, last = part.partition("-")
         if first.isdigit() and (last or first).isdigit():
-            found |= set(range(int(first), int(last or first) + 1))
-    return found
+            codes |= set(range(int(first), int(last or first) + 1))
+    return codes
 
 
 def preempted(job: SlurmJob, cluster: SlurmState, partition: Partition) -> tuple[str, int] | None:
@@ -66,21 +66,21 @@ def preempted(job: SlurmJob, cluster: SlurmState, partition: Partition) -> tuple
     if "partition_prio" in kind:
         own = {node.name for node in cluster.nodes_of(partition)}
         tier = _tier(partition)
-        above = [one for one in cluster.partitions if _tier(one) > tier]
-        if not any(node.name in own for one in above for node in cluster.nodes_of(one)):
+        above = [higher for higher in cluster.partitions if _tier(higher) > tier]
+        if not any(node.name in own for higher in above for node in cluster.nodes_of(higher)):
             return None
         mode = partition.fields.get("PreemptMode", mode)
         grace = seconds_of(partition.fields.get("GraceTime", "0"))
     elif "qos" in kind:
         name, table = used_qos(job, cluster), cluster.qos or {}
-        if not any(name in listed(one.get("Preempt", "")) for one in table.values()):
+        if not any(name in listed(row.get("Preempt", "")) for row in table.values()):
             return None
         own_mode = table.get(name, {}).get("PreemptMode", "cluster").upper()
         mode = mode if own_mode in ("CLUSTER", "") else own_mode
         grace = seconds(table.get(name, {}).get("GraceTime", "")) or 0
     else:
         return None
-    modes = [one for one in mode.upper().split(",") if one not in ("GANG", "WITHIN")]
+    modes = [part for part in mode.upper().split(",") if part not in ("GANG", "WITHIN")]
     return None if modes in ([], ["OFF"]) else (modes[0], grace)
 
 
@@ -94,10 +94,10 @@ def _tier(partition: Partition) -> int:
 
 
 def _preemption(job: SlurmJob, cluster: SlurmState, partition: Partition) -> Iterator[Finding]:
-    found = preempted(job, cluster, partition)
-    if found is None:
+    preemption = preempted(job, cluster, partition)
+    if preemption is None:
         return
-    mode, grace = found
+    mode, grace = preemption
     if mode == "CANCEL" and not grace:
         yield warning(
             "preempt-cancel",

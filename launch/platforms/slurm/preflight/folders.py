@@ -83,13 +83,13 @@ def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
     runs = len(job.runs())
     needed = max(0, max(sizes) * copies * runs - sum(sizes)) // 2**20 if sizes else LEAST_MB * runs
     if free < needed:
-        known = (
+        contents = (
             f"{copies} checkpoints of {max(sizes) / 2**20:,.0f} MB" if sizes else "its checkpoints"
         )
         yield (error if free < needed // 10 else warning)(
             "room",
             f"output={job.output!r}: {free:,} MB are free in {place}, and "
-            f"{'each run' if runs > 1 else 'the run'} needs room for {known} ({needed:,} MB more"
+            f"{'each run' if runs > 1 else 'the run'} needs room for {contents} ({needed:,} MB more"
             f"{' in all' if runs > 1 else ''})",
             "remove old runs, or another --output",
         )
@@ -112,30 +112,30 @@ def _ended_before(after: str, others: Mapping[str, str]) -> set[str]:
     """Numbers of the jobs that have ended when one with this dependency starts. ``others``: number
     -> dependency.
     """
-    found, new = set[str](), [after]
+    ended, new = set[str](), [after]
     while new:
         # With "?" between them, one of the jobs suffices.
         text = new.pop()
         numbers = (
             set()
             if "?" in text
-            else set(re.findall(r"\bafter(?:any|ok|notok):(\d+)", text)) - found
+            else set(re.findall(r"\bafter(?:any|ok|notok):(\d+)", text)) - ended
         )
-        found |= numbers
+        ended |= numbers
         new += [others[number] for number in numbers & set(others)]
-    return found
+    return ended
 
 
 def _runs_of(command: str) -> set[Path]:
     """The run folders of a job with this command, if the launcher wrote its script; else empty."""
-    found = re.match(rf"(.*)/{re.escape(SCRIPT)}( |$)", command)
-    if not found:
+    match = re.match(rf"(.*)/{re.escape(SCRIPT)}( |$)", command)
+    if not match:
         return set()
-    folder = Path(found[1]).parent  # the script is in a folder of its description
+    folder = Path(match[1]).parent  # the script is in a folder of its description
     if folder.name == FOLDER:
         return {folder.parent}
     try:
-        text = Path(found[1], SCRIPT).read_text(encoding="utf-8")
+        text = Path(match[1], SCRIPT).read_text(encoding="utf-8")
     except OSError:
         return set()
     tasks = re.findall(r"^  \d+\) (run=.*?); settings=", text, re.M)

@@ -26,7 +26,7 @@ def nodes(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
 
 def _gpus(job: SlurmJob, partition: Partition, there: Sequence[Node]) -> Iterator[Finding]:
     have = [node.gpus for node in there]
-    most = max(sum(found.values()) for found in have)
+    most = max(sum(counts.values()) for counts in have)
     if job.gpus is None or not job.gpus.count:
         if all(have) and job.settings.get("train.device") != "cpu":
             yield warning(
@@ -98,21 +98,21 @@ def memory_mb(job: SlurmJob, cluster: SlurmState, partition: Partition) -> int |
 def _memory(
     job: SlurmJob, cluster: SlurmState, partition: Partition, there: Sequence[Node]
 ) -> Iterator[Finding]:
-    most, given = max(node.memory_mb for node in there), memory_mb(job, cluster, partition)
+    most, requested = max(node.memory_mb for node in there), memory_mb(job, cluster, partition)
     said = f"memory={job.memory}" if job.memory else "the default memory of the partition"
-    if given is None or (not given and (job.exclusive or _fills(job, there))):
+    if requested is None or (not requested and (job.exclusive or _fills(job, there))):
         return
-    elif not given:
+    elif not requested:
         yield warning(
             "memory-whole-node",
             "memory is not given, and the cluster has no default: a job with a part of a node "
             f"takes all {most} MB of it, waits until the node is empty, and keeps others away",
             f"--memory {max(LEAST_MB, most * job.local_ranks // max(1, _parts(there)))}M",
         )
-    elif given < LEAST_MB * job.local_ranks:
+    elif requested < LEAST_MB * job.local_ranks:
         yield warning(
             "memory-small",
-            f"{said} is {given} MB of a node for {job.local_ranks} processes: each needs "
+            f"{said} is {requested} MB of a node for {job.local_ranks} processes: each needs "
             f"{LEAST_MB} MB for its libraries alone, and Slurm kills a job that takes more than it "
             "asked for",
             f"--memory {min(most, 2 * LEAST_MB * job.local_ranks)}M or more",

@@ -32,7 +32,7 @@ _AWAY = ("down, drained or reserved", "DOWN, DRAINED or reserved", "busy")
 _UNAVAILABLE = "node configuration is not available"
 
 
-def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Finding]:
+def online(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Finding]:
     """``probe``: run a short srun on the nodes; ``terminal``: the job is for salloc. Without Slurm
     here, its checks are left out, and a note says so.
     """
@@ -76,15 +76,19 @@ def _of_partitions(job: SlurmJob, cluster: SlurmState) -> list[Finding]:
     warning, while another one takes it.
     """
     each = [
-        [*partitions(one, cluster), *nodes(one, cluster), *cluster_settings(one, cluster)]
-        for one in (replace(job, partition=name) for name in listed(job.partition) or ("",))
+        [
+            *partitions(variant, cluster),
+            *nodes(variant, cluster),
+            *cluster_settings(variant, cluster),
+        ]
+        for variant in (replace(job, partition=name) for name in listed(job.partition) or ("",))
     ]
-    taken = any(not errors(found) for found in each)
+    taken = any(not errors(findings) for findings in each)
     return list(
         dict.fromkeys(
             replace(finding, level="warning") if taken and finding.level == "error" else finding
-            for found in each
-            for finding in found
+            for findings in each
+            for finding in findings
         )
     )
 
@@ -115,7 +119,7 @@ def _after(job: SlurmJob) -> list[Finding]:
     if not number:
         return []
     try:
-        states = [one.get("JobState", "") for one in jobs(number)]
+        states = [record.get("JobState", "") for record in jobs(number)]
     except SegtrainError as problem:
         return [note("not-asked", f"after={job.after!r} could not be checked: {problem}")]
     if not states:
@@ -194,9 +198,11 @@ def _away(job: SlurmJob, cluster: SlurmState) -> str:
     ]
     names = {node.name for node in there}
     held = [
-        f"{one['ReservationName']} holds {one.get('Nodes', '')} until {one.get('EndTime', '')}"
-        for one in cluster.reservations
-        if one["ReservationName"] != job.reservation and names & _hosts(one.get("Nodes", ""))
+        f"{reservation['ReservationName']} holds {reservation.get('Nodes', '')} "
+        f"until {reservation.get('EndTime', '')}"
+        for reservation in cluster.reservations
+        if reservation["ReservationName"] != job.reservation
+        and names & _hosts(reservation.get("Nodes", ""))
     ]
     return "; ".join([*states, *held])
 
@@ -211,15 +217,20 @@ def _hosts(text: str) -> set[str]:
 
 
 def _nodes(job: SlurmJob, cluster: SlurmState) -> list[Node]:
-    found = [cluster.partition(name) for name in listed(job.partition) or ("",)]
-    return [node for one in found if one is not None for node in cluster.nodes_of(one)]
+    chosen = [cluster.partition(name) for name in listed(job.partition) or ("",)]
+    return [
+        node
+        for partition in chosen
+        if partition is not None
+        for node in cluster.nodes_of(partition)
+    ]
 
 
 def _offer(job: SlurmJob, cluster: SlurmState) -> str:
     """What the partition of the job has, or which partitions there are."""
     there = _nodes(job, cluster)
     if not there:
-        return f"the partitions are {', '.join(one.name for one in cluster.partitions)}"
+        return f"the partitions are {', '.join(partition.name for partition in cluster.partitions)}"
     cores, memory = max(node.cpus for node in there), max(node.memory_mb for node in there)
     gpus = sorted({node.fields.get("Gres", "") for node in there if node.gpus})
     return (

@@ -20,7 +20,9 @@ def partitions(job: SlurmJob, cluster: SlurmState) -> Iterator[Finding]:
     if partition is not None:
         state = partition.fields.get("State", "UP")
         if state != "UP":
-            others = [one.name for one in cluster.partitions if one.fields.get("State") == "UP"]
+            others = [
+                other.name for other in cluster.partitions if other.fields.get("State") == "UP"
+            ]
             yield error(
                 "partition-down",
                 f"partition {partition.name} is {state}: no job starts there until an "
@@ -50,7 +52,12 @@ def used_qos(job: SlurmJob, cluster: SlurmState) -> str:
     """The job's own, or the default one of its account."""
     account = used_account(job, cluster)
     return job.qos or next(
-        (one.default_qos for one in cluster.accounts or () if one.name == account), ""
+        (
+            association.default_qos
+            for association in cluster.accounts or ()
+            if association.name == account
+        ),
+        "",
     )
 
 
@@ -93,12 +100,16 @@ def _limiting(job: SlurmJob, cluster: SlurmState) -> Iterator[tuple[str, str, Ma
     table, account, name = cluster.qos or {}, used_account(job, cluster), used_qos(job, cluster)
     partition = cluster.partition(job.partition)
     own, of_partition = table.get(name, {}), partition.fields.get("QoS", "") if partition else ""
-    found = [(f"qos={of_partition!r} of the partition", "--partition", table.get(of_partition, {}))]
-    found.insert(0 if "OverPartQOS" in own.get("Flags", "") else 1, (f"qos={name!r}", "--qos", own))
-    rows = [one for one in cluster.accounts or () if one.name == account]
-    found += [(f"account={account!r}", "--account", row.limits) for row in rows[:1]]
+    sources = [
+        (f"qos={of_partition!r} of the partition", "--partition", table.get(of_partition, {}))
+    ]
+    sources.insert(
+        0 if "OverPartQOS" in own.get("Flags", "") else 1, (f"qos={name!r}", "--qos", own)
+    )
+    rows = [association for association in cluster.accounts or () if association.name == account]
+    sources += [(f"account={account!r}", "--account", row.limits) for row in rows[:1]]
     taken: set[str] = set()
-    for what, flag, limits in found:
+    for what, flag, limits in sources:
         yield what, flag, {key: text for key, text in limits.items() if key not in taken}
         taken |= {key for key, text in limits.items() if text}
 
@@ -118,12 +129,12 @@ def _limits(job: SlurmJob, what: str, limits: Mapping[str, str], flag: str) -> I
         ("MaxTRESPU", "all jobs of a user"),
         ("GrpTRES", "all its jobs"),
     ):
-        found = amounts(limits.get(key, ""))
+        allowed = amounts(limits.get(key, ""))
         for unit, number in wanted.items():
-            if number > found.get(unit, number):
+            if number > allowed.get(unit, number):
                 yield error(
                     "size-over-limit",
                     f"nodes={job.nodes}: the job needs {unit}={number}, but {what} allows only "
-                    f"{unit}={found[unit]} for {name} ({key}), and {WAITS}",
+                    f"{unit}={allowed[unit]} for {name} ({key}), and {WAITS}",
                     f"fewer --nodes or --gpus, or another {flag}",
                 )

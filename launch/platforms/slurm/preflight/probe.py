@@ -102,9 +102,13 @@ def command(job: SlurmJob, least: int, most: int, script: str) -> list[str]:
 
 def ask_nodes(job: SlurmJob, cluster: SlurmState, folder: Path) -> tuple[Replies, list[Finding]]:
     """The answers of the nodes, by their names; {} with a note where none could be asked."""
-    found = [one for name in listed(job.partition) or ("",) if (one := cluster.partition(name))]
-    counts = [sum(node.awake for node in cluster.nodes_of(one)) for one in found]
-    awake, partition = max(zip(counts, found), key=lambda pair: pair[0], default=(0, None))
+    candidates = [
+        candidate
+        for name in listed(job.partition) or ("",)
+        if (candidate := cluster.partition(name))
+    ]
+    counts = [sum(node.awake for node in cluster.nodes_of(candidate)) for candidate in candidates]
+    awake, partition = max(zip(counts, candidates), key=lambda pair: pair[0], default=(0, None))
     smallest = partition.fields.get("MinNodes", "") if partition else ""
     least, most = max(1, int(smallest) if smallest.isdigit() else 1), min(job.nodes, awake)
     if most < least:
@@ -126,7 +130,7 @@ def ask_nodes(job: SlurmJob, cluster: SlurmState, folder: Path) -> tuple[Replies
 
 def _run(words: list[str], token: str) -> tuple[Replies, list[Finding]]:
     # A job's own variables would make this a step of it.
-    kept = {
+    environment = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith("SLURM_") or key == "SLURM_CONF"
@@ -138,7 +142,7 @@ def _run(words: list[str], token: str) -> tuple[Replies, list[Finding]]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env=kept,
+        env=environment,
     ) as process:
         try:
             out, err = process.communicate(timeout=LIMIT_S)

@@ -92,12 +92,12 @@ class Node:
 
     @property
     def gpus(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for kind, count in re.findall(
             r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)", self.fields.get("Gres", "")
         ):
-            found[kind] = found.get(kind, 0) + int(count)
-        return found
+            counts[kind] = counts.get(kind, 0) + int(count)
+        return counts
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,12 @@ class SlurmState:
     def partition(self, name: str) -> Partition | None:
         """The one of that name; the default one for ""."""
         return next(
-            (one for one in self.partitions if (one.name == name if name else one.default)), None
+            (
+                partition
+                for partition in self.partitions
+                if (partition.name == name if name else partition.default)
+            ),
+            None,
         )
 
     def nodes_of(self, partition: Partition) -> tuple[Node, ...]:
@@ -136,8 +141,8 @@ class SlurmState:
 
     def seconds(self, key: str) -> int:
         """A setting such as KillWait, which Slurm shows as ``30 sec``; 0 where it is not set."""
-        found = re.match(r"\d+", self.config.get(key, ""))
-        return int(found[0]) if found else 0
+        match = re.match(r"\d+", self.config.get(key, ""))
+        return int(match[0]) if match else 0
 
     @property
     def accounting(self) -> bool:
@@ -169,21 +174,25 @@ def read(ask: Ask, user: str = "") -> SlurmState:
         fields(line)
         for line in _lines(may("reservations", "scontrol", "-o", "show", "reservation"))
     ]
-    asked: dict[str, Any] = {}
+    accounting: dict[str, Any] = {}
     if "slurmdbd" in config.get("AccountingStorageType", ""):
-        asked = _accounting(may, user, config.get("ClusterName", ""))
+        accounting = _accounting(may, user, config.get("ClusterName", ""))
     jobs = [
         line.split("|", 3)
         for line in _lines(may("your jobs", "squeue", "-h", "-u", user, "-o", "%i|%T|%E|%o"))
     ]
     return SlurmState(
         config,
-        tuple(Partition(one["PartitionName"], one) for one in partitions if "PartitionName" in one),
-        tuple(Node(one["NodeName"], one) for one in nodes if "NodeName" in one),
-        tuple(one for one in booked if "ReservationName" in one),
-        jobs=tuple((one[0], one[1], one[2], one[3]) for one in jobs if len(one) == 4),
+        tuple(Partition(row["PartitionName"], row) for row in partitions if "PartitionName" in row),
+        tuple(Node(row["NodeName"], row) for row in nodes if "NodeName" in row),
+        tuple(row for row in booked if "ReservationName" in row),
+        jobs=tuple(
+            (columns[0], columns[1], columns[2], columns[3])
+            for columns in jobs
+            if len(columns) == 4
+        ),
         refused=refused,
-        **asked,
+        **accounting,
     )
 
 
@@ -225,8 +234,8 @@ def _accounting(may: Callable[..., str | None], user: str, cluster: str) -> dict
 
 def settings(text: str) -> dict[str, str]:
     """``scontrol show config`` as a mapping."""
-    found = re.findall(r"^(\S+)\s+= ?(.*)$", text, re.MULTILINE)
-    return {key: value.strip() for key, value in found}
+    pairs = re.findall(r"^(\S+)\s+= ?(.*)$", text, re.MULTILINE)
+    return {key: value.strip() for key, value in pairs}
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -254,12 +263,12 @@ def seconds(text: str) -> int | None:
 
 def amounts(text: str) -> dict[str, int]:
     """``cpu=4,gres/gpu=2,mem=64G`` as numbers, memory in MB."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for part in listed(text):
         key, _, value = part.partition("=")
         if match := re.fullmatch(r"(\d+)([KMGT]?)", value):
-            found[key] = megabytes(value) if key == "mem" else int(match[1])
-    return found
+            numbers[key] = megabytes(value) if key == "mem" else int(match[1])
+    return numbers
 
 
 def megabytes(text: str) -> int:

@@ -99,11 +99,11 @@ def _limits() -> dict[str, tuple[int | None, int | None]]:
         import resource
     except ImportError:
         return {}
-    found = {}
+    limits = {}
     for name in LIMITS:
         soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-        found[name] = (None if soft < 0 else soft, None if hard < 0 else hard)
-    return found
+        limits[name] = (None if soft < 0 else soft, None if hard < 0 else hard)
+    return limits
 
 
 def completed(job: SlurmJob, here: SubmitHost) -> SlurmJob:
@@ -111,10 +111,10 @@ def completed(job: SlurmJob, here: SubmitHost) -> SlurmJob:
     names none.
     """
     names = {name.replace("SBATCH", here.command.upper()): key for name, key in STAND_FOR.items()}
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         key: here.environ[name] for name, key in names.items() if here.environ.get(name)
     }
-    return replace(job, **{key: text for key, text in told.items() if not getattr(job, key)})
+    return replace(job, **{key: text for key, text in defaults.items() if not getattr(job, key)})
 
 
 def variables(job: SlurmJob, here: SubmitHost) -> Iterator[Finding]:
@@ -138,8 +138,8 @@ def variables(job: SlurmJob, here: SubmitHost) -> Iterator[Finding]:
                 f"unset {name}, and use a flag of this command",
             )
     export = here.environ.get("SBATCH_EXPORT", "ALL")
-    given = [flag.partition("=")[2] for flag in job.sbatch if flag.startswith("--export=")]
-    for text in (*given, *([export] if export != "ALL" else [])):
+    exports = [flag.partition("=")[2] for flag in job.sbatch if flag.startswith("--export=")]
+    for text in (*exports, *([export] if export != "ALL" else [])):
         if not text.startswith("ALL"):
             yield warning(
                 "export",

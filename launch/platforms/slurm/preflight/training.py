@@ -39,19 +39,19 @@ def plan_files(job: SlurmJob) -> list[tuple[Path, bytes]]:
     """What is predicted for the run in each run folder of the job; empty for a run without a
     prediction.
     """
-    found = []
+    files = []
     for run, task in zip(job.runs(), job.tasks or ((),)):
-        one = _of_task(job, task)
-        config = _read(one).config
-        found.append((run, plan_file(one, config, _predicted)))
-    return found
+        task_job = _of_task(job, task)
+        config = _read(task_job).config
+        files.append((run, plan_file(task_job, config, _predicted)))
+    return files
 
 
 def _of_task(job: SlurmJob, task: tuple[str, ...]) -> SlurmJob:
     """The job of one task of an array. Raises ConfigError."""
     pairs = [setting.partition("=") for setting in task]
-    given = {key: values.scalar(text, key) for key, _, text in pairs}
-    return replace(job, settings={**job.settings, **given})
+    settings = {key: values.scalar(text, key) for key, _, text in pairs}
+    return replace(job, settings={**job.settings, **settings})
 
 
 def _read(job: SlurmJob) -> Read:
@@ -88,10 +88,10 @@ def _trained(job: SlurmJob) -> Iterator[Finding]:
 def machines(job: SlurmJob) -> Machines:
     gpus = job.gpus.count if job.gpus else 0
     name = f"partition {job.partition}" if job.partition else "nodes of the default partition"
-    found = Machines(name, job.nodes, job.ranks, job.local_ranks, gpus, job.cpus * job.local_ranks)
+    hosts = Machines(name, job.nodes, job.ranks, job.local_ranks, gpus, job.cpus * job.local_ranks)
     if job.gpus is None:
-        return replace(found, type="a job that asks for no GPU")
-    return replace(found, gpu=job.gpus.type)
+        return replace(hosts, type="a job that asks for no GPU")
+    return replace(hosts, gpu=job.gpus.type)
 
 
 def _strategy(job: SlurmJob) -> Iterator[Finding]:
