@@ -51,20 +51,20 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     return console.run(_act, build_parser(command), arguments)
 
 
-def _act(known: dict[str, Any]) -> int:
-    refuse_flags(known)
-    if {"attach", "stop"} & set(known):
-        return _come_back(known)
-    flags = dict(known)
-    if known.get("rehearse") and "job" in known:
-        flags.pop("hosts", None)  # the request stays that of the file
-    job = load_job(VertexJob, known.get("job"), flags, known.get("overrides", []))
-    if not {"job", "config"} & set(known):
+def _act(flags: dict[str, Any]) -> int:
+    refuse_flags(flags)
+    if {"attach", "stop"} & set(flags):
+        return _come_back(flags)
+    job_flags = dict(flags)
+    if flags.get("rehearse") and "job" in flags:
+        job_flags.pop("hosts", None)  # the request stays that of the file
+    job = load_job(VertexJob, flags.get("job"), job_flags, flags.get("overrides", []))
+    if not {"job", "config"} & set(flags):
         job = console.spread(job, ranks(job))
-    if known.get("dry_run"):
+    if flags.get("dry_run"):
         _, request, findings = prepare(job)
         return console.dry_run(json.dumps(request, indent=2), findings)
-    return _rehearse(job, known) if known.get("rehearse") else _send(job, known)
+    return _rehearse(job, flags) if flags.get("rehearse") else _send(job, flags)
 
 
 def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -77,19 +77,19 @@ def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
     return sound(job, settings)
 
 
-def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
+def _rehearse(job: VertexJob, flags: dict[str, Any]) -> int:
     from launch.platforms.vertex.rehearse.run import rehearse
 
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
     spec = console.rehearsal(
-        job, known, FAULTS, "bundle.tar.gz", build, flag_fields(VertexJob, known).get("hosts")
+        job, flags, FAULTS, "bundle.tar.gz", build, flag_fields(VertexJob, flags).get("hosts")
     )
     return rehearse(job, request, spec, console.out).exit_code
 
 
-def _send(job: VertexJob, known: dict[str, Any]) -> int:
+def _send(job: VertexJob, flags: dict[str, Any]) -> int:
     # report what can be checked without a project, before looking for one
     located, _, said = prepare(job)
     if refused([finding for finding in said if finding.code != "placeholder"], "nothing was sent"):
@@ -101,7 +101,7 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
     if refused(findings, "nothing was sent", said):
         return EXIT_ERROR
     name = request["displayName"]
-    if not agreed(f"send {name} to {job.project}, {job.region}?", "yes" in known):
+    if not agreed(f"send {name} to {job.project}, {job.region}?", "yes" in flags):
         return 1
     if job.start == "bundle":
         with tempfile.TemporaryDirectory() as scratch:
@@ -111,7 +111,7 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
     try:
         resource = submit(job, clients, request)
         console.out(f"sent {resource}")
-        if "no_follow" not in known:
+        if "no_follow" not in flags:
             return following.follow(job.project, clients, resource, say=console.out)
     except KeyboardInterrupt:
         stop = back(name, job.project, job.region, "stop")
@@ -121,12 +121,12 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
     return 0
 
 
-def _come_back(known: dict[str, Any]) -> int:
+def _come_back(flags: dict[str, Any]) -> int:
     from segtrain.platforms.vertex.google_api import known_project, known_region
 
-    console.refuse_others(known, ("attach", "stop", "project", "region"))
-    action = "stop" if "stop" in known else "attach"
-    name, project, region = known[action], known.get("project", ""), known.get("region", "")
+    console.refuse_others(flags, ("attach", "stop", "project", "region"))
+    action = "stop" if "stop" in flags else "attach"
+    name, project, region = flags[action], flags.get("project", ""), flags.get("region", "")
     if whole := RESOURCE.fullmatch(name):  # as it was printed when the job was sent
         project, place, name = whole.groups()
         if region not in ("", place):

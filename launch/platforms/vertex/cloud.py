@@ -187,8 +187,8 @@ def submit(
 def sent_already(job: VertexJob, clients: GoogleClients, request: Mapping[str, Any]) -> str:
     """The resource name of the job with the request's label; "" for none."""
     wanted = f'labels.{LABEL}="{request["labels"][LABEL]}"'
-    found = list(clients.vertex.pages(f"{parent(job)}/customJobs", "customJobs", filter=wanted))
-    return str(found[0]["name"]) if found else ""
+    jobs = list(clients.vertex.pages(f"{parent(job)}/customJobs", "customJobs", filter=wanted))
+    return str(jobs[0]["name"]) if jobs else ""
 
 
 def back(number: str, project: str, region: str, action: str = "attach") -> str:
@@ -210,10 +210,10 @@ def find(project: str, clients: GoogleClients, name: str) -> dict[str, Any]:
         try:
             return clients.vertex.get(f"{folder}/{name}")
         except NotFound:
-            found = []
+            jobs = []
     else:
-        found = list(clients.vertex.pages(folder, "customJobs", filter=f'display_name="{name}"'))
-    if not found:
+        jobs = list(clients.vertex.pages(folder, "customJobs", filter=f'display_name="{name}"'))
+    if not jobs:
         raise ConfigError(
             f"there is no job {name!r} in project {project}, region {clients.region}: gcloud ai "
             f"custom-jobs list --project={shlex.quote(project)} "
@@ -223,7 +223,7 @@ def find(project: str, clients: GoogleClients, name: str) -> dict[str, Any]:
             project=project,
             region=clients.region,
         )
-    return found[0]
+    return jobs[0]
 
 
 def cancel(clients: GoogleClients, name: str) -> None:

@@ -94,10 +94,10 @@ def stop(project: str, clients: GoogleClients, name: str, say: Callable[[str], N
 
 def resume(job: Mapping[str, Any]) -> str:
     """A text that tells how a new job can continue from this job's checkpoints."""
-    kept = checkpoints(job)
+    uri = checkpoints(job)
     return (
-        f"the same command with --checkpoints {shlex.quote(kept)} goes on from it"
-        if kept
+        f"the same command with --checkpoints {shlex.quote(uri)} goes on from it"
+        if uri
         else "none was kept in a bucket"
     )
 

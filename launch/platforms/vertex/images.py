@@ -51,9 +51,9 @@ def choose(job: VertexJob, region: str, accelerator: Accelerator | None) -> Vert
     it.
     """
     if job.image:
-        known = _PREBUILT.match(job.image)
-        torch = ".".join(known.groups()[-2:]) if known and known[2] == "pytorch" else ""
-        return VertexImageChoice(job.image, "", _asked(job, region, accelerator), torch)
+        match = _PREBUILT.match(job.image)
+        torch = ".".join(match.groups()[-2:]) if match and match[2] == "pytorch" else ""
+        return VertexImageChoice(job.image, "", _own_image(job, region, accelerator), torch)
     device = "gpu" if accelerator else "cpu"
     continent = _CONTINENTS.get(region.partition("-")[0], "us")
     uri = f"{continent}-docker.pkg.dev/vertex-ai/training/{_name(device)}:latest"
@@ -69,12 +69,12 @@ def _name(device: str) -> str:
     return f"pytorch-{device}.{TORCH.replace('.', '-')}.py{PYTHON.replace('.', '')}"
 
 
-def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list[Finding]:
-    uri, found = job.image, []
+def _own_image(job: VertexJob, region: str, accelerator: Accelerator | None) -> list[Finding]:
+    uri, findings = job.image, []
     prebuilt = _PREBUILT.match(uri)
-    found += _starts(job, uri, prebuilt=prebuilt is not None)
+    findings += _starts(job, uri, prebuilt=prebuilt is not None)
     if prebuilt:
-        return [*found, *_prebuilt(prebuilt, uri, accelerator)]
+        return [*findings, *_prebuilt(prebuilt, uri, accelerator)]
     own = OWN.fullmatch(uri)
     host = uri.partition("/")[0]
     if (
@@ -82,7 +82,7 @@ def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list
         and "." in host
         and not re.fullmatch(r"((us|eu|asia)\.)?gcr\.io|docker\.io|.+\.pkg\.dev", host)
     ):
-        found.append(
+        findings.append(
             error(
                 "image-registry",
                 f"image={uri!r}: Vertex AI pulls from Artifact Registry and Docker Hub, not "
@@ -93,7 +93,7 @@ def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list
     elif (
         own is not None and own[1] != region and own[1] != _CONTINENTS.get(region.partition("-")[0])
     ):
-        found.append(
+        findings.append(
             warning(
                 "image-region",
                 f"image={uri!r} is in {own[1]}, the job in {region}: each host pulls it across "
@@ -101,7 +101,7 @@ def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list
                 f"copy it to {region}-docker.pkg.dev, or --region {own[1]}",
             )
         )
-    return found
+    return findings
 
 
 def _prebuilt(match: re.Match[str], uri: str, accelerator: Accelerator | None) -> list[Finding]:

@@ -68,18 +68,18 @@ _CPUS = re.compile(
 
 def _known() -> dict[str, VertexMachine]:
     """The types that may have GPUs."""
-    found = {}
+    types = {}
     for family in ("n1-standard", "n1-highmem", "n1-highcpu"):
         for vcpus in (4, 8, 16, 32, 64, 96):
             if family != "n1-highcpu" or vcpus >= 16:
-                found[f"{family}-{vcpus}"] = VertexMachine(f"{family}-{vcpus}", vcpus)
+                types[f"{family}-{vcpus}"] = VertexMachine(f"{family}-{vcpus}", vcpus)
     in_api = {name: key for key, name in reversed(GPUS.items())}
-    for name, one in machines("vertex").items():
+    for name, row in machines("vertex").items():
         if "+" not in name:
-            gpu = "NVIDIA_H100_MEGA_80GB" if name.startswith("a3-mega") else in_api[one.gpu]
-            found[name] = VertexMachine(name, one.vcpus, Accelerator(gpu, one.gpus))
-    found["a4x-highgpu-4g"] = VertexMachine("a4x-highgpu-4g", 140, Accelerator("NVIDIA_GB200", 4))
-    return found
+            gpu = "NVIDIA_H100_MEGA_80GB" if name.startswith("a3-mega") else in_api[row.gpu]
+            types[name] = VertexMachine(name, row.vcpus, Accelerator(gpu, row.gpus))
+    types["a4x-highgpu-4g"] = VertexMachine("a4x-highgpu-4g", 140, Accelerator("NVIDIA_GB200", 4))
+    return types
 
 
 MACHINES = _known()
@@ -106,9 +106,13 @@ def counts(machine: VertexMachine, accelerator: str) -> list[int]:
     return [count for count, vcpus in limits.items() if machine.vcpus <= vcpus]
 
 
-def taking(asked: Accelerator) -> list[str]:
+def taking(accelerator: Accelerator) -> list[str]:
     """The machine types that take as many of these GPUs; all that take some of them if there is
     none.
     """
-    some = {name: numbers for name, one in MACHINES.items() if (numbers := counts(one, asked.type))}
-    return [name for name, numbers in some.items() if asked.count in numbers] or list(some)
+    some = {
+        name: numbers
+        for name, machine in MACHINES.items()
+        if (numbers := counts(machine, accelerator.type))
+    }
+    return [name for name, numbers in some.items() if accelerator.count in numbers] or list(some)

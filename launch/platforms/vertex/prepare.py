@@ -28,9 +28,9 @@ def sound(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
     """The request of a job without errors. Raises ConfigError if a check finds an error; prints all
     other findings.
     """
-    _, asked, findings = prepare(read(job, settings))
+    _, request, findings = prepare(read(job, settings))
     require(findings)
-    return asked
+    return request
 
 
 def located(job: VertexJob) -> tuple[VertexJob, list[Finding]]:

@@ -98,11 +98,11 @@ def arguments(job: VertexJob) -> list[str]:
     keep their quotes.
     """
     data = data_setting(job, job.data)
-    found: dict[str, Any] = {**data, **({"out": job.checkpoints} if job.checkpoints else {})}
-    found |= {**job.settings, "parallel.strategy": job.strategy, **data}
+    settings: dict[str, Any] = {**data, **({"out": job.checkpoints} if job.checkpoints else {})}
+    settings |= {**job.settings, "parallel.strategy": job.strategy, **data}
     return [
         *([config_name(job)] if job.config else []),
-        *(f"{key}={json.dumps(value)}" for key, value in found.items()),
+        *(f"{key}={json.dumps(value)}" for key, value in settings.items()),
     ]
 
 
@@ -118,8 +118,8 @@ def experiment_names(job: VertexJob) -> dict[str, str]:
     if not job.experiment:
         return {}
     store = f"{parent(job)}/metadataStores/default/contexts"
-    found = {"experiment": f"{store}/{job.experiment}"}
-    return found | (
+    names = {"experiment": f"{store}/{job.experiment}"}
+    return names | (
         {"experimentRun": f"{store}/{job.experiment}-{job.experiment_run}"}
         if job.experiment_run
         else {}
@@ -165,18 +165,18 @@ def _pool(job: VertexJob, image: str, name: str, replicas: int) -> dict[str, Any
     }
     if job.nfs:
         pool["nfsMounts"] = [
-            {"server": one.server, "path": one.path, "mountPoint": one.mount_point}
-            for one in job.nfs
+            {"server": mount.server, "path": mount.path, "mountPoint": mount.mount_point}
+            for mount in job.nfs
         ]
     if job.lustre:
         pool["lustreMounts"] = [
             {
-                "filesystem": one.filesystem,
-                "instanceIp": one.instance_ip,
-                "volumeHandle": one.volume_handle,
-                "mountPoint": one.mount_point,
+                "filesystem": mount.filesystem,
+                "instanceIp": mount.instance_ip,
+                "volumeHandle": mount.volume_handle,
+                "mountPoint": mount.mount_point,
             }
-            for one in job.lustre
+            for mount in job.lustre
         ]
     return pool
 
@@ -195,11 +195,11 @@ def _machine(job: VertexJob, accelerator: Accelerator | None) -> dict[str, Any]:
 
 
 def _scheduling(job: VertexJob) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"timeout": f"{job.max_run}s", "strategy": job.scheduling}
+    scheduling: dict[str, Any] = {"timeout": f"{job.max_run}s", "strategy": job.scheduling}
     if job.restart_all:
-        found["restartJobOnWorkerRestart"] = True
+        scheduling["restartJobOnWorkerRestart"] = True
     if job.disable_retries:
-        found["disableRetries"] = True
+        scheduling["disableRetries"] = True
     if job.max_wait is not None:
-        found["maxWaitDuration"] = f"{job.max_wait}s"
-    return found
+        scheduling["maxWaitDuration"] = f"{job.max_wait}s"
+    return scheduling

@@ -30,10 +30,10 @@ def local_ranks(job: VertexJob) -> int:
     """The ranks that the container of each host starts: one per GPU, unless the strategy or
     parallel.procs differs.
     """
-    found, procs = gpus(job), _procs(job)
+    accelerator, procs = gpus(job), _procs(job)
     if job.strategy in ALONE:
         return 1
-    return procs or (found.count if found else 1)
+    return procs or (accelerator.count if accelerator else 1)
 
 
 def _procs(job: VertexJob) -> int:
@@ -53,18 +53,20 @@ def machines(job: VertexJob) -> Iterator[Finding]:
             f"region={place!r} is not the name of a region",
             f"--region {near[0] if near else 'us-central1'}",
         )
-    found = gpus(job)
-    yield from job_checks.one_process(job, job.hosts, found.count if found else 0, job.machine)
+    accelerator = gpus(job)
+    yield from job_checks.one_process(
+        job, job.hosts, accelerator.count if accelerator else 0, job.machine
+    )
     yield from job_checks.no_smddp(job)
     procs, backend = _procs(job), all_settings(job).get("parallel.backend")
-    if found and procs and job.strategy not in ALONE:
+    if accelerator and procs and job.strategy not in ALONE:
         words = (
             f"parallel.procs={procs} of the config or the settings: each host has "
-            f"{found.count} GPUs"
+            f"{accelerator.count} GPUs"
         )
-        if procs < found.count:
+        if procs < accelerator.count:
             yield warning("gpus-idle", words, "parallel.procs=auto")
-        if procs > found.count and backend != "gloo":
+        if procs > accelerator.count and backend != "gloo":
             yield error("gpus-few", words, "parallel.procs=auto")
 
 
@@ -91,22 +93,22 @@ def _type(job: VertexJob) -> Iterator[Finding]:
 
 
 def _accelerator(job: VertexJob) -> Iterator[Finding]:
-    asked, machine = job.accelerator, machine_of(job.machine)
-    if asked is None:
+    accelerator, machine = job.accelerator, machine_of(job.machine)
+    if accelerator is None:
         return
-    if asked.type not in GPUS:
+    if accelerator.type not in GPUS:
         yield error(
             "accelerator-unknown",
-            f"accelerator={asked.type!r} is none of the GPUs that segtrain trains on: "
+            f"accelerator={accelerator.type!r} is none of the GPUs that segtrain trains on: "
             f"{', '.join(GPUS)}",
-            f"--accelerator TYPE:{asked.count}, one of these",
+            f"--accelerator TYPE:{accelerator.count}, one of these",
             API,
         )
         return
     if machine is None:
         return
-    legal = table.counts(machine, asked.type)
-    better = f"--machine, one of {', '.join(table.taking(asked))}"
+    legal = table.counts(machine, accelerator.type)
+    better = f"--machine, one of {', '.join(table.taking(accelerator))}"
     if not legal:
         has = (
             f"has {machine.accelerator.count} x {machine.accelerator.type}"
@@ -114,12 +116,15 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
             else "takes no GPU of this kind"
         )
         yield error(
-            "accelerator-machine", f"accelerator={asked.type}: {machine.name} {has}", better, DATED
+            "accelerator-machine",
+            f"accelerator={accelerator.type}: {machine.name} {has}",
+            better,
+            DATED,
         )
-    elif asked.count not in legal:
+    elif accelerator.count not in legal:
         yield error(
             "accelerator-count",
-            f"accelerator={asked.type}:{asked.count}: {machine.name} takes "
+            f"accelerator={accelerator.type}:{accelerator.count}: {machine.name} takes "
             f"{' or '.join(map(str, legal))} of them",
             better,
             DATED,

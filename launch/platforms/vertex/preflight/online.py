@@ -221,13 +221,13 @@ def _limit_in(metric: CallResult, region: str) -> int | None:
     """The limit in a region, else the one for all regions; -1: unlimited; None if the answer has
     neither.
     """
-    found: int | None = None
+    effective: int | None = None
     for limit in metric.items("consumerQuotaLimits"):
         for bucket in limit.get("quotaBuckets", ()):
             place = bucket.get("dimensions", {}).get("region")
-            if place == region or (place is None and found is None):
-                found = int(bucket.get("effectiveLimit", 0))
-    return found
+            if place == region or (place is None and effective is None):
+                effective = int(bucket.get("effectiveLimit", 0))
+    return effective
 
 
 def _resources(job: VertexJob, ask: GoogleReadOnlyCalls) -> Iterator[Finding]:

@@ -47,15 +47,15 @@ def predicted(job: VertexJob, config: Config) -> Offers:
 
 
 def _machines(job: VertexJob) -> preflight.Machines:
-    machine, found = machine_of(job.machine), gpus(job)
+    machine, accelerator = machine_of(job.machine), gpus(job)
     machines = preflight.Machines(job.machine, job.hosts, ranks(job), local_ranks(job))
     if machine is None:
         return machines
-    name = GPUS.get(found.type, "") if found else ""
+    name = GPUS.get(accelerator.type, "") if accelerator else ""
     gpu = rates().get(name)
     return replace(
         machines,
-        gpus=found.count if found else 0,
+        gpus=accelerator.count if accelerator else 0,
         vcpus=machine.vcpus,
         gpu=name,
         arch=gpu.arch if gpu else "",
@@ -66,15 +66,15 @@ def _row(job: VertexJob) -> str:
     """The name of the job's machine in segtrain/machines/vertex.csv, such as
     n1-standard-32+4xT4.
     """
-    found, machine = gpus(job), machine_of(job.machine)
+    accelerator, machine = gpus(job), machine_of(job.machine)
     if (
-        found is None
+        accelerator is None
         or machine is None
         or machine.accelerator is not None
-        or found.type not in GPUS
+        or accelerator.type not in GPUS
     ):
         return job.machine
-    return f"{job.machine}+{found.count}x{GPUS[found.type]}"
+    return f"{job.machine}+{accelerator.count}x{GPUS[accelerator.type]}"
 
 
 def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:

@@ -25,8 +25,8 @@ def set_stage(request: Mapping[str, Any], *, hosts: int | None, isolated: bool) 
     Raises ConfigError.
     """
     pools = request["jobSpec"]["workerPoolSpecs"]
-    asked = sum(int(pool["replicaCount"]) for pool in pools)
-    count = min(asked, DEFAULT_HOSTS) if hosts is None else hosts
+    replicas = sum(int(pool["replicaCount"]) for pool in pools)
+    count = min(replicas, DEFAULT_HOSTS) if hosts is None else hosts
     if count < 1 or count > MOST_HOSTS:
         raise ConfigError(
             f"--hosts {count}: give 1 to {MOST_HOSTS}",
@@ -34,7 +34,7 @@ def set_stage(request: Mapping[str, Any], *, hosts: int | None, isolated: bool) 
             found=count,
             expected=MOST_HOSTS,
         )
-    said = () if count == asked else (f"{count} host{'s' * (count > 1)} instead of {asked}",)
+    said = () if count == replicas else (f"{count} host{'s' * (count > 1)} instead of {replicas}",)
     if not isolated:
         refuse_addresses(count)
     machine = pools[0]["machineSpec"]["machineType"]
@@ -90,21 +90,21 @@ def cluster_spec(
 def variables(request: Mapping[str, Any]) -> dict[str, str]:
     """What Vertex AI adds to the environment of each container, besides CLUSTER_SPEC."""
     spec = request["jobSpec"]
-    found = {"CLOUD_ML_PROJECT_ID": "000000000000", "CLOUD_ML_JOB_ID": "rehearsal"}
+    variables = {"CLOUD_ML_PROJECT_ID": "000000000000", "CLOUD_ML_JOB_ID": "rehearsal"}
     base = spec.get("baseOutputDirectory", {}).get("outputUriPrefix", "").rstrip("/")
     if base:
-        found |= {
+        variables |= {
             "AIP_MODEL_DIR": f"{base}/model/",
             "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
             "AIP_TENSORBOARD_LOG_DIR": f"{base}/logs/",
         }
-    return found
+    return variables
 
 
 def container_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """The container spec, which is the same for all replicas."""
-    found: Mapping[str, Any] = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
-    return found
+    container: Mapping[str, Any] = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    return container
 
 
 def environment_of(container: Mapping[str, Any]) -> dict[str, str]:

@@ -129,8 +129,8 @@ class VertexRehearsal(Rehearsal):
         if self.scheduling.get("restartJobOnWorkerRestart"):
             self.kill()
             again = self.hosts
-        for one in again:
-            one.due = time.monotonic()
+        for replica in again:
+            replica.due = time.monotonic()
         return ""
 
 
@@ -154,15 +154,15 @@ def _fill(rehearsal: VertexRehearsal) -> None:
     """Create the buckets, and write the code bundle and the data into them."""
     spec, store = rehearsal.spec, rehearsal.store
     described = plan.container_of(spec.request)
-    given = plan.environment_of(described)
-    addresses = [*given.values(), *plan.variables(spec.request).values(), spec.data_uri]
+    environment = plan.environment_of(described)
+    addresses = [*environment.values(), *plan.variables(spec.request).values(), spec.data_uri]
     addresses += [
         word.partition("=")[2].strip('"') for word in plan.command(described, spec.settings)
     ]
     for bucket in plan.buckets(addresses):
         (store.folder / bucket).mkdir(parents=True, exist_ok=True)
-    if given.get("SEGTRAIN_BUNDLE"):
-        store.write(store.place(given["SEGTRAIN_BUNDLE"]), Path(spec.bundle).read_bytes())
+    if environment.get("SEGTRAIN_BUNDLE"):
+        store.write(store.place(environment["SEGTRAIN_BUNDLE"]), Path(spec.bundle).read_bytes())
     if spec.sample and spec.data_uri:
         shutil.copytree(spec.sample, store.place(spec.data_uri), dirs_exist_ok=True)
 

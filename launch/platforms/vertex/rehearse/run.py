@@ -62,10 +62,10 @@ def rehearse(
 
 def _place_of_data(job: VertexJob) -> str:
     """The value of data.root in the containers; "" if the training reads no files."""
-    found = all_settings(job)
-    if found.get("data.layout", "scenes") == "scenes":
+    settings = all_settings(job)
+    if settings.get("data.layout", "scenes") == "scenes":
         return ""
-    return str(job.data or job.settings.get("data.root") or found.get("data.root") or "")
+    return str(job.data or job.settings.get("data.root") or settings.get("data.root") or "")
 
 
 def _changes(
