@@ -49,16 +49,16 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     return console.run(_act, build_parser(command), arguments)
 
 
-def _act(known: dict[str, Any]) -> int:
-    refuse_flags(known, ("hosts", *OF_A_REHEARSAL))
-    if {"attach", "stop", "update"} & set(known):
-        return _come_back(known)
-    job = load_job(known.get("job"), known, known.get("overrides", []))
-    if not {"job", "config"} & set(known):
+def _act(flags: dict[str, Any]) -> int:
+    refuse_flags(flags, ("hosts", *OF_A_REHEARSAL))
+    if {"attach", "stop", "update"} & set(flags):
+        return _come_back(flags)
+    job = load_job(flags.get("job"), flags, flags.get("overrides", []))
+    if not {"job", "config"} & set(flags):
         job = console.spread(job, ranks(job))
-    if known.get("dry_run"):
+    if flags.get("dry_run"):
         return _dry_run(job)
-    return _rehearse(job, known) if known.get("rehearse") else _send(job, known)
+    return _rehearse(job, flags) if flags.get("rehearse") else _send(job, flags)
 
 
 def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **
     from launch.platforms.sagemaker import notebook
 
     notebook.sdk()
-    whole, asked = sound(job, settings, getattr(session, "boto_region_name", ""))
-    return notebook.estimator(whole, asked, session, **other)
+    whole, job_request = sound(job, settings, getattr(session, "boto_region_name", ""))
+    return notebook.estimator(whole, job_request, session, **other)
 
 
 def inputs(job: Source) -> dict[str, Any]:
@@ -106,20 +106,20 @@ def _cost(job: SageMakerJob) -> str:
     return f"cost     {cost_ceiling(job)[1]}"
 
 
-def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
+def _rehearse(job: SageMakerJob, flags: dict[str, Any]) -> int:
     from launch.platforms.sagemaker.rehearse.run import rehearse
 
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
     hosts = (
-        known["hosts"] if "hosts" in known else None if job.groups else min(job.hosts, MOST_HOSTS)
+        flags["hosts"] if "hosts" in flags else None if job.groups else min(job.hosts, MOST_HOSTS)
     )
-    spec = console.rehearsal(job, known, FAULTS, "sourcedir.tar.gz", build, hosts)
+    spec = console.rehearsal(job, flags, FAULTS, "sourcedir.tar.gz", build, hosts)
     return rehearse(job, request, spec, console.out).exit_code
 
 
-def _send(job: SageMakerJob, known: dict[str, Any]) -> int:
+def _send(job: SageMakerJob, flags: dict[str, Any]) -> int:
     located, _, said = prepare(job)  # offline findings are printed before credentials are needed
     if refused(said, "nothing was sent"):
         return EXIT_ERROR
@@ -131,10 +131,10 @@ def _send(job: SageMakerJob, known: dict[str, Any]) -> int:
     if refused(findings, "nothing was sent", said):
         return EXIT_ERROR
     name = request["TrainingJobName"]
-    if not agreed(f"send {name} to {job.region}?", "yes" in known):
+    if not agreed(f"send {name} to {job.region}?", "yes" in flags):
         return 1
     send_code(job, clients, request)
-    return _start(clients, job, request, "no_follow" in known)
+    return _start(clients, job, request, "no_follow" in flags)
 
 
 def _start(clients: AwsClients, job: SageMakerJob, request: dict[str, Any], no_follow: bool) -> int:
@@ -152,18 +152,18 @@ def _start(clients: AwsClients, job: SageMakerJob, request: dict[str, Any], no_f
     return _follow(clients, name, job.price)
 
 
-def _come_back(known: dict[str, Any]) -> int:
-    changes = wanted(known) if "update" in known else {}
+def _come_back(flags: dict[str, Any]) -> int:
+    changes = wanted(flags) if "update" in flags else {}
     console.refuse_others(
-        known,
-        ("update", "stop", "attach", "region", *changes, *(["price"] if "attach" in known else [])),
+        flags,
+        ("update", "stop", "attach", "region", *changes, *(["price"] if "attach" in flags else [])),
     )
-    clients = connect(default_region(known.get("region")))
-    if "stop" in known:
-        return following.stop(clients, known["stop"], console.out)
-    if "update" in known:
-        return update(clients, known["update"], changes, console.out)
-    return _follow(clients, known["attach"], flag_fields(SageMakerJob, known).get("price"))
+    clients = connect(default_region(flags.get("region")))
+    if "stop" in flags:
+        return following.stop(clients, flags["stop"], console.out)
+    if "update" in flags:
+        return update(clients, flags["update"], changes, console.out)
+    return _follow(clients, flags["attach"], flag_fields(SageMakerJob, flags).get("price"))
 
 
 def _follow(clients: AwsClients, name: str, price: float | None) -> int:

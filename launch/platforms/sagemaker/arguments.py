@@ -44,10 +44,10 @@ CALLED_HERE = {
 }
 
 
-def default_region(given: str | None) -> str:
+def default_region(region: str | None) -> str:
     """The region of a command: the given one, else that of the environment, else us-east-1."""
     return (
-        given
+        region
         or os.environ.get("AWS_REGION")
         or os.environ.get("AWS_DEFAULT_REGION")
         or DEFAULT_REGION

@@ -204,9 +204,9 @@ def passing(error: BaseException) -> bool:
     """Whether an error is transient (the network is down, or AWS is busy), so a read-only call may
     succeed later.
     """
-    from botocore import exceptions as known
+    from botocore import exceptions
 
-    if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
+    if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):
         return True
     response = getattr(error, "response", None)
     status = (
@@ -224,7 +224,7 @@ def explain(error: Exception, doing: str) -> SegtrainError:
     """An error of boto3 as one line with its cure. ``doing``: what was tried, such as
     "CreateTrainingJob of NAME".
     """
-    from botocore import exceptions as known
+    from botocore import exceptions
 
     code = code_of(error)
     if code:
@@ -235,23 +235,28 @@ def explain(error: Exception, doing: str) -> SegtrainError:
         return SegtrainError(
             f"{doing}: {code}: {message}{f': {cure}' if cure else ''}", code="aws-refused"
         )
-    if isinstance(error, known.ParamValidationError):
+    if isinstance(error, exceptions.ParamValidationError):
         return ConfigError(
             f"{doing}: {' '.join(str(error).split())}: {CODES['ValidationException']}",
             code="aws-request",
         )
     if isinstance(
         error,
-        (known.NoCredentialsError, known.PartialCredentialsError, known.CredentialRetrievalError),
+        (
+            exceptions.NoCredentialsError,
+            exceptions.PartialCredentialsError,
+            exceptions.CredentialRetrievalError,
+        ),
     ):
         return ConfigError(f"{doing}: {error}: {CREDENTIALS}", code="credentials-refused")
     if isinstance(
-        error, (known.SSOError, known.TokenRetrievalError, known.UnauthorizedSSOTokenError)
+        error,
+        (exceptions.SSOError, exceptions.TokenRetrievalError, exceptions.UnauthorizedSSOTokenError),
     ):
         return ConfigError(
             f"{doing}: the sign-in has expired ({error}): aws sso login", code="sign-in-expired"
         )
-    if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
+    if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):
         return SegtrainError(
             f"{doing}: AWS cannot be reached ({error}): look at the network, a proxy, and --region",
             code="aws-unreachable",

@@ -113,21 +113,21 @@ def connect(region: str = "", endpoint_url: str | None = None) -> AwsClients:
         ) from None
     try:
         session = boto3.Session(region_name=region or None)
-        found, place = session.get_credentials(), session.region_name
-        if found is not None:
+        credentials, place = session.get_credentials(), session.region_name
+        if credentials is not None:
             # finds an expired sign-in now instead of at the first call
-            found.get_frozen_credentials()
+            credentials.get_frozen_credentials()
     except ProfileNotFound as error:
-        known = ", ".join(BareSession().available_profiles) or "none"
+        profiles = ", ".join(BareSession().available_profiles) or "none"
         raise ConfigError(
-            f"AWS_PROFILE: {error}; there are: {known}: {CREDENTIALS}", code="profile-missing"
+            f"AWS_PROFILE: {error}; there are: {profiles}: {CREDENTIALS}", code="profile-missing"
         ) from None
     # a sign-in that has expired, a role that may not be assumed
     except (BotoCoreError, ClientError) as error:
         raise ConfigError(
             str(explain(error, "AWS credentials")), code="credentials-refused"
         ) from None
-    if found is None:
+    if credentials is None:
         raise ConfigError(
             f"no AWS credentials were found: {CREDENTIALS} (--dry-run and --rehearse need none)",
             code="credentials-missing",
@@ -161,14 +161,14 @@ def fill(job: SageMakerJob, clients: AwsClients) -> SageMakerJob:
     )
 
 
-def _role(asked: str, clients: AwsClients) -> str:
+def _role(name_or_arn: str, clients: AwsClients) -> str:
     """The ARN of the execution role: of the role that was given, else of the caller's own role,
     else of the only role that SageMaker may assume.
     """
-    if asked.startswith("arn:"):
-        return asked
-    if asked:
-        return _arn(asked, clients)
+    if name_or_arn.startswith("arn:"):
+        return name_or_arn
+    if name_or_arn:
+        return _arn(name_or_arn, clients)
     caller = clients.identity["Arn"]
     # a notebook or a Studio space runs as the role that its jobs use
     if ":assumed-role/" in caller:
@@ -177,7 +177,7 @@ def _role(asked: str, clients: AwsClients) -> str:
             return str(own["Arn"])
     try:
         pages = clients.iam.get_paginator("list_roles").paginate()
-        found = [role for page in pages for role in page["Roles"] if _trusts(role)]
+        roles = [role for page in pages for role in page["Roles"] if _trusts(role)]
     except Exception as error:
         raise ConfigError(
             "no execution role is set, and the roles cannot be listed "
@@ -185,17 +185,17 @@ def _role(asked: str, clients: AwsClients) -> str:
             "give --role arn:aws:iam::ACCOUNT:role/NAME or set SAGEMAKER_ROLE",
             code="roles-not-listed",
         ) from None
-    if len(found) != 1:
-        names = ", ".join(sorted(role["Arn"] for role in found)[:8])
+    if len(roles) != 1:
+        names = ", ".join(sorted(role["Arn"] for role in roles)[:8])
         candidates = (
-            f"{len(found)} roles are possible ({names})" if found else "the account has none"
+            f"{len(roles)} roles are possible ({names})" if roles else "the account has none"
         )
         raise ConfigError(
             f"no execution role is set, and {candidates}: give --role ARN of a role that "
             f"{SERVICE} may assume, or set SAGEMAKER_ROLE",
             code="role-unclear",
         )
-    return str(found[0]["Arn"])
+    return str(roles[0]["Arn"])
 
 
 def _look(name: str, clients: AwsClients) -> dict[str, Any] | None:

@@ -90,22 +90,22 @@ class _SageMakerFollower:
     ) -> dict[str, Any]:
         """Report what is new until the job has ended. Returns its last description."""
         logs = Logs(self.clients.logs, self.name)
-        known: dict[str, Any] | None = None
+        latest: dict[str, Any] | None = None
         while True:
             described = self._try(
                 lambda: self.clients.sagemaker.describe_training_job(TrainingJobName=self.name),
-                known is None,
+                latest is None,
             )
             if described is not None:
-                known = dict(described)
-                self._changes(known)
+                latest = dict(described)
+                self._changes(latest)
             self._lines(self._try(logs.read, first=False) or [])
-            assert known is not None  # the first call raises
-            if known["TrainingJobStatus"] in _ENDED and described is not None:
+            assert latest is not None  # the first call raises
+            if latest["TrainingJobStatus"] in _ENDED and described is not None:
                 sleep(min(poll_s, 5.0))  # the last log lines arrive after the final status
                 self._lines(self._try(logs.read, first=False) or [])
-                return known
-            self._tell(known, now())
+                return latest
+            self._tell(latest, now())
             sleep(poll_s)
 
     def _try(self, call: Callable[[], Any], first: bool) -> Any:
@@ -221,17 +221,18 @@ class _SageMakerFollower:
             "MaxRuntimeExceeded": "a longer --max-run",
             "MaxWaitTimeExceeded": "a longer --max-wait",
         }.get(secondary)
-        kept = job.get("CheckpointConfig", {}).get("S3Uri")
+        checkpoints = job.get("CheckpointConfig", {}).get("S3Uri")
         if longer:
             self.say(f"reason   the job reached its time limit: give {longer}")
-        if not kept:
+        if not checkpoints:
             self.say(
                 "state    not kept: only a job with --checkpoints s3://BUCKET/PREFIX/ can go on "
                 "where it stopped"
             )
             return _FAILED
         self.say(
-            f"state    {kept}: the same command with --checkpoints {quote(kept)} goes on from it"
+            f"state    {checkpoints}: the same command with --checkpoints {quote(checkpoints)} "
+            "goes on from it"
         )
         return EXIT_RESUMABLE
 
@@ -253,10 +254,11 @@ def stop(clients: AwsClients, name: str, say: Callable[[str], None]) -> int:
         f"{name} {'is stopping already' if status == 'Stopping' else 'stops'}: its ranks have 120 "
         "s to end the step and save their state"
     )
-    kept = job.get("CheckpointConfig", {}).get("S3Uri")
+    checkpoints = job.get("CheckpointConfig", {}).get("S3Uri")
     say(
-        f"state    {kept}: the same command with --checkpoints {quote(kept)} goes on from it"
-        if kept
+        f"state    {checkpoints}: the same command with --checkpoints {quote(checkpoints)} "
+        "goes on from it"
+        if checkpoints
         else (
             "state    no --checkpoints were given: the training cannot be continued, what it "
             "has written is uploaded"

@@ -152,7 +152,12 @@ def find(wanted: str) -> Image | None:
     short = re.sub(r"^(\d+\.\d+)\.\d+(?=-.*-amzn2023-sagemaker$)", r"\1", tag)
     short = re.sub(r"^(\S+-py\d+)-.*-sagemaker$", r"\1", short)
     return next(
-        (one for one in IMAGES if (one.repository, one.tag) in ((name, tag), (name, short))), None
+        (
+            image
+            for image in IMAGES
+            if (image.repository, image.tag) in ((name, tag), (name, short))
+        ),
+        None,
     )
 
 
@@ -183,7 +188,7 @@ def choose(
     findings += _about_table(today)
     if instance is None:
         gpus = re.match(r"ml\.(c|m|r|t|x|z|i|d|h)\d", instance_type) is None
-        image = next(one for one in IMAGES if bool(one.arches) == gpus)
+        image = next(image for image in IMAGES if bool(image.arches) == gpus)
         why = (
             f"the newest for {'GPUs' if gpus else 'CPUs'}, by the type's name: the type is not "
             "in the table"
@@ -225,8 +230,8 @@ def _pick(instance: Machine, strategy: str, today: date) -> tuple[Image, str]:
     """The newest image that runs on the instance, for AWS patches no older image for longer. For
     smddp: the newest with SMDDP, if there is one.
     """
-    fit = [one for one in IMAGES if runs_on(one, instance)]
-    with_smddp = [one for one in fit if one.smddp]
+    fit = [image for image in IMAGES if runs_on(image, instance)]
+    with_smddp = [image for image in fit if image.smddp]
     if strategy == "smddp" and with_smddp:
         return with_smddp[0], f"the newest with SMDDP ({with_smddp[0].smddp})"
     what = f"{instance.gpu} ({instance.arch})" if instance.arch else "CPUs"
@@ -241,10 +246,10 @@ def _patched(image: Image, today: date) -> bool:
 def _about_wanted(
     image: Image | None, wanted: str, instance: Machine | None, strategy: str, today: date
 ) -> list[Finding]:
-    known = re.search(r"/pytorch-training:(\d+)\.(\d+)", wanted)
-    if known and (int(known[1]), int(known[2])) < OLDEST_TORCH:
+    match = re.search(r"/pytorch-training:(\d+)\.(\d+)", wanted)
+    if match and (int(match[1]), int(match[2])) < OLDEST_TORCH:
         message = (
-            f"image {wanted!r} has torch {known[1]}.{known[2]}; segtrain needs "
+            f"image {wanted!r} has torch {match[1]}.{match[2]}; segtrain needs "
             f"{'.'.join(map(str, OLDEST_TORCH))}"
         )
         return [error("image-torch", message, "leave --image out, or take a newer one")]
@@ -258,7 +263,7 @@ def _about_wanted(
     if instance is not None and not runs_on(image, instance):
         findings.append(_unfit(image, instance))
     if strategy == "smddp" and not image.smddp:
-        have = ", ".join(one.tag for one in IMAGES if one.smddp)
+        have = ", ".join(other.tag for other in IMAGES if other.smddp)
         message = f"strategy smddp: image {image.tag} has no SMDDP (these have: {have})"
         findings.append(
             error(

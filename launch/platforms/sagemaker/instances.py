@@ -17,7 +17,7 @@ from segtrain.machines import Machine, dated, machines, sources
 
 SMDDP_TYPES_FROM = "SageMaker docs, distributed-data-parallel-support, 2026"
 INSTANCES: dict[str, Machine] = machines("sagemaker")
-SMDDP_TYPES = tuple(one.name for one in INSTANCES.values() if one.smddp)
+SMDDP_TYPES = tuple(machine.name for machine in INSTANCES.values() if machine.smddp)
 # The day of the prices of all types but p3.
 PRICES_DATED = dated(sources("sagemaker")["list"])
 
@@ -51,7 +51,7 @@ def allowed(name: str) -> bool | None:
 
 def like(name: str, count: int = 3) -> list[str]:
     """The known names nearest to a mistyped or unknown one."""
-    living = [one.name for one in INSTANCES.values() if not one.retired]
+    living = [machine.name for machine in INSTANCES.values() if not machine.retired]
     return difflib.get_close_matches(f"ml.{name.removeprefix('ml.')}", living, n=count, cutoff=0.75)
 
 
@@ -60,20 +60,23 @@ def nearest(name: str, count: int = 4) -> list[Machine]:
     model the type that is nearest in number of GPUs and price. A retired type gets no other type of
     its GPU architecture, which will be retired as well.
     """
-    asked = INSTANCES[name]
+    replaced = INSTANCES[name]
     similar = [
-        one
-        for one in INSTANCES.values()
-        if one.gpus
-        and not one.retired
-        and one.name != name
-        and one.gpu_memory_gb >= asked.gpu_memory_gb
-        if not (asked.retired and one.arch == asked.arch)
+        machine
+        for machine in INSTANCES.values()
+        if machine.gpus
+        and not machine.retired
+        and machine.name != name
+        and machine.gpu_memory_gb >= replaced.gpu_memory_gb
+        if not (replaced.retired and machine.arch == replaced.arch)
     ]
     similar.sort(
-        key=lambda one: (abs(one.gpus - asked.gpus), abs((one.price or 1e9) - (asked.price or 0)))
+        key=lambda machine: (
+            abs(machine.gpus - replaced.gpus),
+            abs((machine.price or 1e9) - (replaced.price or 0)),
+        )
     )
-    of_each_model = {one.gpu: one for one in reversed(similar)}
+    of_each_model = {machine.gpu: machine for machine in reversed(similar)}
     return sorted(of_each_model.values(), key=similar.index)[:count]
 
 
@@ -85,7 +88,7 @@ def about_type(
     """
     instance, flag = INSTANCES.get(name), "another type: " if where else "--type "
     if instance is not None and instance.retired:
-        others = "; ".join(describe(one, instance) for one in nearest(name))
+        others = "; ".join(describe(machine, instance) for machine in nearest(name))
         message = (
             f"type {name} is retired: EC2 does not offer it any more, so SageMaker is likely to "
             "refuse the job or never to start it"
@@ -108,8 +111,8 @@ def about_type(
             )
         ]
     near = like(name)
-    known = allowed(name)
-    if known:
+    in_service_model = allowed(name)
+    if in_service_model:
         message = (
             f"type {name} is not in the table, but SageMaker's service model allows it: its GPUs, "
             "memory, price and speed are not known here, so nothing is checked against them (the "
@@ -132,7 +135,9 @@ def about_type(
         f"; near: {', '.join(near)}" if near else ""
     )
     cure = f"{flag}{near[0]}" if near else f"{flag}takes a SageMaker name, such as ml.g5.12xlarge"
-    if known is None and re.fullmatch(r"ml\.[a-z0-9-]+\.([0-9]+x|x)?(medium|large)", name):
+    if in_service_model is None and re.fullmatch(
+        r"ml\.[a-z0-9-]+\.([0-9]+x|x)?(medium|large)", name
+    ):
         message += (
             " (not checked further: this Python has no botocore, which has SageMaker's own list)"
         )
@@ -162,14 +167,18 @@ def about_known(instance: Machine, strategy: str, region: str) -> list[Finding]:
     return findings
 
 
-def describe(one: Machine, asked: Machine | None = None) -> str:
-    """A type in a few words: its GPUs, memory, price, and speed relative to ``asked``, as far as
-    these are known.
+def describe(machine: Machine, reference: Machine | None = None) -> str:
+    """A type in a few words: its GPUs, memory, price, and speed relative to ``reference``, as far
+    as these are known.
     """
-    gpu = one.gpu.partition("-")[0]  # A100-40GB is an A100
-    parts = [f"{one.gpus} x {gpu} {one.gpu_memory_gb} GB" if one.gpus else f"{one.vcpus} vCPUs"]
-    if one.price is not None:
-        parts.append(f"${one.price:.{2 if one.price >= 1 else 3}f}/h")
-    if one.speed is not None and asked is not None and asked.speed:
-        parts.append(f"about {one.speed / asked.speed:.1f} x the speed")
-    return f"{one.name} ({', '.join(parts)})"
+    gpu = machine.gpu.partition("-")[0]  # A100-40GB is an A100
+    parts = [
+        f"{machine.gpus} x {gpu} {machine.gpu_memory_gb} GB"
+        if machine.gpus
+        else f"{machine.vcpus} vCPUs"
+    ]
+    if machine.price is not None:
+        parts.append(f"${machine.price:.{2 if machine.price >= 1 else 3}f}/h")
+    if machine.speed is not None and reference is not None and reference.speed:
+        parts.append(f"about {machine.speed / reference.speed:.1f} x the speed")
+    return f"{machine.name} ({', '.join(parts)})"

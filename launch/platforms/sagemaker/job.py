@@ -166,24 +166,26 @@ def load_job(
     ``flags`` may also hold the short forms ``fsx`` and ``mode``.
     """
     described = job.described(SageMakerJob, source)
-    given = job.flag_fields(SageMakerJob, flags)
-    _refuse_two_shapes(described, given, job.label(source))
-    given["data"] = _with_flags(
-        described.pop("data", ()), given.pop("data", ()), flags.get("fsx"), flags.get("mode")
+    flag_fields = job.flag_fields(SageMakerJob, flags)
+    _refuse_two_shapes(described, flag_fields, job.label(source))
+    flag_fields["data"] = _with_flags(
+        described.pop("data", ()), flag_fields.pop("data", ()), flags.get("fsx"), flags.get("mode")
     )
-    if "groups" in given:
+    if "groups" in flag_fields:
         described = {
             key: value for key, value in described.items() if key not in ("instances", "type")
         }
-    return job.build(SageMakerJob, described, given, overrides)
+    return job.build(SageMakerJob, described, flag_fields, overrides)
 
 
-def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], source: str) -> None:
+def _refuse_two_shapes(
+    described: Mapping[str, Any], flag_fields: Mapping[str, Any], source: str
+) -> None:
     """Raises ConfigError for groups together with instances or type: which was meant cannot be
     guessed.
     """
     for key in ("instances", "type"):
-        for fields, name in ((described, source), (given, "the flags")):
+        for fields, name in ((described, source), (flag_fields, "the flags")):
             if {key, "groups"} <= set(fields):
                 raise ConfigError(
                     f"{name}: {key} and groups exclude each other, for each group has its own: "
@@ -191,9 +193,9 @@ def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], s
                     code="groups-and-type",
                     key=key,
                 )
-        if key in given and "groups" in described:
+        if key in flag_fields and "groups" in described:
             raise ConfigError(
-                f"--{key} {given[key]}: {source} has groups "
+                f"--{key} {flag_fields[key]}: {source} has groups "
                 f"({', '.join(group.name for group in described['groups'])}), and the flag does "
                 "not say for which: describe every group with --group, as --group "
                 "gpu=ml.g5.xlarge*2:train --group cpu=ml.c5.4xlarge*2",

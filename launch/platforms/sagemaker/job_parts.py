@@ -179,11 +179,11 @@ def _group(name: str, value: Any, where: str) -> Group:
 
 def fallbacks(value: Any, where: str) -> tuple[Fallback, ...]:
     """Fallback types from ``[ml.g5.48xlarge, ml.g5.24xlarge*2]``."""
-    found = []
+    entries = []
     for item in values.texts(value, where):
         name, star, count = item.partition("*")
-        found.append(Fallback(name, values.whole(count, f"{where} {item}") if star else None))
-    return tuple(found)
+        entries.append(Fallback(name, values.whole(count, f"{where} {item}") if star else None))
+    return tuple(entries)
 
 
 def members(value: Any, where: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def members(value: Any, where: str) -> dict[str, Any]:
     """
     if isinstance(value, Mapping):
         return dict(value)
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for item in values.texts(value, where):
         path, equals, content = item.partition("=")
         if not equals or not all(path.split(".")):
@@ -202,7 +202,7 @@ def members(value: Any, where: str) -> dict[str, Any]:
                 code="request-form",
             )
         *above, last = path.split(".")
-        place = found
+        place = tree
         for name in above:
             place = place.setdefault(name, {})
             if not isinstance(place, dict):
@@ -210,7 +210,7 @@ def members(value: Any, where: str) -> dict[str, Any]:
                     f"{where}={item!r}: {name} has a value already", code="request-twice"
                 )
         place[last] = values.scalar(content, path)
-    return found
+    return tree
 
 
 def metrics(value: Any, where: str) -> tuple[Metric, ...]:

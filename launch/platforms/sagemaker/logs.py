@@ -46,7 +46,7 @@ class Logs:
         return [line for stream in sorted(streams, key=natural) for line in self._rest(stream)]
 
     def _rest(self, stream: str) -> list[LogLine]:
-        found: list[LogLine] = []
+        lines: list[LogLine] = []
         match = _HOST.search(stream)
         host = match[1] if match else stream
         while True:
@@ -58,10 +58,10 @@ class Logs:
             for event in page["events"]:
                 # A progress bar redraws itself after a carriage return: keep only its last state.
                 text = event["message"].rstrip("\r\n").rsplit("\r", 1)[-1]
-                found.append(LogLine(stream, host, text))
+                lines.append(LogLine(stream, host, text))
             self._tokens[stream] = page["nextForwardToken"]
             if page["nextForwardToken"] == token:  # the same token again: no more events for now
-                return found
+                return lines
 
 
 def natural(name: str) -> list[int | str]:

@@ -56,13 +56,13 @@ def write_code(job: SageMakerJob, folder: Path) -> Path:
 
 
 def estimator(
-    job: SageMakerJob, asked: Mapping[str, Any], session: Any = None, **other: Any
+    job: SageMakerJob, request: Mapping[str, Any], session: Any = None, **other: Any
 ) -> Any:
-    """The estimator of a job. ``asked``: its request; ``other``: more arguments for ``PyTorch``.
+    """The estimator of a job. ``request``: its request; ``other``: more arguments for ``PyTorch``.
     Raises ConfigError.
     """
     _refuse_what_it_cannot_say(job)
-    arguments = {**_arguments(job, asked), **_machines(job), **_protection(job), **other}
+    arguments = {**_arguments(job, request), **_machines(job), **_protection(job), **other}
     if session is not None:
         arguments["sagemaker_session"] = session
     if not job.role and "role" not in other:
@@ -86,17 +86,17 @@ def _refuse_what_it_cannot_say(job: SageMakerJob) -> None:
             )
 
 
-def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(job: SageMakerJob, request: Mapping[str, Any]) -> dict[str, Any]:
     from sagemaker.debugger import ProfilerConfig
 
-    algorithm = asked["AlgorithmSpecification"]
+    algorithm = request["AlgorithmSpecification"]
     # The hyperparameters include the toolkit's settings. The SDK would derive these settings from
     # `distribution`, but its tables end at torch 2.8, and it drops the list of the instance groups
     # that train.
-    given = hyperparameters(job, name="", code="")
+    parameters = hyperparameters(job, name="", code="")
     settings = {
         key: json.loads(text)
-        for key, text in given.items()
+        for key, text in parameters.items()
         if key.removeprefix("sagemaker_") not in OF_THE_SDK
     }
     arguments: dict[str, Any] = {
@@ -112,18 +112,18 @@ def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
         "volume_size": job.volume_gb,
         "max_run": job.max_run,
         "environment": dict(job.environment) or None,
-        "tags": asked.get("Tags"),
+        "tags": request.get("Tags"),
         "debugger_hook_config": False,
     }
     if job.output:
-        arguments["output_path"] = asked["OutputDataConfig"]["S3OutputPath"]
+        arguments["output_path"] = request["OutputDataConfig"]["S3OutputPath"]
     if job.profile_ms:
         arguments["profiler_config"] = ProfilerConfig(system_monitor_interval_millis=job.profile_ms)
     else:
         arguments["disable_profiler"] = True
     if job.checkpoints:
         arguments |= {
-            "checkpoint_s3_uri": asked["CheckpointConfig"]["S3Uri"],
+            "checkpoint_s3_uri": request["CheckpointConfig"]["S3Uri"],
             "checkpoint_local_path": CHECKPOINTS,
         }
     if job.spot:
@@ -136,13 +136,15 @@ def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
 def _machines(job: SageMakerJob) -> dict[str, Any]:
     from sagemaker.instance_group import InstanceGroup
 
-    found: dict[str, Any] = {"keep_alive_period_in_seconds": job.warm_pool} if job.warm_pool else {}
+    arguments: dict[str, Any] = (
+        {"keep_alive_period_in_seconds": job.warm_pool} if job.warm_pool else {}
+    )
     if job.training_plan:
-        found["training_plan"] = job.training_plan
+        arguments["training_plan"] = job.training_plan
     if job.groups:
         groups = [InstanceGroup(group.name, group.type, group.instances) for group in job.groups]
-        return {**found, "instance_groups": groups}
-    return {**found, "instance_type": job.type, "instance_count": job.instances}
+        return {**arguments, "instance_groups": groups}
+    return {**arguments, "instance_type": job.type, "instance_count": job.instances}
 
 
 def _protection(job: SageMakerJob) -> dict[str, Any]:

@@ -93,10 +93,10 @@ def key_of(path: str) -> str | None:
 
 
 def _at(request: Mapping[str, Any], path: str) -> Any:
-    found: Any = request
+    value: Any = request
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

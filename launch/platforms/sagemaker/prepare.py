@@ -40,10 +40,10 @@ def sound(
     """The job and its request. Prints the warnings and notes of the checks, and raises ConfigError
     for their errors.
     """
-    known = read(job, settings)
-    known, asked, findings = prepare(replace(known, region=known.region or place))
+    checked = read(job, settings)
+    checked, request, findings = prepare(replace(checked, region=checked.region or place))
     require(findings)
-    return known, asked
+    return checked, request
 
 
 def located(job: SageMakerJob) -> tuple[SageMakerJob, list[Finding]]:
@@ -82,10 +82,10 @@ def code_place(job: SageMakerJob, name: str) -> str:
     return f"{output(job)}/{name}/source/sourcedir.tar.gz"
 
 
-def upload_code(job: Source, asked: Mapping[str, Any]) -> None:
+def upload_code(job: Source, request: Mapping[str, Any]) -> None:
     """Upload the code of a job to the S3 address in its request."""
     job = read(job, ())
-    send_code(job, connect(located(job)[0].region), asked)
+    send_code(job, connect(located(job)[0].region), request)
 
 
 def send_code(job: SageMakerJob, clients: AwsClients, request: Mapping[str, Any]) -> None:

@@ -59,18 +59,18 @@ class Progress:
 
     def words(self) -> list[str]:
         """The known parts of a status line."""
-        found = []
+        parts = []
         if self.total:
-            found = [
+            parts = [
                 f"step {self.step}/{self.total}",
                 f"loss {self.loss}",
                 f"{self.images_per_s:.1f} img/s",
             ]
         if math.isfinite(self.miou):
-            found.append(f"mIoU {self.miou:.2f}% (step {self.scored})")
+            parts.append(f"mIoU {self.miou:.2f}% (step {self.scored})")
         if self.left:
-            found.append(f"ETA {self.left}")
-        return found
+            parts.append(f"ETA {self.left}")
+        return parts
 
 
 def duration(seconds: float) -> str:
@@ -104,8 +104,14 @@ def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | N
         if training and group["InstanceGroupName"] not in training
     }
     for name, count in machines(resources):
-        known = INSTANCES.get(name)
-        each = price if price is not None and name not in others else known.price if known else None
+        machine = INSTANCES.get(name)
+        each = (
+            price
+            if price is not None and name not in others
+            else machine.price
+            if machine
+            else None
+        )
         if each is None:
             return None
         total += each * count

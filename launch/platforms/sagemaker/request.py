@@ -78,7 +78,9 @@ def code_uri(request: Mapping[str, Any]) -> str:
     place = str(json.loads(request["HyperParameters"]["sagemaker_submit_directory"]))
     if place != ISOLATED_CODE:
         return place
-    (channel,) = (one for one in request["InputDataConfig"] if one["ChannelName"] == CODE_CHANNEL)
+    (channel,) = (
+        channel for channel in request["InputDataConfig"] if channel["ChannelName"] == CODE_CHANNEL
+    )
     return str(channel["DataSource"]["S3DataSource"]["S3Uri"])
 
 
@@ -148,24 +150,24 @@ def _distribution(job: SageMakerJob) -> dict[str, Any]:
     """Hyperparameters that choose a launcher of AWS's toolkit. Without them, it starts one plain
     process per host.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if job.strategy == "smddp":
-        found["sagemaker_distributed_dataparallel_enabled"] = True
-        found["sagemaker_instance_type"] = job.training_type
-        found["sagemaker_distributed_dataparallel_custom_mpi_options"] = ""
+        settings["sagemaker_distributed_dataparallel_enabled"] = True
+        settings["sagemaker_instance_type"] = job.training_type
+        settings["sagemaker_distributed_dataparallel_custom_mpi_options"] = ""
     elif job.strategy in ("ddp", "fsdp"):
-        found["sagemaker_torch_distributed_enabled"] = True
-        found["sagemaker_instance_type"] = job.training_type
+        settings["sagemaker_torch_distributed_enabled"] = True
+        settings["sagemaker_instance_type"] = job.training_type
     # the instance type is not known yet: without this key, the toolkit asks the machine
     if job.fallbacks:
-        found.pop("sagemaker_instance_type", None)
+        settings.pop("sagemaker_instance_type", None)
     if job.groups:
         # Without this list, the toolkit uses the group of each host, and a group of CPU hosts
         # trains a second model.
-        found["sagemaker_distribution_instance_groups"] = [
+        settings["sagemaker_distribution_instance_groups"] = [
             group.name for group in job.training_groups
         ]
-    return found
+    return settings
 
 
 def _helpers(job: SageMakerJob) -> dict[str, Any]:
@@ -274,16 +276,17 @@ def _preferences(job: SageMakerJob) -> dict[str, Any]:
     applies only to the first type.
     """
     listed: list[dict[str, Any]] = [
-        {"InstanceType": name} for name in (job.type, *(one.type for one in job.fallbacks))
+        {"InstanceType": name}
+        for name in (job.type, *(fallback.type for fallback in job.fallbacks))
     ]
     if job.training_plan:
         listed[0]["TrainingPlanArns"] = [job.training_plan]
-    if all(one.instances is None for one in job.fallbacks):
+    if all(fallback.instances is None for fallback in job.fallbacks):
         return {"InstanceCount": job.instances, "InstancePreferences": listed}
-    counts = [job.instances, *(one.instances or job.instances for one in job.fallbacks)]
+    counts = [job.instances, *(fallback.instances or job.instances for fallback in job.fallbacks)]
     return {
         "InstancePreferences": [
-            {**one, "InstanceCount": count} for one, count in zip(listed, counts)
+            {**entry, "InstanceCount": count} for entry, count in zip(listed, counts)
         ]
     }
 

@@ -34,9 +34,9 @@ def violations(
     model = _model(service)
     if model is None:
         return None
-    given = model["operations"][operation].get("input")
+    input_shape = model["operations"][operation].get("input")
     shapes = {**model["shapes"], "": {"type": "structure", "members": {}}}
-    return list(_walk(request, given["shape"] if given else "", "", shapes))
+    return list(_walk(request, input_shape["shape"] if input_shape else "", "", shapes))
 
 
 def enumeration(shape: str, service: str = "sagemaker") -> frozenset[str] | None:
@@ -49,8 +49,8 @@ def enumeration(shape: str, service: str = "sagemaker") -> frozenset[str] | None
 
 @cache
 def _model(service: str) -> Mapping[str, Any] | None:
-    found = importlib.util.find_spec("botocore")
-    folders = found.submodule_search_locations if found is not None else None
+    spec = importlib.util.find_spec("botocore")
+    folders = spec.submodule_search_locations if spec is not None else None
     files = [
         file
         for folder in folders or ()
@@ -144,8 +144,8 @@ def _range(value: Any, shape: Mapping[str, Any], where: str) -> Iterator[str]:
             if most is None
             else f"at most {most}"
         )
-        found = f"{measured} {unit}, allowed are {bounds}" if unit else f"must be {bounds}"
-        yield f"{where}={_shown(value)}: {found}"
+        reason = f"{measured} {unit}, allowed are {bounds}" if unit else f"must be {bounds}"
+        yield f"{where}={_shown(value)}: {reason}"
 
 
 def _shown(value: Any) -> str:

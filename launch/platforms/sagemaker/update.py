@@ -27,36 +27,36 @@ def update(
     """
     with explained(name):
         sent = clients.sagemaker.describe_training_job(TrainingJobName=name)
-    asked = request(sent, changes)
+    payload = request(sent, changes)
     with explained(f"UpdateTrainingJob of {name}"):
-        clients.sagemaker.update_training_job(**asked)
-    for line in effects(name, changes, asked):
+        clients.sagemaker.update_training_job(**payload)
+    for line in effects(name, changes, payload):
         say(line)
     return 0
 
 
 def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The changes that flags ask for, with checked values. Raises ConfigError if there is none."""
-    found = job.flag_fields(SageMakerJob, {key: flags[key] for key in CAN if key in flags})
-    if not found:
+    changes = job.flag_fields(SageMakerJob, {key: flags[key] for key in CAN if key in flags})
+    if not changes:
         raise ConfigError(f"--update needs what to change: {_FLAGS}", code="update-empty")
-    if found.get("profile_ms", 0) not in (0, *INTERVALS):
-        near = min(INTERVALS, key=lambda legal: abs(legal - found["profile_ms"]))
+    if changes.get("profile_ms", 0) not in (0, *INTERVALS):
+        near = min(INTERVALS, key=lambda legal: abs(legal - changes["profile_ms"]))
         raise ConfigError(
-            f"--profile-ms {found['profile_ms']}: the profiler knows "
+            f"--profile-ms {changes['profile_ms']}: the profiler knows "
             f"{', '.join(map(str, INTERVALS))} ms: --profile-ms {near}, or 0 to switch it off",
             code="update-interval",
-            found=found["profile_ms"],
+            found=changes["profile_ms"],
             expected=near,
         )
-    if found.get("warm_pool", 0) > WARM_S:
+    if changes.get("warm_pool", 0) > WARM_S:
         raise ConfigError(
-            f"--warm-pool {found['warm_pool']} s: the most is {WARM_S}: --warm-pool 1h",
+            f"--warm-pool {changes['warm_pool']} s: the most is {WARM_S}: --warm-pool 1h",
             code="update-warm-pool",
-            found=found["warm_pool"],
+            found=changes["warm_pool"],
             expected=WARM_S,
         )
-    return found
+    return changes
 
 
 def request(sent: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,14 +72,14 @@ def request(sent: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
             code="job-not-running",
             found=status,
         )
-    asked: dict[str, Any] = {"TrainingJobName": name}
+    payload: dict[str, Any] = {"TrainingJobName": name}
     if "profile_ms" in changes:
-        asked["ProfilerConfig"] = _profiler(sent, changes["profile_ms"])
+        payload["ProfilerConfig"] = _profiler(sent, changes["profile_ms"])
     if "remote_debug" in changes:
-        asked["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
+        payload["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
     if "warm_pool" in changes:
-        asked["ResourceConfig"] = {"KeepAlivePeriodInSeconds": changes["warm_pool"]}
-    return asked
+        payload["ResourceConfig"] = {"KeepAlivePeriodInSeconds": changes["warm_pool"]}
+    return payload
 
 
 def _profiler(sent: Mapping[str, Any], ms: int) -> dict[str, Any]:
@@ -93,11 +93,11 @@ def _profiler(sent: Mapping[str, Any], ms: int) -> dict[str, Any]:
     return {"S3OutputPath": place, "DisableProfiler": False, "ProfilingIntervalInMilliseconds": ms}
 
 
-def effects(name: str, changes: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+def effects(name: str, changes: Mapping[str, Any], payload: Mapping[str, Any]) -> list[str]:
     """Lines that tell the user what the change does."""
     lines = []
     if changes.get("profile_ms"):
-        place = asked["ProfilerConfig"]["S3OutputPath"].rstrip("/")
+        place = payload["ProfilerConfig"]["S3OutputPath"].rstrip("/")
         lines.append(
             f"profiler on, every {changes['profile_ms']} ms, within a minute or two: "
             f"{place}/{name}/profiler-output/"
@@ -112,10 +112,10 @@ def effects(name: str, changes: Mapping[str, Any], asked: Mapping[str, Any]) -> 
             f"remote debug on: aws ssm start-session --target sagemaker-training-job:{name}_algo-1"
         )
     if "warm_pool" in changes:
-        kept = changes["warm_pool"]
+        seconds = changes["warm_pool"]
         lines.append(
-            f"warm pool: kept for {duration(kept)}, and billed"
-            if kept
+            f"warm pool: kept for {duration(seconds)}, and billed"
+            if seconds
             else "warm pool: the machines are let go"
         )
     return lines

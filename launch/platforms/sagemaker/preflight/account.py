@@ -21,11 +21,13 @@ def account_checks(
     job: SageMakerJob, request: Mapping[str, Any], ask: AwsReadOnlyCalls
 ) -> Iterator[Finding]:
     yield from _role(job, ask)
-    for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
+    for name in dict.fromkeys([*kinds(job), *(fallback.type for fallback in job.fallbacks)]):
         answer = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
         if answer.value == []:
-            known = name in INSTANCES and INSTANCES[name].gpus
-            others = ", ".join(one.name for one in nearest(name)) if known else "another type"
+            has_gpus = name in INSTANCES and INSTANCES[name].gpus
+            others = (
+                ", ".join(machine.name for machine in nearest(name)) if has_gpus else "another type"
+            )
             yield warning(
                 "type-not-offered",
                 f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely "
@@ -38,10 +40,10 @@ def account_checks(
 
 def kinds(job: SageMakerJob) -> dict[str, int]:
     """Instance type -> number of instances."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for group in job.groups or (Group("", job.type, job.instances),):
-        found[group.type] = found.get(group.type, 0) + group.instances
-    return found
+        counts[group.type] = counts.get(group.type, 0) + group.instances
+    return counts
 
 
 def _role(job: SageMakerJob, ask: AwsReadOnlyCalls) -> Iterator[Finding]:

@@ -96,8 +96,8 @@ def _path(channel: Channel) -> Iterator[Finding]:
 
 def _groups(job: SageMakerJob) -> Iterator[Finding]:
     names = {group.name for group in job.groups}
-    given = [channel for channel in job.data if channel.groups]
-    for channel in given:
+    with_groups = [channel for channel in job.data if channel.groups]
+    for channel in with_groups:
         for unknown in [name for name in channel.groups if name not in names]:
             there = (
                 f"the groups are {', '.join(sorted(names))}" if names else "the job has no groups"
@@ -108,7 +108,7 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
                 "name one of them, or leave groups out",
             )
     free = [channel for channel in job.data if not channel.groups]
-    assigned = [channel for channel in given if not channel.is_file_system]
+    assigned = [channel for channel in with_groups if not channel.is_file_system]
     if assigned and free:
         yield error(
             "channel-groups-mixed",

@@ -26,12 +26,13 @@ def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
     """
     if job.fallbacks:
         others = [
-            replace(job, type=one.type, instances=one.instances or job.instances)
-            for one in job.fallbacks
+            replace(job, type=fallback.type, instances=fallback.instances or job.instances)
+            for fallback in job.fallbacks
         ]
-        sums = [cost_ceiling(replace(one, fallbacks=())) for one in (job, *others)]
+        sums = [cost_ceiling(replace(variant, fallbacks=())) for variant in (job, *others)]
         return next(
-            (one for one in sums if one[0] is None), max(sums, key=lambda one: one[0] or 0.0)
+            (ceiling for ceiling in sums if ceiling[0] is None),
+            max(sums, key=lambda ceiling: ceiling[0] or 0.0),
         )
     groups = job.groups or (Group("", job.type, job.instances),)
     hourly = 0.0
@@ -56,9 +57,9 @@ def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
     if job.spot:
         words += "; spot is cheaper, but its price changes by the hour"
     if job.warm_pool:
-        kept = hourly * job.warm_pool / 3600
-        total += kept
-        words += f"; and ${kept:,.2f} for {hours(job.warm_pool)} of warm pool"
+        warm_pool_cost = hourly * job.warm_pool / 3600
+        total += warm_pool_cost
+        words += f"; and ${warm_pool_cost:,.2f} for {hours(job.warm_pool)} of warm pool"
     if job.retries:
         words += "; the longest run holds for all retries together"
     return round(total, 2), words + "; storage and transfer are extra"
@@ -83,9 +84,9 @@ MEASURED = "measured on two hosts, 2026-11-22: docs/helpers.md"
 
 def helpers(job: SageMakerJob) -> Iterator[Finding]:
     settings = all_settings(job)
-    asked = settings.get("data.helpers") not in (None, "", NONE)
+    requested = settings.get("data.helpers") not in (None, "", NONE)
     yield from _marks(job)
-    if job.helping_groups and not asked:
+    if job.helping_groups and not requested:
         names = ", ".join(group.name for group in job.helping_groups)
         yield error(
             "helpers-unused",
@@ -93,7 +94,7 @@ def helpers(job: SageMakerJob) -> Iterator[Finding]:
             "no sample comes from them",
             "data.helpers=ray",
         )
-    elif asked and not job.helping_groups:
+    elif requested and not job.helping_groups:
         yield error(
             "helpers-missing",
             f"data.helpers={settings['data.helpers']}, but no group helps",
@@ -101,7 +102,7 @@ def helpers(job: SageMakerJob) -> Iterator[Finding]:
         )
     for group in job.helping_groups:
         # A helping host reads the same files as a training host.
-        trains = {one.name for one in job.training_groups}
+        trains = {training_group.name for training_group in job.training_groups}
         for channel in job.data:
             if trains & set(channel.groups) and group.name not in channel.groups:
                 yield error(
@@ -110,11 +111,11 @@ def helpers(job: SageMakerJob) -> Iterator[Finding]:
                     f"helping group {group.name}",
                     f"add {group.name} to its groups",
                 )
-        known = machines().get(group.type)
-        if known and known.gpus:
+        machine = machines().get(group.type)
+        if machine and machine.gpus:
             yield warning(
                 "helpers-with-gpus",
-                f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are "
+                f"groups.{group.name}: the {machine.gpus} x {machine.gpu} of a {group.type} are "
                 "billed and do nothing",
                 "a type without GPUs, such as --group "
                 f"{group.name}=ml.c5.4xlarge*{group.instances}:help",
@@ -179,10 +180,10 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
     from segtrain.insight.plan.helping import need
     from segtrain.insight.plan.terms import terms_of
 
-    groups, known = job.helping_groups, machines()
+    groups, types = job.helping_groups, machines()
     names = ", ".join(group.name for group in groups)
     what = f"groups {names}{_price(job, groups)}"
-    if any(name not in known for name in (job.training_type, *(group.type for group in groups))):
+    if any(name not in types for name in (job.training_type, *(group.type for group in groups))):
         yield warning(
             "helpers-need",
             f"{what}: the sizes of their types are not known",
@@ -190,46 +191,46 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
         )
         return
     try:
-        found = need(
+        estimate = need(
             terms_of(
-                Path(job.like), job.training_type if known[job.training_type].gpus == 0 else ""
+                Path(job.like), job.training_type if types[job.training_type].gpus == 0 else ""
             ),
-            known[job.training_type],
+            types[job.training_type],
             job.training_hosts,
-            [(known[group.type], group.instances) for group in groups],
+            [(types[group.type], group.instances) for group in groups],
         )
     except SegtrainError as problem:
-        says = f"{what}: --like {job.like} does not show their need: {problem}"
-        yield warning("helpers-need", says, "a run of a SageMaker job")
+        message = f"{what}: --like {job.like} does not show their need: {problem}"
+        yield warning("helpers-need", message, "a run of a SageMaker job")
         return
     rates = (
-        f"the devices take {found.device:,.1f} images/s, and the training hosts alone reach "
-        f"{found.alone:,.1f}"
+        f"the devices take {estimate.device:,.1f} images/s, and the training hosts alone reach "
+        f"{estimate.alone:,.1f}"
     )
     leave = f"leave the groups {names} out"
-    if not found.pays:
+    if not estimate.pays:
         costs = (
-            f"receiving a sample takes {1000 * found.receive:.2g} ms of CPU time there, and "
+            f"receiving a sample takes {1000 * estimate.receive:.2g} ms of CPU time there, and "
             "making it"
         )
         yield warning(
             "helpers-need",
-            f"{what} would not pay: {costs} {1000 * found.make:.2g} ms",
+            f"{what} would not pay: {costs} {1000 * estimate.make:.2g} ms",
             leave,
             _SOURCE,
         )
         return
-    if found.gain < LEAST_GAIN:
+    if estimate.gain < LEAST_GAIN:
         yield warning("helpers-need", f"{what} are not needed: {rates}", leave, _SOURCE)
         return
-    speed = f"{rates}, with helping hosts {found.helped:,.1f} ({found.gain:.2f}x)"
+    speed = f"{rates}, with helping hosts {estimate.helped:,.1f} ({estimate.gain:.2f}x)"
     training, helping = _hourly(job, job.training_groups), _hourly(job, groups)
     if training is None or helping is None:
         yield note("helpers-need", f"{what}: {speed}", source=_SOURCE)
         return
-    alone, helped = training * found.hours[0], (training + helping) * found.hours[1]
-    money = f"a run like it costs ${helped:,.2f} in {found.hours[1]:,.1f} h, "
-    money += f"and ${alone:,.2f} in {found.hours[0]:,.1f} h without them"
+    alone, helped = training * estimate.hours[0], (training + helping) * estimate.hours[1]
+    money = f"a run like it costs ${helped:,.2f} in {estimate.hours[1]:,.1f} h, "
+    money += f"and ${alone:,.2f} in {estimate.hours[0]:,.1f} h without them"
     if helped <= alone:
         yield note("helpers-need", f"{what} pay: {speed}; {money}", source=_SOURCE)
     else:

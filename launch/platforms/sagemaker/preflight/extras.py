@@ -101,8 +101,8 @@ def _fallbacks(job: SageMakerJob, choice: SageMakerImageChoice) -> Iterator[Find
     if not job.fallbacks:
         return
     listed = ", ".join(other.type for other in job.fallbacks)
-    for key, given in (("groups", job.groups), ("spot", job.spot)):
-        if given:
+    for key, value in (("groups", job.groups), ("spot", job.spot)):
+        if value:
             yield error(
                 f"fallbacks-{key}",
                 f"fallbacks={listed} with {key}: the service takes one or the other",

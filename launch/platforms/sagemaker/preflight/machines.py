@@ -107,8 +107,8 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
     # the user's own registry, reached through the job's VPC
     if private.get("TrainingRepositoryAccessMode") == "Vpc":
         return
-    found = IMAGE.fullmatch(job.image)
-    if found is None:
+    match = IMAGE.fullmatch(job.image)
+    if match is None:
         name = job.image.rpartition("/")[2]
         public = job.image.startswith("public.ecr.aws/deep-learning-containers/")
         own = (
@@ -124,23 +124,23 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
             "aws/sagemaker-python-sdk#2605; kubeflow/pipelines#3728",
         )
         return
-    right = ACCOUNTS.get(found["region"])
-    of_aws = found["account"] in ACCOUNTS.values()
-    if of_aws and right and found["account"] != right:
+    right = ACCOUNTS.get(match["region"])
+    of_aws = match["account"] in ACCOUNTS.values()
+    if of_aws and right and match["account"] != right:
         yield error(
             "image-account",
-            f"image {job.image!r}: AWS keeps its images for {found['region']} in the account "
-            f"{right}, not in {found['account']}",
-            f"--image {quote(job.image.replace(found['account'], right))}",
+            f"image {job.image!r}: AWS keeps its images for {match['region']} in the account "
+            f"{right}, not in {match['account']}",
+            f"--image {quote(job.image.replace(match['account'], right))}",
             ACCOUNTS_FROM,
         )
-    tag = found["tag"] or ""
+    tag = match["tag"] or ""
     why = ""
-    if "inference" in found["name"]:
+    if "inference" in match["name"]:
         why = "by its name it serves models, and has no SageMaker training toolkit"
     elif tag.endswith("-ec2"):
         why = "it is the variant for EC2, without the SageMaker training toolkit"
-    elif of_aws and "pytorch" not in found["name"]:
+    elif of_aws and "pytorch" not in match["name"]:
         why = "by its name it holds another framework than PyTorch"
     if why:
         level = error if of_aws else warning

@@ -73,7 +73,7 @@ def _prices(now: date) -> Iterator[Finding]:
         )
 
 
-def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Finding]:
+def _model(request: Mapping[str, Any], findings: Iterable[Finding]) -> Iterator[Finding]:
     """Violations of the service's own model of the request that no other finding reports; needs
     botocore.
     """
@@ -87,7 +87,7 @@ def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Fin
             "pip install 'segtrain[sagemaker]'",
         )
         return
-    codes = {finding.code for finding in found}
+    codes = {finding.code for finding in findings}
     for line in wrong:
         if not any(line.startswith(start) for code, start in TOLD_BY.items() if code in codes):
             yield error("service-model", line, source="botocore's model of CreateTrainingJob")

@@ -79,14 +79,16 @@ def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
 
 def placeholders(job: SageMakerJob) -> list[str]:
     """Settings that are still to be filled in, each with its value."""
-    given = {"role": job.role, "output": job.output}
-    found = [f"{key}={value!r}" for key, value in given.items() if not value or stands_for(value)]
-    given = {"checkpoints": job.checkpoints, "image": job.image}
+    required = {"role": job.role, "output": job.output}
+    unfilled = [
+        f"{key}={value!r}" for key, value in required.items() if not value or stands_for(value)
+    ]
+    optional = {"checkpoints": job.checkpoints, "image": job.image}
     for channel in job.data:
-        given[f"data.{channel.name}"] = (
+        optional[f"data.{channel.name}"] = (
             f"{channel.file_system}:{channel.path}" if channel.is_file_system else channel.uri
         )
-    return found + [f"{key}={value!r}" for key, value in given.items() if stands_for(value)]
+    return unfilled + [f"{key}={value!r}" for key, value in optional.items() if stands_for(value)]
 
 
 def _role(job: SageMakerJob) -> Iterator[Finding]:

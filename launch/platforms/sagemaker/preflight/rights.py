@@ -160,11 +160,15 @@ def _ask(who: str, arn: str, right: Right, ask: AwsReadOnlyCalls) -> Any:
     )
     if answer.value is None:
         return False
-    results = [one for one in answer.value["EvaluationResults"] if one["EvalDecision"] != "allowed"]
+    results = [
+        result
+        for result in answer.value["EvaluationResults"]
+        if result["EvalDecision"] != "allowed"
+    ]
     if results:
-        denied = ", ".join(one["EvalActionName"] for one in results)
-        unsure = any(one.get("MissingContextValues") for one in results)
-        certain = right.sure or any(one["EvalDecision"] == "explicitDeny" for one in results)
+        denied = ", ".join(result["EvalActionName"] for result in results)
+        unsure = any(result.get("MissingContextValues") for result in results)
+        certain = right.sure or any(result["EvalDecision"] == "explicitDeny" for result in results)
         level = note if unsure else error if certain else warning
         more = " (a condition of its policies could not be simulated)" if unsure else ""
         yield level(
@@ -197,9 +201,9 @@ def _keys(
     """KMS keys of the request and of its buckets -> actions that the role needs. Aliases are not
     checked.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    actions_by_arn: dict[str, tuple[str, ...]] = {}
     of_volumes = request["ResourceConfig"].get("VolumeKmsKeyId", "")
-    given: list[tuple[str, tuple[str, ...]]] = [
+    key_actions: list[tuple[str, tuple[str, ...]]] = [
         (of_volumes, ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext")),
         (request["OutputDataConfig"].get("KmsKeyId", ""), ("kms:GenerateDataKey",)),
     ]
@@ -208,16 +212,16 @@ def _keys(
     places |= {channel.name: channel.uri for channel in job.data}
     for bucket in dict.fromkeys(parts[0] for uri in places.values() if (parts := s3_parts(uri))):
         if key := _default_key(bucket, ask):
-            given.append((key, ("kms:Decrypt", "kms:GenerateDataKey")))
-    for key, actions in given:
+            key_actions.append((key, ("kms:Decrypt", "kms:GenerateDataKey")))
+    for key, actions in key_actions:
         arn = (
             key
             if key.startswith("arn:")
             else f"arn:{partition(job.region)}:kms:{job.region}:{job.role.split(':')[4]}:key/{key}"
         )
         if key and "alias/" not in key:
-            found[arn] = tuple(dict.fromkeys((*found.get(arn, ()), *actions)))
-    return found
+            actions_by_arn[arn] = tuple(dict.fromkeys((*actions_by_arn.get(arn, ()), *actions)))
+    return actions_by_arn
 
 
 def _default_key(bucket: str, ask: AwsReadOnlyCalls) -> str:
@@ -228,12 +232,12 @@ def _default_key(bucket: str, ask: AwsReadOnlyCalls) -> str:
         Bucket=bucket,
     )
     rules = (answer.value or {}).get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
-    ways = [rule.get("ApplyServerSideEncryptionByDefault", {}) for rule in rules]
+    defaults = [rule.get("ApplyServerSideEncryptionByDefault", {}) for rule in rules]
     return next(
         (
-            str(way.get("KMSMasterKeyID", ""))
-            for way in ways
-            if way.get("SSEAlgorithm", "").startswith("aws:kms")
+            str(default.get("KMSMasterKeyID", ""))
+            for default in defaults
+            if default.get("SSEAlgorithm", "").startswith("aws:kms")
         ),
         "",
     )

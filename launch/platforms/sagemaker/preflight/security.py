@@ -52,14 +52,14 @@ def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Find
     if job.hosts < 2:
         return
     names = {group["GroupId"] for group in groups}
-    given = f"security_groups={','.join(job.security_groups)}"
+    setting = f"security_groups={','.join(job.security_groups)}"
     cure = f"a rule of {min(names)}: all traffic, in and out, from and to {min(names)}"
     inward = [rule for group in groups for rule in group.get("IpPermissions", [])]
     out = [rule for group in groups for rule in group.get("IpPermissionsEgress", [])]
     if not admitted(inward, names, 1024, 65535):
         yield error(
             "security-group-self",
-            f"{given} lets nothing in from itself: {job.hosts} hosts could not talk",
+            f"{setting} lets nothing in from itself: {job.hosts} hosts could not talk",
             cure,
             FSX_DOCS,
         )
@@ -67,7 +67,7 @@ def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Find
     if out and not admitted(out, names, 1024, 65535):
         yield error(
             "security-group-self",
-            f"{given} lets nothing out to itself: {job.hosts} hosts could not talk",
+            f"{setting} lets nothing out to itself: {job.hosts} hosts could not talk",
             cure,
             FSX_DOCS,
         )
@@ -79,8 +79,8 @@ def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Find
             level = error if instance.name.startswith("ml.p") else warning
             yield level(
                 "security-group-efa",
-                f"{given}: {instance.name} has EFA, which needs all traffic from and to the group "
-                "itself, not TCP alone: NCCL would wait or fail at the first collective",
+                f"{setting}: {instance.name} has EFA, which needs all traffic from and to the "
+                "group itself, not TCP alone: NCCL would wait or fail at the first collective",
                 cure,
                 EFA_DOCS,
             )
@@ -91,11 +91,13 @@ def outward(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Finding]:
     need.
     """
     rules = [rule for group in groups for rule in group.get("IpPermissionsEgress", [])]
-    given = f"security_groups={','.join(job.security_groups)}"
+    setting = f"security_groups={','.join(job.security_groups)}"
     if not rules:
-        message = f"{given} lets nothing out: the job could not reach S3"
+        message = f"{setting} lets nothing out: the job could not reach S3"
     elif not _out(rules, {group["GroupId"] for group in groups}):
-        message = f"{given} lets no HTTPS (TCP 443) out to any address: the job could not reach S3"
+        message = (
+            f"{setting} lets no HTTPS (TCP 443) out to any address: the job could not reach S3"
+        )
     else:
         return
     yield error(
@@ -163,17 +165,17 @@ def permits(policy: str, action: str, resource: str) -> bool:
     except (ValueError, KeyError, TypeError):
         return True
     allowed = False
-    for one in [statements] if isinstance(statements, Mapping) else statements:
-        if _covers(one, "Action", action) and _covers(one, "Resource", resource):
-            if one.get("Effect") == "Deny" and not one.get("Condition"):
+    for statement in [statements] if isinstance(statements, Mapping) else statements:
+        if _covers(statement, "Action", action) and _covers(statement, "Resource", resource):
+            if statement.get("Effect") == "Deny" and not statement.get("Condition"):
                 return False
-            allowed = allowed or one.get("Effect") == "Allow"
+            allowed = allowed or statement.get("Effect") == "Allow"
     return allowed
 
 
 def _covers(statement: Item, key: str, value: str) -> bool:
-    def any_of(given: Any) -> bool:
-        texts = [given] if isinstance(given, str) else given
+    def any_of(patterns: Any) -> bool:
+        texts = [patterns] if isinstance(patterns, str) else patterns
         return any(
             fnmatch.fnmatchcase(value.lower(), str(text).lower().replace("[", "[[]"))
             for text in texts

@@ -101,8 +101,10 @@ def _prefix(
         )
         if answer.value is None:
             return total, []
-        found = [item for item in answer.value.get("Contents", []) if not item["Key"].endswith("/")]
-        files, total = files + found, total + sum(item["Size"] for item in found)
+        objects = [
+            item for item in answer.value.get("Contents", []) if not item["Key"].endswith("/")
+        ]
+        files, total = files + objects, total + sum(item["Size"] for item in objects)
         whole = not answer.value.get("IsTruncated")
         if whole:
             break
@@ -230,8 +232,8 @@ def file_system(channel: Channel, ask: AwsReadOnlyCalls) -> dict[str, Any] | Non
     )
     if answer.absent:
         return {}
-    found = answer.items("FileSystems")
-    return dict(found[0]) if found else ({} if answer.value else None)
+    systems = answer.items("FileSystems")
+    return dict(systems[0]) if systems else ({} if answer.value else None)
 
 
 def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:

@@ -133,7 +133,7 @@ def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
     subnet.
     """
     need = sum(
-        count * (5 if (found := INSTANCES.get(name)) and found.efa else 2)
+        count * (5 if (machine := INSTANCES.get(name)) and machine.efa else 2)
         for name, count in kinds(job).items()
     )
     few = [item for item in subnets if item.get("AvailableIpAddressCount", need) < need]
@@ -211,8 +211,8 @@ def _fsx_ports(
         ask.clients.ec2.describe_network_interfaces,
         NetworkInterfaceIds=list(cards)[:1],
     )
-    found = answer.items("NetworkInterfaces")
-    names = [group["GroupId"] for item in found for group in item.get("Groups", [])]
+    interfaces = answer.items("NetworkInterfaces")
+    names = [group["GroupId"] for item in interfaces for group in item.get("Groups", [])]
     if not names:
         return
     answer = ask(

@@ -84,12 +84,12 @@ def described(
 
 def channels(request: Mapping[str, Any], host: RehearsalHost) -> list[Mapping[str, Any]]:
     """The channels that this host gets: all except those of other groups."""
-    found = []
+    host_channels = []
     for channel in request.get("InputDataConfig", []):
         groups = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames")
         if not groups or host.group in groups:
-            found.append(channel)
-    return found
+            host_channels.append(channel)
+    return host_channels
 
 
 def _channel(channel: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:

@@ -29,10 +29,10 @@ def set_stage(
     without work has one. ``settings``: changed settings of segtrain, for this rehearsal only.
     Raises ConfigError.
     """
-    given: Mapping[str, str] = request.get("HyperParameters", {})
+    hyperparameters: Mapping[str, str] = request.get("HyperParameters", {})
     said: list[str] = []
     counted = _counted(request, hosts, said)
-    trains = _training_groups(given, [name for name, _, _ in counted])
+    trains = _training_groups(hyperparameters, [name for name, _, _ in counted])
     numbered = [(name, kind) for name, kind, count in counted for _ in range(count)]
     # Hosts that do not train come first, so that code that wrongly expects algo-1 to train fails
     # here.
@@ -51,7 +51,7 @@ def set_stage(
     # AWS's toolkit puts rank 0 on the first host in the training group's list, which ``members``
     # returns reversed.
     leader = [host for host in stage if host.trains][-1]
-    parameters = _hyperparameters(given, procs, settings, said)
+    parameters = _hyperparameters(hyperparameters, procs, settings, said)
     return RehearsalCluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
 
 
@@ -63,15 +63,18 @@ def _counted(
         raise ConfigError(f"--hosts {hosts}: at least one host must train", code="rehearsal-hosts")
     resources = request["ResourceConfig"]
     groups = resources.get("InstanceGroups")
-    asked = [
+    requested = [
         (g["InstanceGroupName"], g["InstanceType"], int(g["InstanceCount"])) for g in groups or []
     ]
-    if not asked:
-        asked = [(ONE_GROUP, *machines(resources)[0])]
-    given, names = request.get("HyperParameters", {}), [name for name, _, _ in asked]
-    trains, helps = _training_groups(given, names), json.loads(given.get("helpers.groups", "[]"))
+    if not requested:
+        requested = [(ONE_GROUP, *machines(resources)[0])]
+    hyperparameters, names = request.get("HyperParameters", {}), [name for name, _, _ in requested]
+    trains, helps = (
+        _training_groups(hyperparameters, names),
+        json.loads(hyperparameters.get("helpers.groups", "[]")),
+    )
     counted = []
-    for name, kind, count in asked:
+    for name, kind, count in requested:
         here = (hosts or min(count, 3)) if name in trains else min(count, 3 if name in helps else 1)
         if here != count:
             said.append(f"{here} host{'s' * (here > 1)} of group {name} instead of {count}")
@@ -79,16 +82,19 @@ def _counted(
     return counted
 
 
-def _training_groups(given: Mapping[str, str], names: list[str]) -> list[str]:
+def _training_groups(hyperparameters: Mapping[str, str], names: list[str]) -> list[str]:
     """The groups in which AWS's toolkit starts its launcher."""
-    text = given.get("sagemaker_distribution_instance_groups")
+    text = hyperparameters.get("sagemaker_distribution_instance_groups")
     return [name for name in json.loads(text) if name in names] if text else names
 
 
 def _hyperparameters(
-    given: Mapping[str, str], procs: int | None, settings: Mapping[str, Any], said: list[str]
+    hyperparameters: Mapping[str, str],
+    procs: int | None,
+    settings: Mapping[str, Any],
+    said: list[str],
 ) -> dict[str, str]:
-    parameters = dict(given)
+    parameters = dict(hyperparameters)
     if parameters.get("sagemaker_distributed_dataparallel_enabled") == "true":
         for key in [
             key for key in parameters if key.startswith("sagemaker_distributed_dataparallel_")

@@ -71,11 +71,11 @@ class Sync:
 
 def _marks(folder: Path) -> dict[Path, tuple[int, int]]:
     """The size and modification time of each file, by which a change is noticed."""
-    found = {}
+    marks = {}
     for path in sorted(folder.rglob("*")):
         try:
             if path.is_file():
-                found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
+                marks[path] = (path.stat().st_size, path.stat().st_mtime_ns)
         except OSError:
             continue  # the file was deleted after it was listed
-    return found
+    return marks
