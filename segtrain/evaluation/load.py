@@ -19,7 +19,7 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
 from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model
-from segtrain.runfolder.checkpoint import load_best, misfits
+from segtrain.runfolder.checkpoint import load_weights, misfits
 
 
 def load_run(
@@ -29,8 +29,8 @@ def load_run(
 
     run_dir: a run folder or an exported folder. An exported folder holds one set of weights, and
     only a part of the config (see ``exported_config``).
-    which: the ``best`` checkpoint by validation mIoU (the newest if nothing has been scored yet),
-    or the ``last`` one. Both load the moving average of the weights if the run keeps one.
+    which: the checkpoint with the ``best`` score (the newest if nothing has been scored yet), or
+    the ``last`` one. Both load the moving average of the weights if the run keeps one.
     module: the network, if the run was trained with the user's own module.
     Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing,
     damaged, or do not fit.
@@ -43,7 +43,7 @@ def load_run(
     network = _network(
         config.model, labels.num_classes, read_parts(run_dir).get("model", ""), module, str(run_dir)
     )
-    weights, network.origin = load_best(run_dir, which)
+    weights, network.origin = load_weights(run_dir, which)
     return _filled(network, weights, str(run_dir)), config, labels
 
 

@@ -64,7 +64,7 @@ def score(cluster: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, f
         torch.manual_seed(config.train.seed)
         model = build_model(config.model, dataset.labels.num_classes)
         if checkpoint.checkpoints(folder / "whole"):
-            model.load_state_dict(checkpoint.load_weights(folder / "whole", "last"))
+            model.load_state_dict(checkpoint.load_weights(folder / "whole", "last")[0])
         result = evaluate(
             model.to(strategy.device),
             dataset,

@@ -87,8 +87,13 @@ class Best:
         return BEST.text({**scores, BEST.key: self.miou})
 
 
-def best_of(state: Mapping[str, Any]) -> Best | None:
-    """The best step according to a checkpoint's state. None if nothing was scored."""
+def best_of(content: Mapping[str, Any]) -> Best | None:
+    """The best step according to a checkpoint. None if nothing was scored, or if its state is
+    damaged.
+    """
+    state = content.get("state")
+    if not isinstance(state, dict):
+        return None
     step, miou = state.get("best_step"), state.get("best_miou")
     valid = type(step) is int and step > 0 and isinstance(miou, float)
     return Best(step, miou) if valid else None  # type: ignore[arg-type]
@@ -273,9 +278,8 @@ def best_file(run_dir: Path) -> Path | None:
     Raises CheckpointError if the named file is missing.
     """
     last = newest(run_dir, lazily=True)[0]
-    state = (last or {}).get("state")
-    named = [best_of(state) if isinstance(state, dict) else None, named_best(run_dir)]
-    files = [run_dir / "checkpoints" / best.file for best in named if best]
+    steps = [best_of(last or {}), named_best(run_dir)]
+    files = [run_dir / "checkpoints" / best.file for best in steps if best]
     file = next((path for path in files if path.is_file()), None)
     if files and file is None:
         fix = (
@@ -288,12 +292,7 @@ def best_file(run_dir: Path) -> Path | None:
     return file
 
 
-def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
-    """State dict of the best or the last checkpoint; raises as ``load_best`` does."""
-    return load_best(run_dir, which)[0]
-
-
-def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Origin]:
+def load_weights(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Origin]:
     """State dict of the best or the last checkpoint: the moving average if the run has one,
     otherwise the model.
 

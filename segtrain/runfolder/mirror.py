@@ -131,11 +131,10 @@ class Mirror:
                 break
             self._fetch_checkpoint(name, outage_s)
             try:
-                state = checkpoint.read(self.folder / name).get("state")
+                best = checkpoint.best_of(checkpoint.read(self.folder / name))
             # it is unreadable: the run prints a note when it reads the file itself
             except CheckpointError:
                 continue
-            best = checkpoint.best_of(state) if isinstance(state, dict) else None
             if best is not None and f"{FOLDER}{best.file}" in there:
                 self._fetch_checkpoint(f"{FOLDER}{best.file}", outage_s)
             # If one is not in the bucket, the host that wrote the newest checkpoint has removed it.

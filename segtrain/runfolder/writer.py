@@ -110,7 +110,7 @@ class CheckpointWriter:
                     os.fsync(stream.fileno())
                 self._guard()
             _sync_folder(self.folder)
-            best = best_of(state["state"])
+            best = best_of(state)
             if best is not None and best != named_best(self.folder.parent):
                 write_best(self.folder.parent, best)
             self._prune(best)

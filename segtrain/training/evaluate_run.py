@@ -207,20 +207,22 @@ def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
     names, so there must be clearly more matches than by chance. Samples whose sizes the run has not
     recorded do not count. Raises DataError for a missing file.
     """
-    mine = {
+    samples = {
         name: (image, mask) for name, image, mask, _ in rows_of(dataset, dataset.stamps()[:, :, 0])
     }
     sizes: Counter[int] = Counter()
-    named = found = 0
+    same_name = same_size = 0
     try:
         for name, image, mask, _ in read_list(list_file(run_dir, "train")):
             sizes[image] += 1
-            named += name in mine
-            found += mine.get(name) == (image, mask)
+            same_name += name in samples
+            same_size += samples.get(name) == (image, mask)
     except DAMAGED:
         return 0
     # generated samples have no files: names identify them
-    if not dataset.root or (same_split and found == named):
-        return found
-    by_chance = named * sum(count * count for count in sizes.values()) / max(1, sizes.total()) ** 2
-    return found if found > _SURE * (1 + by_chance) else 0
+    if not dataset.root or (same_split and same_size == same_name):
+        return same_size
+    by_chance = (
+        same_name * sum(count * count for count in sizes.values()) / max(1, sizes.total()) ** 2
+    )
+    return same_size if same_size > _SURE * (1 + by_chance) else 0

@@ -65,13 +65,11 @@ def _stop_at_limit(session: Session) -> int:
     session.strategy.broadcast_object(None)
     if guard:
         seconds, dollars = guard.took()
-        name, took = (
-            guard.limit.name,
-            duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}"),
-        )
+        limit = guard.limit.name
+        spent = duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}")
         output.screen.say(
-            f"stopped by {name} after step {state.step:,} of {session.plan.steps:,}, {took}: the "
-            f"state is saved, and the same command with a larger {name.partition('=')[0]} goes on "
+            f"stopped by {limit} after step {state.step:,} of {session.plan.steps:,}, {spent}: the "
+            f"state is saved, and the same command with a larger {limit.partition('=')[0]} goes on "
             "from there"
         )
     return 0
@@ -107,13 +105,12 @@ def finish(session: Session) -> int:
 
 def write_end(session: Session, status: str) -> None:
     """Write the event ``run_end``, and close the trackers."""
-    state, made = session.state, session.pool.made()
-    helped: dict[str, Any] = {}
-    if made is not None:
-        text = made.line("samples" if session.strategy.world_size == 1 else "samples of rank 0")
+    state, counts = session.state, session.pool.made()
+    fields: dict[str, Any] = {"miou": state.best.miou} if status == "done" else {}
+    if counts is not None:
+        text = counts.line("samples" if session.strategy.world_size == 1 else "samples of rank 0")
         session.output.screen.say(text)
-        helped["samples"] = {**made.to_dict(), "text": text}
-    scored = {"miou": state.best.miou} if status == "done" else {}
+        fields["samples"] = {**counts.to_dict(), "text": text}
     session.output.journal.write(
         "run_end",
         status=status,
@@ -121,8 +118,7 @@ def write_end(session: Session, status: str) -> None:
         seconds=state.wall_s,
         cpu_s=state.cpu_s,
         workers=session.pool.count,
-        **scored,
-        **helped,
+        **fields,
     )
     session.output.trackers.close(status)
 

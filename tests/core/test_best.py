@@ -91,8 +91,8 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(
         assert remarks == []
         expected = state["state"]["best_step"]
         assert expected == (best if state["state"]["step"] == 3 else 2)
-        assert float(load_weights(run, "best")["w"][0]) == expected  # before any run has gone on
-        new_best, _ = mend_best(run, best_of(state["state"]) or Best())
+        assert float(load_weights(run, "best")[0]["w"][0]) == expected  # before any run has gone on
+        new_best, _ = mend_best(run, best_of(state) or Best())
         assert new_best == named_best(run) == Best(expected, expected / 100)
         assert (run / "checkpoints" / new_best.file).is_file()
 
@@ -104,7 +104,7 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(
             new_best.file,
             "step-00000004.pt",
         ]
-        assert float(load_weights(run, "best")["w"][0]) == expected
+        assert float(load_weights(run, "best")[0]["w"][0]) == expected
         outcomes.append(state["state"]["step"])
         if over:
             break
@@ -136,7 +136,7 @@ def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(
         "miou": 0.02,
     }
     place.unlink() if text is None else place.write_text(text)
-    assert float(load_weights(tmp_path, "best")["w"][0]) == 2
+    assert float(load_weights(tmp_path, "best")[0]["w"][0]) == 2
     new_best, remarks = mend_best(tmp_path, Best(2, 0.02))
     assert new_best == Best(2, 0.02)
     assert f"{place} named no checkpoint" in remarks[0]
@@ -153,7 +153,7 @@ def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
     (tmp_path / "best.json").write_text(
         '{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}'
     )
-    assert float(load_weights(tmp_path, "best")["w"][0]) == 2
+    assert float(load_weights(tmp_path, "best")[0]["w"][0]) == 2
     new_best, remarks = mend_best(tmp_path, Best(2, 0.02))
     assert new_best == named_best(tmp_path) == Best(2, 0.02)
     assert "named step-00000009.pt" in remarks[0]
@@ -360,7 +360,7 @@ def test_a_buffer_may_be_infinite_such_as_a_mask_of_an_attention(tmp_path: Path)
     state["model"]["mask"] = torch.full((2, 2), -torch.inf)
     state["optimizer"] = {"w": {}}
     CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(1, state)
-    assert load_weights(tmp_path)["mask"].isinf().all()
+    assert load_weights(tmp_path)[0]["mask"].isinf().all()
 
 
 def test_a_file_that_only_looks_like_a_checkpoint_is_left_alone(tmp_path: Path) -> None:

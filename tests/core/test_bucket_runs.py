@@ -129,7 +129,7 @@ def test_kills_at_any_moment_leave_a_run_that_resumes_to_the_same_bits(
         assert process.wait() in (-signal.SIGKILL, 0), process.output
         newest = checkpoint.checkpoints(there)[-1:]
         for path in newest:
-            best = checkpoint.best_of(checkpoint.read(path)["state"])
+            best = checkpoint.best_of(checkpoint.read(path))
             assert best is None or (there / "checkpoints" / best.file).is_file()
     train(zygote, tmp_path, server, "last", "train.duration=12st")
     assert_equal_runs(there, undisturbed)

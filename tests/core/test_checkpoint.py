@@ -45,8 +45,8 @@ def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
     assert [p.name for p in checkpoint.checkpoints(run_dir)] == [
         f"step-{n:08d}.pt" for n in (2, 5, 6)
     ]
-    assert float(checkpoint.load_weights(run_dir, "best")["w"][0]) == 2
-    assert float(checkpoint.load_weights(run_dir, "last")["w"][0]) == 6
+    assert float(checkpoint.load_weights(run_dir, "best")[0]["w"][0]) == 2
+    assert float(checkpoint.load_weights(run_dir, "last")[0]["w"][0]) == 6
 
 
 @pytest.mark.parametrize("background", [True, False])

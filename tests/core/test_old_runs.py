@@ -89,7 +89,7 @@ def test_a_run_of_segtrain_0_1_is_refused(tmp_path: Path) -> None:
         lambda: refuse_run_dir(config),
         lambda: load_saved(tmp_path / "config.yaml"),
         lambda: load_config(tmp_path / "config.yaml"),
-        lambda: checkpoint.load_best(tmp_path, "last"),
+        lambda: checkpoint.load_weights(tmp_path, "last"),
         lambda: load(tmp_path),
         lambda: read_folder(tmp_path),  # as diagnose and plan do
     ):

@@ -187,16 +187,16 @@ def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    said, best = [], f"best {comparison.a.best_by.words}"
+    texts, best = [], f"best {comparison.a.best_by.words}"
     by_name = {row.what: row for row in comparison.figures}
     score, step = by_name.get(best), by_name.get("time of a step")
     if score and score.change:
         word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
-        said.append(f"B's {best} is {word} A's: {score.b} against {score.a} ({score.change}).")
+        texts.append(f"B's {best} is {word} A's: {score.b} against {score.a} ({score.change}).")
         if [row.what for row in comparison.config if row.what not in ("out", "name")] == [
             "train.seed"
         ]:
-            said.append(
+            texts.append(
                 "Only the seed differs: this is the noise between two runs, and one pair cannot "
                 "show its size."
             )
@@ -206,18 +206,18 @@ def sentences(comparison: Comparison) -> list[str]:
         if row.what.startswith("scored: ")
     ]
     if protocol and comparison.a.best and comparison.b.best:
-        said.append(
+        texts.append(
             f"The evaluation protocols differ ({', '.join(protocol)}), so these scores cannot be "
             "compared."
         )
     if step and step.change:
-        said.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
+        texts.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
         if (moved := comparison.moved) is not None and step.better:
-            said.append(
+            texts.append(
                 f"Most of the difference is in: {moved.what} ({moved.a} in A, {moved.b} in B)."
             )
     if comparison.verification is not None:
-        said += verified(
+        texts += verified(
             comparison.verification, *("BA" if comparison.verification.swapped else "AB")
         )
     counts = (
@@ -225,13 +225,13 @@ def sentences(comparison: Comparison) -> list[str]:
         (comparison.environment, "fact", " of the environment"),
         (comparison.data, "fact", " of the data"),
     )
-    differing = [counted(len(rows), what) + of for rows, what, of in counts if rows]
-    said.append(
+    differing = [counted(len(rows), what) + suffix for rows, what, suffix in counts if rows]
+    texts.append(
         f"They differ in {', '.join(differing)}."
         if differing
         else "Config, environment, and data are equal."
     )
-    return said
+    return texts
 
 
 CLASSES = 24  # most classes in the table for the console
@@ -314,7 +314,7 @@ def render(comparison: Comparison) -> str:
     title = f"{a.best_by.words} on the validation split"
     learning += charts.lines(drawn, "miou", title, scores, unit="%", points=True)
     rate = charts.lines(drawn, "rate", "Images/s", speeds)
-    said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(comparison))
+    prose = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(comparison))
     ious = (
         _rows("class", comparison.classes, "IoU, best evaluation of each")
         if comparison.classes
@@ -325,7 +325,7 @@ def render(comparison: Comparison) -> str:
     )
     sections = [
         ("", "", f"<h1>{esc(name_a)} and {esc(name_b)}</h1>{_who(a, b)}"),
-        ("summary", "Summary", f'<div class="prose">{said}</div><div class="side">{tables}</div>'),
+        ("summary", "Summary", f'<div class="prose">{prose}</div><div class="side">{tables}</div>'),
         ("config", "Config", _facts(comparison.config, "config")),
         ("environment", "Environment", _facts(comparison.environment, "environment")),
         ("data", "Data", _facts(comparison.data, "data and protocol")),

@@ -87,18 +87,18 @@ def happenings(run: RunFolder) -> str:
         (
             f"{datetime.fromtimestamp(event['ts'], timezone.utc):%Y-%m-%d %H:%M:%S}",
             event.get("step", ""),
-            said,
+            text,
         )
         for event in run.events
-        if (said := _said(event))
+        if (text := _event_text(event))
     ]
-    shown = table(("UTC", "step", "event"), thinned(rows, 200), left=(0, 2), kind="facts")
-    return details(f"What happened, in order ({len(rows)} events)", shown)
+    events = table(("UTC", "step", "event"), thinned(rows, 200), left=(0, 2), kind="facts")
+    return details(f"What happened, in order ({len(rows)} events)", events)
 
 
-def _said(event: Mapping[str, Any]) -> str:
+def _event_text(event: Mapping[str, Any]) -> str:
     seconds = event.get("seconds")
-    took = (
+    time = (
         ""
         if seconds is None
         else f", {duration(seconds)}"
@@ -111,9 +111,9 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "resume":
         return f"resumes; {event.get('world_size')} ranks wrote the checkpoint"
     if kind == "eval":
-        return f"mIoU {BEST.percent(event.get('scores', {}))}{took}"
+        return f"mIoU {BEST.percent(event.get('scores', {}))}{time}"
     if kind == "checkpoint":
-        return f"checkpoint {event.get('file')} ({event.get('reason')}{took})"
+        return f"checkpoint {event.get('file')} ({event.get('reason')}{time})"
     if kind == "helpers":
         return f"helpers: {event.get('text') or event.get('what')}"
     if kind == "signal":

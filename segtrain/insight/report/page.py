@@ -71,30 +71,29 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
     diagnosis, why_none = bound.diagnosis_of(run)
     drawn: charts.Charts = {"clock": charts.clock(run, time)}
     places: dict[str, str] = {}  # title of a chart -> id of its figure
-    few = merged(all_laps, _LAPS)
-    names, stops = phases(all_laps), pauses(run.events, few)
-    parts = pieces(few, stops)
+    merged_laps = merged(all_laps, _LAPS)
+    names, stops = phases(all_laps), pauses(run.events, merged_laps)
+    stretches = pieces(merged_laps, stops)
     when = when_it_worked = ""
     if pace is not None:
-        when = charts.loop(drawn, parts, names, time)
-        when_it_worked = charts.steps(drawn, parts, few, names, time) + charts.spread(
-            drawn, all_laps, names
-        )
+        when = charts.loop(drawn, stretches, names, time)
+        when_it_worked = charts.steps(drawn, stretches, merged_laps, names, time)
+        when_it_worked += charts.spread(drawn, all_laps, names)
         places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
     for kind, of_kind, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
-        for number_of, found in enumerate(of_kind):
-            places[found.title] = f"{kind}{number_of}"
-            when += charts.heat_map(drawn, places[found.title], found, what)
+        for number, heat_map in enumerate(of_kind):
+            places[heat_map.title] = f"{kind}{number}"
+            when += charts.heat_map(drawn, places[heat_map.title], heat_map, what)
     if when and not maps:
         missing = NO_READING if run.setting("log.profile_ms") else NO_PROFILE
         when += f"<p class=quiet>{missing}</p>"
     sample = bound.sample_cost(diagnosis)
     if sample:
         places[bound.COST] = bound.COST_ID
-    held = bound.html(diagnosis, why_none, run, places)
+    bound_html = bound.html(diagnosis, why_none, run, places)
     sections = [
         ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
-        ("summary", "Summary", summary.section(run, pace, held)),
+        ("summary", "Summary", summary.section(run, pace, bound_html)),
         ("when", "Over time", when),
         ("speed", "Time of a step", when_it_worked + sample),
         ("stacks", "Python stacks", flame.section(run.folder)),

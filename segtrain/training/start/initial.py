@@ -89,7 +89,7 @@ def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...], Origin
         )
         raise ConfigError(text, code="no-weights", key=KEY, found=source)
     names = read_description(path)[1].names
-    weights, origin = checkpoint.load_best(path)
+    weights, origin = checkpoint.load_weights(path)
     return weights, names, origin
 
 

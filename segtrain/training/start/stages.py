@@ -308,8 +308,8 @@ def restore(
     state = State.read(saved["state"], str(run_dir))
 
     def repair() -> dict[str, Any]:
-        best, more = checkpoint.mend_best(run_dir, state.best)
-        return {"best": vars(best), "remarks": more}
+        best, best_remarks = checkpoint.mend_best(run_dir, state.best)
+        return {"best": vars(best), "remarks": best_remarks}
 
     repaired = on_rank_0(strategy, repair)
     state.best = checkpoint.Best(**repaired["best"])
