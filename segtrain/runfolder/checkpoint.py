@@ -134,9 +134,9 @@ def mend_best(run_dir: Path, best: Best) -> tuple[Best, list[str]]:
         ]
     if best == named:
         return best, []
+    before = f"named {named.file}" if named else "was damaged" if path.exists() else "was missing"
     write_best(run_dir, best)
-    file = named.file if named else "no checkpoint"
-    return best, [f"{path} named {file}: the best so far is {best.file} ({best.text({})})"]
+    return best, [f"{path} {before}: rewritten, the best so far is {best.file} ({best.text({})})"]
 
 
 def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(
     assert float(load_weights(tmp_path, "best")[0]["w"][0]) == 2
     new_best, remarks = mend_best(tmp_path, Best(2, 0.02))
     assert new_best == Best(2, 0.02)
-    assert f"{place} named no checkpoint" in remarks[0]
+    assert f"{place} was {'missing' if text is None else 'damaged'}" in remarks[0]
     assert json.loads(place.read_text()) == {
         "checkpoint": "step-00000002.pt",
         "step": 2,
