@@ -52,7 +52,6 @@ def connected(
     from obstore import store
 
     settings = {**settings}
-    scheme, _, name = base.partition("://")
     plain = any(str(value).startswith("http://") for value in (base, *settings.values()))
     options: Any = {
         "client_options": {
@@ -63,17 +62,13 @@ def connected(
         },
         "retry_config": {"max_retries": repeats},
     }
-    if scheme == "s3":
-        return store.S3Store(name, **settings, **options)
-    if scheme == "gs":
-        # An emulator needs anonymous access, but GCSStore asks for credentials when it writes: give
-        # it a made-up token.
-        if "base_url" in settings and settings.pop("skip_signature", False):
-            options["credential_provider"] = lambda: {"token": "anonymous", "expires_at": None}
-        return store.GCSStore(name, **settings, **options)
-    if scheme == "az":
-        return store.AzureStore(name, **settings, **options)
-    return store.HTTPStore.from_url(base, **options)
+    if scheme_of(base) not in CLOUDS:
+        return store.HTTPStore.from_url(base, **options)
+    # An emulator of Google's service needs anonymous access, but GCSStore asks for credentials when
+    # it writes: give it a made-up token.
+    if "base_url" in settings and settings.pop("skip_signature", False):
+        options["credential_provider"] = lambda: {"token": "anonymous", "expires_at": None}
+    return store.from_url(base, **settings, **options)
 
 
 def aws_login(base: str, settings: dict[str, Any]) -> dict[str, Any]:
