@@ -63,7 +63,7 @@ test: install slurm
 test-core: install
 	$(VENV)/bin/python tests/kit/core_alone.py -n 2 --dist worksteal
 
-# Whole runs in buckets that are killed or lose the connection.
+# Whole runs in buckets that are killed or lose the connection, and a rehearsal of bench/gpu.py.
 test-long: install
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m long
 

@@ -43,6 +43,7 @@ def rehearse(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> None:
     done = rehearse(tmp_path / "found")
     assert done.returncode == 0, done.stdout + done.stderr
