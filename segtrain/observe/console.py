@@ -164,16 +164,13 @@ def banner(title: str, quantities: Mapping[str, Any]) -> str:
     return "\n".join([title, *(f"  {line}" for line in columns(rows))])
 
 
-def bar(share: float, width: int = _BAR) -> str:
-    """A bar of ``width`` cells for a ``share`` from 0 to 1, in steps of 1/8 cell."""
-    if not math.isfinite(share):
-        return " " * width
-    share = min(max(share, 0.0), 1.0)
-    full, eighths = divmod(round(share * width * 8), 8)
+def bar(share: float) -> str:
+    """A bar for a ``share`` from 0 to 1, in steps of 1/8 cell."""
+    full, eighths = divmod(round(share * _BAR * 8), 8)
     return (
         "\u2588" * full
         + (" \u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths] if eighths else "")
-    ).ljust(width)
+    ).ljust(_BAR)
 
 
 def class_table(names: Sequence[str], scores: Mapping[str, Any]) -> str:
