@@ -9,7 +9,7 @@ from typing import Any
 import golden
 import pytest
 
-from segtrain.bucket import client, faults
+from segtrain.bucket import CLOUDS, client, command_of, faults
 from segtrain.bucket.listing import _divided
 from segtrain.bucket.tally import RequestTally
 from segtrain.data.bucket import readahead_window
@@ -161,3 +161,11 @@ def test_retries_and_read_ahead(
         f"autoscaler {[(count, len(list(same))) for count, same in itertools.groupby(numbers)]}"
     )
     golden.check("data/requests.txt", "\n".join(lines))
+
+
+def test_commands_of_clouds() -> None:
+    lines = []
+    for scheme, cloud in CLOUDS.items():
+        for template in (cloud.list_command, cloud.print_command, cloud.copy_command):
+            lines.append(command_of(template, f"{scheme}://data/runs/my run"))
+    golden.check("data/commands-of-clouds.txt", "\n".join(lines))

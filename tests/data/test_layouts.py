@@ -16,7 +16,9 @@ from segtrain.config import Data, load_config
 from segtrain.data.audit.check import check_folder
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
+from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.names import propose
+from segtrain.data.storage import LOCAL
 from segtrain.errors import ConfigError
 
 
@@ -215,3 +217,26 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
         "data.images=image",
         "data.masks=label",
     ]
+
+
+# Names of folders in public data sets, with a split of each name that they use.
+NAMES = (
+    ("images", "masks", "train"), ("image", "mask", "training"), ("imgs", "labels", "val"),
+    ("img", "label", "valid"), ("JPEGImages", "annotations", "validation"), ("frames", "annotation", "dev"),
+    ("photos", "annots", "test"), ("inputs", "annot", "testing"), ("input", "SegmentationClassPNG", "trainval"),
+    ("rgb", "SegmentationClass", "train"), ("PNGImages", "segmentations", "val"), ("images", "segmentation", "test"),
+    ("image", "groundtruth", "train"), ("imgs", "gt", "val"), ("frames", "gts", "train"),
+    ("inputs", "targets", "val"), ("input", "target", "test"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("images", "masks", "split"), NAMES)
+def test_folders_are_recognized_by_their_names(
+    images: str, masks: str, split: str, tmp_path: Path
+) -> None:
+    for folder in (images, masks):
+        (tmp_path / folder / split).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / folder / split / "a.png")
+    settings, splits = pair_of_folders(str(tmp_path), LOCAL)
+    assert settings == {"images": f"{images}/{{split}}", "masks": f"{masks}/{{split}}"}
+    assert splits == [split]

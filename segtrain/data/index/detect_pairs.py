@@ -194,7 +194,9 @@ def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
         elif _holds_images(root, images, store) and _holds_images(root, masks, store):
             *template, split = _with_split(images, masks)
-            templates[template[0], template[1]].append(split)
+            splits = templates[template[0], template[1]]
+            if split not in splits:
+                splits.append(split)
 
     # Pairs with more splits come first, then those with the more common word.
     def rank(item: tuple[tuple[str, str], list[str]]) -> tuple[Any, ...]:
