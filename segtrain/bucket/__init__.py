@@ -85,8 +85,8 @@ def scheme_of(place: str) -> str:
 def is_bucket(place: str) -> bool:
     """Whether a path or URL names a place in a bucket rather than on the disk.
 
-    Raises ConfigError for a misspelled URL such as ``s3:/bucket``, which would become the name of a
-    local folder.
+    Raises ConfigError for a misspelled URL such as ``s3:/bucket``, and for one of an unknown
+    scheme, such as ``gcs://bucket``: each would become the name of a local folder.
     """
     if scheme_of(place) in SCHEMES:
         return True
@@ -96,6 +96,12 @@ def is_bucket(place: str) -> bool:
             f"{place} is not a URL of a bucket: write {scheme.lower()}://{rest.lstrip('/')}",
             code="bucket-url-misspelled",
             found=place,
+        )
+    if rest.startswith("//") and scheme.isalnum():
+        raise ConfigError(
+            f"{place}: {scheme}:// is not supported: write a path, {url_forms('FOLDER')}",
+            code="bucket-scheme-unknown",
+            found=scheme,
         )
     return False
 

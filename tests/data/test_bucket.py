@@ -399,6 +399,13 @@ def test_a_misspelled_url_is_no_local_folder(place: str) -> None:
     assert not any(map(is_bucket, ["", "s3", "./s3:/x", "/s3/x", "C:/x", "data/gs:x"]))
 
 
+@pytest.mark.parametrize("place", ["gcs://bkt/run", "abfs://c/x", "hdfs://h/x", "FILE:///x"])
+def test_a_url_that_nothing_reads_is_no_folder(place: str) -> None:
+    with refused("bucket-scheme-unknown", found=place.partition(":")[0]):
+        is_bucket(place)
+    assert not is_bucket(f"runs/{place}")
+
+
 def test_predictions_are_made_on_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "runs/x", "gs://b/photos", "--out", "masks"]) == 2
     assert "gs://b/photos: predict reads images from the disk" in capsys.readouterr().err
