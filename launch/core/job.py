@@ -77,7 +77,11 @@ class Job:
     name: str = option("segtrain", "WORD", "prefix of the job's name (default: segtrain)")
     # Relative to the working directory, or to the repository.
     config: str = option(
-        "configs/scenes.yaml", "FILE", "training config (default: configs/scenes.yaml)", DATA
+        "configs/scenes.yaml",
+        "FILE",
+        "training config (default: configs/scenes.yaml)",
+        DATA,
+        read=values.local_path,
     )
     # Settings of the training: dotted key -> value.
     settings: Mapping[str, Any] = option(dict, read=_settings)

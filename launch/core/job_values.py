@@ -162,6 +162,16 @@ def text(value: Any, where: str) -> str:
     return str(value)
 
 
+def local_path(value: Any, where: str) -> str:
+    """A path, with ``~/`` replaced. No shell reads it: without this, folders would be named ``~``
+    or ``$SCRATCH``.
+    """
+    path = text(value, where)
+    if re.search(r"\$[A-Za-z_{]", path):
+        raise wrong(where, value, "a path in which the variables are replaced by their values")
+    return os.path.expanduser(path) if path.startswith("~/") else path
+
+
 def texts(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, (str, list, tuple)):
         raise wrong(where, value, "a list of texts")

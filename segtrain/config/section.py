@@ -26,11 +26,19 @@ def _sides(size: tuple[int, int]) -> tuple[int, int]:
 Size = Annotated[tuple[int, int], AfterValidator(_sides)]  # height, width in pixels
 
 
-# Shells do not expand ``~`` in `data.root=~/folder`, nor in a config file. If segtrain did not
-# expand it either, a folder named ``~`` would be used.
-UserPath = Annotated[
-    str, AfterValidator(lambda path: os.path.expanduser(path) if path.startswith("~/") else path)
-]
+def _path(text: str) -> str:
+    """Shells do not expand ``~`` in `data.root=~/folder`, nor in a config file: without this, a
+    folder named ``~`` would be used. A variable is refused: other hosts may have another value.
+    """
+    if re.search(r"\$[A-Za-z_{]", text):
+        raise ValueError(
+            "environment variables are not replaced in a config: write the path, or give it on "
+            "the command line, where the shell replaces them"
+        )
+    return os.path.expanduser(text) if text.startswith("~/") else text
+
+
+UserPath = Annotated[str, AfterValidator(_path)]
 
 MAX_DURATION = 10**9  # epochs or steps
 # least steps between automatic evaluations or checkpoints: more frequent ones would take much of

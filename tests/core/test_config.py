@@ -109,3 +109,11 @@ def test_a_runs_config_names_code_that_is_not_touched(
     # one's own config is looked at, and Python runs the package for that
     load_config(tmp_path / "config.yaml")
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("setting", ["out=$HOME/x", "data.root=${SCRATCH}/x", "model.init=$W"])
+def test_a_variable_in_a_path_is_refused_and_makes_no_folder_of_its_name(setting: str) -> None:
+    key, _, path = setting.partition("=")
+    with refused("invalid-value", key=key, found=path):
+        load_config(None, [setting])
+    assert load_config(None, ["out=runs/a$1"]).out == "runs/a$1"

@@ -53,7 +53,13 @@ class RayJob(job.Job):
     labels: Mapping[str, str] = option(
         dict, "KEY=VALUE", "label of the nodes to use; repeatable", MACHINES, flag="--label"
     )
-    output: str = option("", "DIR", "folder of runs, which all nodes share (default: runs)", DATA)
+    output: str = option(
+        "",
+        "DIR",
+        "folder of runs, which all nodes share (default: runs)",
+        DATA,
+        read=values.local_path,
+    )
     retries: int = option(
         3,
         "N",

@@ -108,7 +108,9 @@ class SlurmJob(job.Job):
         TIME,
         read=values.seconds,
     )
-    data: str = option("", "DIR", "the data set: data.root of the config", DATA)
+    data: str = option(
+        "", "DIR", "the data set: data.root of the config", DATA, read=values.local_path
+    )
     interface: str = option(
         "",
         "NAME",
@@ -119,7 +121,9 @@ class SlurmJob(job.Job):
     setup: tuple[str, ...] = option(
         (), "LINE", 'line of shell before the training, as "module load cuda"; repeatable'
     )
-    python: str = option("", "FILE", "Python on the nodes (default: the one of this command)")
+    python: str = option(
+        "", "FILE", "Python on the nodes (default: the one of this command)", read=values.local_path
+    )
     array: tuple[str, ...] = option(
         (),
         "SETTINGS",

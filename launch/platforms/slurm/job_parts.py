@@ -79,11 +79,12 @@ def seeds(value: Any, where: str) -> tuple[int, ...]:
 
 def folder(value: Any, where: str) -> str:
     """A path that can stand in a line of #SBATCH."""
-    if re.search(r'["\\\x00-\x1f]', values.text(value, where)):
+    path = values.local_path(value, where)
+    if re.search(r'["\\\x00-\x1f]', path):
         raise values.wrong(
             where, value, "a folder whose name has no quotes, backslashes, and line breaks"
         )
-    return str(value)
+    return path
 
 
 def tasks(value: Any, where: str) -> tuple[str, ...]:
