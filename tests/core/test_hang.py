@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import QUIET
 from waiting import until
 
 from segtrain.base import compat
@@ -28,26 +29,7 @@ from segtrain.parallel.strategy import Strategy
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300  # of a wait in these tests; what they wait for comes within a few seconds
-SMALL = [
-    "data.scenes=13",
-    "data.scene_size=[40,48]",
-    "data.crop=[32,32]",
-    "data.workers=0",
-    "data.check=off",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
-    "parallel.threads=1",
-    "train.batch_size=6",
-    "train.duration=8st",
-    "eval.every=8st",
-    "checkpoint.every=8st",
-    "log.every=8",
-    "log.tensorboard=false",
-    "log.pictures=0",
-    "log.profile_ms=0",
-    "log.hang_s=4",
-    "parallel.timeout_s=600",
-    "out=run",
-]
+SMALL = [*QUIET, "train.batch_size=6", "log.hang_s=4", "parallel.timeout_s=600"]
 
 # Rank 1 sleeps in step 3, before the sum of the totals or behind it, or in the first evaluation.
 PLANT = """

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import TINY
 
 from segtrain.runfolder import checkpoint
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "data.scenes=13",
-    "data.scene_size=[40,48]",
-    "data.crop=[32,32]",
+    *TINY,
     "data.workers=1",
     "data.prefetch=2",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
     "train.batch_size=4",
     "train.duration=6st",
     "eval.every=6st",
@@ -26,8 +24,6 @@ SMALL = [
     "checkpoint.keep=9",
     "optim.ema=0.9",
     "log.every=1",
-    "log.tensorboard=false",
-    "log.pictures=0",
     "out=run",
 ]
 # of SMDDP: it refuses what the real one refuses

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from small_runs import QUIET
 from torch import nn
 
 from segtrain.config import Parallel, make_config
@@ -19,25 +20,7 @@ from segtrain.parallel.collective import LANES, TOGETHER, digest
 from segtrain.training.sentinel import alike
 
 ROOT = Path(__file__).parents[2]
-SMALL = [
-    "data.scenes=13",
-    "data.scene_size=[40,48]",
-    "data.crop=[32,32]",
-    "data.workers=0",
-    "data.check=off",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
-    "parallel.threads=1",
-    "train.batch_size=4",
-    "train.duration=8st",
-    "eval.every=8st",
-    "checkpoint.every=8st",
-    "log.every=8",
-    "log.tensorboard=false",
-    "log.pictures=0",
-    "log.profile_ms=0",
-    "log.sentinel=2",
-    "out=run",
-]
+SMALL = [*QUIET, "train.batch_size=4", "log.sentinel=2"]
 STANDIN = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")}
 CPU = torch.device("cpu")
 

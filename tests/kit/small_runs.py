@@ -10,13 +10,30 @@ import torch
 from segtrain.observe.journal import read_journal
 from segtrain.runfolder import checkpoint
 
-SMALL = [
+TINY = [  # a data set and a network that train in milliseconds
     "data.scenes=13",
     "data.scene_size=[40,48]",
     "data.crop=[32,32]",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "log.tensorboard=false",
+    "log.pictures=0",
+]
+QUIET = [  # nothing beside the steps
+    *TINY,
+    "data.workers=0",
+    "data.check=off",
+    "parallel.threads=1",
+    "train.duration=8st",
+    "eval.every=8st",
+    "checkpoint.every=8st",
+    "log.every=8",
+    "log.profile_ms=0",
+    "out=run",
+]
+SMALL = [
+    *TINY,
     "data.workers=1",
     "data.prefetch=2",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
     "train.batch_size=4",
     "train.duration=12st",
     "eval.every=12st",
@@ -25,8 +42,6 @@ SMALL = [
     "optim.ema=0.9",
     "log.every=1",
     "log.digest=true",
-    "log.tensorboard=false",
-    "log.pictures=0",
     "parallel.procs=1",
 ]
 # A net with skip connections and auxiliary branches: gradients do not come in the order of the
