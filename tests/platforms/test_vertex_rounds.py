@@ -111,6 +111,20 @@ def test_a_primary_host_that_starts_again_is_met_again() -> None:
     assert found.number == 1
 
 
+def test_a_primary_host_that_is_lost_while_others_wait_is_met_again() -> None:
+    said: list[str] = []
+    with Coordinator(["a", "b"], 0, said.append, say_s=0.05) as first:
+        hosts = Hosts(first.port, 2, said)
+        waiting = hosts.meet(0, patience_s=600)
+        while not any("waiting for b" in line for line in said):
+            time.sleep(0.01)
+    with Coordinator(["a", "b"], first.port, said.append):
+        for thread in [*waiting, *hosts.meet(1, patience_s=600)]:
+            thread.join(60)
+        hosts.close()
+    assert [hosts.rounds[number].counts for number in (0, 1)] == [(1, 2)] * 2
+
+
 def test_hosts_that_are_stopped_do_not_count_as_lost(meeting: Any) -> None:
     """Rank 0 may still upload the checkpoint, while the other hosts have nothing left to do and
     end.
