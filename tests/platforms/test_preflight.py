@@ -4,6 +4,7 @@ sound job none.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,6 +27,7 @@ from launch.platforms.sagemaker.preflight.bundle_checks import bundle_checks
 from launch.platforms.sagemaker.preflight.cost import cost_ceiling
 from launch.platforms.sagemaker.preflight.limits import shell_reads
 from launch.platforms.sagemaker.preflight.offline import offline
+from launch.platforms.sagemaker.preflight.security import bucket_policy
 
 pytest.importorskip("yaml")
 
@@ -369,3 +371,14 @@ def test_a_repository_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {f.code for f in loud(look(job))} == {"code-syntax"}
     (tmp_path / "docker/sagemaker/train.py").unlink()
     assert {f.code for f in loud(look(job))} == {"bundle"}
+
+
+def test_places_that_no_endpoint_lets_through_are_named() -> None:
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject"}
+    policy = json.dumps({"Statement": [{**allow, "Resource": "arn:aws:s3:::data/*"}]})
+    endpoint = {"VpcEndpointId": "vpce-1", "PolicyDocument": policy}
+    places = {"data": ["s3://data/a/"], "output": "s3://out/x", "checkpoints": "s3://ckpt/x"}
+    job = load_job(None, {**places, "region": "us-east-1"})
+    shut = list(bucket_policy(job, [endpoint]))
+    assert [finding.message.partition("=")[0] for finding in shut] == ["output", "checkpoints"]
+    assert list(bucket_policy(job, [endpoint, {"VpcEndpointId": "open"}])) == []

@@ -41,6 +41,10 @@ def test_the_code_that_came_along_goes_before_a_nodes_own(
     assert ray_worker._bundle() == str(ROOT)
 
 
+def test_the_mark_that_nodes_must_see_is_a_file(tmp_path: Path) -> None:
+    assert checks.mark(tmp_path / "run").is_file()
+
+
 def test_a_job_is_read_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.job_parts import channels as read_channels
 from launch.platforms.sagemaker.rehearse import channels, hosts
 from launch.platforms.sagemaker.rehearse.plan import ONE_GROUP, set_stage
-from launch.platforms.sagemaker.rehearse.run import rehearse
+from launch.platforms.sagemaker.rehearse.run import _changes, rehearse
 from launch.platforms.sagemaker.rehearse.sync import Sync
 from launch.platforms.sagemaker.request import create_training_job
 from segtrain.config import load_config
@@ -286,6 +286,21 @@ def test_channels_are_downloaded_by_each_host_that_gets_them(
     assert got == {"algo-1": [], "algo-2": shares[0], "algo-3": shares[1]}
 
 
+def test_channels_that_are_filled_in_another_way_are_said(tmp_path: Path) -> None:
+    spec = RehearsalSpec("bundle", str(tmp_path), sample=str(tmp_path))
+    said = {}
+    for source in ("s3", "fast", "fsx"):
+        fsx = {"fsx": "fs-0123456789abcdef0:/fsx/streets"}
+        train = {"uri": "s3://b/a/", **({"mode": "FastFile"} if source == "fast" else {})}
+        job = load_job(None, fsx if source == "fsx" else {"data": {"train": train}})
+        _changes(job, replace(spec, request=request_of(job)), said.setdefault(source, []))
+    assert [[text.split()[0] for text in remarks] for remarks in said.values()] == [
+        [],
+        ["FastFile"],
+        ["file"],
+    ]
+
+
 def test_a_sample_is_divided_where_it_has_a_folder_of_each_channel(tmp_path: Path) -> None:
     request = request_of(load_job(None, {"data": ["train=s3://b/a/", "weights=s3://b/w/"]}))
     (tmp_path / "train").mkdir()  # of CamVid: not that of the channel
@@ -523,7 +538,7 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
 LAUNCHER = """
 import json, sys
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.rehearse.run import rehearse
+from launch.platforms.sagemaker.rehearse.run import _changes, rehearse
 from launch.core.rehearse.process import RehearsalSpec
 folder, namespaces, request = sys.argv[1], sys.argv[2] == "True", json.loads(sys.argv[3])
 spec = RehearsalSpec(f"{folder}/bundle.tar.gz", f"{folder}/stage", namespaces=namespaces)
