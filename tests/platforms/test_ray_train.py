@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,18 @@ def test_the_code_that_came_along_goes_before_a_nodes_own(
     assert ray_worker._bundle() == str(tmp_path / "sent")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'own'}:{tmp_path / 'sent'}")
     assert ray_worker._bundle() == str(ROOT)
+
+
+def test_seconds_until_a_node_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    preemption = SimpleNamespace(preemption_info=None)
+    context = SimpleNamespace(preemption_context=preemption)
+    module = SimpleNamespace(get_train_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray.train.v2._internal.execution.context", module)
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    assert ray_worker._preemption() is None
+    for deadline_ms, seconds in ((0, 0.0), (1_030_000, 30.0), (990_000, 0.0)):
+        preemption.preemption_info = SimpleNamespace(deadline_ms=deadline_ms)
+        assert ray_worker._preemption() == seconds
 
 
 def test_the_mark_that_nodes_must_see_is_a_file(tmp_path: Path) -> None:

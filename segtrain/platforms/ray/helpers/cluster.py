@@ -69,7 +69,7 @@ class RayHelper:
 
 
 class Placed:
-    """A helper that Ray has placed; see engine.RemoteWorker."""
+    """A helper that Ray has placed; see RemoteWorker in protocols.py."""
 
     def __init__(self, actor: Any, limit_s: float, stopping: threading.Event) -> None:
         self._actor, self._limit_s, self._stopping = actor, limit_s, stopping
