@@ -23,7 +23,7 @@ from launch.platforms.slurm.preflight import online, probe
 from launch.platforms.slurm.preflight.online import rules
 from launch.platforms.slurm.preflight.probe import answers
 from launch.platforms.slurm.preflight.state import read, seconds
-from launch.platforms.slurm.preflight.submit_host import SubmitHost
+from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, variables
 from launch.platforms.slurm.prepare import write
 from segtrain.errors import SegtrainError
 
@@ -71,6 +71,15 @@ def test_findings_of_what_comes_along() -> None:
         for name, (variables, limits, flags_) in OF_THE_HOST.items()
     }
     check_findings("findings/slurm-host", jobs, look("plain", {}))
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "reservation", "constraint"])
+def test_a_variable_of_sbatch_stands_for_a_flag_that_is_not_given(key: str) -> None:
+    here = SubmitHost(Path("/workspace"), {f"SBATCH_{key.upper()}": "x"}, {})
+    job = load_job(SlurmJob, None, {**PLAIN, "partition": ""}, [BATCH])
+    assert getattr(completed(job, here), key) == "x"
+    (finding,) = variables(replace(job, **{key: "y"}), here)
+    assert finding.code == "sbatch-variable"
 
 
 def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:

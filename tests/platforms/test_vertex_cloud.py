@@ -211,6 +211,7 @@ def look(clients: GoogleClients, **flags: Any) -> list[Finding]:
 def test_a_sound_job_passes_the_reading_calls(google: Any) -> None:
     fake, clients = google
     assert look(clients, image=OWN, start="image") == []
+    assert look(clients, image=OWN, start="image", hosts=1) == []
     assert not [
         call
         for call in fake.seen
