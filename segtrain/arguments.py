@@ -5,6 +5,7 @@ calls.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,10 @@ def _predict(subparsers: Any) -> None:
         help="image files or folders; also settings such as eval.tile=[512,512]",
     )
     predict.add_argument(
-        "--out", default="predictions", help="output folder (default: predictions)"
+        "--out",
+        type=os.path.expanduser,  # shells leave the ~ of --out=~/folder
+        default="predictions",
+        help="output folder (default: predictions)",
     )
     predict.add_argument("--no-overlay", action="store_true", help="write masks only")
     predict.add_argument(
@@ -177,7 +181,9 @@ def _export(subparsers: Any) -> None:
     )
     export.add_argument("run", help=WEIGHTS)
     export.add_argument(
-        "--out", help="output folder, also in a bucket (default: RUN/export, or NAME-export here)"
+        "--out",
+        type=os.path.expanduser,
+        help="output folder, also in a bucket (default: RUN/export, or NAME-export here)",
     )
     export.add_argument(
         "--formats", default="safetensors,onnx", help="comma-separated (default: safetensors,onnx)"
@@ -293,7 +299,11 @@ def _analysis(subparsers: Any) -> None:
     )
     diff.add_argument("a", metavar="A", help=RUN)
     diff.add_argument("b", metavar="B", help=RUN)
-    diff.add_argument("--out", type=Path, help="also write a page, FILE.html")
+    diff.add_argument(
+        "--out",
+        type=lambda text: Path(text).expanduser(),
+        help="also write a page, FILE.html",
+    )
 
     diagnose = _command(
         subparsers,

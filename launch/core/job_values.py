@@ -167,7 +167,7 @@ def local_path(value: Any, where: str) -> str:
     or ``$SCRATCH``.
     """
     path = text(value, where)
-    if re.search(r"\$[A-Za-z_{]", path):
+    if re.match(r"\$[A-Za-z_{]", path) and not os.path.exists(path):
         raise wrong(where, value, "a path in which the variables are replaced by their values")
     return os.path.expanduser(path) if path.startswith("~/") else path
 

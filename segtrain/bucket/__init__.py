@@ -5,6 +5,7 @@ URLs.
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ def is_bucket(place: str) -> bool:
     """Whether a path or URL names a place in a bucket rather than on the disk.
 
     Raises ConfigError for a misspelled URL such as ``s3:/bucket``, and for one of an unknown
-    scheme, such as ``gcs://bucket``: each would become the name of a local folder.
+    scheme, such as ``gcs://bucket`` or ``dbfs:/folder``: each would become the name of a local
+    folder.
     """
     if scheme_of(place) in SCHEMES:
         return True
@@ -97,9 +99,9 @@ def is_bucket(place: str) -> bool:
             code="bucket-url-misspelled",
             found=place,
         )
-    if rest.startswith("//") and scheme.isalnum():
+    if rest.startswith("/") and re.fullmatch(r"[A-Za-z][\w+.-]+", scheme):
         raise ConfigError(
-            f"{place}: {scheme}:// is not supported: write a path, {url_forms('FOLDER')}",
+            f"{place}: {scheme}: is not supported: write a path, {url_forms('FOLDER')}",
             code="bucket-scheme-unknown",
             found=scheme,
         )

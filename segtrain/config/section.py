@@ -30,7 +30,7 @@ def _path(text: str) -> str:
     """Shells do not expand ``~`` in `data.root=~/folder`, nor in a config file: without this, a
     folder named ``~`` would be used. A variable is refused: other hosts may have another value.
     """
-    if re.search(r"\$[A-Za-z_{]", text):
+    if re.match(r"\$[A-Za-z_{]", text) and not os.path.exists(text):
         raise ValueError(
             "environment variables are not replaced in a config: write the path, or give it on "
             "the command line, where the shell replaces them"

@@ -116,4 +116,5 @@ def test_a_variable_in_a_path_is_refused_and_makes_no_folder_of_its_name(setting
     key, _, path = setting.partition("=")
     with refused("invalid-value", key=key, found=path):
         load_config(None, [setting])
-    assert load_config(None, ["out=runs/a$1"]).out == "runs/a$1"
+    for legal in ("runs/a$b", "/$RECYCLE.BIN/x", "a$"):
+        assert load_config(None, [f"out={legal}"]).out == legal

@@ -399,7 +399,7 @@ def test_a_misspelled_url_is_no_local_folder(place: str) -> None:
     assert not any(map(is_bucket, ["", "s3", "./s3:/x", "/s3/x", "C:/x", "data/gs:x"]))
 
 
-@pytest.mark.parametrize("place", ["gcs://bkt/run", "abfs://c/x", "hdfs://h/x", "FILE:///x"])
+@pytest.mark.parametrize("place", ["gcs://bkt/run", "abfs+s://c/x", "dbfs:/x", "FILE:///x"])
 def test_a_url_that_nothing_reads_is_no_folder(place: str) -> None:
     with refused("bucket-scheme-unknown", found=place.partition(":")[0]):
         is_bucket(place)

@@ -55,6 +55,20 @@ def with_copies(root: Path, layout: str) -> Path:
     return root
 
 
+def test_runs_inside_a_data_set_hold_no_data(tmp_path: Path) -> None:
+    for name, write in (("a.png", picture), ("a_mask.png", ids)):
+        write(tmp_path / "set" / name)
+    places = {"images": ".", "masks": ".", "pair": ("{name}", "{name}_mask")}
+    data = Data(root=str(tmp_path / "set"), layout="folders", classes=("x", "y"), **places)
+    assert names(data, "all") == ["a.png"]
+    run = picture(tmp_path / "set/runs/one/pictures/val.png").parents[1]
+    with refused("files-unpaired"):  # any other folder belongs to the data set
+        names(data, "all")
+    for name in ("journal.jsonl", "config.yaml"):
+        (run / name).touch()
+    assert names(data, "all") == ["a.png"]
+
+
 @pytest.mark.parametrize("layout", PAIRS)
 def test_folders_of_the_system_hold_no_data(tmp_path: Path, layout: str) -> None:
     data, splits = detect(str(with_copies(tmp_path / "set", layout)))

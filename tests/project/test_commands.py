@@ -197,3 +197,14 @@ def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
     )
     assert cli.main(["export", url]) == 0
     assert asked == ["a-export"]
+
+
+@pytest.mark.parametrize(
+    "words", [["predict", "run", "a.png"], ["export", "run"], ["diff", "a", "b"]]
+)
+def test_a_home_folder_in_out_is_replaced(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    known, _ = arguments.build_parser().parse_known_args([*words, "--out=~/x"])
+    assert str(known.out) == "/home/me/x"

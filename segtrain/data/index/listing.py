@@ -59,9 +59,8 @@ class Watch:
     notes for the user.
 
     began: start of the listing in ns, by the clock of the file system. store: where the lister
-    reads. left_out: system folder -> number of images in it, which are not listed. skips: masks
-    without an image
-    are left out (``data.faults=skip``).
+    reads. left_out: folder of a run or of the system -> number of images in it, which are not
+    listed. skips: masks without an image are left out (``data.faults=skip``).
     """
 
     began: int = field(default_factory=time.time_ns)
@@ -135,7 +134,7 @@ def _list(
             some_of(sorted(watch.left_out)),
         )
         watch.notes.append(
-            f"{count} left out, because folders of the system hold no data: {folders}"
+            f"{count} left out, because folders of runs and of the system hold no data: {folders}"
         )
     notes = [*notes, *watch.notes]
     if len(entries) < _FEW:

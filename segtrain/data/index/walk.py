@@ -57,7 +57,7 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
                 raise DataError(message, code="folder-linked-twice", folder=path, other=other)
             with os.scandir(watch.look(path)) as listing:
                 for item in listing:
-                    if is_folder(item) and system_folder(item.name):
+                    if is_folder(item) and (system_folder(item.name) or _is_run(item.path)):
                         watch.left_out[item.name] += sum(1 for _ in images_below(item.path, LOCAL))
                     elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
@@ -90,6 +90,13 @@ def _is_image(name: str) -> bool:
 def images_below(folder: str, store: Store) -> Iterator[str]:
     """Relative paths of the images in a folder and below it; none for a missing folder."""
     return (path for path in store.walk(folder) if os.path.splitext(path)[1].lower() in SUFFIXES)
+
+
+def _is_run(folder: str) -> bool:
+    """Whether it is the folder of a run, such as runs/NAME-HASH inside the data set."""
+    return all(
+        os.path.isfile(os.path.join(folder, name)) for name in ("journal.jsonl", "config.yaml")
+    )
 
 
 def _identity(folder: str) -> tuple[int, int]:
