@@ -27,6 +27,7 @@ def copy_package(folder: Path) -> Path:
 def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="segtrain-core-") as name:
         folder = Path(name)
+        folder.chmod(0o755)  # some tests drop their rights
         copy_package(folder)
         for part in NEEDED_BY_TESTS:
             shutil.copytree(
