@@ -70,7 +70,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def enough_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much room the machine of the tests has is no finding about a Slurm job."""
+    """The free disk space of the machine that runs the tests must not become a finding."""
     monkeypatch.setattr(
         "launch.platforms.slurm.preflight.folders.free_mb", lambda folder: 1_000_000
     )
