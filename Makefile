@@ -65,21 +65,21 @@ test-core: install
 
 # Whole runs in buckets that are killed or lose the connection, and a rehearsal of bench/gpu.py.
 test-long: install
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m long
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal --timeout=1800 -m long
 
 # Jobs on a real Slurm of two nodes that are stopped, preempted, killed, or lose a node. The weights must be the same.
 test-slurm: install slurm
-	$(VENV)/bin/python -m pytest -m slurm
+	$(VENV)/bin/python -m pytest --timeout=1800 -m slurm
 
 # Whole jobs on a real Ray of two nodes, as network namespaces where the kernel allows that.
 RAY := ray[data,train]==2.60.0
 test-ray: install
 	$(VENV)/bin/pip install --quiet '$(RAY)'
-	$(VENV)/bin/python -m pytest -rs -m ray
+	$(VENV)/bin/python -m pytest -rs --timeout=1800 -m ray
 
 # Real runs with a planted bottleneck. Their diagnosis depends on real time, so they run one at a time.
 test-planted: install
-	$(VENV)/bin/python -m pytest -m planted
+	$(VENV)/bin/python -m pytest --timeout=1800 -m planted
 
 # Checks the recipes in configs/clusters with ParallelCluster's own schema.
 test-clusters: install $(CLUSTERS_VENV)/.installed
