@@ -254,7 +254,7 @@ def _processes(config: Config, own_parts: bool) -> int:
         )
     from segtrain.parallel import spawn
 
-    return spawn.ranks_here(config, lambda text: print(text, file=sys.stderr))
+    return spawn.ranks_to_start(config, lambda text: print(text, file=sys.stderr))
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def _train(
         print(config.to_yaml(), end="")
         return 0
     cluster = discover()
-    ranks = spawn.ranks_here(config, say_on_stderr) if cluster.alone else cluster.world_size
+    ranks = spawn.ranks_to_start(config, say_on_stderr) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks)
     with (
         spawn.children(cluster, ranks, argv)

@@ -81,9 +81,9 @@ def on_nodes(
     """
     try:
         from segtrain.insight.plan.candidates import node
-        from segtrain.insight.plan.terms import terms_there
+        from segtrain.insight.plan.terms import terms_and_host
 
-        terms, host = terms_there(Path(job.like))
+        terms, host = terms_and_host(Path(job.like))
     except (SegtrainError, ImportError) as problem:
         raise Unpredicted(str(problem), "another run") from None
     gpu_name = (gpu or host.gpu) if gpu is not None else ""

@@ -110,9 +110,11 @@ def write_onnx(
                 # ``_pool`` avoids this.
                 with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
                     write(deployed, path, size, opset or 18, open_sizes)
-                found = _check(model, path, size, open_sizes)
-                if opset not in (None, found["opset"]):
-                    raise SegtrainError(f"it has opset {found['opset']}", code="onnx-opset-differs")
+                comparison = _check(model, path, size, open_sizes)
+                if opset not in (None, comparison["opset"]):
+                    raise SegtrainError(
+                        f"it has opset {comparison['opset']}", code="onnx-opset-differs"
+                    )
             except Exception as error:
                 # Exporters may raise anything; the next one is tried.
                 reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -122,7 +124,7 @@ def write_onnx(
                 "file": path.name,
                 "exporter": exporter,
                 "open_sizes": open_sizes,
-                **found,
+                **comparison,
                 "tried": tried,
             }
             graph = onnx.load(str(path))
@@ -269,7 +271,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.WARNING)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    kept = os.dup(1), os.dup(2)
+    streams = os.dup(1), os.dup(2)
     try:
         with warnings.catch_warnings(), open(os.devnull, "w") as nowhere:
             warnings.simplefilter("ignore")
@@ -278,7 +280,7 @@ def _quiet() -> Iterator[None]:
             with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                 yield
     finally:
-        for number, copy in enumerate(kept, start=1):
+        for number, copy in enumerate(streams, start=1):
             os.dup2(copy, number)
             os.close(copy)
         logging.disable(level)

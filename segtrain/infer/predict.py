@@ -75,21 +75,21 @@ def predict(
     )
     threads = min(8, cores()) if predictor.asynchronous else 1
     with _threads("decode", threads) as readers, _threads("write", threads) as writers:
-        found = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
-        items = found.readable(
+        outputs = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
+        items = outputs.readable(
             _images(jobs, Reading.from_data(predictor.config.data), readers, 2 * threads)
         )
         for item, (ids, scores) in segmented(predictor, items, batch_size, probabilities):
-            found.write(item, ids, scores)
-        found.report(all_of_them=True)
-    faults = found.faults
+            outputs.write(item, ids, scores)
+        outputs.report(wait=True)
+    faults = outputs.faults
     if faults:
-        rest = f"; the other {len(found.done)} are in {out}" if found.done else ""
+        rest = f"; the other {len(outputs.done)} are in {out}" if outputs.done else ""
         why = f"{len(faults)} of {len(jobs)} images cannot be read{rest}: {'; '.join(faults)}"
         raise DataError(
             why, code="images-unreadable", found=len(faults), images=len(jobs), faults=faults
         )
-    return found.done
+    return outputs.done
 
 
 @contextlib.contextmanager
@@ -143,14 +143,14 @@ class _Outputs:
         self._outcomes[number] = note, future
         self.report()
 
-    def report(self, all_of_them: bool = False) -> None:
+    def report(self, wait: bool = False) -> None:
         """Report the images up to the first that is not written. Raises the DataError of one that
         cannot be written.
         """
         while outcome := self._outcomes.get(self._next):
             if isinstance(outcome, DataError):
                 self.faults.append(str(outcome))
-            elif all_of_them or outcome[1].done():
+            elif wait or outcome[1].done():
                 outcome[1].result()
                 job = self._jobs[self._next]
                 self.done.append(job)
@@ -195,15 +195,15 @@ def plan(
     extension, the names of the outputs keep it: ``a.jpg.png``.
     ``say`` reports files that are left out.
     """
-    found = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
-    if not found:
+    pairs = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
+    if not pairs:
         raise DataError("no image to predict: name files or folders", code="no-images")
-    inputs = {image.resolve() for image, _ in found}
+    inputs = {image.resolve() for image, _ in pairs}
     jobs: dict[Path, PredictTask] = {}
     stems = Counter(
-        name.with_suffix("") for image, name in {(image.resolve(), name) for image, name in found}
+        name.with_suffix("") for image, name in {(image.resolve(), name) for image, name in pairs}
     )
-    for image, name in found:
+    for image, name in pairs:
         made_as = (
             name.with_suffix(".png")
             if stems[name.with_suffix("")] == 1
@@ -245,11 +245,11 @@ def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tup
         file: None for file in files if system_folder(file.relative_to(path).parent.as_posix())
     }
     if say and hidden:
-        says = (
+        text = (
             f"{counted(len(hidden), 'file')} left out, because folders of the system hold no "
             f"data: {some_of([*hidden])}"
         )
-        say(f"{path}: {says}")
+        say(f"{path}: {text}")
     files = [file for file in files if file not in hidden]
     files = [
         file for file in files if not (file.suffix == ".npz" and made[2] in file.resolve().parents)

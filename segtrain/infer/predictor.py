@@ -29,7 +29,7 @@ from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
 from segtrain.errors import ConfigError, DataError, file_error
 from segtrain.evaluation.load import load_run
 from segtrain.evaluation.tiles import Size, View, predict_ids, predict_scores, scaled
-from segtrain.infer.stream import Found, Item, Waiting, segmented
+from segtrain.infer.stream import Item, Segmentation, Waiting, segmented
 from segtrain.infer.view import SHARE, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import nonfinite_logits, predict_classes
 from segtrain.models.base import normalization
@@ -70,10 +70,10 @@ def load(
     labels = with_sides(labels, config.data)
     for finding in flip_finding("eval.flip" if config.eval.flip else "", labels):
         say(f"warning: {finding.text()}")
-    found = Predictor(network.to(torch.device(device)), config, labels, say)
-    if found.channels_last:
+    predictor = Predictor(network.to(torch.device(device)), config, labels, say)
+    if predictor.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return found
+    return predictor
 
 
 class Predictor:
@@ -123,7 +123,7 @@ class Predictor:
                 name, pixels = f"image {number}", _pixels(image)
             yield Item(pixels, name, number)
 
-    def segment(self, pixels: np.ndarray, name: str, probabilities: bool = False) -> Found:
+    def segment(self, pixels: np.ndarray, name: str, probabilities: bool = False) -> Segmentation:
         """Class ids uint8 (H, W), and probabilities float16 (C, H, W) or None, of an image uint8
         (H, W, 3).
 
@@ -223,7 +223,9 @@ class Predictor:
         return bytes_per_pixel(self.model, self._device)
 
 
-def _results(names: list[str], parts: list[Tensor], event: torch.cuda.Event | None) -> list[Found]:
+def _results(
+    names: list[str], parts: list[Tensor], event: torch.cuda.Event | None
+) -> list[Segmentation]:
     """The results of a batch, when the device has them. Raises SegtrainError naming images with
     nonfinite logits.
     """
@@ -256,18 +258,18 @@ def _pixels(image: Any) -> np.ndarray:
     if getattr(image, "mode", "") in _PIL_MODES:
         image = image.convert("RGB")
     array = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
-    found = array.shape
+    shape = array.shape
     if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != 3:
         array = array.transpose(1, 2, 0)
     if array.ndim == 2 and array.dtype == np.uint8 and array.size:
         array = np.stack([array] * 3, axis=2)
     if not is_rgb(array):
-        shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {found}"
+        shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {shape}"
         why = (
             f"an image of type {shown} cannot be predicted: give uint8 (H, W, 3) RGB, or the "
             "path of a file"
         )
-        raise DataError(why, code="image-array", found=found, dtype=str(array.dtype))
+        raise DataError(why, code="image-array", found=shape, dtype=str(array.dtype))
     return array
 
 
@@ -287,17 +289,18 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
     """
     content, name = decode.load(path)
     header = decode.read_header(content, name)
-    look = image_properties(content, name, header)
-    if look.brightest >= 0 and too_dark(look.brightest, reading):
+    properties = image_properties(content, name, header)
+    if properties.brightest >= 0 and too_dark(properties.brightest, reading):
         fix = (
-            f"{command({'data.bits': depth_of(look.brightest)})}, or data.bits=16 if it is "
+            f"{command({'data.bits': depth_of(properties.brightest)})}, or data.bits=16 if it is "
             "meant to be this dark"
         )
         why = (
-            f"a 16-bit image without a value above {look.brightest:,} would be nearly black: {fix}"
+            f"a 16-bit image without a value above {properties.brightest:,} would be nearly black: "
+            f"{fix}"
         )
         raise file_error(name, why, code="image-nearly-black")
-    notes = ["its transparent alpha channel left out"] if look.transparent else []
+    notes = ["its transparent alpha channel left out"] if properties.transparent else []
     pixels = decode.decode_image(content, name, reading)
     if header.orientation != 1:
         pixels = upright(pixels, header.orientation)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from segtrain.infer.predictor import Predictor
 
 # class ids uint8 (H, W), probabilities float16 (C, H, W) or None
-Found = tuple[np.ndarray, Union[np.ndarray, None]]
-Waiting = Callable[[], list[Found]]  # waits for the results of a batch
+Segmentation = tuple[np.ndarray, Union[np.ndarray, None]]
+Waiting = Callable[[], list[Segmentation]]  # waits for the results of a batch
 AHEAD = 2  # batches of images that may wait for others of their size
 
 
@@ -53,7 +53,7 @@ def grouped(items: Iterable[Item], most: Callable[[Size], int]) -> Iterator[list
 
 def segmented(
     predictor: Predictor, items: Iterable[Item], batch_size: int = 0, probabilities: bool = False
-) -> Iterator[tuple[Item, Found]]:
+) -> Iterator[tuple[Item, Segmentation]]:
     """Each item with its ``Predictor.segment``, batch by batch. Items of one size keep their order.
 
     batch_size: images in a batch; 0: as ``Predictor.batch_size`` says. On a GPU, a batch is waited

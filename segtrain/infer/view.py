@@ -27,19 +27,20 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
     """``config`` with overrides ``section.key=value``. Raises ConfigError for keys that predict
     does not take.
     """
-    given = parse_overrides(list(overrides))
+    changes = parse_overrides(list(overrides))
     settings = config.model_dump(mode="json")
-    for section, values in given.items():
+    for section, values in changes.items():
         for key, value in values.items() if isinstance(values, dict) else [("", values)]:
             if f"{section}.{key}" not in keys_with("predict"):
                 name = f"{section}.{key}".rstrip(".")
-                known = ", ".join(sorted(keys_with("predict")))
+                accepted = ", ".join(sorted(keys_with("predict")))
                 why = (
-                    f"predict takes {known}, not {name}: give it to segtrain train or segtrain eval"
+                    f"predict takes {accepted}, not {name}: give it to segtrain train or segtrain "
+                    "eval"
                 )
                 raise ConfigError(why, code="setting-not-for-predict", key=name)
             settings[section][key] = value
-    return make_config(settings, "the command line", saved=True) if given else config
+    return make_config(settings, "the command line", saved=True) if changes else config
 
 
 @torch.inference_mode()
@@ -82,8 +83,8 @@ def free_memory(device: torch.device) -> float:
     """
     if device.type != "cuda":
         return memory_free()
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(torch.cuda.mem_get_info(device)[0] + kept)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def fitted(

@@ -195,13 +195,13 @@ class OwnModel(SegModel):
         logits: Any = self.module(images.clone())
         wanted = images.shape[0], self.num_classes
         if not isinstance(logits, Tensor) or logits.dim() != 4 or logits.shape[:2] != wanted:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            why = f"{type(self.module).__name__} returned {found} for images {tuple(images.shape)}"
+            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            why = f"{type(self.module).__name__} returned {shape} for images {tuple(images.shape)}"
             fix = (
                 f"its forward must return logits ({wanted[0]}, {wanted[1]}, h, w), one channel "
                 "per class"
             )
-            raise ConfigError(f"{why}: {fix}", code="model-output-shape", found=found)
+            raise ConfigError(f"{why}: {fix}", code="model-output-shape", found=shape)
         if self.training and torch.is_grad_enabled() and not logits.requires_grad:
             why = (
                 f"the logits of {type(self.module).__name__} have no gradient: remove detach() "

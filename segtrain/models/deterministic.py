@@ -35,12 +35,12 @@ class _Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.layers = [""]
-        self.found: list[tuple[str, str]] = []
+        self.refused: list[tuple[str, str]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         operation = REFUSED.get(func.name().partition(".")[0])
         if operation is not None:
-            self.found.append((self.layers[-1], operation))
+            self.refused.append((self.layers[-1], operation))
         return func(*args, **(kwargs or {}))
 
 
@@ -49,13 +49,13 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
     train.deterministic=true.
     """
     try:
-        found = _found(network, "meta")
+        layers = _refused_operations(network, "meta")
     except NotImplementedError:
         # An older torch does not implement some operator on the meta device.
-        found = _found(network, "cpu")
-    if found:
-        layer, operation = found[0]
-        others = len({name for name, _ in found} - {layer})
+        layers = _refused_operations(network, "cpu")
+    if layers:
+        layer, operation = layers[0]
+        others = len({name for name, _ in layers} - {layer})
         more = f" and {counted(others, 'more layer')}" if others else ""
         why = (
             f"the gradient of {operation} in {layer or 'the network'}{more} is not "
@@ -66,7 +66,7 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
         raise ConfigError(text, code="layer-not-deterministic", arch=arch, layer=layer)
 
 
-def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
+def _refused_operations(network: SegModel, device: str) -> list[tuple[str, str]]:
     tensors: dict[str, Tensor] = {
         **dict(network.named_parameters()),
         **dict(network.named_buffers()),
@@ -86,4 +86,4 @@ def _found(network: SegModel, device: str) -> list[tuple[str, str]]:
     finally:
         for hook in hooks:
             hook.remove()
-    return watch.found
+    return watch.refused

@@ -39,7 +39,7 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     else:
         from segtrain.models.torchvision_models import build
     weights_file = model.encoder_weights if is_file_name(model.encoder_weights) else None
-    given = model
+    original = model
     if weights_file is not None:
         model = model.model_copy(update={"encoder_weights": None})
     try:
@@ -68,7 +68,7 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         parts += [f"model.options={model.options}"] if model.options else []
         why = f"model.arch={model.arch} cannot be built with {' and '.join(parts)} ({reason})"
         raise ConfigError(why, code="model-options-unfit") from error
-    network.origin = published(given)
+    network.origin = published(original)
     if weights_file is not None:
         load_encoder(network, weights_file)
     return network
@@ -83,16 +83,16 @@ def check_options(
     If ``constructor`` is None, every option that is not reserved is accepted.
     """
     parameters = inspect.signature(constructor).parameters if constructor else model.options
-    known = [name for name in parameters if name not in ("kwargs", *reserved)]
+    accepted = [name for name in parameters if name not in ("kwargs", *reserved)]
     for key, value in model.options.items():
         if key in reserved:
             why = f"model.options.{key}={value!r} cannot be set here: {reserved[key]}"
             raise ConfigError(why, code="model-option-reserved", key=key)
-        if key not in known:
-            near = closest(key, known, 0.4)
+        if key not in accepted:
+            near = closest(key, accepted, 0.4)
             hint = f"did you mean {near!r}? " if near else ""
             why = (
                 f"unknown model.options.{key}: {hint}{model.arch} has "
-                f"{', '.join(known) or 'no options'}"
+                f"{', '.join(accepted) or 'no options'}"
             )
             raise ConfigError(why, code="unknown-model-option", key=key)

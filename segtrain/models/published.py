@@ -36,15 +36,15 @@ def published(model: Model) -> Origin:
         import timm
 
         # SMP's names timm-NAME are older; some of them lack the tf_ of timm.
-        for known in [timm_name] if kind == "tu" else [f"tf_{timm_name}", timm_name]:
-            if found := timm.get_pretrained_cfg(known):
-                return Origin(found.mean, found.std, found.license or "unknown")
+        for timm_id in [timm_name] if kind == "tu" else [f"tf_{timm_name}", timm_name]:
+            if pretrained := timm.get_pretrained_cfg(timm_id):
+                return Origin(pretrained.mean, pretrained.std, pretrained.license or "unknown")
     words = (name,) if is_file_name(weights) else (weights, name)
 
-    def of(table: dict[str, Any]) -> Any:
+    def lookup(table: dict[str, Any]) -> Any:
         return next(
             value for start, value in table.items() if any(re.match(start, word) for word in words)
         )
 
-    mean, std = of(_IMAGES)
-    return Origin(mean, std, of(_LICENSES))
+    mean, std = lookup(_IMAGES)
+    return Origin(mean, std, lookup(_LICENSES))

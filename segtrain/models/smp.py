@@ -108,14 +108,14 @@ def _is_own(model: Model) -> bool:
             and isinstance(channels, (list, tuple))
             and len(channels) == 5
         )
-    known = {
+    accepted = {
         "encoder_output_stride",
         "decoder_channels",
         "decoder_atrous_rates",
         "decoder_aspp_dropout",
     }
     stride = model.options.get("encoder_output_stride", 16)
-    return model.arch.lower() == "deeplabv3plus" and options <= known and stride in (8, 16)
+    return model.arch.lower() == "deeplabv3plus" and options <= accepted and stride in (8, 16)
 
 
 def freeze_unused(network: SegModel) -> None:
@@ -149,32 +149,32 @@ def _network(model: Model, num_classes: int) -> Any:
             raise
         raise MissingExtra("segmentation-models-pytorch", "", f"model.arch={model.arch}") from None
     arch = model.arch.lower()
-    known = {
+    networks = {
         name.lower(): getattr(smp, name)
         for name in smp.__all__
         if isinstance(getattr(smp, name), type)
     }
-    if arch not in known:
+    if arch not in networks:
         raise unknown_name(
-            "arch", model.arch, known, f"update segmentation-models-pytorch {smp.__version__}"
+            "arch", model.arch, networks, f"update segmentation-models-pytorch {smp.__version__}"
         )
     _check_encoder(model, arch, smp.encoders)
     # Encoders of timm take many more options, and refuse unknown ones themselves.
     from_timm = model.encoder.startswith("tu-")
-    check_options(model, None if from_timm else known[arch], _RESERVED)
+    check_options(model, None if from_timm else networks[arch], _RESERVED)
     # Without dynamic_img_size, the ViT accepts only one image size.
     options = {**({"dynamic_img_size": True} if arch == "dpt" else {}), **model.options}
     # The name of a timm encoder selects the weights. SMP expects True for these, and warns about a
     # string.
     weights = model.encoder_weights and (True if from_timm else model.encoder_weights)
-    return known[arch](
+    return networks[arch](
         encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options
     )
 
 
 def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
     """Refuse an encoder that SMP and timm lack, and weights that the encoder lacks."""
-    name, given = model.encoder, model.encoder_weights
+    name, chosen = model.encoder, model.encoder_weights
     if name.startswith("tu-"):
         import timm
 
@@ -196,12 +196,12 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
     elif name.startswith("timm-"):
         return
     else:
-        known = encoders.get_encoder_names()
-        if name not in known:
+        names = encoders.get_encoder_names()
+        if name not in names:
             raise unknown_name(
-                "encoder", name, known, f"choose from {', '.join(known)}, or tu-NAME for timm's"
+                "encoder", name, names, f"choose from {', '.join(names)}, or tu-NAME for timm's"
             )
         weights = list(encoders.encoders[name]["pretrained_settings"])
         fix = f"{name} has {', '.join(weights)}; null trains from scratch"
-    if given is not None and given not in weights:
-        raise unknown_name("encoder_weights", given, weights, fix)
+    if chosen is not None and chosen not in weights:
+        raise unknown_name("encoder_weights", chosen, weights, fix)

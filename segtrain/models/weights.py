@@ -63,8 +63,8 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
         with warnings.catch_warnings(), open(path, "rb") as file:
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
-        of_run = isinstance(content, dict) and "config_hash" in content
-        origin = Origin.read(content.get("origin", {})) if of_run else None
+        from_run = isinstance(content, dict) and "config_hash" in content
+        origin = Origin.read(content.get("origin", {})) if from_run else None
     except Exception as error:
         # safetensors, zip, and pickle each raise their own errors.
         if kind != "safetensors" and (
@@ -78,8 +78,8 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
         problem = f"cannot be read ({reason}): copy the damaged file again, or save a state_dict()"
         raise _refused(key, path, "weights-damaged", problem) from None
-    if found := _tensors(content):
-        return found, origin
+    if tensors := _tensors(content):
+        return tensors, origin
     problem = "the file has no tensors with names: save the state_dict() of a model"
     raise _refused(key, path, "weights-without-tensors", problem)
 
@@ -129,7 +129,7 @@ def _tensors(content: Any, levels: int = 4) -> dict[str, Tensor]:
         for name in _INSIDE
         if isinstance(content.get(name), Mapping)
     ]
-    return next((found for found in inner if len(found) > len(own)), own)
+    return next((state for state in inner if len(state) > len(own)), own)
 
 
 def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:

@@ -44,8 +44,8 @@ class Clock:
         self._lap: dict[str, float] = {}  # since the last ``mark``
         self._laps: list[dict[str, float]] = []
         self._last = now()
-        self._rest_cpu, self._rest_since, self._looks = 0.0, time.thread_time(), True
-        self._rest_lap, self._unseen, self._next_look = 0.0, 0, 0.0
+        self._rest_cpu, self._rest_since, self._sampled = 0.0, time.thread_time(), True
+        self._rest_lap, self._unseen, self._next_sample = 0.0, 0, 0.0
         self._cpu_wait_since, self._cpu_wait_asleep, self._cpu_wait_lap = runqueue_wait(), 0.0, 0.0
         self._lap_began = self._last
         self._rest_cpu_wait, self._rest_cpu_wait_lap, self._rest_cpu_wait_since = (
@@ -158,22 +158,22 @@ class Clock:
         at = self._ended[-1][1]
         self._ended.append((_LAP, at))
         self._unseen += 1
-        if self._looks:
+        if self._sampled:
             self._rest_cpu += (
                 self._rest_lap + time.thread_time() - self._rest_since
             ) * self._unseen
             self._cpu_wait_asleep += self._cpu_wait_lap * self._unseen
             waited = self._rest_cpu_wait_lap + (runqueue_wait() or 0.0) - self._rest_cpu_wait_since
             self._rest_cpu_wait += waited * self._unseen
-            self._rest_lap, self._cpu_wait_lap, self._unseen, self._next_look = (
+            self._rest_lap, self._cpu_wait_lap, self._unseen, self._next_sample = (
                 0.0,
                 0.0,
                 0,
                 self._lap_began + SAMPLE_S,
             )
             self._rest_cpu_wait_lap = 0.0
-        self._looks, self._lap_began = at >= self._next_look, at
-        if self._looks:
+        self._sampled, self._lap_began = at >= self._next_sample, at
+        if self._sampled:
             self._rest_since, self._rest_cpu_wait_since = time.thread_time(), runqueue_wait() or 0.0
         return at
 
@@ -208,7 +208,7 @@ class _Span:
     def __enter__(self) -> None:
         clock = self._clock
         clock._end()
-        if clock._looks and not clock._around:
+        if clock._sampled and not clock._around:
             so_far = runqueue_wait() or 0.0
             clock._rest_lap += time.thread_time() - clock._rest_since
             clock._rest_cpu_wait_lap += so_far - clock._rest_cpu_wait_since
@@ -226,7 +226,7 @@ class _Span:
         clock = self._clock
         clock._end()
         clock._phase = clock._around.pop()
-        if clock._looks and not clock._around:
+        if clock._sampled and not clock._around:
             clock._rest_since, clock._rest_cpu_wait_since = (
                 time.thread_time(),
                 runqueue_wait() or 0.0,

@@ -37,7 +37,7 @@ def epochs_text(epochs: float) -> str:
     return f"{epochs:.2f}".removesuffix(".00")
 
 
-def of_classes(scores: Mapping[str, Any]) -> str:
+def classes_note(scores: Mapping[str, Any]) -> str:
     """`` (1 of 2 classes)``: how many classes have pixels in the truth; empty if all of them have.
     ``scores``: of an evaluation, or a row of the table of runs.
 
@@ -185,5 +185,5 @@ def class_table(names: Sequence[str], scores: Mapping[str, Any]) -> str:
         value = "absent" if iou is None else f"{100 * iou:5.1f}%"
         lines.append(f"{name:<{width}} {value}  {bar(iou or 0.0)}  {100 * pixels / total:5.1f}%")
     if (mean := scores["miou"]) is not None:
-        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean)}{of_classes(scores)}")
+        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean)}{classes_note(scores)}")
     return "\n".join(line.rstrip() for line in lines)

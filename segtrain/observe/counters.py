@@ -30,7 +30,7 @@ class Counters:
     network: tuple[float, float]  # bytes received, sent
 
 
-Look = Callable[[], Counters]
+ReadCounters = Callable[[], Counters]
 
 
 def rates(before: Counters, after: Counters) -> list[Value]:
@@ -71,7 +71,7 @@ def _percent(part: float, whole: float) -> float:
     return min(100.0, max(0.0, 100.0 * part / whole))
 
 
-def open_counters() -> Look:
+def open_counters() -> ReadCounters:
     import psutil
 
     disk_counters = partial(psutil.disk_io_counters, perdisk=True, nowrap=False)
@@ -79,7 +79,7 @@ def open_counters() -> Look:
     disks = _physical(disk_counters(), "/sys/block", ("loop", "ram", "zram", "dm-", "md"))
     links = _physical(link_counters(), "/sys/class/net", ("lo",))
 
-    def look() -> Counters:
+    def read() -> Counters:
         cores = {}
         for number, times in enumerate(psutil.cpu_times(percpu=True)):
             parts = {name: getattr(times, name, 0.0) for name in _PARTS}
@@ -95,14 +95,17 @@ def open_counters() -> Look:
             swap=swap.percent,
             swapped=(swap.sin, swap.sout),
             disk=(
-                sum(one.read_count + one.write_count for one in disk),
-                sum(one.read_bytes for one in disk),
-                sum(one.write_bytes for one in disk),
+                sum(counts.read_count + counts.write_count for counts in disk),
+                sum(counts.read_bytes for counts in disk),
+                sum(counts.write_bytes for counts in disk),
             ),
-            network=(sum(one.bytes_recv for one in link), sum(one.bytes_sent for one in link)),
+            network=(
+                sum(counts.bytes_recv for counts in link),
+                sum(counts.bytes_sent for counts in link),
+            ),
         )
 
-    return look
+    return read
 
 
 def _physical(names: Iterable[str], folder: str, virtual: tuple[str, ...]) -> frozenset[str]:
@@ -111,7 +114,7 @@ def _physical(names: Iterable[str], folder: str, virtual: tuple[str, ...]) -> fr
 
     A partition counts with its disk: Linux has no folder of its own for it in ``folder``.
     """
-    kept = [name for name in names if not name.startswith(virtual)]
-    listed = [name for name in kept if Path(folder, name).exists()]
+    candidates = [name for name in names if not name.startswith(virtual)]
+    listed = [name for name in candidates if Path(folder, name).exists()]
     hardware = [name for name in listed if Path(folder, name, "device").exists()]
-    return frozenset(hardware or listed or kept)
+    return frozenset(hardware or listed or candidates)

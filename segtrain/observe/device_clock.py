@@ -75,7 +75,7 @@ class DeviceClock(Clock):
         self._summed += len(self._ended)
         self._ended, self._last = [], last
 
-    def _read_one(self) -> None:
+    def _read_event(self) -> None:
         phase, event = self._ahead.popleft()
         self._add(phase, self._before.elapsed_time(event) / 1000)
         self._free.append(self._before)
@@ -91,7 +91,7 @@ class DeviceClock(Clock):
         self._sum()
         self._read_laps()
         while self._ahead and self._ahead[0][1].query():
-            self._read_one()
+            self._read_event()
             self._close_laps()
         sums, self._sums = self._sums, {}
         return sums
@@ -100,7 +100,7 @@ class DeviceClock(Clock):
         """Read all events of the laps whose last event has passed, with one query per lap."""
         while self._ends and self._ends[0][1].query():
             while self._read < self._ends[0][0]:
-                self._read_one()
+                self._read_event()
             self._close_laps()
 
     def laps(self) -> list[dict[str, float]]:

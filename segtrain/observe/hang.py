@@ -31,8 +31,8 @@ from segtrain.base.compat import last_collectives
 from segtrain.errors import some_of
 
 FOLDER = "hang"  # in a run folder
-LOOKS = 8  # least number of checks within ``hang_s``
-LONGEST_LOOK_S = 15.0
+CHECKS = 8  # least number of checks within ``hang_s``
+LONGEST_PAUSE_S = 15.0
 MOST = 3  # reports per process
 LONG = ("eval", "checkpoint")  # phases that may take long
 
@@ -76,9 +76,9 @@ class Watchdog:
     """Watches the thread that created it, and calls ``position`` and ``recent`` from another
     thread.
 
-    ``recent`` returns spans (phase, begin, end; seconds). On rank 0, ``found`` gets the notices and
-    one sentence. ``patient``: whether the current phase may take long, too, as the compilation in
-    the first step does.
+    ``recent`` returns spans (phase, begin, end; seconds). On rank 0, ``report`` gets the notices
+    and one sentence. ``patient``: whether the current phase may take long, too, as the compilation
+    in the first step does.
     """
 
     def __init__(
@@ -92,14 +92,19 @@ class Watchdog:
         hang_s: float,
         limit_s: float,
         board: PhaseBoard | None,
-        found: Callable[[list[RankNotice], str], None],
+        report: Callable[[list[RankNotice], str], None],
         patient: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._position, self._recent, self._found, self._patient = position, recent, found, patient
+        self._position, self._recent, self._report, self._patient = (
+            position,
+            recent,
+            report,
+            patient,
+        )
         self._path = run / FOLDER / f"rank-{rank:05d}.txt"
         self._rank, self._world, self._board = rank, world_size, board
         self._hang_s, self._limit_s = hang_s, limit_s
-        self._every = min(LONGEST_LOOK_S, hang_s / LOOKS)
+        self._every = min(LONGEST_PAUSE_S, hang_s / CHECKS)
         self._main = threading.get_ident()
         self._ended = threading.Event()
         self._seen, self._since, self._reported = position(), time.monotonic(), False
@@ -115,12 +120,12 @@ class Watchdog:
     def _watch(self) -> None:
         while self._alarms < MOST and not self._ended.wait(self._every):
             try:
-                self._look()
+                self._check()
             except (RuntimeError, ValueError, OSError):
                 # The store is gone with rank 0, or a disk is full: each rank continues alone.
                 self._board = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         position, now, board = self._position(), time.monotonic(), self._board
         if position != self._seen:
             self._seen, self._since, self._reported = position, now, False
@@ -147,9 +152,9 @@ class Watchdog:
         if self._rank == 0:
             notices = [notice] if board is None else self._gathered(board)
             text = sentence(
-                notices, self._world, self._limit_s, self._path.parent, asked=board is not None
+                notices, self._world, self._limit_s, self._path.parent, has_board=board is not None
             )
-            self._found(notices, text)
+            self._report(notices, text)
 
     def _gathered(self, board: PhaseBoard) -> list[RankNotice]:
         """Wait for the notices of all ranks, and return those that came in time.
@@ -186,16 +191,16 @@ def _line(frame: FrameType | None) -> str:
     """The innermost line of segtrain or user code in a stack; the innermost line of all if there is
     none.
     """
-    shown, here = frame, frame
-    while here is not None:
-        parts = here.f_code.co_filename.split(os.sep)
+    shown, current = frame, frame
+    while current is not None:
+        parts = current.f_code.co_filename.split(os.sep)
         installed = any(
             part.startswith(("python3", "site-packages", "dist-packages")) for part in parts[1:-1]
         )
         if "segtrain" in parts[:-1] or not installed:
-            shown = here
+            shown = current
             break
-        here = here.f_back
+        current = current.f_back
     return (
         f"{shown.f_code.co_name} ({os.path.basename(shown.f_code.co_filename)}:{shown.f_lineno})"
         if shown
@@ -250,17 +255,21 @@ def _where(notice: RankNotice) -> str:
 
 
 def sentence(
-    notices: Sequence[RankNotice], world_size: int, limit_s: float, folder: Path, asked: bool = True
+    notices: Sequence[RankNotice],
+    world_size: int,
+    limit_s: float,
+    folder: Path,
+    has_board: bool = True,
 ) -> str:
-    """Which rank is behind, where, and what to read. ``asked``: whether all ranks were asked for
-    their notices.
+    """Which rank is behind, where, and what to read. ``has_board``: whether all ranks were asked
+    for their notices.
     """
     missing = sorted(set(range(world_size)) - {notice.rank for notice in notices})
     longest = max(notice.seconds for notice in notices)
     least = min(notice.passed for notice in notices)
     behind = [notice for notice in notices if notice.passed == least]
     before = next((notice for notice in notices if notice.passed > least), None)
-    if missing and asked:
+    if missing and has_board:
         problem = (
             f"{_ranks(missing)} did not answer: stopped processes, or their hosts are "
             f"gone; {_at(behind[0])}"

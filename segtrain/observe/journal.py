@@ -253,21 +253,21 @@ def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict
     """Events of one kind, ordered by step. Steps that a resumed process repeated replace the
     earlier ones.
     """
-    kept: list[dict[str, Any]] = []
+    ordered: list[dict[str, Any]] = []
     for item in events:
         step = item.get("step")
         if not isinstance(step, int):
             continue
         if item.get("event") == "resume":
-            kept = [old for old in kept if old["step"] <= step]
+            ordered = [old for old in ordered if old["step"] <= step]
         elif item.get("event") == event:
-            kept = (
-                [old for old in kept if old["step"] < step]
-                if kept and kept[-1]["step"] >= step
-                else kept
+            ordered = (
+                [old for old in ordered if old["step"] < step]
+                if ordered and ordered[-1]["step"] >= step
+                else ordered
             )
-            kept.append(dict(item))
-    return kept
+            ordered.append(dict(item))
+    return ordered
 
 
 def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

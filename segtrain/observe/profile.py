@@ -133,9 +133,9 @@ def _end(process: subprocess.Popen[bytes], state: Path) -> None:
     except subprocess.TimeoutExpired:  # The sampler hangs in a call to a file system or a driver.
         process.kill()
         process.wait()
-    if known := read_json(state):
+    if content := read_json(state):
         with contextlib.suppress(OSError):
-            write_json(state, {**known, "on": False, "pid": 0})
+            write_json(state, {**content, "on": False, "pid": 0})
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class SampledHost:
     pid: int  # 0: it has ended with its run
     on: bool
     ms: int
-    asked: float
+    answered: float
     alive: bool | None  # None: it is on another host, where its process cannot be seen
     last: float | None  # Unix time of the newest file of readings
     bytes: int
@@ -164,8 +164,8 @@ class SampledHost:
 def hosts(run: Path) -> list[SampledHost]:
     """The samplers of a run, by node. Raises SegtrainError if there are none."""
     folder = run / FOLDER
-    found = sorted(folder.glob("*.state.json"), key=lambda path: (len(path.name), path.name))
-    states = [state for path in found if "pid" in (state := read_json(path))]
+    files = sorted(folder.glob("*.state.json"), key=lambda path: (len(path.name), path.name))
+    states = [state for path in files if "pid" in (state := read_json(path))]
     if not states:
         fix = "name the folder of a run that has begun to train (segtrain runs DIR lists runs)"
         raise SegtrainError(
@@ -176,11 +176,11 @@ def hosts(run: Path) -> list[SampledHost]:
 
 def _host(folder: Path, state: dict[str, Any]) -> SampledHost:
     files = [path.stat() for path in folder.glob(f"system/incremental/*/*.{state['node']}.json")]
-    here = state["host"] == socket.gethostname()
+    on_this_host = state["host"] == socket.gethostname()
     return SampledHost(
         **{name: state[name] for name in ("node", "host", "pid", "on", "ms")},
-        asked=state.get("asked", 0.0),
-        alive=False if not state["pid"] else _is_sampler(state["pid"]) if here else None,
+        answered=state.get("asked", 0.0),
+        alive=False if not state["pid"] else _is_sampler(state["pid"]) if on_this_host else None,
         last=max((file.st_mtime for file in files), default=None),
         bytes=sum(file.st_size for file in files),
     )
@@ -202,13 +202,13 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
 
     Raises SegtrainError if all of them have ended.
     """
-    known = hosts(run)
-    if all(host.alive is False for host in known):
+    samplers = hosts(run)
+    if all(host.alive is False for host in samplers):
         raise run_ended(run)
-    asked = time.time()
-    request(run / FOLDER, {"on": on, "ms": ms or known[0].ms, "asked": asked})
+    number = time.time()
+    request(run / FOLDER, {"on": on, "ms": ms or samplers[0].ms, "asked": number})
     wait_until(
-        lambda: all(host.asked == asked or host.alive is False for host in hosts(run)), ANSWER_S
+        lambda: all(host.answered == number or host.alive is False for host in hosts(run)), ANSWER_S
     )
     return hosts(run)
 
@@ -217,14 +217,14 @@ def profile(verb: str, run: Path, ms: int | None) -> tuple[str, bool]:
     """Run ``on``, ``off``, or ``status``. Returns text to print, and whether every sampler did what
     was requested.
     """
-    known = hosts(run) if verb == "status" else switch(run, verb == "on", ms)
+    samplers = hosts(run) if verb == "status" else switch(run, verb == "on", ms)
     silent = [
         host
-        for host in known
+        for host in samplers
         if verb != "status" and host.alive is not False and host.on != (verb == "on")
     ]
     now = now_ns(run / FOLDER) / 1e9
     problem = f"has not answered within {ANSWER_S:.0f} s: check that"
-    lines = [host.line(now) for host in known]
+    lines = [host.line(now) for host in samplers]
     lines += [f"{host.node} {problem} {host.host} sees this folder" for host in silent]
     return "\n".join(lines), not silent

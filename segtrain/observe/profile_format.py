@@ -53,8 +53,8 @@ def file_of(ts: float, node: str) -> str:
 
 def minute_and_node(name: str) -> tuple[int, str] | None:
     """Unix time and node in the name of a profile file; None for any other file."""
-    found = _NAME.search(name)
-    return (int(found[1]), found[2]) if found else None
+    match = _NAME.search(name)
+    return (int(match[1]), match[2]) if match else None
 
 
 class ProfileWriter:
@@ -150,19 +150,19 @@ def read_profile(
         for parent, _, names in os.walk(Path(folder).absolute())
         for name in names
     )
-    found = sorted(
+    files = sorted(
         (*moment, path)
         for path in paths
         if (moment := minute_and_node(path.as_posix())) is not None
     )
-    if not found:
+    if not files:
         problem = "there is no system profile (system/incremental/HOUR/MINUTE.algo-N.json)"
         fix = (
             "name a run trained with log.profile_ms=500, or the profiler-output of a SageMaker job"
         )
         raise file_error(str(folder), f"{problem}: {fix}", code="no-profile")
     tracks: dict[Series, Track] = {}
-    for minute, node, path in found:
+    for minute, node, path in files:
         # A file is named after the start of its minute. In old profiles, it may be the end of the
         # minute, or any time.
         if minute % MINUTE == 0 and not start - 2 * MINUTE <= minute <= end + MINUTE:

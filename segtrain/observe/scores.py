@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segtrain.base.units import percent
-from segtrain.observe.console import of_classes
+from segtrain.observe.console import classes_note
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Score:
         return percent(scores.get(self.key), 2) + self._classes(scores)
 
     def _classes(self, scores: Mapping[str, Any]) -> str:
-        return of_classes(scores) if self.class_mean else ""
+        return classes_note(scores) if self.class_mean else ""
 
 
 # The launchers read the line after an evaluation: it begins with these two.

@@ -63,7 +63,7 @@ class WorkerTotals:
     """Totals of the work of a rank's data workers since the rank started. ``count``: the current
     number of workers.
 
-    ``asked`` counts the requested steps, and ``ready`` sums how many steps were ready at each
+    ``requested`` counts the requested steps, and ``ready`` sums how many steps were ready at each
     request.
     """
 
@@ -80,17 +80,19 @@ class WorkerTotals:
     bytes2: float = 0.0
     bytes_s: float = 0.0
     cpu_wait_s: float = 0.0
-    asked: int = 0
+    requested: int = 0
     ready: int = 0
     process_cpu_s: float = 0.0
     # samples that helpers on other hosts made, by host
-    helped: Mapping[str, int] = field(default_factory=dict)
+    helper_samples: Mapping[str, int] = field(default_factory=dict)
     receive_s: float = 0.0  # CPU seconds of this rank for these
 
     def since(self, before: WorkerTotals) -> dict[str, Any]:
         """The field ``workers`` of a window: the work done since ``before``."""
         numbers = {
-            name: value for name, value in vars(self).items() if name not in ("kind", "helped")
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("kind", "helper_samples")
         }
         more = {name: value - getattr(before, name) for name, value in numbers.items()}
         done = {"count": self.count, "kind": self.kind, "samples": more["samples"]}
@@ -107,12 +109,15 @@ class WorkerTotals:
             "bytes2": more["bytes2"],
             "bytes_s": round(more["bytes_s"], 3),
         }
-        if self.helped:
+        if self.helper_samples:
             done["helpers"] = {
-                host: count - before.helped.get(host, 0) for host, count in self.helped.items()
+                host: count - before.helper_samples.get(host, 0)
+                for host, count in self.helper_samples.items()
             }
             done["receive_s"] = round(more["receive_s"], 6)
-        return done | ({"queue": round(more["ready"] / more["asked"], 3)} if more["asked"] else {})
+        return done | (
+            {"queue": round(more["ready"] / more["requested"], 3)} if more["requested"] else {}
+        )
 
 
 def file_of(run: Path, rank: int) -> Path:
@@ -256,7 +261,7 @@ class Records:
 
 def read_spans(run: str | Path) -> list[Records]:
     """The spans of all ranks, by rank. Raises DataError if there are none."""
-    found, files = list[Records](), sorted(Path(run, FOLDER).glob("rank-*.jsonl"))
+    records, files = list[Records](), sorted(Path(run, FOLDER).glob("rank-*.jsonl"))
     if not files:
         problem = (
             f"there is no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained "
@@ -266,8 +271,8 @@ def read_spans(run: str | Path) -> list[Records]:
     try:
         for file in files:
             with open_file(file) as lines:
-                found.append(_records(lines))
-        return found
+                records.append(_records(lines))
+        return records
     except OSError as error:
         problem = f"it cannot be read: {error.strerror}: check its permissions"
         raise file_error(error.filename, problem, code="spans-unreadable") from None

@@ -21,7 +21,7 @@ from typing import Any
 
 from segtrain.base.json_text import read_json, write_json
 from segtrain.errors import SegtrainError
-from segtrain.observe.counters import Look, open_counters, rates
+from segtrain.observe.counters import ReadCounters, open_counters, rates
 from segtrain.observe.gpus import open_gpus
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import ProfileWriter, Value
@@ -40,13 +40,13 @@ TICK_S = 0.5
 
 @dataclass(frozen=True)
 class SamplerRequest:
-    """What a sampler should do. ``asked``: the number of the request; 0 for the command line or a
+    """What a sampler should do. ``number``: the number of the request; 0 for the command line or a
     signal.
     """
 
     on: bool
     ms: int
-    asked: float = 0.0
+    number: float = 0.0
 
 
 def state_file(folder: Path, node: str) -> Path:
@@ -81,10 +81,10 @@ class ControlRequests:
         self._obeyed = toggles
         if identity != self._seen:
             self._seen = identity
-            asked = read_json(self._path)
-            on, ms = asked.get("on"), asked.get("ms", now.ms)
+            request = read_json(self._path)
+            on, ms = request.get("on"), request.get("ms", now.ms)
             if isinstance(on, bool) and isinstance(ms, int) and LEAST_MS <= ms <= MOST_MS:
-                now = SamplerRequest(on, ms, asked.get("asked", 0.0))
+                now = SamplerRequest(on, ms, request.get("asked", 0.0))
             else:
                 say_on_stderr(
                     f'warning: {self._path} must be {{"on": true or false, "ms": {LEAST_MS} to '
@@ -102,10 +102,10 @@ class HostSampler:
         self,
         writer: ProfileWriter,
         say: Callable[[str], None],
-        opens: Callable[[], Look] = open_counters,
+        opens: Callable[[], ReadCounters] = open_counters,
     ) -> None:
         self._writer, self._say, self._opens = writer, say, opens
-        self._look: Look | None = None
+        self._read_counters: ReadCounters | None = None
         self._gpus: Callable[[], list[Value]] = lambda: []
         self._before: Any = None
         self._failed = False
@@ -122,9 +122,9 @@ class HostSampler:
             self.sample()
 
     def sample(self) -> None:
-        if self._look is None:
-            self._look, self._gpus = self._opens(), open_gpus(self._say)
-        after, before = self._look(), self._before
+        if self._read_counters is None:
+            self._read_counters, self._gpus = self._opens(), open_gpus(self._say)
+        after, before = self._read_counters(), self._before
         if before is not None and after.at - before.at < SHORTEST_S:
             return
         self._before = after
@@ -204,7 +204,7 @@ def run(folder: Path, ms: int, node: str, parent: int) -> None:
             "on": order.on,
             "ms": order.ms,
         }
-        write_json(state_file(folder, node), {**state, "since": time.time(), "asked": order.asked})
+        write_json(state_file(folder, node), {**state, "since": time.time(), "asked": order.number})
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

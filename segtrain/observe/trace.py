@@ -35,11 +35,11 @@ OURS = 10**8  # first of our process ids in a trace, larger than any real proces
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """A request to trace ``steps`` steps, beginning with step ``first`` (1-based). ``asked``
+    """A request to trace ``steps`` steps, beginning with step ``first`` (1-based). ``number``
     identifies the request.
     """
 
-    asked: float
+    number: float
     first: int
     steps: int
 
@@ -50,11 +50,11 @@ def file_of(run: Path, rank: int, step: int) -> Path:
 
 def read_order(run: Path) -> TraceRequest | None:
     """The request in a run folder; None if there is no valid one."""
-    known = read_json(run / FOLDER / CONTROL)
-    asked, first, steps = known.get("asked"), known.get("from"), known.get("steps")
-    if not (isinstance(asked, (int, float)) and isinstance(first, int) and isinstance(steps, int)):
+    content = read_json(run / FOLDER / CONTROL)
+    number, first, steps = content.get("asked"), content.get("from"), content.get("steps")
+    if not (isinstance(number, (int, float)) and isinstance(first, int) and isinstance(steps, int)):
         return None
-    return TraceRequest(asked, first, steps) if 0 < steps <= MOST_STEPS else None
+    return TraceRequest(number, first, steps) if 0 < steps <= MOST_STEPS else None
 
 
 def events(
@@ -82,12 +82,12 @@ def events(
             "args": args,
         }
 
-    found = [slice_of(name, 0, begin, end - begin) for name, begin, end in spans]
+    slices = [slice_of(name, 0, begin, end - begin) for name, begin, end in spans]
     workers = set()
     for number, begin, stages in samples:
         workers.add(number)
         args = {f"{stage}_ms": round(1000 * seconds, 3) for stage, seconds in stages.items()}
-        found.append(slice_of("sample", 1 + number, begin, sum(stages.values()), **args))
+        slices.append(slice_of("sample", 1 + number, begin, sum(stages.values()), **args))
     names = {0: "loop", **{1 + number: f"worker {number}" for number in sorted(workers)}}
     head = {"ph": "M", "pid": OURS + rank}
     return [
@@ -97,7 +97,7 @@ def events(
             {**head, "tid": tid, "name": "thread_name", "args": {"name": name}}
             for tid, name in names.items()
         ),
-        *found,
+        *slices,
     ]
 
 
@@ -179,16 +179,16 @@ def stacks(run: Path, seconds: float, hz: float) -> tuple[str, bool]:
     _refuse_out_of_range("--hz", hz, sampler.MOST_HZ)
     ranks = training_ranks(run)
     world, (step_s, _) = ranks[0].begins[-1]["world_size"], pace(ranks)
-    folder, asked = run / sampler.FOLDER, time.time()
+    folder, number = run / sampler.FOLDER, time.time()
     # Old answers are removed: more workers may have answered an earlier request, and their files
     # would remain.
     request(
-        folder, {"asked": asked, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*"))
+        folder, {"asked": number, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*"))
     )
 
     def answers() -> dict[Path, dict[str, Any]]:
-        found = {path: read_json(path) for path in sorted(folder.glob("rank-*.json"))}
-        return {path: facts for path, facts in found.items() if facts.get("asked") == asked}
+        contents = {path: read_json(path) for path in sorted(folder.glob("rank-*.json"))}
+        return {path: facts for path, facts in contents.items() if facts.get("asked") == number}
 
     def absent() -> tuple[int, int]:
         """The number of ranks, and of workers of the other ranks, that have not answered."""

@@ -100,9 +100,9 @@ class Trackers:
 def refuse_trackers(log: Log, kinds: Sequence[TrackerKind] = TRACKERS) -> None:
     """Raise MissingExtra for a requested tracker that is not installed."""
     for kind in kinds:
-        asked = getattr(log, kind.setting)
-        if asked and kind.extra and not kind.is_installed:
-            raise MissingExtra(kind.package, kind.extra, f"log.{kind.setting}={asked}")
+        value = getattr(log, kind.setting)
+        if value and kind.extra and not kind.is_installed:
+            raise MissingExtra(kind.package, kind.extra, f"log.{kind.setting}={value}")
     for setting in {*SETTINGS} - {kind.setting for kind in kinds}:
         if value := getattr(log, setting):
             raise without_platforms(f"log.{setting}", value)

@@ -51,13 +51,13 @@ class Board:
         """The notices so far, by rank. Only existing notices are read, because ``get`` waits for a
         missing key.
         """
-        there = [
+        ranks = [
             rank
             for rank in range(self._world)
             if self._store.add(f"{self._prefix}/{number}/{rank}", 0)
         ]
         return {
-            rank: self._store.get(f"{self._prefix}/{number}/{rank}/text").decode() for rank in there
+            rank: self._store.get(f"{self._prefix}/{number}/{rank}/text").decode() for rank in ranks
         }
 
 
@@ -75,10 +75,10 @@ def await_rank_0(store: Any, key: str, rank: int, silent_s: float) -> None:
         return
     pause, signs, since, silent_s = 0.005, 0, time.monotonic(), max(silent_s, SILENT_S)
     try:
-        while not _asked(store, key, silent_s):
+        while not _counter(store, key, silent_s):
             time.sleep(pause)
             pause = min(0.5, 1.5 * pause)
-            now = _asked(store, f"{key}/alive", silent_s)
+            now = _counter(store, f"{key}/alive", silent_s)
             if now != signs:
                 signs, since = now, time.monotonic()
             elif time.monotonic() - since > silent_s:
@@ -93,7 +93,7 @@ def await_rank_0(store: Any, key: str, rank: int, silent_s: float) -> None:
         ) from error
 
 
-def _asked(store: Any, key: str, limit_s: float) -> int:
+def _counter(store: Any, key: str, limit_s: float) -> int:
     """The number at ``key``. Raises TimeoutError if the store does not answer within ``limit_s``
     seconds.
 

@@ -56,11 +56,11 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
                 return
         except OSError as error:
             if time.monotonic() - begin >= timeout_s:
-                raise not_met(cluster, timeout_s, error) from None
+                raise rendezvous_error(cluster, timeout_s, error) from None
         time.sleep(PAUSE_S)
 
 
-def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainError:
+def rendezvous_error(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainError:
     """The error for ranks that did not all arrive. It quotes one line of ``error``, from torch or
     the system.
     """
@@ -108,10 +108,10 @@ def elect_error_reporter(
             word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")
         ):
             return error
-        found = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
+        match = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
         lost = RankLost(
             f"rank {cluster.rank} has lost another rank "
-            f"({found[0].strip() if found else reason[:160]}): see the output of that rank, and "
+            f"({match[0].strip() if match else reason[:160]}): see the output of that rank, and "
             "whether it was killed; the same command continues from the newest checkpoint",
             code="rank-lost",
             rank=cluster.rank,
@@ -119,7 +119,7 @@ def elect_error_reporter(
         # A process that ends closes its connections one by one: wait before asking for its store.
         time.sleep(0.5)
         # Rank 0 had the store, so it has failed, and reported why unless it was killed.
-        if not _is_there(cluster):
+        if not _store_answers(cluster):
             print(lost, file=sys.stderr, flush=True)
             lost.silent = True
             return lost
@@ -196,7 +196,7 @@ def end_now(
     os._exit(code)
 
 
-def _is_there(cluster: Cluster) -> bool:
+def _store_answers(cluster: Cluster) -> bool:
     """Whether the store still answers. Asked by a plain socket, because torch's client would print
     a stack trace.
     """

@@ -18,8 +18,8 @@ from segtrain.errors import ConfigError
 from segtrain.parallel import syncbn
 
 # torch 2.11 renamed DistributedDataParallel's broadcast_buffers, and warns about the old name.
-_KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
-_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
+_DDP_ARGS = inspect.signature(nn.parallel.DistributedDataParallel).parameters
+_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _DDP_ARGS else "broadcast_buffers"
 
 
 def wrap(
@@ -59,7 +59,7 @@ def _bucket_cap(bucket_mb: float) -> float | None:
     """torch's own limit where it is the same: only with that one, newer torch makes the first
     bucket small, so that the first gradients are sent early.
     """
-    default = _KNOWN["bucket_cap_mb"].default
+    default = _DDP_ARGS["bucket_cap_mb"].default
     return default if bucket_mb == 25 else bucket_mb
 
 
@@ -68,19 +68,19 @@ def _refuse_subclasses(model: nn.Module) -> None:
     activation).
     """
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-    found = sorted(
+    subclasses = sorted(
         {
             type(m).__name__
             for m in model.modules()
             if isinstance(m, BatchNorm) and type(m) not in plain
         }
     )
-    if found:
+    if subclasses:
         raise ConfigError(
-            f"parallel.sync_bn=true, but this network's {', '.join(found)} cannot be synchronized: "
-            "set it to false, or choose a model.encoder with plain batch norm",
+            f"parallel.sync_bn=true, but this network's {', '.join(subclasses)} cannot be "
+            "synchronized: set it to false, or choose a model.encoder with plain batch norm",
             code="batch-norm-not-synchronized",
-            found=found,
+            found=subclasses,
         )
 
 

@@ -19,7 +19,7 @@ from segtrain.base import stopping
 from segtrain.parallel.cluster import Cluster
 
 READ_S = 5.0
-LOOK_S = 0.2
+CHECK_S = 0.2
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def answered(call: Callable[[], T], limit_s: float) -> T:
 
     threading.Thread(target=run, name="await-answer", daemon=True).start()
     end = time.monotonic() + limit_s
-    while not wait([outcome], LOOK_S).done:
+    while not wait([outcome], CHECK_S).done:
         if stopping.rank_ended.is_set():
             raise TimeoutError("another rank has ended: see its output above")
         if time.monotonic() >= end:

@@ -36,10 +36,10 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
     slices (MIG), CUDA shows only one slice to a process. AMD GPUs count if torch is built for ROCm,
     whose own variables limit them too.
     """
-    there = len(list((root / "dev").glob("nvidia[0-9]*")))
-    if there:
+    total = len(list((root / "dev").glob("nvidia[0-9]*")))
+    if total:
         sliced = any((root / "proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*"))
-        return min(_shown(environ.get("CUDA_VISIBLE_DEVICES"), there), 1 if sliced else there)
+        return min(_shown(environ.get("CUDA_VISIBLE_DEVICES"), total), 1 if sliced else total)
     if (root / "dev/kfd").exists() and _torch_is_for_rocm():
         # a CPU is a node too, with the id 0
         nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
@@ -54,16 +54,16 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
     return _shown(environ.get("CUDA_VISIBLE_DEVICES"), 1) if wsl or jetson else 0
 
 
-def _shown(listed: str | None, there: int) -> int:
-    """How many of ``there`` GPUs a variable such as CUDA_VISIBLE_DEVICES shows; None: all."""
+def _shown(listed: str | None, total: int) -> int:
+    """How many of ``total`` GPUs a variable such as CUDA_VISIBLE_DEVICES shows; None: all."""
     if listed is None:
-        return there
+        return total
     count = 0
     for entry in map(str.strip, listed.split(",")):
-        if not entry.startswith(("GPU-", "MIG-")) and not (entry.isdigit() and int(entry) < there):
+        if not entry.startswith(("GPU-", "MIG-")) and not (entry.isdigit() and int(entry) < total):
             break
         count += 1
-    return min(count, there)
+    return min(count, total)
 
 
 def _text(path: Path) -> str:
@@ -73,15 +73,15 @@ def _text(path: Path) -> str:
 
 
 def _torch_is_for_rocm() -> bool:
-    found = importlib.util.find_spec("torch")
-    places = found.submodule_search_locations or [] if found else []
+    spec = importlib.util.find_spec("torch")
+    places = spec.submodule_search_locations or [] if spec else []
     return any(
         re.search(r"^hip\b[^=\n]*=\s*['\"]", _text(Path(place, "version.py")), re.MULTILINE)
         for place in places
     )
 
 
-def ranks_here(config: Config, say: Callable[[str], None]) -> int:
+def ranks_to_start(config: Config, say: Callable[[str], None]) -> int:
     """Number of ranks that `segtrain train` starts itself: for ``procs: auto``, one per GPU, or per
     core without GPUs.
 
@@ -161,7 +161,7 @@ def children(
         cluster, world_size=count, local_world_size=count, master_port=free_port(), source=SEGTRAIN
     )
     started: list[subprocess.Popen[bytes]] = []
-    said, over = threading.Event(), threading.Event()
+    reported, over = threading.Event(), threading.Event()
     stopping.rank_ended.clear()
     before = dying_with_parent()
     # Gloo would look up the host's name, which a Mac changes with its network.
@@ -173,17 +173,17 @@ def children(
             command = [sys.executable, "-m", "segtrain", *arguments]
             environment = {**os.environ, **member.environment(), "SEGTRAIN_SPAWNED": "1"}
             started.append(subprocess.Popen(command, env=environment, preexec_fn=before))
-        watched = started, said, over, lasting
+        watched = started, reported, over, lasting
         threading.Thread(target=_watch, args=watched, name="watch-ranks", daemon=True).start()
         yield rank_0
     except BaseException:
-        _say_killed(started, said)
+        _say_killed(started, reported)
         for child in started:
             child.terminate()
         raise
     finally:
         over.set()
-        said.set()  # From now on, report no killed rank: this process may kill children itself.
+        reported.set()  # From now on, report no killed rank: this process may kill children itself.
         for child in started:
             try:
                 child.wait(timeout=30)
@@ -192,22 +192,22 @@ def children(
                 child.wait()
 
 
-def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -> None:
+def _say_killed(started: list[subprocess.Popen[bytes]], reported: threading.Event) -> None:
     """Print the first rank that a signal killed, and only once: it could not report the error
     itself.
     """
     for rank, child in enumerate(started, 1):
         number = -(child.poll() or 0)
-        if number > 0 and number not in (signal.SIGINT, signal.SIGTERM) and not said.is_set():
+        if number > 0 and number not in (signal.SIGINT, signal.SIGTERM) and not reported.is_set():
             memory = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
             name = signal.Signals(number).name
             print(f"error: rank {rank} was killed by {name}{memory}", file=sys.stderr, flush=True)
-            said.set()
+            reported.set()
 
 
 def _watch(
     started: list[subprocess.Popen[bytes]],
-    said: threading.Event,
+    reported: threading.Event,
     over: threading.Event,
     lasting: bool,
 ) -> None:
@@ -225,7 +225,7 @@ def _watch(
         codes = [(rank, child.poll()) for rank, child in enumerate(started, 1)]
         failed = [(rank, code) for rank, code in codes if code and code != EXIT_RESUMABLE]
         if failed:
-            _say_killed(started, said)
+            _say_killed(started, reported)
             if lasting:
                 stopping.rank_ended.set()
                 return
@@ -239,7 +239,7 @@ def _watch(
                 if stopping.uploading.is_set():
                     end = min(now + GRACE_S, latest)
             rank, code = failed[0]
-            if not said.is_set():
+            if not reported.is_set():
                 print(
                     f"error: rank {rank} ended with exit code {code}: see its output above",
                     file=sys.stderr,

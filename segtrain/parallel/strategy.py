@@ -27,7 +27,7 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel.board import at_work, await_rank_0
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.collective import all_reduce, broadcast_json
-from segtrain.parallel.failure import elect_error_reporter, end_now, not_met, reach_rank_0
+from segtrain.parallel.failure import elect_error_reporter, end_now, reach_rank_0, rendezvous_error
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.model import wrap
 from segtrain.parallel.places import RankPlace, answered, exchange, host_id, placed
@@ -307,7 +307,7 @@ def _join(
         group() if backend == "smddp" else answered(group, wait_s)
     # The errors of torch are subclasses of RuntimeError.
     except (RuntimeError, TimeoutError) as error:
-        raise not_met(cluster, timeout_s, error) from None
+        raise rendezvous_error(cluster, timeout_s, error) from None
     return (
         cluster,
         gpu,

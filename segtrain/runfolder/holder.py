@@ -146,10 +146,10 @@ def lives(holder: Holder, path: Path, local: bool) -> bool | None:
         # A holder with another host name may be a client of this file server, or a virtual machine
         # on this host.
         return False if local and holder.host == socket.gethostname() else None
-    return runs_here(holder)
+    return is_running_here(holder)
 
 
-def runs_here(holder: Holder) -> bool | None:
+def is_running_here(holder: Holder) -> bool | None:
     """Whether the holder runs on this machine; None if its process cannot be seen from here."""
     if holder.boot != _boot() or holder.namespace != _namespace():
         return None

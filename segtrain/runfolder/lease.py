@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 
 from segtrain.bucket.client import Client
 from segtrain.bucket.versions import Version, read_version, write_version
-from segtrain.runfolder.holder import Holder, holder_in, runs_here
+from segtrain.runfolder.holder import Holder, holder_in, is_running_here
 from segtrain.runfolder.ownership import Claim, Ownership
 
 FILE = "lease.json"
@@ -52,7 +52,7 @@ class Lease(Ownership):
             return None
         holder = holder_in(stored.content)
         copied = holder.pid > 0 and holder.inode != self.place
-        return Claim(holder, stored.content, runs_here(holder), copied)
+        return Claim(holder, stored.content, is_running_here(holder), copied)
 
     def _take(self, me: Holder, claim: Claim | None) -> bool:
         self._version = self._write(me, self._version, self._outage_s)

@@ -35,7 +35,7 @@ _NEEDED = ("config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", 
 # also fetched: appended to, or kept from the first start
 _APPENDED = ("journal.jsonl", "spans/", "plan.json")
 # Files that the hosts without rank 0 upload.
-OF_HOSTS = ("spans/", "profile/", "stacks/", "traces/", "hang/")
+HOST_FILES = ("spans/", "profile/", "stacks/", "traces/", "hang/")
 _PREFIX = 1 << 20  # bytes compared at once
 
 
@@ -124,10 +124,10 @@ class Mirror:
         in the bucket.
         """
         self.fetch_records((*_NEEDED, *_APPENDED, BEST), outage_s)
-        here, there = checkpoint.checkpoints(self.folder), self._checkpoints()
-        for name in reversed(there):
+        local, remote = checkpoint.checkpoints(self.folder), self._checkpoints()
+        for name in reversed(remote):
             step = checkpoint.step_of(Path(name))
-            if here and checkpoint.step_of(here[-1]) > step:
+            if local and checkpoint.step_of(local[-1]) > step:
                 break
             self._fetch_checkpoint(name, outage_s)
             try:
@@ -135,11 +135,11 @@ class Mirror:
             # it is unreadable: the run prints a note when it reads the file itself
             except CheckpointError:
                 continue
-            if best is not None and f"{FOLDER}{best.file}" in there:
+            if best is not None and f"{FOLDER}{best.file}" in remote:
                 self._fetch_checkpoint(f"{FOLDER}{best.file}", outage_s)
             # If one is not in the bucket, the host that wrote the newest checkpoint has removed it.
-            for path in here:
-                if f"{FOLDER}{path.name}" not in there:
+            for path in local:
+                if f"{FOLDER}{path.name}" not in remote:
                     path.unlink(missing_ok=True)
             break
         self._write_uploaded()
@@ -247,9 +247,9 @@ class Mirror:
         which names it.
         """
         while True:
-            best, here = checkpoint.named_best(self.folder), checkpoint.checkpoints(self.folder)
-            names = [path.name for path in here if best and path.name == best.file] + [
-                path.name for path in here[-1:]
+            best, local = checkpoint.named_best(self.folder), checkpoint.checkpoints(self.folder)
+            names = [path.name for path in local if best and path.name == best.file] + [
+                path.name for path in local[-1:]
             ]
             # If best.json is unchanged, the newest checkpoint names this best one, or itself if
             # best.json comes later.
@@ -262,13 +262,13 @@ class Mirror:
         """Upload the files that have changed, except checkpoints and best.json. ``only``: prefixes
         of their names.
         """
-        here = list(self._records())
-        for name in here:
+        records = list(self._records())
+        for name in records:
             if name.startswith(only or ("",)):
                 self._upload(name, outage_s, stop)
         # A list of faulty files that was removed must not come back with the next start.
         for name in [
-            name for name in self._uploaded if name.startswith(_NEEDED) and name not in here
+            name for name in self._uploaded if name.startswith(_NEEDED) and name not in records
         ]:
             if not self._own:
                 self.client.delete([self._prefix + name], outage_s)

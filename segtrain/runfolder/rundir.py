@@ -202,18 +202,18 @@ def keep_names(config: Config, splits: dict[str, Dataset]) -> None:
 
 
 def differences(
-    old: dict[str, Any], new: dict[str, Any], here: str = "here", prefix: str = ""
+    old: dict[str, Any], new: dict[str, Any], suffix: str = "here", prefix: str = ""
 ) -> list[str]:
-    """``optim.lr: 0.1 there, 0.2 here`` for each setting that differs; ``here``: the words after
+    """``optim.lr: 0.1 there, 0.2 here`` for each setting that differs; ``suffix``: the words after
     the second value.
     """
     lines: list[str] = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            lines += differences(before, after, here, f"{prefix}{key}.")
+            lines += differences(before, after, suffix, f"{prefix}{key}.")
         elif before != after:
-            lines.append(f"{prefix}{key}: {before!r} there, {after!r} {here}")
+            lines.append(f"{prefix}{key}: {before!r} there, {after!r} {suffix}")
     return lines
 
 

@@ -24,15 +24,15 @@ from segtrain.observe.journal import say_on_stderr
 from segtrain.parallel.cluster import Cluster
 from segtrain.runfolder.lease import Lease
 from segtrain.runfolder.lock import RunLock
-from segtrain.runfolder.mirror import ID, OF_HOSTS, Mirror
+from segtrain.runfolder.mirror import HOST_FILES, ID, Mirror
 
-LOOK_S = 1.0  # seconds between two checks for a new checkpoint
+CHECK_S = 1.0  # seconds between two checks for a new checkpoint
 RECORDS_S = 30.0  # seconds between two uploads of journal, spans, profile, and pictures
 # After an upload of records, which may be large, wait at least this many times as long as it took.
 LEAST_SHARE = 20
 RETRY_S = 10.0  # seconds between two tries while the bucket cannot be written
 TRY_S = 30.0  # seconds without an answer after which a try fails
-SAID_S = 2.0  # seconds of waiting at the end of a run after which a message says so
+NOTICE_S = 2.0  # seconds of waiting at the end of a run after which a message says so
 
 
 def lock_of(config: Config, cluster: Cluster) -> FolderLock:
@@ -48,9 +48,9 @@ def _spans_elsewhere(cluster: Cluster) -> frozenset[str]:
     """The span files of the ranks on other hosts; empty if the numbers of a host's ranks are not
     known.
     """
-    here = range(cluster.rank, cluster.rank + cluster.local_world_size)
+    own = range(cluster.rank, cluster.rank + cluster.local_world_size)
     ranks = range(cluster.world_size) if cluster.source.ranks_in_order else []
-    return frozenset(spans.file_of(Path(), rank).as_posix() for rank in ranks if rank not in here)
+    return frozenset(spans.file_of(Path(), rank).as_posix() for rank in ranks if rank not in own)
 
 
 class BucketFolder:
@@ -69,7 +69,12 @@ class BucketFolder:
         prefix = f"{prefix}/" if prefix else ""
         self.url, self._outage_s, self._whole = config.out_bucket, config.data.outage_s, whole
         self._mirror = Mirror(
-            client, prefix, self.folder, config.checkpoint.keep, () if whole else OF_HOSTS, foreign
+            client,
+            prefix,
+            self.folder,
+            config.checkpoint.keep,
+            () if whole else HOST_FILES,
+            foreign,
         )
         self._lease = Lease(client, prefix, self._outage_s)
         self._uploading: threading.Thread | None = None
@@ -80,7 +85,7 @@ class BucketFolder:
 
     def fetch(self) -> tuple[str, list[str]]:
         """Take the lease, and fetch the run folder. Returns the id of the run, and remarks."""
-        with self._writing_here():
+        with self._explained_disk_errors():
             remarks = self._lease.acquire(say_on_stderr)
             mirror = self._mirror
             mirror.list_objects(self._outage_s)
@@ -101,7 +106,7 @@ class BucketFolder:
         ``fetch``.
         """
         if self._uploading is None:
-            with self._writing_here():
+            with self._explained_disk_errors():
                 self._mirror.upload_records(self._outage_s, self._abandon, (ID,))
             self._begin()
         return []
@@ -113,7 +118,7 @@ class BucketFolder:
         if self._whole:
             return
         mirror = self._mirror
-        with self._writing_here():
+        with self._explained_disk_errors():
             mirror.list_objects(self._outage_s)
             if mirror.local_id() not in (None, run):
                 say_on_stderr(
@@ -124,7 +129,7 @@ class BucketFolder:
         self._begin()
 
     @contextlib.contextmanager
-    def _writing_here(self) -> Iterator[None]:
+    def _explained_disk_errors(self) -> Iterator[None]:
         """Turn an error of the local disk into a ConfigError that says what to do."""
         try:
             yield
@@ -157,7 +162,7 @@ class BucketFolder:
                 self._say_failed(error)
             if last or self._lease.lost:
                 return
-            self._wake.wait(RETRY_S if self._error else LOOK_S)
+            self._wake.wait(RETRY_S if self._error else CHECK_S)
 
     def _upload(self, last: bool) -> None:
         outage_s = self._outage_s if last else TRY_S
@@ -218,14 +223,14 @@ class BucketFolder:
             say_on_stderr(f"warning: {problem}")
 
     def _finish(self, uploading: threading.Thread, at_once: bool) -> None:
-        begin, said, sent = time.monotonic(), False, list(self._mirror.sent)
+        begin, announced, sent = time.monotonic(), False, list(self._mirror.sent)
         self._ending = True
         self._wake.set()
         try:
             while uploading.is_alive() and not at_once:
                 uploading.join(0.1)
-                if not said and time.monotonic() - begin > SAID_S and uploading.is_alive():
-                    said = True
+                if not announced and time.monotonic() - begin > NOTICE_S and uploading.is_alive():
+                    announced = True
                     files, size = self._mirror.waiting()
                     say_on_stderr(
                         f"waiting for the upload of {files} files ({_mb(size)}) to {self.url}"

@@ -42,12 +42,12 @@ def repeated_blocks(network: nn.Module) -> list[nn.Module]:
     kinds = Counter(
         map(type, network.children() if isinstance(network, (nn.Sequential, nn.ModuleList)) else ())
     )
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for child in network.children():
         repeated = (
             kinds[type(child)] > 1
             and type(child) is not nn.Sequential
             and next(child.children(), None)
         )
-        found += [child] if repeated else repeated_blocks(child)
-    return found
+        blocks += [child] if repeated else repeated_blocks(child)
+    return blocks

@@ -150,8 +150,8 @@ class StepGraphs:
         captured = self._captured[(batch.masks.shape[1], batch.masks.shape[2])]
         with clock("device"):
             for name in ("images", "masks", "looks"):
-                if (given := getattr(batch, name)) is not None:
-                    getattr(captured.batch, name).copy_(given, non_blocking=True)
+                if (tensor := getattr(batch, name)) is not None:
+                    getattr(captured.batch, name).copy_(tensor, non_blocking=True)
         seed_generators(seed_of(seed, self._strategy.rank, 0))
         with clock("forward"):
             captured.forward.replay()

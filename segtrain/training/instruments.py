@@ -217,17 +217,17 @@ def _gradients(session: Session) -> Callable[[int], None]:
 
 
 def _work(session: Session, loader: TrainLoader) -> WorkerTotals:
-    pool, tally, (asked, ready) = session.pool, session.pool.tally, loader.queue()
+    pool, tally, (requested, ready) = session.pool, session.pool.tally, loader.queue()
     made = pool.made()
     return WorkerTotals(
         pool.count,
         pool.kind,
         tally.samples,
         *tally.cost,
-        asked=asked,
+        requested=requested,
         ready=ready,
         process_cpu_s=pool.cpu_s(),
-        helped=made.helped if made else {},
+        helper_samples=made.helped if made else {},
         receive_s=made.received.seconds if made else 0.0,
     )
 
@@ -240,11 +240,11 @@ def _bucket(loader: TrainLoader) -> Callable[[], dict[str, Any] | None]:
     """
     counter = OF_PROCESS.counter()
 
-    def found() -> dict[str, Any] | None:
+    def requests_since() -> dict[str, Any] | None:
         more = counter().to_dict() | {"ahead": loader.reading()}
         return more if OF_PROCESS.sums.requests else None
 
-    return found
+    return requests_since
 
 
 def _shared(model: torch.nn.Module) -> dict[str, float] | None:
@@ -286,7 +286,7 @@ def _watching(session: Session, clock: Clock) -> Iterator[None]:
         progress = clock.turns + strategy.begun + strategy.ended
         return RankPosition(state.step + 1, clock.pending[0], progress, strategy.summing)
 
-    def found(notices: list[RankNotice], sentence: str) -> None:
+    def report(notices: list[RankNotice], sentence: str) -> None:
         output.screen.say(sentence)
         output.journal.write("hang", text=sentence, ranks=[asdict(notice) for notice in notices])
 
@@ -299,7 +299,7 @@ def _watching(session: Session, clock: Clock) -> Iterator[None]:
         hang_s=hang_s,
         limit_s=limit,
         board=open_board(strategy.cluster),
-        found=found,
+        report=report,
         patient=lambda: config.train.compile and state.step == begun,  # the first step compiles
     )
     try:

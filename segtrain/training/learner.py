@@ -227,12 +227,12 @@ def restore_learner(
         )
     # Each rank gets its own batch-norm statistics back; with another number of ranks, it keeps
     # their mean.
-    buffers, of_ranks = _statistics(learner), saved.get("buffers_of_ranks")
-    if of_ranks is not None and of_ranks.shape == (
+    buffers, rank_buffers = _statistics(learner), saved.get("buffers_of_ranks")
+    if rank_buffers is not None and rank_buffers.shape == (
         strategy.world_size,
         sum(b.numel() for b in buffers),
     ):
-        _fill(buffers, of_ranks[strategy.rank].to(buffers[0].device))
+        _fill(buffers, rank_buffers[strategy.rank].to(buffers[0].device))
     learner.scaler.load_state_dict(saved["scaler"])
 
 
@@ -246,7 +246,7 @@ def learner_state(
     """
     take, names = take or whole_cpu, {name for name, _ in learner.plain.named_parameters()}
     loss = learner.own_loss
-    with mean_buffers(learner, strategy) as of_ranks:
+    with mean_buffers(learner, strategy) as rank_buffers:
         weights, moments = full_state(learner.model, learner.optimizer, take)
         shadow = {} if learner.ema is None else taken(learner.ema.shadow, names, take)
         buffers = taken(unsaved(learner.plain), set(), take)
@@ -258,7 +258,7 @@ def learner_state(
         "optimizer": moments,
         "ema": shadow,
         "scaler": {name: take(value) for name, value in learner.scaler.state_dict().items()},
-        "buffers_of_ranks": take(of_ranks),
+        "buffers_of_ranks": take(rank_buffers),
     }
 
 
@@ -277,12 +277,16 @@ def _statistics(learner: Learner) -> list[Tensor]:
     """
     model, ema = learner.plain, learner.ema
     still = {id(b) for part in model.frozen_parts() for b in part.buffers()}
-    found = {
+    statistics = {
         name: b for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still
     }
     shadow = ema.shadow if ema is not None else {}
-    of_loss = [buffer for buffer in learner.own_loss.buffers() if buffer.is_floating_point()]
-    return [*found.values(), *(shadow[name] for name in found if name in shadow), *of_loss]
+    loss_buffers = [buffer for buffer in learner.own_loss.buffers() if buffer.is_floating_point()]
+    return [
+        *statistics.values(),
+        *(shadow[name] for name in statistics if name in shadow),
+        *loss_buffers,
+    ]
 
 
 @torch.no_grad()

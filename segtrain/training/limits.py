@@ -64,10 +64,10 @@ def limit_of(config: Config, cluster: Cluster, before: Spent) -> Limit | None:
     """The limit of a process of ``cluster``; None without one."""
     price = price_of(config, cluster.machine)
     rate = None if price is None else price * cluster.hosts / 3600
-    found = []
+    limits = []
     if config.train.deadline:
         whole = seconds_of(config.train.deadline) or 0.0
-        found.append(
+        limits.append(
             Limit(
                 f"train.deadline={config.train.deadline}",
                 whole,
@@ -79,8 +79,8 @@ def limit_of(config: Config, cluster: Cluster, before: Spent) -> Limit | None:
     if config.train.budget and rate:
         whole = (dollars_of(config.train.budget) or 0.0) / rate
         left = whole - (before.dollars or 0.0) / rate
-        found.append(Limit(f"train.budget={config.train.budget}", whole, left, before, rate))
-    return min(found, key=lambda limit: limit.left_s, default=None)
+        limits.append(Limit(f"train.budget={config.train.budget}", whole, left, before, rate))
+    return min(limits, key=lambda limit: limit.left_s, default=None)
 
 
 def open_limit(config: Config, strategy: Strategy, begun: float) -> Limit | None:

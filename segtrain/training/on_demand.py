@@ -27,7 +27,7 @@ from segtrain.observe import trace
 from segtrain.observe.clock import RECENT, Clock
 from segtrain.observe.journal import say_on_stderr
 
-LOOK_S = 0.5  # seconds between two checks for a request
+CHECK_S = 0.5  # seconds between two checks for a request
 SPANS = 200  # most spans of one step
 MARKS = 5  # events at the start of a trace that align the clocks of the profiler and of the spans
 
@@ -38,17 +38,17 @@ class _Requests(Generic[R]):
     """New requests in a file that ``read`` reads. A request from before the start is ignored."""
 
     def __init__(self, read: Callable[[Path], R | None], run: Path) -> None:
-        self._read, self._run, self._next_look = read, run, 0.0
+        self._read, self._run, self._next_check = read, run, 0.0
         self._last = read(run)
 
     def new(self) -> R | None:
         """A request that was not returned before. The file is read at most every LOOK_S seconds."""
         now = time.perf_counter()
-        if now < self._next_look:
+        if now < self._next_check:
             return None
-        self._next_look = now + LOOK_S
-        request, last = self._read(self._run), self._last
-        if request is None or (last is not None and request.asked == last.asked):
+        self._next_check = now + CHECK_S
+        request = self._read(self._run)
+        if request is None or request == self._last:
             return None
         self._last = request
         return request
@@ -86,13 +86,13 @@ class Tracer:
 
     def _begin(self, first: int, steps: int) -> _OpenTrace | None:
         try:
-            found = _OpenTrace(first, first + steps - 1)
+            opened = _OpenTrace(first, first + steps - 1)
         except RuntimeError as error:  # another profiler is active
             self._say(f"warning: no trace of step {first}: {error}; training goes on")
             return None
         self._clock.keep(SPANS * steps)
         self._tally.trace = deque()
-        return found
+        return opened
 
     def close(self) -> None:
         """At the end of the run: write an unfinished trace."""
@@ -114,8 +114,8 @@ class Tracer:
             offset = trace.offset_us(whole, open_.marks)
             stages = ("read", "decode", "augment", "assemble")
             made = [
-                (one.number, one.began, {name: getattr(one.cost, name) for name in stages})
-                for one in list(samples)
+                (sample.number, sample.began, {name: getattr(sample.cost, name) for name in stages})
+                for sample in list(samples)
             ]
             whole["traceEvents"] += trace.events(
                 self._rank, socket.gethostname(), spans, made, offset

@@ -74,9 +74,9 @@ class Sentinel:
         self._taken += [(batch.epochs, batch.indices) for batch in loaded]
         if step % self._every == 0 or step == self._plan.steps:
             with clock("log"):
-                self._look(step)
+                self._check(step)
 
-    def _look(self, step: int) -> None:
+    def _check(self, step: int) -> None:
         strategy, world = self._strategy, self._strategy.world_size
         tensors = alike(self._learner.plain, self._learner.ema, strategy) if world > 1 else {}
         epochs, ids = (np.concatenate(parts) for parts in zip(*self._taken))
@@ -107,8 +107,8 @@ class Sentinel:
         n, first = len(self._dataset), int(due[0][0])
         size = (int(due[0][-1]) - first + 1) * n
         mine = (taken[0] - first) * n + taken[1]
-        known = (mine >= 0) & (mine < size) & (taken[1] >= 0) & (taken[1] < n)
-        counts = torch.from_numpy(np.bincount(mine[known], minlength=size)).to(strategy.device)
+        valid = (mine >= 0) & (mine < size) & (taken[1] >= 0) & (taken[1] < n)
+        counts = torch.from_numpy(np.bincount(mine[valid], minlength=size)).to(strategy.device)
         all_ranks = strategy.reduce(counts.clone()).cpu().numpy()
         wrong = all_ranks - np.bincount((due[0] - first) * n + due[1], minlength=size)
         shown = np.flatnonzero(wrong)[:SHOWN].tolist()
@@ -150,16 +150,16 @@ def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Te
             for prefix in batch_norms
             for name in ("running_mean", "running_var")
         }
-    found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if ema is not None:
-        found |= {
+        tensors |= {
             f"{name} (moving average)": value
             for name, value in ema.shadow.items()
             if name not in own
         }
     return {
         name: value
-        for name, value in found.items()
+        for name, value in tensors.items()
         if name not in own and not hasattr(value, "full_tensor")
     }
 

@@ -44,7 +44,7 @@ class Precision:
     upsample: str = "auto"  # see ``segtrain.losses.ways.chosen``
 
     @property
-    def way(self) -> str:
+    def upsample_mode(self) -> str:
         """How ``low_res_loss`` computes."""
         return "direct" if self.full_logits else self.upsample
 
@@ -96,7 +96,9 @@ def gradients(
                     heads = model(micro.images, low=True)
                 if totals is None:  # one micro-batch, totals from its own logits
                     per_head = [
-                        low_res_totals(criterion, h.detach(), micro.masks, upsample, precision.way)
+                        low_res_totals(
+                            criterion, h.detach(), micro.masks, upsample, precision.upsample_mode
+                        )
                         for h in heads
                     ]
                     totals, votes = _reduced(strategy, per_head, votes, clock)
@@ -173,7 +175,7 @@ def _share(
 ) -> Tensor:
     if precision.full_logits:
         return criterion.loss(upsample(head, (masks.shape[-2], masks.shape[-1])), masks, totals)
-    return low_res_loss(criterion, head, masks, totals, upsample, precision.way)
+    return low_res_loss(criterion, head, masks, totals, upsample, precision.upsample_mode)
 
 
 def _reduced(
@@ -203,13 +205,13 @@ def _totals_by_extra_forward(
     It draws the same dropout as the pass with gradient.
     """
     sums: list[Tensor] = []
-    with torch.no_grad(), running_statistics_kept(model):
+    with torch.no_grad(), frozen_running_stats(model):
         for index, micro in enumerate(micros):
             seed_generators(seed_of(seed, strategy.rank, index))
             with precision.autocast():
                 heads = unwrapped(model)(micro.images, low=True)
             each = [
-                low_res_totals(criterion, head, micro.masks, upsample, precision.way)
+                low_res_totals(criterion, head, micro.masks, upsample, precision.upsample_mode)
                 for head in heads
             ]
             sums = [a + b for a, b in zip(sums, each)] if sums else each
@@ -217,7 +219,7 @@ def _totals_by_extra_forward(
 
 
 @contextlib.contextmanager
-def running_statistics_kept(model: nn.Module) -> Iterator[None]:
+def frozen_running_stats(model: nn.Module) -> Iterator[None]:
     """Keep batch norm's running statistics unchanged by the forward passes in this context."""
     batch_norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in batch_norms]  # type: ignore[union-attr]
@@ -252,8 +254,8 @@ class Votes:
         """This rank's numbers, float64 on the device: of its signals, of its limits that are
         reached, and others.
         """
-        here = torch.empty(len(numbers), dtype=torch.float64, pin_memory=self._on_gpu)
-        return here.copy_(torch.tensor(numbers, dtype=torch.float64)).to(
+        packed = torch.empty(len(numbers), dtype=torch.float64, pin_memory=self._on_gpu)
+        return packed.copy_(torch.tensor(numbers, dtype=torch.float64)).to(
             self._device, non_blocking=True
         )
 

@@ -24,7 +24,7 @@ from segtrain.models.weights import load_encoder, read_weights
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.runfolder.checkpoint import newest
 from segtrain.training.start.initial import _refuse_random, begin_with
-from segtrain.training.step import running_statistics_kept
+from segtrain.training.step import frozen_running_stats
 
 PICO = {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]}
 
@@ -254,7 +254,7 @@ def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(
     before = {name: value.clone() for name, value in network.encoder_state().items()}
     network.train()
     images = torch.rand(2, 3, 64, 64)
-    with running_statistics_kept(network):
+    with frozen_running_stats(network):
         network(images)
     network(images).sum().backward()
     assert equal(

@@ -33,7 +33,7 @@ from segtrain.optim import Ema
 from segtrain.parallel import launchers
 from segtrain.parallel.cluster import Cluster, RankStarter, from_mpi, from_torchrun
 from segtrain.parallel.collective import broadcast_bytes, digest, names_of
-from segtrain.parallel.failure import not_met
+from segtrain.parallel.failure import rendezvous_error
 from segtrain.parallel.gpus import own_gpu
 from segtrain.parallel.places import RankPlace, placed
 from segtrain.prove import parse_ranks
@@ -287,10 +287,10 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "confusion nowhere": lambda: refuse_confusion(Path("no/a.csv")),
         "confusion is a folder": lambda: refuse_confusion(Path("folder.csv")),
         "too few GPUs": lambda: own_gpu(rows, Cluster(2, 3), "nccl"),
-        "not met": lambda: not_met(
+        "not met": lambda: rendezvous_error(
             there, 30.5, RuntimeError("\ngloo: connect refused Exception raised from x")
         ),
-        "not met, no words": lambda: not_met(Cluster(1, 2), 30, TimeoutError("")),
+        "not met, no words": lambda: rendezvous_error(Cluster(1, 2), 30, TimeoutError("")),
         "rank and size": lambda: launchers.refuse_unknown_launcher({"X_RANK": "1", "X_SIZE": "3"}),
         "no number": lambda: from_torchrun({"RANK": "one", "WORLD_SIZE": "2"}),
         "no rank": lambda: from_torchrun({"WORLD_SIZE": "2"}),

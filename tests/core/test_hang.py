@@ -190,7 +190,7 @@ class Loop:
             hang_s=hang_s,
             limit_s=9,
             board=board,
-            found=lambda _, text: self.said.append(text),
+            report=lambda _, text: self.said.append(text),
             **more,
         )
 

@@ -30,7 +30,7 @@ from segtrain.runfolder import checkpoint
 from segtrain.runfolder.holder import this_process
 from segtrain.runfolder.lease import FILE as LEASE
 from segtrain.runfolder.lease import Lease
-from segtrain.runfolder.mirror import ID, MARKS, OF_HOSTS, Mirror
+from segtrain.runfolder.mirror import HOST_FILES, ID, MARKS, Mirror
 from segtrain.runfolder.upload import BucketFolder, lock_of
 from segtrain.runfolder.writer import CheckpointWriter
 
@@ -428,7 +428,7 @@ def test_other_hosts_write_what_their_ranks_record_alone(
     (there / "spans").mkdir(parents=True)
     (there / "spans/rank-00001.jsonl").write_text("a\n")
     folder = tmp_path / "host"
-    host = mirror_of(folder, own=OF_HOSTS)
+    host = mirror_of(folder, own=HOST_FILES)
     host.fetch_records(("spans/",), 5)
     assert (folder / "spans/rank-00001.jsonl").read_text() == "a\n"
     with (folder / "spans/rank-00001.jsonl").open("a") as file:

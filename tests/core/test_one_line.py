@@ -60,9 +60,9 @@ def test_a_gloo_that_cannot_connect_hosts_names_the_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost, two = RuntimeError("Gloo connectFullMesh failed"), Cluster(0, 2, 0, 1, "a", 1, hosts=2)
-    assert "GLOO_SOCKET_IFNAME" in str(failure.not_met(two, 9.0, lost))
+    assert "GLOO_SOCKET_IFNAME" in str(failure.rendezvous_error(two, 9.0, lost))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    assert "GLOO_SOCKET_IFNAME" not in str(failure.not_met(two, 9.0, lost))
+    assert "GLOO_SOCKET_IFNAME" not in str(failure.rendezvous_error(two, 9.0, lost))
 
 
 def test_an_address_that_does_not_resolve(zygote: Any, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from segtrain.errors import EXIT_RESUMABLE
 from segtrain.parallel import spawn
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.places import answered
-from segtrain.parallel.spawn import ranks_here, visible_gpus
+from segtrain.parallel.spawn import ranks_to_start, visible_gpus
 
 
 def host(folder: Path, gpus: int, slices: int = 0) -> Path:
@@ -138,7 +138,7 @@ def test_one_rank_per_gpu_or_core(
     monkeypatch.setattr(spawn, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(spawn, "cores", lambda: 4)
     said: list[str] = []
-    assert ranks_here(Config(**settings), said.append) == ranks
+    assert ranks_to_start(Config(**settings), said.append) == ranks
     assert words in " ".join(said)
     assert bool(said) == bool(words)
 
@@ -147,9 +147,9 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(spawn, "visible_gpus", lambda: 2)
     asked: dict[str, Any] = {"train": {"batch_size": 16}, "parallel": {"procs": 3}}
     with refused("too-few-gpus", found=2, expected=3):
-        ranks_here(Config(**asked), print)
+        ranks_to_start(Config(**asked), print)
     asked["parallel"]["backend"] = "gloo"
-    assert ranks_here(Config(**asked), print) == 3
+    assert ranks_to_start(Config(**asked), print) == 3
 
 
 def test_a_rank_that_a_signal_killed_is_named(

@@ -127,7 +127,7 @@ def test_a_rank_samples_only_when_it_is_asked(
     assert not asked
     monkeypatch.undo()
     order(tmp_path, asked=2.0)
-    stacker._requests._next_look = 0.0
+    stacker._requests._next_check = 0.0
     stacker.step()
     assert asked == [(str(tmp_path), "rank-00003", 2.0)]
     stacker.close()  # the run ends before its time: what there is is written

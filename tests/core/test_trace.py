@@ -35,7 +35,7 @@ def tracer_of(run: Path, said: list[str] | None = None) -> tuple[Tracer, Clock, 
 
 def drive(tracer: Tracer, clock: Clock, tally: StageTotals, steps: range) -> None:
     for done in steps:
-        tracer._requests._next_look = 0.0
+        tracer._requests._next_check = 0.0
         with clock("forward"):
             torch.ones(64, 64) @ torch.ones(64, 64)
             began = time.perf_counter()

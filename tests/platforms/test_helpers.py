@@ -96,10 +96,10 @@ def test_crops_of_changing_size(data: Data, slow: Sleepy) -> None:
 def test_evaluation_is_made_here_alone(data: Data, slow: Sleepy) -> None:
     with pool_of(Hosts({"a": 2})) as pool:
         assert soon(lambda: load(data, slow, pool) and pool.helped["a"] > 0)
-        before, helped = pool.tally.samples, pool.helped["a"]
+        before, helper_samples = pool.tally.samples, pool.helped["a"]
         with EvalLoader(slow, [[0, 3, 6], [1, 2], [4, 5]], pool=pool) as whole:
             assert sum(len(indices) for indices, *_ in whole) == 7
-        assert (pool.tally.samples - before, pool.helped["a"] - helped) == (7, 0)
+        assert (pool.tally.samples - before, pool.helped["a"] - helper_samples) == (7, 0)
         assert pool.made().local == before  # only samples of training count
 
 
@@ -506,8 +506,8 @@ def test_helpers_are_given_up_and_asked_again(
 
 
 def test_a_window_counts_the_samples_of_each_host() -> None:
-    first = WorkerTotals(samples=3, helped={"a": 2}, receive_s=0.5)
-    window = WorkerTotals(samples=5, helped={"a": 5, "b": 1}, receive_s=0.75).since(first)
+    first = WorkerTotals(samples=3, helper_samples={"a": 2}, receive_s=0.5)
+    window = WorkerTotals(samples=5, helper_samples={"a": 5, "b": 1}, receive_s=0.75).since(first)
     assert window["helpers"] == {"a": 3, "b": 1}
     assert window["receive_s"] == 0.25
     assert not {"helpers", "receive_s"} & WorkerTotals(samples=5).since(WorkerTotals()).keys()

@@ -24,7 +24,7 @@ from launch.platforms.sagemaker.preflight.offline import offline
 from launch.platforms.sagemaker.request import create_training_job
 from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError
-from segtrain.insight.plan.helping import HelpedRates, need
+from segtrain.insight.plan.helping import HelperRates, need
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import machines
 from segtrain.platforms.sagemaker import helping as sagemaker_helping
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_found(changes: dict[str, Any], expected: list[str]
     assert codes(replace(HELPED, **changes)) == expected
 
 
-def need_of(terms: Terms) -> HelpedRates:
+def need_of(terms: Terms) -> HelperRates:
     types = machines()
     return need(terms, types["ml.p3.16xlarge"], 1, [(types["ml.c5.4xlarge"], 1)])
 

@@ -19,7 +19,7 @@ LOST = 0.3  # share of the time of all requests above which retries are the caus
 # bandwidth is the cause if more than this share of a request's time grows with size or number of
 # requests
 MOSTLY = 0.5
-ONE_EACH = 1.2  # requests per sample: more means that image and mask are requested separately
+SEPARATE = 1.2  # requests per sample: more means that image and mask are requested separately
 SHARDS = "image and mask in one request: segtrain data pack"
 RANKS = "more ranks or hosts: each rank has its own requests in flight"
 # What helps against faults, by their kind.
@@ -62,7 +62,7 @@ def bucket_verdict(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict
     why += f"{limit} and each takes {ms(each)}, whatever its size"
     # Both the requests and the samples include those of evaluations.
     per_sample = reads.answered / max(1.0, starved.samples.made * starved.rank.steps)
-    if per_sample > ONE_EACH:
+    if per_sample > SEPARATE:
         packed = Fix(advice=SHARDS, alternatives=nearer.choices)
         then = replace(now, wall=now.wall - read * (1 - 1 / per_sample))
         return starved.verdict(

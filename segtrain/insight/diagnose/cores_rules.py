@@ -83,13 +83,13 @@ def _alone(figures: Figures, rank: Rank, others: float) -> float:
 
 def _waited(figures: Figures, rank: Rank) -> str:
     """How long loop and workers waited for a core, where that is counted."""
-    samples, said = rank.samples, []
+    samples, waits = rank.samples, []
     if figures.cpu_wait and not figures.on_gpu:
-        said.append(f"the rank waited {ms(figures.cpu_wait)} per step (of {ms(rank.step)})")
+        waits.append(f"the rank waited {ms(figures.cpu_wait)} per step (of {ms(rank.step)})")
     if samples is not None and samples.cpu_wait and samples.workers:
         waited = ms(min(samples.cpu_wait, samples.wall))
-        said.append(f"a worker waited {waited} per sample (of {ms(samples.wall)})")
-    return f": {', and '.join(said)} for a free CPU core" if said else ""
+        waits.append(f"a worker waited {waited} per sample (of {ms(samples.wall)})")
+    return f": {', and '.join(waits)} for a free CPU core" if waits else ""
 
 
 def _cores(figures: Figures) -> float:

@@ -19,7 +19,7 @@ MOSTLY = 0.5
 IDLE = 0.75
 SLACK = 0.6  # workers that are busy for less than this share of the time do not hold the loop up
 # if a worker uses more than this multiple of its main thread's CPU time, libraries started threads
-HELPED = 1.3
+EXTRA_THREADS = 1.3
 WORTH = 1.2  # gain above which more workers are the fix
 MOST_WAITING = 64  # most workers to propose for a rank if they mostly wait
 STREAM = 20e6  # bytes/s that any storage gives to one reader
@@ -72,7 +72,7 @@ class Starved:
     def workers(self) -> str:
         count, kind = self.samples.workers, self.samples.kind
         many = {"thread": "threads", "process": "processes"}.get(kind, kind)
-        besides = by_helpers(self.samples.helped, self.samples.made)
+        besides = by_helpers(self.samples.helper_samples, self.samples.made)
         return f"{count:.3g} {kind if round(count) == 1 else many}" + (
             f", with {besides}" if besides else ""
         )
@@ -102,13 +102,13 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     if not samples.workers:
         return [_in_the_loop(starved)]
     if rank.busy < SLACK:
-        return [_on_the_way(starved)]
+        return [_late_samples(starved)]
     waiting = idle(samples) / samples.wall
     # Libraries start threads in the workers, so the workers of all ranks of the host have more
     # threads than cores.
     if (
-        samples.threads > HELPED
-        and samples.workers * samples.threads * rank.ranks_here > rank.host_cores
+        samples.threads > EXTRA_THREADS
+        and samples.workers * samples.threads * rank.ranks_on_host > rank.host_cores
     ):
         return [_own_threads(starved), _stage(starved)]
     if samples.stages["read"] > MOSTLY * samples.wall:
@@ -146,13 +146,13 @@ def _in_the_loop(starved: Starved) -> Verdict:
     )
 
 
-def _on_the_way(starved: Starved) -> Verdict:
+def _late_samples(starved: Starved) -> Verdict:
     shared = starved.samples.kind == "process"
-    way = "through shared memory" if shared else "to the loop"
+    path = "through shared memory" if shared else "to the loop"
     why = (
         f"the loop waits {starved.wait:.0%} of the time, but making samples keeps its "
         f"{starved.workers} busy only {starved.rank.busy:.0%} of it: samples are late on their "
-        f"way {way}"
+        f"way {path}"
     )
     fix = THREADS if shared else Fix({"data.prefetch": 16})
     # the limit is for a loop that only waits, as in `segtrain bench data`

@@ -17,7 +17,7 @@ from segtrain.insight.diagnose.cores_rules import usable
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.diagnose.differences import possible
 from segtrain.insight.diagnose.evidence import Evidence, gather
-from segtrain.insight.diagnose.remedies import ways
+from segtrain.insight.diagnose.remedies import remedy_facts
 from segtrain.insight.diagnose.stats import Figures, run_stats
 from segtrain.insight.diagnose.verdict import HEALTHY, OTHER_PROGRAMS, Diagnosis, Verdict
 from segtrain.insight.diagnose.windows import bucket_reads, by_helpers
@@ -53,7 +53,9 @@ def judge(evidence: Evidence, on: str = "") -> Diagnosis:
     bound = UNKNOWN if short or figures.starved > STARVED else HEALTHY
     if verdicts:
         return Diagnosis(
-            verdicts[0].cause, tuple(verdicts), _facts(figures) | ways(figures, verdicts, on)
+            verdicts[0].cause,
+            tuple(verdicts),
+            _facts(figures) | remedy_facts(figures, verdicts, on),
         )
     return Diagnosis(bound, (), _facts(figures) | ({"why": short} if short else {}))
 
@@ -77,24 +79,24 @@ def _verdicts(figures: Figures, steady: bool) -> list[Verdict]:
     """The verdicts, the worst first. For a run that is not ``steady``, only those of the rules for
     ``always``.
     """
-    verdicts = list(chain.from_iterable(_ask("always", figures)))
+    verdicts = list(chain.from_iterable(_apply("always", figures)))
     if steady:
-        verdicts += chain.from_iterable(_ask("steady", figures))
+        verdicts += chain.from_iterable(_apply("steady", figures))
         if figures.starved <= STARVED and all(
             verdict.cause == OTHER_PROGRAMS for verdict in verdicts
         ):
-            verdicts += next(filter(None, _ask("last", figures)), [])
+            verdicts += next(filter(None, _apply("last", figures)), [])
     # stable: the first of equals explains the others
     return sorted(verdicts, key=lambda verdict: -verdict.share)
 
 
-def _ask(when: When, figures: Figures) -> Iterator[list[Verdict]]:
+def _apply(when: When, figures: Figures) -> Iterator[list[Verdict]]:
     """The verdicts of each rule with this ``when``. A rule that finds several causes is called
     once.
     """
     for rule in dict.fromkeys(cause.rule for cause in CAUSES.values() if cause.when == when):
-        said = rule(figures)
-        yield said if isinstance(said, list) else [] if said is None else [said]
+        verdicts = rule(figures)
+        yield verdicts if isinstance(verdicts, list) else [] if verdicts is None else [verdicts]
 
 
 def _facts(figures: Figures) -> dict[str, Any]:
@@ -122,8 +124,8 @@ def _facts(figures: Figures) -> dict[str, Any]:
             "stages_ms": {stage: round(1000 * s, 3) for stage, s in samples.stages.items()},
             "bytes": round(samples.bytes),
         }
-        if samples.helped:
-            facts["workers"]["by_helpers"] = by_helpers(samples.helped, samples.made)
+        if samples.helper_samples:
+            facts["workers"]["by_helpers"] = by_helpers(samples.helper_samples, samples.made)
     reads = bucket_reads(window for records in figures.evidence.ranks for window in records.windows)
     if reads is not None:
         facts["bucket"] = {

@@ -33,7 +33,7 @@ class Starving:
         self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path | None = None
     ) -> None:
         self._config, self._tell, self._run = config, tell, run
-        self._said = self._seen = ""
+        self._reported = self._seen = ""
         self._times = 0
 
     def check(self, records: Records) -> None:
@@ -53,14 +53,14 @@ class Starving:
             cause = diagnosis.bound if diagnosis.verdicts else ""
         self._times = self._times + 1 if cause == self._seen else 1
         self._seen = cause
-        if cause and cause != self._said and self._times >= SURE:
-            self._said = cause
+        if cause and cause != self._reported and self._times >= SURE:
+            self._reported = cause
             self._tell(cause, line(diagnosis))
 
     def _others(self, mine: Records) -> list[Records]:
         """The windows of the other ranks of this host, from the first step in ``mine`` on."""
-        here = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
-        first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + here)
+        ranks_on_host = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
+        first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + ranks_on_host)
         recent = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
         since = [
             replace(records, windows=tuple(w for w in records.windows if w["last"] >= first))

@@ -91,9 +91,9 @@ def threads(figures: Figures) -> Verdict | None:
     do not show it.
     """
     rank = max(figures.ranks, key=lambda rank: rank.threads)
-    if figures.on_gpu or rank.threads * rank.ranks_here < THREADS * rank.host_cores:
+    if figures.on_gpu or rank.threads * rank.ranks_on_host < THREADS * rank.host_cores:
         return None
-    measured, enough = rank.crowded, max(1, rank.host_cores // rank.ranks_here)
+    measured, enough = rank.crowded, max(1, rank.host_cores // rank.ranks_on_host)
     passes = {phase: rank.spent(phase) for phase in ("forward", "backward")}
     times = {
         phase: max(1.0, float(measured[phase])) if measured else rank.threads / enough
@@ -104,7 +104,7 @@ def threads(figures: Figures) -> Verdict | None:
         return None
     best = int(measured["threads"]) if measured else enough
     why = (
-        f"{rank.host_cores} cores for {counted(rank.ranks_here, 'rank')} with {rank.threads} "
+        f"{rank.host_cores} cores for {counted(rank.ranks_on_host, 'rank')} with {rank.threads} "
         "compute threads each: at the end of each operator all threads wait for the one that got "
         "no core"
     )

@@ -68,7 +68,7 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
         stalls=stalls,
         # Only those of training, although workers also make samples for evaluations; and not those
         # of helpers.
-        samples=max(0.0, rank.images - sum(samples.helped.values())),
+        samples=max(0.0, rank.images - sum(samples.helper_samples.values())),
         wall=samples.cpu + idle(samples),
         cpu=samples.cpu * samples.threads,
         workers=samples.workers,

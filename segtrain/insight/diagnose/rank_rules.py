@@ -152,12 +152,12 @@ def _send_less(figures: Figures, rank: Rank, spent: float, moving: float) -> tup
     # Only the last micro-batch of a step waits for gradients.
     gain = rank.step / (rank.step - spent * (1 - 1 / LARGER))
     times = f"train.batch_size and train.accumulate {LARGER} times as large"
-    ways = [
+    fixes = [
         Fix(advice=f"{times}: {rounded(gain)}x the images/s, but one update instead of {LARGER}")
     ]
     if ddp and kind != "powersgd" and rank.device.startswith("cuda"):
         most = rounded(rank.step / (rank.step - spent))
-        ways.append(
+        fixes.append(
             Fix(
                 {"parallel.compress": "powersgd"},
                 f"at most {most}x; changes the result, and cannot resume",
@@ -166,7 +166,7 @@ def _send_less(figures: Figures, rank: Rank, spent: float, moving: float) -> tup
     if ddp and kind == "none":
         # with half the bytes; time that is already hidden saves nothing
         saved = min(spent, moving / 2)
-        return Fix({"parallel.compress": "fp16"}, alternatives=tuple(ways)), rank.step / (
+        return Fix({"parallel.compress": "fp16"}, alternatives=tuple(fixes)), rank.step / (
             rank.step - saved
         )
-    return Fix(advice=ways[0].advice, alternatives=tuple(ways[1:])), gain
+    return Fix(advice=fixes[0].advice, alternatives=tuple(fixes[1:])), gain

@@ -105,15 +105,15 @@ def _environment(evidence: Evidence) -> dict[str, str]:
     begins = [records.begins[-1] for records in evidence.ranks if records.begins]
     derived = evidence.start.get("derived", {})
 
-    def of_ranks(key: str) -> str:
+    def across_ranks(key: str) -> str:
         return ", ".join(
             sorted({str(begin[key]).partition(":")[0] for begin in begins if key in begin})
         )
 
     facts: dict[str, Any] = {
-        "host": of_ranks("host"),
-        "cores of a host": of_ranks("cores"),
-        "device": of_ranks("device"),
+        "host": across_ranks("host"),
+        "cores of a host": across_ranks("cores"),
+        "device": across_ranks("device"),
         "ranks": max((begin.get("world_size", 1) for begin in begins), default=""),
         "segtrain": evidence.start.get("version"),
         **evidence.start.get("versions", {}),

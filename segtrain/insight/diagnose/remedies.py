@@ -74,21 +74,22 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     now, gain = stages_of(figures, rank, others=False), lacking[0].gain
     # The gain of cheaper samples is predicted for samples without the stage.
     most = lacking[0].cause != "too-few-workers"
-    ways = [
+    options = [
         *(
             Remedy(choice.text, gain, machine.price, 1 / gain, most)
             for choice in lacking[0].fix.choices
             if gain > 1
         ),
         *_types(now, machine),
-        *_helpers(now, machine, rank.ranks_here, receiving(figures)),
+        *_helpers(now, machine, rank.ranks_on_host, receiving(figures)),
     ]
     return sorted(
-        (way for way in ways if way.gain >= LEAST_GAIN), key=lambda way: (way.cost, -way.gain)
+        (option for option in options if option.gain >= LEAST_GAIN),
+        key=lambda option: (option.cost, -option.gain),
     )
 
 
-def ways(figures: Figures, verdicts: Sequence[Verdict], on: str = "") -> dict[str, Any]:
+def remedy_facts(figures: Figures, verdicts: Sequence[Verdict], on: str = "") -> dict[str, Any]:
     """``remedies`` for the facts of a diagnosis; empty if there are none, or if the machine type is
     unknown.
 
@@ -112,7 +113,7 @@ def ways(figures: Figures, verdicts: Sequence[Verdict], on: str = "") -> dict[st
         "remedies": {
             "machine": name,
             "price": machine.price,
-            "ways": [way.to_dict() for way in listed],
+            "ways": [option.to_dict() for option in listed],
             "note": why_no_helpers(figures),
         }
     }
@@ -145,7 +146,7 @@ def receiving(figures: Figures) -> float:
 def _types(now: Stages, machine: Machine) -> Iterator[Remedy]:
     """The type with the same GPUs and more cores that is cheapest for the same work."""
     assert machine.price is not None
-    ways = []
+    options = []
     for other in machines().values():
         same = (other.gpu, other.gpus) == (machine.gpu, machine.gpus) and not other.retired
         if not same or other.vcpus <= machine.vcpus or other.price is None:
@@ -156,8 +157,8 @@ def _types(now: Stages, machine: Machine) -> Iterator[Remedy]:
         )
         gain = now.step / then.step
         name = f"{other.name}: {other.vcpus} vCPUs instead of {machine.vcpus}"
-        ways.append(Remedy(name, gain, other.price, other.price / machine.price / gain))
-    yield from sorted(ways, key=lambda way: way.cost)[:1]
+        options.append(Remedy(name, gain, other.price, other.price / machine.price / gain))
+    yield from sorted(options, key=lambda option: option.cost)[:1]
 
 
 def _helpers(now: Stages, machine: Machine, ranks: int, receive: float) -> Iterator[Remedy]:
@@ -165,12 +166,12 @@ def _helpers(now: Stages, machine: Machine, ranks: int, receive: float) -> Itera
     if receive >= WORTH * now.cpu:
         return
     assert machine.price is not None
-    ways = []
+    options = []
     for other in machines().values():
         if not other.name.startswith(_HELPERS) or other.price is None or other.vcpus < 4:
             continue
         gain = now.step / with_helpers(now, other.vcpus / ranks, receive)
         price = machine.price + other.price
         name = f"data.helpers=ray, and one {other.name} ({other.vcpus} vCPUs) for each host"
-        ways.append(Remedy(name, gain, price, price / machine.price / gain))
-    yield from sorted(ways, key=lambda way: way.cost)[:1]
+        options.append(Remedy(name, gain, price, price / machine.price / gain))
+    yield from sorted(options, key=lambda option: option.cost)[:1]

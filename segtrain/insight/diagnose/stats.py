@@ -45,7 +45,7 @@ class Samples:
     # threads
     threads: float
     # samples per step that helpers made, by host
-    helped: Mapping[str, float] = field(default_factory=dict)
+    helper_samples: Mapping[str, float] = field(default_factory=dict)
     receive: float | None = None  # CPU seconds for one of these; None: not measured
 
     @property
@@ -64,7 +64,7 @@ class Rank:
     gpu: str  # its name by the driver; "" without one, and in runs that did not record it
     cores: float  # its share of the host's
     host_cores: int
-    ranks_here: int
+    ranks_on_host: int
     world: int
     threads: int
     images: float
@@ -245,7 +245,7 @@ def _usable(windows: Sequence[Mapping[str, Any]], records: Records) -> list[dict
 def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
     steps = sum(map(steps_of, windows))
     begin = records.begins[-1] if records.begins else {}
-    here, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
+    ranks_on_host, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
     phases: dict[str, float] = {}
     for window in windows:
         for phase, spent in window["phases"].items():
@@ -267,9 +267,9 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         machine=str(begin.get("machine", "")),
         device=str(begin.get("device", "cpu")),
         gpu=str(begin.get("gpu", "")),
-        cores=cores / here,
+        cores=cores / ranks_on_host,
         host_cores=cores,
-        ranks_here=here,
+        ranks_on_host=ranks_on_host,
         world=max(1, begin.get("world_size", 1)),
         threads=windows[-1].get("threads", 1),
         images=mean("images"),
@@ -312,7 +312,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
     }
     if not sum(stages.values()):
         return None
-    cpu, of_processes, waited = (
+    cpu, process_cpu, waited = (
         sum(w.get(key, 0.0) for w in work) / made
         for key in ("cpu_s", "process_cpu_s", "cpu_wait_s")
     )
@@ -332,8 +332,8 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
         cpu=cpu,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
         cpu_wait=waited if counted else max(0.0, sum(stages.values()) - cpu - stages["read"]),
-        threads=max(1.0, of_processes / cpu) if cpu else 1.0,
-        helped=samples_of_helpers(work, steps),
+        threads=max(1.0, process_cpu / cpu) if cpu else 1.0,
+        helper_samples=samples_of_helpers(work, steps),
         receive=receive_cost(work),
         by_size=share_by_size(n, b, t, bb, bt),
     )

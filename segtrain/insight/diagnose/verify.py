@@ -243,7 +243,7 @@ def earlier_prediction(run: Path) -> str | None:
     """
 
     try:
-        mine, here = settings_of(run), compared(read_folder(run, silent))
+        mine, this_run = settings_of(run), compared(read_folder(run, silent))
         settings = {folder: settings_of(folder) for folder in _beside(run)}
         alike = [
             folder
@@ -252,8 +252,8 @@ def earlier_prediction(run: Path) -> str | None:
         ]
         for folder in alike[:MOST_DIAGNOSED]:
             with suppress(DataError):
-                pair = compare(compared(read_folder(folder, silent)), here)
-                earlier = pair.before.run == folder and pair.before.began < here.began
+                pair = compare(compared(read_folder(folder, silent)), this_run)
+                earlier = pair.before.run == folder and pair.before.began < this_run.began
                 end = [(e.get("event"), e.get("status")) for e in pair.before.evidence.events[-1:]]
                 if (
                     earlier

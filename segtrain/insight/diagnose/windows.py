@@ -142,11 +142,11 @@ def receive_cost(work: Sequence[Mapping[str, Any]]) -> float | None:
     return sum(window["receive_s"] for window in measured) / count if count > 0 else None
 
 
-def by_helpers(made_there: Mapping[str, float], made_here: float) -> str:
+def by_helpers(helper_samples: Mapping[str, float], own_samples: float) -> str:
     """``69% by helpers on 1 host``; empty if they made nothing."""
-    there = sum(made_there.values())
-    share = there / max(1e-9, there + made_here)
-    return f"{share:.0%} by helpers on {counted(len(made_there), 'host')}" if there else ""
+    made = sum(helper_samples.values())
+    share = made / max(1e-9, made + own_samples)
+    return f"{share:.0%} by helpers on {counted(len(helper_samples), 'host')}" if made else ""
 
 
 Windows = Sequence[Mapping[str, Any]]

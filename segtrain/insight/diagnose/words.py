@@ -53,11 +53,11 @@ def page(run: Path, diagnosis: Diagnosis, earlier: str | None = None, shown: str
             lines += textwrap.wrap(
                 text, WIDTH, initial_indent=f"   {head:<5}", subsequent_indent=" " * 8
             )
-    lines += _ways(diagnosis)
+    lines += _remedies(diagnosis)
     return "\n".join(lines if shown else lines + _try(run, diagnosis))
 
 
-def _ways(diagnosis: Diagnosis) -> list[str]:
+def _remedies(diagnosis: Diagnosis) -> list[str]:
     """A table of ways to make the run faster, with the cost of the same work; empty if no prices
     are known.
     """
@@ -66,11 +66,11 @@ def _ways(diagnosis: Diagnosis) -> list[str]:
         return []
     now = f"now: {remedies['machine']}, ${remedies['price']:g}/h"
     lines = ["", f"ways to more speed, the cheapest for the same work first ({now}):"]
-    for way in remedies["ways"]:
-        price = f"${way['price']:.4g}/h"
-        speed = f"{'up to ' * way['most']}{way['gain']:.2f}x"
+    for option in remedies["ways"]:
+        price = f"${option['price']:.4g}/h"
+        speed = f"{'up to ' * option['most']}{option['gain']:.2f}x"
         lines += textwrap.wrap(
-            f"{speed:>11}  {price:>9}  {100 * (way['cost'] - 1):+4.0f} % cost  {way['name']}",
+            f"{speed:>11}  {price:>9}  {100 * (option['cost'] - 1):+4.0f} % cost  {option['name']}",
             WIDTH,
             initial_indent="  ",
             subsequent_indent=" " * 38,

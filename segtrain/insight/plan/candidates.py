@@ -45,7 +45,7 @@ def node(name: str, cores: int, memory_gb: float, kind: str, count: int) -> Mach
 
 def host_of(rank: Rank) -> Machine:
     """The host of a run's rank."""
-    gpus = rank.ranks_here if rank.device.startswith("cuda") else 0
+    gpus = rank.ranks_on_host if rank.device.startswith("cuda") else 0
     return node(f"a host of {rank.host_cores} cores", rank.host_cores, 0.0, rank.gpu, gpus)
 
 

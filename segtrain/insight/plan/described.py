@@ -127,9 +127,9 @@ class DescribedJob:
         """Least, usual, and most seconds of a micro-batch of ``images`` on a GPU."""
         usual, sd = self.roofline(gpu, images), device.SPECS
         if self.step is not None:
-            here = gpus()[self.step.gpu]
-            usual *= self.step.seconds / self.roofline(here, self.step.images)
-            sd = 0.0 if gpu == here else device.OTHER_GPU
+            measured_gpu = gpus()[self.step.gpu]
+            usual *= self.step.seconds / self.roofline(measured_gpu, self.step.images)
+            sd = 0.0 if gpu == measured_gpu else device.OTHER_GPU
         factor = exp(device.Z80 * sd / DRAWN)
         return usual / factor, usual, factor * usual
 

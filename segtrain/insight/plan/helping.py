@@ -15,7 +15,7 @@ from segtrain.machines.receiving import WORTH
 
 
 @dataclass(frozen=True)
-class HelpedRates:
+class HelperRates:
     """Images/s of all ranks: what the devices take, what the training hosts alone reach, and what
     helpers add to that.
 
@@ -25,14 +25,14 @@ class HelpedRates:
 
     device: float
     alone: float
-    helped: float
+    assisted: float
     hours: tuple[float, float]
     make: float
     receive: float
 
     @property
     def gain(self) -> float:
-        return self.helped / self.alone
+        return self.assisted / self.alone
 
     @property
     def pays(self) -> bool:
@@ -42,7 +42,7 @@ class HelpedRates:
 
 def need(
     terms: Terms, training: Machine, hosts: int, helping: Sequence[tuple[Machine, int]]
-) -> HelpedRates:
+) -> HelperRates:
     """For ``hosts`` training hosts of a type, and helping hosts (type, number). Time for gradients
     is left out.
     """
@@ -60,10 +60,10 @@ def need(
         computed=terms.computed,
         cores=cores,
     )
-    there = sum(machine.vcpus * count for machine, count in helping) / ranks
-    steps = now.step, with_helpers(now, there, terms.receive)
+    helper_cores = sum(machine.vcpus * count for machine, count in helping) / ranks
+    steps = now.step, with_helpers(now, helper_cores, terms.receive)
     rates = [ranks * terms.images / max(1e-9, step) for step in (device, *steps)]
-    return HelpedRates(
+    return HelperRates(
         rates[0],
         rates[1],
         rates[2],

@@ -183,8 +183,8 @@ def drawn() -> list[dict[str, float]]:
     places = {
         name: [(k + 0.5) / DRAWS for k in range(DRAWS)] for name in (*ASSUMED, "device", "samples")
     }
-    for name, of_name in places.items():
-        random.Random(name).shuffle(of_name)
+    for name, values in places.items():
+        random.Random(name).shuffle(values)
     return [
         {name: _between(ASSUMED[name][:2], places[name][k]) for name in ASSUMED}
         | {name: places[name][k] for name in ("device", "samples")}

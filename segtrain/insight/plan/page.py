@@ -49,13 +49,13 @@ def render(
             {},
             _footer(),
         )
-    said = (
+    headline = (
         '<p class="headline '
         f'{"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, plan))}</p>'
     )
     offers, drawn = _few(plan, best), Charts()
     sections = [
-        ("", "", f"{head}<p class=quiet>{plan.terms.total:,.0f} images</p>{said}"),
+        ("", "", f"{head}<p class=quiet>{plan.terms.total:,.0f} images</p>{headline}"),
         ("money", "Time and money", _curves(drawn, plan, offers, deadline_s, budget)),
         ("step", "A step", _steps(offers)),
         ("words", "In words", _words(text)),

@@ -209,14 +209,14 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
         memory_format=torch.channels_last
     )
     target = torch.randint(0, classes, (images, *config.data.crop), device=device)
-    times, way = [], config.loss.upsample
+    times, mode = [], config.loss.upsample
     for _ in range(WARM + STEPS):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         with autocast("cuda", name):
             low = network(pictures, low=True)[0]
-        totals = low_res_totals(criterion, low.detach(), target, network.upsample, way)
-        low_res_loss(criterion, low, target, totals, network.upsample, way).backward()
+        totals = low_res_totals(criterion, low.detach(), target, network.upsample, mode)
+        low_res_loss(criterion, low, target, totals, network.upsample, mode).backward()
         network.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)

@@ -86,7 +86,7 @@ def terms_like(run: Path, on: str = "") -> tuple[Terms, Machine | None]:
     return _terms(figures, evidence, host.name), host
 
 
-def terms_there(run: Path) -> tuple[Terms, Machine]:
+def terms_and_host(run: Path) -> tuple[Terms, Machine]:
     """The terms of a run for hosts like its own, of whatever type, and such a host. Raises as
     ``terms_of``.
     """
@@ -190,7 +190,7 @@ def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
         receive=receiving(figures),
         buckets=model.buckets_of(gradients),
         unsent="" if sent else "the run has not recorded their size",
-        local=rank.ranks_here,
+        local=rank.ranks_on_host,
         scores=_pauses(evidence, "eval", total_steps, rank.world),
         saves=_pauses(evidence, "checkpoint", total_steps, 1),
         busy=figures.own_cpu / cores,
@@ -251,16 +251,16 @@ def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
 
     Raises ConfigError if the run has other settings than the job.
     """
-    there = read_folder(run)
-    changed = other_settings(decisive(there.config), decisive(config.model_dump(mode="json")))
+    past_run = read_folder(run)
+    changed = other_settings(decisive(past_run.config), decisive(config.model_dump(mode="json")))
     if changed:
         text = f"{run}: it has other settings than the job: {'; '.join(changed)}"
         raise ConfigError(text, code="run-of-other-settings", found=changed)
-    seen = [(event["step"], event["epoch"]) for event in there.steps if event.get("epoch")]
+    seen = [(event["step"], event["epoch"]) for event in past_run.steps if event.get("epoch")]
     if config.train.duration.endswith("ep") and not seen:
         text = f"{run}: its images per epoch are not known: name a run that trained for some steps"
         raise ConfigError(text, code="run-too-short", found=str(run))
-    batch, before = config.train.batch_size, there.setting("train.batch_size", 0)
+    batch, before = config.train.batch_size, past_run.setting("train.batch_size", 0)
     samples = round(seen[-1][0] * before / seen[-1][1]) if seen else 0
     steps = duration_in_steps(config.train.duration, samples, batch)
     images = batch / ranks

@@ -76,8 +76,8 @@ def html(diagnosis: Diagnosis | None, why: str, run: RunFolder, places: Mapping[
         return (
             f'<ol class="cards" aria-label="What holds the run up, worst first">{cards}</ol>{basis}'
         )
-    said = headline(diagnosis)
-    text = f"<h3>{esc(said[:1].upper() + said[1:])}</h3>"
+    sentence = headline(diagnosis)
+    text = f"<h3>{esc(sentence[:1].upper() + sentence[1:])}</h3>"
     if diagnosis.bound == HEALTHY:
 
         def share(*phases: str) -> str:
@@ -114,11 +114,11 @@ def _basis(diagnosis: Diagnosis, running: bool) -> str:
 
 def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
     cause = CAUSES[verdict.cause]
-    said = f"Bound by {cause.words}" if number == 0 else f"Also held up by {cause.words}"
+    heading = f"Bound by {cause.words}" if number == 0 else f"Also held up by {cause.words}"
     sure = _SURE.get(verdict.confidence, 0)
     dots = "●" * sure + "○" * (3 - sure)
-    known = f"about {verdict.gain:.3g}x faster, predicted by the model of a step"
-    gain = known if verdict.gain > 1.005 else "not predicted"
+    predicted = f"about {verdict.gain:.3g}x faster, predicted by the model of a step"
+    gain = predicted if verdict.gain > 1.005 else "not predicted"
     rows = [
         ("Why", esc(verdict.evidence)),
         # Each choice has its settings, with a button that copies them, and its advice.
@@ -141,7 +141,7 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
     share = min(1.0, max(0.0, verdict.share))
     how = "of the time is lost to it" if share < 1 else "of the run is held up by it"
     return (
-        f'<li class="card {"first" if number == 0 else ""}"><h3>{esc(said)} '
+        f'<li class="card {"first" if number == 0 else ""}"><h3>{esc(heading)} '
         f"<code>{esc(verdict.cause)}</code></h3>"
         '<p class="lost"><span class="meter" aria-hidden="true"><i '
         f'style="width:{100 * share:.1f}%"></i></span>'

@@ -43,12 +43,12 @@ def clock(run: RunFolder, time: TimeAxis) -> Chart:
     together.
     """
     points = [(at, step["step"]) for step in run.steps if (at := time.at(step["ts"])) is not None]
-    kept = thinned(
+    shown = thinned(
         [*points[:1], *(point for before, point in pairwise(points) if point[0] > before[0])], 2000
     )
     return {
-        "t": [round(at, 3) for at, _ in kept],
-        "step": [step for _, step in kept],
+        "t": [round(at, 3) for at, _ in shown],
+        "step": [step for _, step in shown],
         "end": round(time.length, 3),
     }
 
@@ -112,7 +112,9 @@ def _stack(
     stays empty.
     """
     drawn = [(time.at(piece.begin), time.at(piece.end), row) for piece, row in zip(parts, values)]
-    kept = [(begin, end, row) for begin, end, row in drawn if begin is not None and end is not None]
+    shown = [
+        (begin, end, row) for begin, end, row in drawn if begin is not None and end is not None
+    ]
     extra = [name for name, _ in series if name not in COLORS]
     return {
         "type": "stack",
@@ -120,13 +122,13 @@ def _stack(
         "unit": unit,
         "height": height,
         "top": figures(top),
-        "x": [round(begin, 3) for begin, _, _ in kept],
-        "ends": [round(end, 3) for _, end, _ in kept],
+        "x": [round(begin, 3) for begin, _, _ in shown],
+        "ends": [round(end, 3) for _, end, _ in shown],
         "series": [
             {
                 "label": label,
                 "color": f"extra{extra.index(name) % 3 + 1}" if name in extra else name,
-                "y": [figures(row.get(name)) for _, _, row in kept],
+                "y": [figures(row.get(name)) for _, _, row in shown],
             }
             for name, label in series
         ],
@@ -134,11 +136,11 @@ def _stack(
 
 
 def spread(charts: Charts, laps: Sequence[Lap], names: Sequence[str]) -> str:
-    kept = steady(laps)
-    times = [lap.seconds / lap.steps for lap in kept]
+    steady_laps = steady(laps)
+    times = [lap.seconds / lap.steps for lap in steady_laps]
     columns = [
         ("whole step", times),
-        *((words(name), [lap.mean.get(name, 0.0) for lap in kept]) for name in names),
+        *((words(name), [lap.mean.get(name, 0.0) for lap in steady_laps]) for name in names),
     ]
     rows = [
         (name, *map(short_seconds, quantiles(values, 0.1, 0.5, 0.9, 1.0)))
@@ -157,10 +159,12 @@ def spread(charts: Charts, laps: Sequence[Lap], names: Sequence[str]) -> str:
     )
     each = (
         ""
-        if all(lap.steps == 1 for lap in kept)
+        if all(lap.steps == 1 for lap in steady_laps)
         else ", each the mean of the steps between two log lines"
     )
-    return figure("spread", "Distribution of step times", numbers, f"{len(kept)} stretches{each}")
+    return figure(
+        "spread", "Distribution of step times", numbers, f"{len(steady_laps)} stretches{each}"
+    )
 
 
 def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:

@@ -145,9 +145,9 @@ def mistakes(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     ]
     if not rows:
         return ""
-    said = (
+    caption = (
         f"The largest mistakes; {percent(wrong / sum(map(sum, counts)), 2)} of all pixels are wrong"
     )
     return table(
-        ("truth as prediction", "pixels", "of the class", "of all mistakes"), rows, caption=said
+        ("truth as prediction", "pixels", "of the class", "of all mistakes"), rows, caption=caption
     )

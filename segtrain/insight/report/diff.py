@@ -302,15 +302,15 @@ def render(comparison: Comparison) -> str:
     }
     name_a, name_b = names(a, b)
 
-    def of_both(of_a: charts.Points, of_b: charts.Points) -> list[charts.Curve]:
-        return [(f"A {name_a}", "a", of_a), (f"B {name_b}", "b", of_b)]
+    def curves(points_a: charts.Points, points_b: charts.Points) -> list[charts.Curve]:
+        return [(f"A {name_a}", "a", points_a), (f"B {name_b}", "b", points_b)]
 
     loss, speeds = (
-        of_both(*(charts.curve(run.steps, name) for run in (a, b)))
+        curves(*(charts.curve(run.steps, name) for run in (a, b)))
         for name in ("loss", "images_per_s")
     )
     learning = charts.lines(drawn, "loss", "Loss", loss, log=True)
-    scores = of_both(*(charts.scores(run.evals, a.best_by.key) for run in (a, b)))
+    scores = curves(*(charts.scores(run.evals, a.best_by.key) for run in (a, b)))
     title = f"{a.best_by.words} on the validation split"
     learning += charts.lines(drawn, "miou", title, scores, unit="%", points=True)
     rate = charts.lines(drawn, "rate", "Images/s", speeds)

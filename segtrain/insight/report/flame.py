@@ -69,16 +69,16 @@ class Frame:
     inner: dict[str, Frame] = field(default_factory=dict)
 
     def add(self, frames: tuple[str, ...], seconds: float) -> None:
-        here = self
-        here.seconds += seconds
+        frame = self
+        frame.seconds += seconds
         for label in frames:
-            here = here.inner.setdefault(label, Frame(label))
-            here.seconds += seconds
+            frame = frame.inner.setdefault(label, Frame(label))
+            frame.seconds += seconds
 
 
 def read(run: Path) -> list[Stack]:
     """The stacks of all processes, without invalid lines."""
-    found, left = [], MOST_BYTES
+    stacks, left = [], MOST_BYTES
     for path in sorted((run / FOLDER).glob("rank-*.txt")):
         try:
             with open_file(path, left) as file:
@@ -91,8 +91,8 @@ def read(run: Path) -> list[Stack]:
             process, *rest = frames.split(";")
             if len(rest) >= 2 and milliseconds.isdigit():
                 inner = tuple(frame for frame in rest[1:-1] if not frame.startswith(_CALLS))
-                found.append(Stack(process, rest[0], (*inner, rest[-1]), int(milliseconds) / 1000))
-    return found
+                stacks.append(Stack(process, rest[0], (*inner, rest[-1]), int(milliseconds) / 1000))
+    return stacks
 
 
 def section(run: Path) -> str:
@@ -192,14 +192,14 @@ def _frames(
     """
     name, _, code = frame.label.partition(" (")
     kind = "idle" if frame.label in idle and not frame.inner else _kind(code)
-    said = f"{frame.label}: {percent(frame.seconds / total)}, {frame.seconds:.2f} s"
+    tooltip = f"{frame.label}: {percent(frame.seconds / total)}, {frame.seconds:.2f} s"
     yield (
         level,
-        f'<i class="{kind}" data-x="{left:.5f}" data-w="{width:.5f}" title="{esc(said)}" '
+        f'<i class="{kind}" data-x="{left:.5f}" data-w="{width:.5f}" title="{esc(tooltip)}" '
         f'style="left:{100 * left:.3f}%;width:{100 * width:.3f}%;bottom:{level * ROW}px">'
         f"{esc(name)}</i>",
     )
-    for inner in sorted(frame.inner.values(), key=lambda one: -one.seconds):
+    for inner in sorted(frame.inner.values(), key=lambda child: -child.seconds):
         share = inner.seconds / total
         if share >= LEAST:
             yield from _frames(inner, left, share, level + 1, total, idle)

@@ -118,10 +118,10 @@ def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
         return f"<p class=quiet>{esc(drawn)}</p>"
     data, size = drawn
     text = base64.b64encode(data).decode("ascii")
-    title, said = _SHEETS.get(path.stem, (path.stem, ""))
+    title, subtitle = _SHEETS.get(path.stem, (path.stem, ""))
     return (
         f'<figure class="picture"><figcaption><b>{esc(title)}</b> '
-        f"<span>{esc(said)}</span></figcaption>"
+        f"<span>{esc(subtitle)}</span></figcaption>"
         f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" '
         f'alt="{esc(title)}: {_ALT}">'
         "</figure>"

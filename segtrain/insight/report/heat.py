@@ -46,8 +46,8 @@ class Map:
 
     def means(self) -> list[float | None]:
         """Mean percent of each row, over its readings; None for a row without readings."""
-        kept = np.ma.masked_equal(self.cells, NONE).astype(np.float64).mean(axis=1) / 2
-        return [None if np.ma.is_masked(value) else float(value) for value in kept]
+        means = np.ma.masked_equal(self.cells, NONE).astype(np.float64).mean(axis=1) / 2
+        return [None if np.ma.is_masked(value) else float(value) for value in means]
 
 
 def read_maps(
@@ -63,7 +63,9 @@ def read_maps(
         return []
     tracks = run.profile(time.parts[0][0] - 2, time.parts[-1][1] + 2, say)
     return [
-        found for title, rows in _groups(tracks) if (found := _map(title, rows, time)) is not None
+        heat_map
+        for title, rows in _groups(tracks)
+        if (heat_map := _map(title, rows, time)) is not None
     ]
 
 
@@ -71,7 +73,7 @@ def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, l
     """Title and rows of each map; a row is the mean of its tracks."""
     nodes = sorted({series.node for series in tracks}, key=_natural)
     several = len(nodes) > 1
-    of_gpus: dict[str, list[tuple[str, list[Track]]]] = {
+    gpu_rows: dict[str, list[tuple[str, list[Track]]]] = {
         "GPUUtilization": [],
         "GPUMemoryUtilization": [],
     }
@@ -80,11 +82,11 @@ def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, l
         own = {series: track for series, track in tracks.items() if series.node == node}
         rows: list[tuple[str, list[Track]]] = []
         for series in sorted(own, key=lambda series: _natural(series.name)):
-            if series.dimension in of_gpus:
+            if series.dimension in gpu_rows:
                 # One map shows the GPUs of all hosts. Its row labels must be short, to fit beside
                 # the map.
                 name = f"{node.removeprefix('algo-')}: {series.name}" if several else series.name
-                of_gpus[series.dimension].append((name, [own[series]]))
+                gpu_rows[series.dimension].append((name, [own[series]]))
             elif series.dimension == "CPUUtilization":
                 rows.append((series.name, [own[series]]))
         waits = [track for series, track in own.items() if series.dimension == "I/OWaitPercentage"]
@@ -96,7 +98,7 @@ def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, l
         rows += [row for row in (("disk wait", waits), ("memory", memory)) if row[1]]
         cores.append((f"Cores of {node}" if several else "Cores", rows))
     return [
-        group for group in [*zip((GPUS, "Memory of GPUs"), of_gpus.values()), *cores] if group[1]
+        group for group in [*zip((GPUS, "Memory of GPUs"), gpu_rows.values()), *cores] if group[1]
     ]
 
 
@@ -185,7 +187,7 @@ def _waits(
             part = min(end, (column + 1) * width) - max(begin, column * width)
             waited[column] += share * part
             covered[column] += part
-    there = covered > 0.01 * width
-    return np.where(there, np.rint(200 * waited / np.where(there, covered, 1)), NONE).astype(
+    measured = covered > 0.01 * width
+    return np.where(measured, np.rint(200 * waited / np.where(measured, covered, 1)), NONE).astype(
         np.uint8
     )

@@ -56,12 +56,12 @@ def page(
     """HTML of a page. ``sections``: (id, heading, HTML), left out if empty. ``charts``: what
     report.js draws, by id.
     """
-    there = [section for section in sections if section[2]]
+    nonempty = [section for section in sections if section[2]]
     body = "\n".join(
         f'<section id="{key}"><h2>{esc(heading)}</h2>\n{content}\n</section>'
         if heading
         else content
-        for key, heading, content in there
+        for key, heading, content in nonempty
     )
     # Even inside a JSON string, "</script" would end the script element, and "<!--" would open a
     # comment in it.
@@ -71,7 +71,7 @@ def page(
         title=esc(title),
         styles=asset("uPlot.min.css") + asset("report.css"),
         links="".join(
-            f'<a href="#{key}">{esc(heading)}</a>' for key, heading, _ in there if heading
+            f'<a href="#{key}">{esc(heading)}</a>' for key, heading, _ in nonempty if heading
         ),
         body=body,
         footer=footer,
@@ -97,7 +97,7 @@ def table(
     """
 
     def cells(row: Sequence[Any], scope: str = "") -> str:
-        found = []
+        tags = []
         for column, cell in enumerate(row):
             tag = (
                 f'th scope="{scope}"'
@@ -106,8 +106,8 @@ def table(
                 if heads and column == 0
                 else "td"
             )
-            found.append(f"<{tag}{'' if column in left else ' class=n'}>{esc(cell)}</{tag[:2]}>")
-        return "".join(found)
+            tags.append(f"<{tag}{'' if column in left else ' class=n'}>{esc(cell)}</{tag[:2]}>")
+        return "".join(tags)
 
     top = f"<thead><tr>{cells(head, 'col')}</tr></thead>" if head else ""
     body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)

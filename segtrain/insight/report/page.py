@@ -80,8 +80,8 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
         when_it_worked = charts.steps(drawn, stretches, merged_laps, names, time)
         when_it_worked += charts.spread(drawn, all_laps, names)
         places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
-    for kind, of_kind, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
-        for number, heat_map in enumerate(of_kind):
+    for kind, grids, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
+        for number, heat_map in enumerate(grids):
             places[heat_map.title] = f"{kind}{number}"
             when += charts.heat_map(drawn, places[heat_map.title], heat_map, what)
     if when and not maps:

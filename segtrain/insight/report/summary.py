@@ -11,7 +11,7 @@ from segtrain.insight.report import html
 from segtrain.insight.report.html import esc
 from segtrain.insight.report.timeline import Speed, words
 from segtrain.insight.runs.folder import RunFolder
-from segtrain.observe.console import of_classes
+from segtrain.observe.console import classes_note
 
 
 def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
@@ -103,7 +103,7 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     value, remark = "-", "not evaluated"
     if best := run.best:
         value = percent(best["scores"][run.best_by.key], 2)
-        remark = f"step {best['step']}{of_classes(best['scores'])}"
+        remark = f"step {best['step']}{classes_note(best['scores'])}"
     figures = [(f"best {run.best_by.words}", value, remark)]
     if pace is not None:
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"

@@ -129,7 +129,7 @@ def steady(all_laps: Sequence[Lap]) -> list[Lap]:
 
 
 def pauses(events: Sequence[Event], all_laps: Sequence[Lap]) -> list[Stretch]:
-    kept = []
+    stretches = []
     for index, event in enumerate(events):
         seconds = event.get("seconds")
         if event["event"] in (EVAL, CHECKPOINT) and seconds:
@@ -143,12 +143,12 @@ def pauses(events: Sequence[Event], all_laps: Sequence[Lap]) -> list[Stretch]:
                 # Before the scores, weights are averaged: this time counts too.
                 begin = min(begin, before["ts"])
             end = _until(event, events[index + 1 :], all_laps)
-            kept.append(Stretch(begin, end, kind=event["event"]))
+            stretches.append(Stretch(begin, end, kind=event["event"]))
         elif event["event"] == "run_start":
             begins = [lap.begin for lap in all_laps if lap.first and lap.begin >= event["ts"]]
             if begins:
-                kept.append(Stretch(event["ts"], min(begins), kind=START))
-    return sorted(kept, key=lambda pause: pause.begin)
+                stretches.append(Stretch(event["ts"], min(begins), kind=START))
+    return sorted(stretches, key=lambda pause: pause.begin)
 
 
 def _until(event: Event, later: Sequence[Event], all_laps: Sequence[Lap]) -> float:
@@ -216,9 +216,9 @@ def _sums(all_laps: Iterable[Lap]) -> dict[str, float]:
 
 def means(all_laps: Sequence[Lap]) -> dict[str, float]:
     """Seconds of each phase in a mean step of the steady laps, in the order of a step."""
-    kept = steady(all_laps)
-    sums, count = _sums(kept), sum(lap.steps for lap in kept)
-    return {phase: sums.get(phase, 0.0) / count for phase in phases(kept)} if count else {}
+    steady_laps = steady(all_laps)
+    sums, count = _sums(steady_laps), sum(lap.steps for lap in steady_laps)
+    return {phase: sums.get(phase, 0.0) / count for phase in phases(steady_laps)} if count else {}
 
 
 # Phases in the order of a step, with the words for them. A phase that is not listed here is shown
@@ -255,31 +255,35 @@ class Speed:
 
 def speed(all_laps: Sequence[Lap]) -> Speed | None:
     """The speed in these laps; None if the journal has no step."""
-    kept, mean = steady(all_laps), means(all_laps)
+    steady_laps, mean = steady(all_laps), means(all_laps)
     whole = sum(mean.values())
     if whole <= 0:
         return None
     shares = {phase: seconds / whole for phase, seconds in mean.items()}
-    rates = [lap.event["images_per_s"] for lap in kept if lap.event.get("images_per_s") is not None]
-    step_s = statistics.median(lap.seconds / lap.steps for lap in kept)
+    rates = [
+        lap.event["images_per_s"]
+        for lap in steady_laps
+        if lap.event.get("images_per_s") is not None
+    ]
+    step_s = statistics.median(lap.seconds / lap.steps for lap in steady_laps)
     return Speed(
         step_s,
         shares,
         statistics.median(rates) if rates else None,
         _cores(all_laps),
-        *_worst_wait(kept),
+        *_worst_wait(steady_laps),
     )
 
 
-def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
-    size = -(-len(kept) // 10)
+def _worst_wait(steady_laps: Sequence[Lap]) -> tuple[float, int]:
+    size = -(-len(steady_laps) // 10)
     shares = []
-    for index in range(0, len(kept), size):
-        sums = _sums(kept[index : index + size])
+    for index in range(0, len(steady_laps), size):
+        sums = _sums(steady_laps[index : index + size])
         shares.append(
             (
                 sums.get("wait", 0.0) / (sum(sums.values()) or 1.0),
-                kept[index : index + size][-1].step,
+                steady_laps[index : index + size][-1].step,
             )
         )
     return max(shares)
@@ -301,10 +305,10 @@ def _cores(all_laps: Sequence[Lap]) -> float | None:
 
 def phases(all_laps: Sequence[Lap]) -> list[str]:
     """All phases that occur, in the order of a step."""
-    there = dict.fromkeys(phase for lap in all_laps for phase in lap.spans)
-    known = [phase for phase in PHASES if phase in there and phase != "other"]
-    new = [phase for phase in there if phase not in PHASES]
-    return known + new + (["other"] if "other" in there else [])
+    present = dict.fromkeys(phase for lap in all_laps for phase in lap.spans)
+    usual = [phase for phase in PHASES if phase in present and phase != "other"]
+    new = [phase for phase in present if phase not in PHASES]
+    return usual + new + (["other"] if "other" in present else [])
 
 
 def words(phase: str) -> str:

@@ -10,7 +10,7 @@ from segtrain.base.terminal import columns
 from segtrain.base.units import duration, percent
 from segtrain.errors import MissingExtra
 from segtrain.insight.runs.folder import find_runs, read_mapping
-from segtrain.observe.console import of_classes
+from segtrain.observe.console import classes_note
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.run_row import COLUMNS, run_row
 
@@ -53,7 +53,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         step = "-" if row["step"] is None else f"{row['step']}/{row['steps'] or '?'}"
         best, last = (
-            "-" if row[key] is None else percent(row[key], 2) + of_classes(row)
+            "-" if row[key] is None else percent(row[key], 2) + classes_note(row)
             for key in ("miou", "last_miou")
         )
         best_step = "-" if row["best_step"] is None else str(row["best_step"])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from segtrain.base.stopping import note_signals
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.parallel.cluster import Cluster, free_port
-from segtrain.parallel.spawn import ranks_here, visible_gpus
+from segtrain.parallel.spawn import ranks_to_start, visible_gpus
 from segtrain.platforms.process import set_defaults
 from segtrain.platforms.vertex import rank as vertex_rank
 from segtrain.platforms.vertex import rank_processes
@@ -57,7 +57,7 @@ def _host(argv: list[str], received: list[int]) -> int:
         replicas.refuse_idle()
     if replicas is not None and len(replicas.training) > 1:
         return _with_others(config, command, replicas, received)
-    ranks = ranks_here(config, _say)
+    ranks = ranks_to_start(config, _say)
     first = Cluster(0, ranks, 0, ranks, "127.0.0.1", free_port(), VERTEX)
     return rank_processes.run(command, first, received, _say).code
 
@@ -142,7 +142,7 @@ def _ranks(config: Config) -> int:
     says.
     """
     if config.parallel.strategy in ("single", "dp", "smddp") or config.parallel.procs != "auto":
-        return ranks_here(config, _say)
+        return ranks_to_start(config, _say)
     return max(1, visible_gpus() if config.train.device != "cpu" else 0)
 
 

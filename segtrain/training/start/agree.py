@@ -66,8 +66,8 @@ def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> Non
     outliers, _ = _outliers(strategy, [int.from_bytes(digest[:7], "big")])
     if not outliers:
         return
-    of_rank_0 = broadcast_json(strategy, 0, mine)
-    changes = broadcast_json(strategy, outliers[0], differences(mine, of_rank_0, "on rank 0"))
+    rank_0_values = broadcast_json(strategy, 0, mine)
+    changes = broadcast_json(strategy, outliers[0], differences(mine, rank_0_values, "on rank 0"))
     things = "tensors" if what == "network" else what
     raise ConfigError(
         f"the {things} of {names_of(strategy, outliers)} differ from those of rank 0: "
@@ -94,11 +94,11 @@ def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strat
         splits.items(), [_outliers(strategy, pair) for pair in numbers]
     ):
         if outliers:
-            found, expected = rows[outliers[0]][0], rows[0][0]
+            count, expected = rows[outliers[0]][0], rows[0][0]
             difference = _first_difference(split, sizes[role], strategy, outliers[0])
             raise DataError(
                 f"{split.name} {split.split} ({role}): {names_of(strategy, outliers)} found other "
-                f"files than rank 0, {found:,} images against {expected:,}; {difference}: bring "
+                f"files than rank 0, {count:,} images against {expected:,}; {difference}: bring "
                 "the same data to every host (data.root)",
                 code="rank-files-differ",
                 split=split.split,
@@ -118,11 +118,11 @@ def _sizes(split: Dataset) -> np.ndarray:
     """int64 (n, 2, 2) as from ``stamps``: the sizes of some files (``looked_at``), and zeros
     elsewhere.
     """
-    found = np.zeros((len(split), 2, 2), np.int64)
+    sizes = np.zeros((len(split), 2, 2), np.int64)
     if not split.sizes_known:
         some = looked_at(len(split))
-        found[some, :, 0] = split.stamps(some)[:, :, 0]
-    return found
+        sizes[some, :, 0] = split.stamps(some)[:, :, 0]
+    return sizes
 
 
 def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, outlier: int) -> str:
@@ -131,10 +131,10 @@ def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, out
     """
     text = listing_text(split.entries, split.root, sizes[:, :, 0], 0, len(split))
     content = zlib.compress(text, 1) if strategy.rank == 0 else b""
-    of_rank_0 = zlib.decompress(broadcast_bytes(strategy, 0, content))
+    rank_0_listing = zlib.decompress(broadcast_bytes(strategy, 0, content))
     # The lines alternate: an image, then its mask.
     ours, theirs = (
-        listing.decode(errors="surrogateescape").split("\n") for listing in (text, of_rank_0)
+        listing.decode(errors="surrogateescape").split("\n") for listing in (text, rank_0_listing)
     )
     line = next((k for k, (a, b) in enumerate(zip(ours, theirs)) if a != b), -1)
     (name, _, size), (name_0, _, size_0) = (lines[line].partition("\0") for lines in (ours, theirs))

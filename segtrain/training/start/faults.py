@@ -119,18 +119,18 @@ def _audit(split: Dataset, run_dir: Path) -> AuditReport:
 
 
 def _findings(
-    config: Config, dataset: Dataset, found: dict[str, AuditReport]
+    config: Config, dataset: Dataset, reports: dict[str, AuditReport]
 ) -> list[SplitFinding]:
     """Findings about the settings and about whole splits. Raises DataError for a fatal one."""
     suspicion = mask_finding(
-        config.data, dataset.labels, {r.split: r.values for r in found.values()}
+        config.data, dataset.labels, {r.split: r.values for r in reports.values()}
     )
-    depth = depth_finding(config.data, (r.brightest for r in found.values()))
+    depth = depth_finding(config.data, (r.brightest for r in reports.values()))
     flips = "data.flip" if config.data.flip else "eval.flip" if config.eval.flip else ""
     findings = [
         finding for finding in (suspicion, depth, *flip_finding(flips, dataset.labels)) if finding
     ]
-    refuse(findings, [message for report in found.values() for _, message in report.faults])
+    refuse(findings, [message for report in reports.values() for _, message in report.faults])
     return findings
 
 
@@ -141,9 +141,9 @@ def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
     alike = len(train) == len(val) and train.entries[0].image == val.entries[0].image
     if config.data.check == "off" and not alike:  # then no image is read
         return []
-    found = overlap_finding(config.data, train, val)
-    refuse([found] if found else [])
-    return [found.text()] if found else []
+    overlap = overlap_finding(config.data, train, val)
+    refuse([overlap] if overlap else [])
+    return [overlap.text()] if overlap else []
 
 
 def keep(run_dir: Path, lines: list[str] | None, reports: Iterable[AuditReport] = ()) -> None:
@@ -180,11 +180,11 @@ def _again(
 
     Raises DataError if the split lists other files, or if more samples have become faulty.
     """
-    known = [line for line in _read(run_dir) if line["role"] == role]
-    skipped = sorted(line["index"] for line in known)
+    listed = [line for line in _read(run_dir) if line["role"] == role]
+    skipped = sorted(line["index"] for line in listed)
     where = f"{split.name} {split.split}"
     names = {index: _name(split, index) for index in skipped if index < len(split)}
-    moved = [line["image"] for line in known if names.get(line["index"]) != line["name"]]
+    moved = [line["image"] for line in listed if names.get(line["index"]) != line["name"]]
     if moved:
         raise DataError(
             f"{where}: the split lists other files than when the run began: {moved[0]} is gone or "
@@ -222,15 +222,15 @@ def _name(split: Dataset, index: int) -> str:
 
 def _messages(split: Dataset, report: AuditReport) -> dict[int, list[str]]:
     """The messages about each faulty sample, by its index."""
-    of_file = defaultdict(list)
+    by_file = defaultdict(list)
     for file, message in report.faults:
-        of_file[file].append(message)
+        by_file[file].append(message)
     entries = {index: split.entries[index] for index in report.bad.tolist()}
     return {
         index: [
             message
             for file in dict.fromkeys((entry.image, str(entry.mask)))
-            for message in of_file[file]
+            for message in by_file[file]
         ]
         for index, entry in entries.items()
     }

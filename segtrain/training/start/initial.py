@@ -49,23 +49,23 @@ class Initial:
 
     def lines(self) -> list[str]:
         """Text for the terminal: one line for each kind of tensors or rows that is not empty."""
-        found = [f"began with {self.source}: {len(self.taken)} tensors taken"]
+        texts = [f"began with {self.source}: {len(self.taken)} tensors taken"]
         if self.rows or self.new_rows:
             rows, new_rows = (
                 some_of(names, SHOWN) or "none" for names in (self.rows, self.new_rows)
             )
-            found.append(f"head: taken for {rows}; new for {new_rows}")
+            texts.append(f"head: taken for {rows}; new for {new_rows}")
         if self.new:
-            found.append(
+            texts.append(
                 f"still random, {len(self.new)} tensors that are not in it: "
                 f"{some_of(self.new, SHOWN)}"
             )
         if self.left:
             left = some_of(self.left, SHOWN)
-            found.append(
+            texts.append(
                 f"left out, {len(self.left)} tensors that this network has no place for: {left}"
             )
-        return [*found, *([self.remark] if self.remark else [])]
+        return [*texts, *([self.remark] if self.remark else [])]
 
 
 def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...], Origin | None]:
@@ -115,9 +115,9 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     there, whatever its position. The rows of all other classes stay random. Raises SegtrainError if
     the source cannot be read, has tensors of other shapes, or has no tensor that fits.
     """
-    found, theirs, origin = read_source(source)
+    tensors, theirs, origin = read_source(source)
     own = dict(network.state_dict(keep_vars=True))
-    weights = renamed(found, own)
+    weights = renamed(tensors, own)
     heads = {id(p) for p in network.head_parameters()}
     head = [name for name, value in own.items() if id(value) in heads and name in weights]
     if any(weights[name].dim() == 0 or len(weights[name]) != len(theirs) for name in head):
@@ -149,14 +149,14 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     if not any(value.dim() > 1 for value in taken.values()):
         raise ConfigError(
             f"{KEY}={source} has no tensor for this network: it holds "
-            f"{some_of(sorted(found), SHOWN)}, this "
+            f"{some_of(sorted(tensors), SHOWN)}, this "
             f"network wants {some_of(sorted(own), SHOWN)}: {_FIX}",
             code="weights-do-not-fit",
             key=KEY,
             found=source,
         )
-    known = [name for name in names if name in theirs] if by_name and head else []
-    by_row = {name: weights[name] for name in head} if known else {}
+    common = [name for name in names if name in theirs] if by_name and head else []
+    by_row = {name: weights[name] for name in head} if common else {}
     _refuse_misfits(
         {name: own[name][:1] for name in by_row},
         {name: v[:1] for name, v in by_row.items()},
@@ -166,23 +166,30 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     with torch.no_grad():
         fill(own, taken)
         for name, value in by_row.items():
-            rows = value[[theirs.index(label) for label in known]]
-            own[name][[names.index(label) for label in known]] = rows.to(
+            rows = value[[theirs.index(label) for label in common]]
+            own[name][[names.index(label) for label in common]] = rows.to(
                 own[name].device, own[name].dtype
             )
     new = [name for name in own if name not in taken and name not in by_row]
-    new_rows = [name for name in names if name not in known] if by_name and head else []
+    new_rows = [name for name in names if name not in common] if by_name and head else []
     left = [name for name in weights if name not in own]
     network.origin = origin or network.origin
     return Initial(
-        source, tuple(taken), tuple(known), tuple(new), tuple(new_rows), tuple(left), remark, origin
+        source,
+        tuple(taken),
+        tuple(common),
+        tuple(new),
+        tuple(new_rows),
+        tuple(left),
+        remark,
+        origin,
     )
 
 
 def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
-    found = misfit(own, weights)
-    if found:
-        text = f"{KEY}={source} is of another network: {some_of(found, 1)}: {_FIX}"
+    misfits = misfit(own, weights)
+    if misfits:
+        text = f"{KEY}={source} is of another network: {some_of(misfits, 1)}: {_FIX}"
         raise ConfigError(text, code="weights-do-not-fit", key=KEY, found=source)
 
 

@@ -11,8 +11,8 @@ def price_of(config: Config, machine: str) -> float | None:
     """Dollars per hour of one machine: ``train.price``, or the on-demand price of SageMaker's type;
     None: unknown.
     """
-    known = machines().get(machine)
-    return config.train.price or (known.price if known else None)
+    machine_type = machines().get(machine)
+    return config.train.price or (machine_type.price if machine_type else None)
 
 
 def refuse_budget(config: Config, machine: str) -> None:

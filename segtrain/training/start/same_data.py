@@ -39,7 +39,7 @@ BLOCK = 4096  # samples that are read from the index at once
 # raised by ``read_list`` for a missing or damaged list
 DAMAGED = (OSError, EOFError, ValueError, zlib.error)
 _SHOWN = 3  # names of each kind in one error
-_ONE_LINE = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+_ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 SampleRow = tuple[str, int, int, int]
 
@@ -113,7 +113,7 @@ def rows_of(
     """Name, bytes of image and mask, checksum of the labels (0: unknown) of each sample."""
     crc = np.zeros(len(dataset), np.uint32) if mask_crc is None or not len(mask_crc) else mask_crc
     return zip(
-        (name.translate(_ONE_LINE) for name in names_of(dataset)), sizes[:, 0], sizes[:, 1], crc
+        (name.translate(_ESCAPED) for name in names_of(dataset)), sizes[:, 0], sizes[:, 1], crc
     )
 
 
@@ -134,7 +134,7 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
     else:
         sizes = np.full((len(dataset), 2), -1, np.int64)
         sizes[some] = dataset.stamps(some)[:, :, 0]
-    all_known = bool((sizes >= 0).all())
+    complete = bool((sizes >= 0).all())
     ends = ""
     if report is not None and dataset.stored:
         with ThreadPoolExecutor(32) as pool:
@@ -159,8 +159,8 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         ),
         image_some=_digest([sizes[some, 0].tobytes()]),
         mask_some=_digest([sizes[some, 1].tobytes()]),
-        image_sizes=_digest([sizes[:, 0].tobytes()]) if all_known else "",
-        mask_sizes=_digest([sizes[:, 1].tobytes()]) if all_known else "",
+        image_sizes=_digest([sizes[:, 0].tobytes()]) if complete else "",
+        mask_sizes=_digest([sizes[:, 1].tobytes()]) if complete else "",
         masks=_digest([mask_crc.tobytes()]) if len(mask_crc) else "",
         packed=dataset.packed_from or "",
         files=dataset.fingerprint(sizes[:, :, None])
@@ -187,34 +187,34 @@ def looked_at(count: int) -> np.ndarray:
 
 def differences(then: SplitRecord, now: SplitRecord) -> list[str]:
     """The differences between two records: split, classes, names, images, masks."""
-    found = []
+    differing = []
     if then.split != now.split:
-        found.append(f"the split is {now.split!r}, it was {then.split!r}")
+        differing.append(f"the split is {now.split!r}, it was {then.split!r}")
     if then.classes != now.classes:
-        found.append("the classes differ")
+        differing.append("the classes differ")
     if (then.images, then.names) != (now.images, now.names):
-        found.append(f"it lists other samples ({now.images:,}, it was {then.images:,})")
-        return found
+        differing.append(f"it lists other samples ({now.images:,}, it was {then.images:,})")
+        return differing
     linked = then.packed or then.files, now.packed or now.files
     if _differ(then, now, "image_sizes", "image_some"):
         if not (linked[0] and linked[0] == linked[1]):
-            found.append("images have another size in bytes")
+            differing.append("images have another size in bytes")
     elif _differ(then, now, "image_ends"):
-        found.append("images have other content, of the same size in bytes")
+        differing.append("images have other content, of the same size in bytes")
     if then.masks and now.masks:
         if then.masks != now.masks:
-            found.append("masks have other labels")
+            differing.append("masks have other labels")
     elif then.mapping != now.mapping:
-        found.append("masks are read with other classes")
+        differing.append("masks are read with other classes")
     elif _differ(then, now, "mask_sizes", "mask_some"):
-        found.append("masks have another size in bytes")
-    return found
+        differing.append("masks have another size in bytes")
+    return differing
 
 
 def _differ(then: SplitRecord, now: SplitRecord, *keys: str) -> bool:
     """Whether two records differ, by the first digest of ``keys`` that both have."""
-    known = [(getattr(then, key), getattr(now, key)) for key in keys]
-    return next((a != b for a, b in known if a and b), False)
+    pairs = [(getattr(then, key), getattr(now, key)) for key in keys]
+    return next((a != b for a, b in pairs if a and b), False)
 
 
 def check(
@@ -229,14 +229,14 @@ def check(
     changed: list[str] = []
     for role, split in splits.items():
         then = SplitRecord.read(saved, role)
-        found = (
+        differing = (
             differences(then, split.record)
             if then
             else ["the checkpoint does not say which samples it had"]
         )
-        if found:
+        if differing:
             named = _named(config.run_dir, role, split)
-            changed.append(f"{role}: {'; '.join(found)}{f': {named}' if named else ''}")
+            changed.append(f"{role}: {'; '.join(differing)}{f': {named}' if named else ''}")
     if not changed:
         was = (
             f"data.layout was {layout}, now it is {config.data.layout}: the samples and their "
@@ -272,12 +272,12 @@ def _named(run_dir: Path, role: str, split: Split) -> str:
     """
     path = list_file(run_dir, role)
     try:
-        known = {name: numbers for name, *numbers in read_list(path)}
+        saved_rows = {name: numbers for name, *numbers in read_list(path)}
     except DAMAGED:
         return f"which ones is not known, since {path} cannot be read"
-    before, added, changed, order = list(known), [], [], []
+    before, added, changed, order = list(saved_rows), [], [], []
     for name, image, mask, crc in split.rows():
-        then = known.pop(name, None)
+        then = saved_rows.pop(name, None)
         if then is None:
             added.append(name)
             continue
@@ -287,11 +287,11 @@ def _named(run_dir: Path, role: str, split: Split) -> str:
         )
         if other_mask or (-1 not in (then[0], image) and then[0] != image):
             changed.append(name)
-    lists = (("added", added), ("removed", list(known)), ("changed", changed))
-    found = "; ".join(
+    lists = (("added", added), ("removed", list(saved_rows)), ("changed", changed))
+    text = "; ".join(
         f"{len(names):,} {word} ({some_of(names, _SHOWN)})" for word, names in lists if names
     )
-    return found or ("the same samples in another order" if order != before else "")
+    return text or ("the same samples in another order" if order != before else "")
 
 
 def as_saved(splits: dict[str, Split], saved: Any) -> dict[str, Any]:

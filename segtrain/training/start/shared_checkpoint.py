@@ -43,7 +43,7 @@ def load_shared_checkpoint(
     if not offer:
         return None, remarks
     if strategy.rank != 0:
-        saved = _same_here(run_dir / "checkpoints" / offer[0], offer[1])
+        saved = _local_copy(run_dir / "checkpoints" / offer[0], offer[1])
     without = int(strategy.reduce(torch.tensor([int(saved is None)], device=strategy.device)))
     if without:
         content = path.read_bytes() if path else b""
@@ -58,7 +58,7 @@ def load_shared_checkpoint(
     return saved, remarks
 
 
-def _same_here(path: Path, fingerprint: str) -> dict[str, Any] | None:
+def _local_copy(path: Path, fingerprint: str) -> dict[str, Any] | None:
     try:
         return checkpoint.read(path) if checkpoint.fingerprint(path) == fingerprint else None
     except CheckpointError:
@@ -69,8 +69,8 @@ def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> lis
     """A remark if another host has a newer checkpoint than rank 0's host, whose checkpoint is used.
     A collective.
     """
-    there = checkpoint.checkpoints(run_dir)
-    mine = torch.tensor([checkpoint.step_of(there[-1]) if there else 0], device=strategy.device)
+    local = checkpoint.checkpoints(run_dir)
+    mine = torch.tensor([checkpoint.step_of(local[-1]) if local else 0], device=strategy.device)
     steps = table(strategy, mine).flatten().tolist()
     ours = checkpoint.step_of(Path(offer[0])) if offer else 0
     newest = max(range(len(steps)), key=steps.__getitem__)

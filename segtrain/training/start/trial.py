@@ -21,7 +21,7 @@ from segtrain.parallel.model import load_state, taken, unsaved
 from segtrain.runfolder.checkpoint import misfits
 from segtrain.training.graphs import noise
 from segtrain.training.session import Session
-from segtrain.training.step import gradients, running_statistics_kept
+from segtrain.training.step import frozen_running_stats, gradients
 
 
 def try_parts(session: Session) -> None:
@@ -43,7 +43,7 @@ def try_parts(session: Session) -> None:
 
 def undisturbed(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Context for forward passes that do not belong to a step."""
-    return state_restored(model) if isinstance(model, OwnModel) else running_statistics_kept(model)
+    return state_restored(model) if isinstance(model, OwnModel) else frozen_running_stats(model)
 
 
 @contextlib.contextmanager
@@ -160,13 +160,13 @@ def _try_step(session: Session) -> None:
 
 
 def _try_evaluation(session: Session) -> None:
-    one = select(session.val, np.arange(1), session.val.split, ())
+    sample = select(session.val, np.arange(1), session.val.split, ())
     try:
-        session.evaluate(one)
+        session.evaluate(sample)
     except Exception as error:
         if getattr(error, "code", "") == "logits-not-finite":  # which training may change
             return
-        name = one.entries[0].image
+        name = sample.entries[0].image
         text = (
             f"the model fails in an evaluation of {name} ({reason_of(error):.200}): let it "
             "take whole images, or set "

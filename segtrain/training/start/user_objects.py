@@ -39,13 +39,13 @@ class UserObjects:
 
     def names(self) -> dict[str, str]:
         """Qualified names of the parts by role. The run folder keeps these names."""
-        given = {
+        parts = {
             "model": self.model,
             "criterion": self.criterion,
             "train_data": self.train_data,
             "val_data": self.val_data,
         }
-        return {role: _qualified(part) for role, part in given.items() if part is not None}
+        return {role: _qualified(part) for role, part in parts.items() if part is not None}
 
 
 def _qualified(part: Any) -> str:
@@ -223,15 +223,15 @@ def open_splits(config: Config, parts: UserObjects) -> tuple[Dataset, Dataset]:
         if own is None
     }
     default = next((split.labels for split in configured.values()), None)
-    found = []
+    datasets = []
     for split, own in ((data.train_split, parts.train_data), (data.split, parts.val_data)):
-        found.append(
+        datasets.append(
             configured[split]
             if own is None
             else own_dataset(own, own_labels(own, data, default), split)
         )
-        default = found[-1].labels
-    train, val = found
+        default = datasets[-1].labels
+    train, val = datasets
     if (train.labels.names, train.labels.ignore_index) != (
         val.labels.names,
         val.labels.ignore_index,

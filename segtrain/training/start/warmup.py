@@ -16,7 +16,7 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.training.graphs import noise
 from segtrain.training.learner import Learner
 from segtrain.training.start.trial import state_restored
-from segtrain.training.step import running_statistics_kept
+from segtrain.training.step import frozen_running_stats
 
 VARIANTS = 32  # of one block: its widths, strides, with and without gradients, ...
 
@@ -56,7 +56,7 @@ def compile_ahead(
     for size in sizes:
         for count in sorted(images):
             if twice:
-                with torch.no_grad(), running_statistics_kept(learner.model):
+                with torch.no_grad(), frozen_running_stats(learner.model):
                     _blank_pass(learner, strategy, count, size, used_heads)
             _blank_pass(learner, strategy, count, size, used_heads)
 

@@ -223,15 +223,15 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
     if estimate.gain < LEAST_GAIN:
         yield warning("helpers-need", f"{what} are not needed: {rates}", leave, _SOURCE)
         return
-    speed = f"{rates}, with helping hosts {estimate.helped:,.1f} ({estimate.gain:.2f}x)"
+    speed = f"{rates}, with helping hosts {estimate.assisted:,.1f} ({estimate.gain:.2f}x)"
     training, helping = _hourly(job, job.training_groups), _hourly(job, groups)
     if training is None or helping is None:
         yield note("helpers-need", f"{what}: {speed}", source=_SOURCE)
         return
-    alone, helped = training * estimate.hours[0], (training + helping) * estimate.hours[1]
-    money = f"a run like it costs ${helped:,.2f} in {estimate.hours[1]:,.1f} h, "
+    alone, assisted = training * estimate.hours[0], (training + helping) * estimate.hours[1]
+    money = f"a run like it costs ${assisted:,.2f} in {estimate.hours[1]:,.1f} h, "
     money += f"and ${alone:,.2f} in {estimate.hours[0]:,.1f} h without them"
-    if helped <= alone:
+    if assisted <= alone:
         yield note("helpers-need", f"{what} pay: {speed}; {money}", source=_SOURCE)
     else:
         fix = (
