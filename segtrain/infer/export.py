@@ -77,8 +77,11 @@ def export(
             return Export((), done.onnx, _uploaded(done.files, str(out)))
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        why = f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}"
-        raise ConfigError(why, code="unknown-export-format", found=unknown)
+        raise ConfigError(
+            f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}",
+            code="unknown-export-format",
+            found=unknown,
+        )
     if "onnx" in formats:
         require_onnx()
     network, config, labels = load_run(run_dir, which, model)
@@ -117,8 +120,10 @@ def export(
             for name in reversed(names):
                 os.replace(Path(partial, name), folder / name)
     except OSError as error:
-        why = f"cannot write to {folder}: {error.strerror or error}: choose another folder"
-        raise SegtrainError(why, code="export-unwritable") from None
+        raise SegtrainError(
+            f"cannot write to {folder}: {error.strerror or error}: choose another folder",
+            code="export-unwritable",
+        ) from None
     return Export(tuple(folder / name for name in names), onnx)
 
 
@@ -188,11 +193,12 @@ def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
 
     state = model.state_dict()
     if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
-        why = (
+        raise ConfigError(
             f"safetensors holds tensors only, but the model's state has {some_of(others, 3)}: "
-            "export onnx alone"
+            "export onnx alone",
+            code="state-not-tensors",
+            found=others,
         )
-        raise ConfigError(why, code="state-not-tensors", found=others)
     # safetensors refuses tensors that share memory, so each is copied.
     tensors = {key: value.detach().clone().contiguous() for key, value in state.items()}
     # ``save_file`` would make a file that only its owner may read.

@@ -133,11 +133,12 @@ def write_onnx(
             onnx.save(graph, str(path))
             return made
     network = facts.get("module") or f"model.arch={facts['model']['arch']}"
-    why = (
+    raise SegtrainError(
         f"no ONNX file of {network} agrees with torch ({'; '.join(tried)}): use --formats "
-        "safetensors"
+        "safetensors",
+        code="onnx-not-exportable",
+        tried=tried,
     )
-    raise SegtrainError(why, code="onnx-not-exportable", tried=tried)
 
 
 def _torch_export(
@@ -214,19 +215,21 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         with torch.no_grad():
             expected = model(normalize(torch.from_numpy(images), *normalization(model))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
-            why = (
+            raise SegtrainError(
                 f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not uint8 "
-                f"{shape} and {expected.shape}"
+                f"{shape} and {expected.shape}",
+                code="onnx-outputs-shape",
             )
-            raise SegtrainError(why, code="onnx-outputs-shape")
         worst, largest = (
             max(worst, float(np.abs(logits - expected).max())),
             max(largest, float(np.abs(expected).max())),
         )
         other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
     if not worst <= TOLERANCE * largest:
-        why = f"logits differ from torch's by up to {worst:.3g}; the largest logit is {largest:.3g}"
-        raise SegtrainError(why, code="onnx-logits-differ")
+        raise SegtrainError(
+            f"logits differ from torch's by up to {worst:.3g}; the largest logit is {largest:.3g}",
+            code="onnx-logits-differ",
+        )
     opset = max(
         item.version for item in onnx.load(str(path)).opset_import if item.domain in ("", "ai.onnx")
     )

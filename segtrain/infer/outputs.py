@@ -102,5 +102,7 @@ def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
         with writing(path) as file:
             save(file)
     except OSError as error:
-        why = f"cannot write {path}: {error.strerror or error}: free space or choose another folder"
-        raise DataError(why, code="prediction-unwritable") from None
+        raise DataError(
+            f"cannot write {path}: {error.strerror or error}: free space or choose another folder",
+            code="prediction-unwritable",
+        ) from None

@@ -85,9 +85,12 @@ def predict(
     faults = outputs.faults
     if faults:
         rest = f"; the other {len(outputs.done)} are in {out}" if outputs.done else ""
-        why = f"{len(faults)} of {len(jobs)} images cannot be read{rest}: {'; '.join(faults)}"
         raise DataError(
-            why, code="images-unreadable", found=len(faults), images=len(jobs), faults=faults
+            f"{len(faults)} of {len(jobs)} images cannot be read{rest}: {'; '.join(faults)}",
+            code="images-unreadable",
+            found=len(faults),
+            images=len(jobs),
+            faults=faults,
         )
     return outputs.done
 
@@ -215,18 +218,19 @@ def plan(
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
-            why = (
+            raise DataError(
                 f"{jobs[mask].image} and {image} would both become {mask}: predict them into "
-                "two folders"
+                "two folders",
+                code="same-mask-name",
             )
-            raise DataError(why, code="same-mask-name")
         for target in filter(None, (job.mask, job.overlay, job.probabilities)):
             if target.resolve() in inputs or not _ours(target):
-                why = (
+                raise DataError(
                     f"{target} exists and was not written by a prediction: choose another "
-                    "output folder"
+                    "output folder",
+                    code="output-exists",
+                    file=str(target),
                 )
-                raise DataError(why, code="output-exists", file=str(target))
         jobs[mask] = job
     return list(jobs.values())
 

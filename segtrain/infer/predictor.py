@@ -265,11 +265,13 @@ def _pixels(image: Any) -> np.ndarray:
         array = np.stack([array] * 3, axis=2)
     if not is_rgb(array):
         shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {shape}"
-        why = (
+        raise DataError(
             f"an image of type {shown} cannot be predicted: give uint8 (H, W, 3) RGB, or the "
-            "path of a file"
+            "path of a file",
+            code="image-array",
+            found=shape,
+            dtype=str(array.dtype),
         )
-        raise DataError(why, code="image-array", found=shape, dtype=str(array.dtype))
     return array
 
 
@@ -295,11 +297,12 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
             f"{command({'data.bits': depth_of(properties.brightest)})}, or data.bits=16 if it is "
             "meant to be this dark"
         )
-        why = (
+        raise file_error(
+            name,
             f"a 16-bit image without a value above {properties.brightest:,} would be nearly black: "
-            f"{fix}"
+            f"{fix}",
+            code="image-nearly-black",
         )
-        raise file_error(name, why, code="image-nearly-black")
     notes = ["its transparent alpha channel left out"] if properties.transparent else []
     pixels = decode.decode_image(content, name, reading)
     if header.orientation != 1:

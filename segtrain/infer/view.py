@@ -34,11 +34,12 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
             if f"{section}.{key}" not in keys_with("predict"):
                 name = f"{section}.{key}".rstrip(".")
                 accepted = ", ".join(sorted(keys_with("predict")))
-                why = (
+                raise ConfigError(
                     f"predict takes {accepted}, not {name}: give it to segtrain train or segtrain "
-                    "eval"
+                    "eval",
+                    code="setting-not-for-predict",
+                    key=name,
                 )
-                raise ConfigError(why, code="setting-not-for-predict", key=name)
             settings[section][key] = value
     return make_config(settings, "the command line", saved=True) if changes else config
 

@@ -92,10 +92,11 @@ class SegModel(nn.Module):
         """
         self.frozen = part
         if part != "none" and not self.frozen_parts():
-            text = (
-                f"model.freeze={part}: {type(self).__name__} has no {part}: use model.freeze=none"
+            raise ConfigError(
+                f"model.freeze={part}: {type(self).__name__} has no {part}: use model.freeze=none",
+                code="no-encoder",
+                key="model.freeze",
             )
-            raise ConfigError(text, code="no-encoder", key="model.freeze")
         for module in self.frozen_parts():
             module.requires_grad_(False)
         self.train(self.training)
@@ -196,18 +197,19 @@ class OwnModel(SegModel):
         wanted = images.shape[0], self.num_classes
         if not isinstance(logits, Tensor) or logits.dim() != 4 or logits.shape[:2] != wanted:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            why = f"{type(self.module).__name__} returned {shape} for images {tuple(images.shape)}"
-            fix = (
+            raise ConfigError(
+                f"{type(self.module).__name__} returned {shape} for images {tuple(images.shape)}: "
                 f"its forward must return logits ({wanted[0]}, {wanted[1]}, h, w), one channel "
-                "per class"
+                "per class",
+                code="model-output-shape",
+                found=shape,
             )
-            raise ConfigError(f"{why}: {fix}", code="model-output-shape", found=shape)
         if self.training and torch.is_grad_enabled() and not logits.requires_grad:
-            why = (
+            raise ConfigError(
                 f"the logits of {type(self.module).__name__} have no gradient: remove detach() "
-                "and torch.no_grad()"
+                "and torch.no_grad()",
+                code="model-output-detached",
             )
-            raise ConfigError(why, code="model-output-detached")
         return (logits,)
 
     def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
@@ -223,11 +225,11 @@ def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...
 def check_module(module: object) -> None:
     """Raises ConfigError for anything but an instance of ``nn.Module``."""
     if not isinstance(module, nn.Module):
-        why = (
+        raise ConfigError(
             f"the model is {kind_of(module)}: pass an instance of torch.nn.Module, as in "
-            "model=MyNet()"
+            "model=MyNet()",
+            code="model-not-a-module",
         )
-        raise ConfigError(why, code="model-not-a-module")
 
 
 def as_seg_model(module: nn.Module, num_classes: int) -> SegModel:

@@ -62,8 +62,12 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
             "deterministic on a GPU"
         )
         fix = "use unet, deeplabv3plus, or pico, set train.deterministic=false, or train on a CPU"
-        text = f"train.deterministic=true: model.arch={arch}: {why}: {fix}"
-        raise ConfigError(text, code="layer-not-deterministic", arch=arch, layer=layer)
+        raise ConfigError(
+            f"train.deterministic=true: model.arch={arch}: {why}: {fix}",
+            code="layer-not-deterministic",
+            arch=arch,
+            layer=layer,
+        )
 
 
 def _refused_operations(network: SegModel, device: str) -> list[tuple[str, str]]:

@@ -52,22 +52,21 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         # A failed download raises an OSError, or an error of httpx, huggingface_hub, or requests.
         if model.encoder_weights is not None and not unfit:
             weights = model.encoder_weights
-            why = (
-                f"model.encoder_weights={weights!r} of {model.encoder} cannot be fetched ({reason})"
-            )
-            fix = (
-                "set model.encoder_weights=null, or copy the files into HF_HOME (TORCH_HOME "
-                "for torchvision)"
-            )
             raise ConfigError(
-                f"{why}: {fix}", code="encoder-weights-unreachable", found=weights
+                f"model.encoder_weights={weights!r} of {model.encoder} cannot be fetched "
+                f"({reason}): set model.encoder_weights=null, or copy the files into HF_HOME "
+                "(TORCH_HOME for torchvision)",
+                code="encoder-weights-unreachable",
+                found=weights,
             ) from error
         if not unfit and not model.options:
             raise
         parts = [f"model.encoder={model.encoder}"] if arch in SMP else []
         parts += [f"model.options={model.options}"] if model.options else []
-        why = f"model.arch={model.arch} cannot be built with {' and '.join(parts)} ({reason})"
-        raise ConfigError(why, code="model-options-unfit") from error
+        raise ConfigError(
+            f"model.arch={model.arch} cannot be built with {' and '.join(parts)} ({reason})",
+            code="model-options-unfit",
+        ) from error
     network.origin = published(original)
     if weights_file is not None:
         load_encoder(network, weights_file)
@@ -86,13 +85,17 @@ def check_options(
     accepted = [name for name in parameters if name not in ("kwargs", *reserved)]
     for key, value in model.options.items():
         if key in reserved:
-            why = f"model.options.{key}={value!r} cannot be set here: {reserved[key]}"
-            raise ConfigError(why, code="model-option-reserved", key=key)
+            raise ConfigError(
+                f"model.options.{key}={value!r} cannot be set here: {reserved[key]}",
+                code="model-option-reserved",
+                key=key,
+            )
         if key not in accepted:
             near = closest(key, accepted, 0.4)
             hint = f"did you mean {near!r}? " if near else ""
-            why = (
+            raise ConfigError(
                 f"unknown model.options.{key}: {hint}{model.arch} has "
-                f"{', '.join(accepted) or 'no options'}"
+                f"{', '.join(accepted) or 'no options'}",
+                code="unknown-model-option",
+                key=key,
             )
-            raise ConfigError(why, code="unknown-model-option", key=key)

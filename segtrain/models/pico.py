@@ -187,8 +187,9 @@ def _check(options: dict[str, Any]) -> None:
     defaults = inspect.signature(Pico).parameters
     widths, depths = (list(options.get(key, defaults[key].default)) for key in ("widths", "depths"))
     if len(widths) != len(depths) or len(widths) < 2:
-        why = (
+        raise ConfigError(
             f"model.options: widths={widths} and depths={depths} must have one entry per "
-            "stage, at least 2"
+            "stage, at least 2",
+            code="model-option-value",
+            key="widths",
         )
-        raise ConfigError(why, code="model-option-value", key="widths")

@@ -82,15 +82,14 @@ def build(model: Model, num_classes: int) -> SegModel:
     except (AssertionError, RuntimeError) as error:
         if not model.encoder.startswith("tu-"):
             raise
-        why = (
+        raise ConfigError(
             f"{model.arch} with model.encoder={model.encoder} does not take every size of "
-            f"data.crop ({error})"
-        )
-        fix = (
-            "for Swin set model.options={strict_img_size: false}, for a vision transformer with "
-            "patches of 14 pixels {patch_size: 16, dynamic_img_size: true}, or take another encoder"
-        )
-        raise ConfigError(f"{why}: {fix}", code="image-size-unfit", found=model.encoder) from error
+            f"data.crop ({error}): for Swin set model.options={{strict_img_size: false}}, for a "
+            "vision transformer with patches of 14 pixels {patch_size: 16, dynamic_img_size: "
+            "true}, or take another encoder",
+            code="image-size-unfit",
+            found=model.encoder,
+        ) from error
     return network
 
 
@@ -188,11 +187,12 @@ def _check_encoder(model: Model, arch: str, encoders: Any) -> None:
             "tu-convnext_tiny.fb_in1k"
         )
     elif arch == "dpt":
-        why = (
+        raise ConfigError(
             f"model.encoder={name!r}: dpt needs a vision transformer of timm, such as "
-            "tu-vit_tiny_patch16_224"
+            "tu-vit_tiny_patch16_224",
+            code="encoder-unfit",
+            found=name,
         )
-        raise ConfigError(why, code="encoder-unfit", found=name)
     elif name.startswith("timm-"):
         return
     else:

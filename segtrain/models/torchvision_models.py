@@ -95,8 +95,11 @@ def _backbone_weights(model: Model) -> str | None:
         "imagenet1k_v2": "IMAGENET1K_V2",
     }
     if model.encoder_weights.lower() not in names:
-        fix = (
-            f"{model.arch} has imagenet, IMAGENET1K_V1, and IMAGENET1K_V2; null trains from scratch"
+        raise unknown_name(
+            "encoder_weights",
+            model.encoder_weights,
+            names,
+            f"{model.arch} has imagenet, IMAGENET1K_V1, and IMAGENET1K_V2; null trains from "
+            "scratch",
         )
-        raise unknown_name("encoder_weights", model.encoder_weights, names, fix)
     return names[model.encoder_weights.lower()]

@@ -70,18 +70,28 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
         if kind != "safetensors" and (
             "weights_only" in str(error).lower() or "Unsupported global" in str(error)
         ):
-            problem = (
+            raise _refused(
+                key,
+                path,
+                "weights-with-code",
                 "the file holds Python objects, whose code could run when they load: save "
-                "only the state_dict()"
-            )
-            raise _refused(key, path, "weights-with-code", problem) from None
+                "only the state_dict()",
+            ) from None
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-        problem = f"cannot be read ({reason}): copy the damaged file again, or save a state_dict()"
-        raise _refused(key, path, "weights-damaged", problem) from None
+        raise _refused(
+            key,
+            path,
+            "weights-damaged",
+            f"cannot be read ({reason}): copy the damaged file again, or save a state_dict()",
+        ) from None
     if tensors := _tensors(content):
         return tensors, origin
-    problem = "the file has no tensors with names: save the state_dict() of a model"
-    raise _refused(key, path, "weights-without-tensors", problem)
+    raise _refused(
+        key,
+        path,
+        "weights-without-tensors",
+        "the file has no tensors with names: save the state_dict() of a model",
+    )
 
 
 def _exported(description: Path) -> Origin | None:
@@ -111,9 +121,13 @@ def _kind(path: Path, key: str) -> str:
         return "zip"
     if head.startswith(b"\x80"):
         return "pickle"
-    problem = f"neither safetensors nor a file of torch.save begins with {head!r}"
-    fix = "download it again, because it is damaged, a web page, or a Git LFS pointer"
-    raise _refused(key, path, "weights-format", f"{problem}: {fix}")
+    raise _refused(
+        key,
+        path,
+        "weights-format",
+        f"neither safetensors nor a file of torch.save begins with {head!r}: "
+        "download it again, because it is damaged, a web page, or a Git LFS pointer",
+    )
 
 
 def _tensors(content: Any, levels: int = 4) -> dict[str, Tensor]:
@@ -232,8 +246,12 @@ def load_encoder(network: SegModel, path: str) -> None:
     remarks = misfit(own, source) or [f"{name} is not in the file" for name in absent]
     if remarks:
         fix = "use a file of this encoder (model.encoder), or model.init for a complete network"
-        problem = f"does not fit this encoder: {some_of(remarks, 3, '; ')}: {fix}"
-        raise _refused(key, path, "weights-unfit", problem)
+        raise _refused(
+            key,
+            path,
+            "weights-unfit",
+            f"does not fit this encoder: {some_of(remarks, 3, '; ')}: {fix}",
+        )
     loaded = {name: source[name] for name in own if name in source}
     refuse_not_finite(loaded, f"{key}={path}")
     fill(own, loaded)

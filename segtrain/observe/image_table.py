@@ -71,8 +71,11 @@ def read(path: Path) -> list[ImageRow]:
             str(path), f"cannot be read: {error.strerror}", code="image-table-unreadable"
         ) from None
     except (TypeError, ValueError, csv.Error):
-        wanted = f"it is not a table of images with the columns {', '.join(COLUMNS)}"
-        raise file_error(str(path), wanted, code="not-an-image-table") from None
+        raise file_error(
+            str(path),
+            f"it is not a table of images with the columns {', '.join(COLUMNS)}",
+            code="not-an-image-table",
+        ) from None
 
 
 def short_names(images: Sequence[str]) -> list[str]:

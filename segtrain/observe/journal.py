@@ -161,11 +161,12 @@ class Journal:
         try:
             self._file = LineFile(self.path, say)
         except OSError as error:
-            problem = (
+            raise ConfigError(
                 f"cannot write the journal {self.path}: {error.strerror}: set out=FOLDER "
-                "to a writable folder"
-            )
-            raise ConfigError(problem, code="journal-unwritable", file=str(self.path)) from None
+                "to a writable folder",
+                code="journal-unwritable",
+                file=str(self.path),
+            ) from None
 
     def write(self, event: str, **fields: Any) -> None:
         if self._file is not None:
@@ -230,8 +231,11 @@ def read_journal(
         with open_file(path) as file:
             return list(parse_lines(file, str(path), say))
     except OSError as error:
-        problem = f"the journal cannot be read: {error.strerror}: name a run folder"
-        raise file_error(str(path), problem, code="journal-unreadable") from None
+        raise file_error(
+            str(path),
+            f"the journal cannot be read: {error.strerror}: name a run folder",
+            code="journal-unreadable",
+        ) from None
 
 
 def finished(path: str | Path) -> bool:

@@ -129,12 +129,13 @@ def _check(samples: Sequence[PredictedImage]) -> None:
         size = sample.image.shape[:2]
         for mask in (sample.prediction, sample.truth):
             if mask is not None and mask.shape != size:
-                problem = (
-                    f"the mask is {mask.shape} and the image {size} (height, width): make "
-                    "them the same size"
-                )
                 raise file_error(
-                    sample.name, problem, code="mask-size-differs", found=mask.shape, expected=size
+                    sample.name,
+                    f"the mask is {mask.shape} and the image {size} (height, width): make "
+                    "them the same size",
+                    code="mask-size-differs",
+                    found=mask.shape,
+                    expected=size,
                 )
 
 
@@ -277,9 +278,10 @@ def save_png(path: str | Path, picture: np.ndarray) -> Path:
         with writing(path) as stream:
             Image.fromarray(picture).save(stream, format="PNG")
     except OSError as error:
-        problem = (
+        raise file_error(
+            str(path),
             f"the picture cannot be written: {error.strerror or error}: check the "
-            "permissions of the folder"
-        )
-        raise file_error(str(path), problem, code="picture-unwritable") from None
+            "permissions of the folder",
+            code="picture-unwritable",
+        ) from None
     return path

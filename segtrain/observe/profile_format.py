@@ -156,11 +156,12 @@ def read_profile(
         if (moment := minute_and_node(path.as_posix())) is not None
     )
     if not files:
-        problem = "there is no system profile (system/incremental/HOUR/MINUTE.algo-N.json)"
-        fix = (
-            "name a run trained with log.profile_ms=500, or the profiler-output of a SageMaker job"
+        raise file_error(
+            str(folder),
+            "there is no system profile (system/incremental/HOUR/MINUTE.algo-N.json): "
+            "name a run trained with log.profile_ms=500, or the profiler-output of a SageMaker job",
+            code="no-profile",
         )
-        raise file_error(str(folder), f"{problem}: {fix}", code="no-profile")
     tracks: dict[Series, Track] = {}
     for minute, node, path in files:
         # A file is named after the start of its minute. In old profiles, it may be the end of the

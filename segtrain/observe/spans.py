@@ -263,19 +263,23 @@ def read_spans(run: str | Path) -> list[Records]:
     """The spans of all ranks, by rank. Raises DataError if there are none."""
     records, files = list[Records](), sorted(Path(run, FOLDER).glob("rank-*.jsonl"))
     if not files:
-        problem = (
+        raise file_error(
+            str(run),
             f"there is no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained "
-            "with log.spans=true"
+            "with log.spans=true",
+            code="no-spans",
         )
-        raise file_error(str(run), problem, code="no-spans")
     try:
         for file in files:
             with open_file(file) as lines:
                 records.append(_records(lines))
         return records
     except OSError as error:
-        problem = f"it cannot be read: {error.strerror}: check its permissions"
-        raise file_error(error.filename, problem, code="spans-unreadable") from None
+        raise file_error(
+            error.filename,
+            f"it cannot be read: {error.strerror}: check its permissions",
+            code="spans-unreadable",
+        ) from None
 
 
 def read_recent(run: Path, rank: int) -> Records | None:

@@ -114,13 +114,9 @@ def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
         if e.get("name") == MARK and e.get("ph") == "X"
     )
     if len(marks) != len(before):
-        problem = (
-            f"the trace of torch.profiler has {len(marks)} spans named {MARK!r} instead of "
-            f"{len(before)}"
-        )
-        cause = "this version of torch writes another format"
         raise SegtrainError(
-            f"{problem}: {cause}",
+            f"the trace of torch.profiler has {len(marks)} spans named {MARK!r} instead of "
+            f"{len(before)}: this version of torch writes another format",
             code="trace-format-unknown",
             found=len(marks),
             expected=len(before),
@@ -215,11 +211,13 @@ def stacks(run: Path, seconds: float, hz: float) -> tuple[str, bool]:
 
 def _refuse_out_of_range(key: str, value: float, most: float) -> None:
     if not 0 < value <= most:
-        problem = (
+        raise SegtrainError(
             f"{key} {value:g} is not above 0 and at most {most:g}: choose another value, "
-            f"or leave {key} out"
+            f"or leave {key} out",
+            code="request-out-of-range",
+            key=key,
+            value=value,
         )
-        raise SegtrainError(problem, code="request-out-of-range", key=key, value=value)
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> None:
@@ -255,12 +253,11 @@ def request(folder: Path, content: dict[str, Any], stale: Iterable[Path] = ()) -
             old.unlink()
         write_json(folder / CONTROL, content)
     except OSError as error:
-        problem = (
-            f"cannot write {folder / CONTROL}: {error.strerror}: use the account that "
-            "started the run"
-        )
         raise SegtrainError(
-            problem, code="request-unwritable", file=str(folder / CONTROL)
+            f"cannot write {folder / CONTROL}: {error.strerror}: use the account that "
+            "started the run",
+            code="request-unwritable",
+            file=str(folder / CONTROL),
         ) from None
 
 

@@ -225,11 +225,13 @@ class WandB:
                     ),
                 )
         except Exception as error:  # The client of W&B raises errors of many types.
-            fix = (
+            raise not_started(
+                "log.wandb",
+                project,
+                error,
                 "set WANDB_API_KEY or `wandb login`, check that the server can be reached, or set "
-                "WANDB_MODE=offline and `wandb sync` later"
-            )
-            raise not_started("log.wandb", project, error, fix) from error
+                "WANDB_MODE=offline and `wandb sync` later",
+            ) from error
         self._wandb = wandb
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:

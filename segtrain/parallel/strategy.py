@@ -234,19 +234,21 @@ def _backend(name: str, settings: Parallel, on_gpu: bool) -> str:
         return name
     backend = settings.backend if settings.backend != "auto" else ("nccl" if on_gpu else "gloo")
     if backend == "nccl" and not on_gpu:
-        text = (
+        raise ConfigError(
             "parallel.backend=nccl needs GPUs, and torch sees none: set "
-            "parallel.backend=gloo or auto"
+            "parallel.backend=gloo or auto",
+            code="no-gpu",
+            key="parallel.backend",
         )
-        raise ConfigError(text, code="no-gpu", key="parallel.backend")
     if backend == "gloo" and settings.compress not in ("none", "fp16"):
         # Gloo refuses bf16, and PowerSGD aborts or hangs with gloo as soon as there are two
         # buckets.
-        text = (
+        raise ConfigError(
             f"parallel.compress={settings.compress} does not work with gloo: use fp16 or "
-            "none, or the nccl backend"
+            "none, or the nccl backend",
+            code="conflicting-settings",
+            key="parallel.compress",
         )
-        raise ConfigError(text, code="conflicting-settings", key="parallel.compress")
     return backend
 
 

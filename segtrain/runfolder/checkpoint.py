@@ -169,19 +169,21 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
             f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)
         ) from None
     except OSError as error:
-        text = (
+        raise CheckpointError(
             f"cannot read the checkpoint {path}: {error.strerror or error}: check its "
-            "permissions and its disk"
-        )
-        raise CheckpointError(text, code="checkpoint-not-read", file=str(path)) from None
+            "permissions and its disk",
+            code="checkpoint-not-read",
+            file=str(path),
+        ) from None
     except Exception as error:  # zip, pickle, and zlib each raise their own exceptions
         raise _incomplete(path, type(error).__name__) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        text = (
+        raise CheckpointError(
             f"{path} is not a checkpoint of format {FORMAT}: use another, or the segtrain "
-            "version that wrote it"
+            "version that wrote it",
+            code="checkpoint-foreign",
+            file=str(path),
         )
-        raise CheckpointError(text, code="checkpoint-foreign", file=str(path))
     return state
 
 
@@ -287,8 +289,11 @@ def best_file(run_dir: Path) -> Path | None:
             if last
             else "no other one loads: restore this one, or train again"
         )
-        text = f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {fix}"
-        raise CheckpointError(text, code="checkpoint-missing", file=str(files[-1]))
+        raise CheckpointError(
+            f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {fix}",
+            code="checkpoint-missing",
+            file=str(files[-1]),
+        )
     return file
 
 
@@ -307,15 +312,19 @@ def load_weights(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor],
     path = best_file(run_dir) if which == "best" else None
     state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
     if state is None:
-        text = (
+        raise CheckpointError(
             f"{run_dir} holds no checkpoint: train it first (segtrain train ... "
-            f"out={quote(str(run_dir))})"
+            f"out={quote(str(run_dir))})",
+            code="no-checkpoint",
+            run=str(run_dir),
         )
-        raise CheckpointError(text, code="no-checkpoint", run=str(run_dir))
     weights, averages = state.get("model"), state.get("ema") or {}
     if not isinstance(weights, dict) or not isinstance(averages, dict):
-        text = f"the checkpoint of {run_dir} holds no weights: take another"
-        raise CheckpointError(text, code="no-weights", run=str(run_dir))
+        raise CheckpointError(
+            f"the checkpoint of {run_dir} holds no weights: take another",
+            code="no-weights",
+            run=str(run_dir),
+        )
     weights, trained = {**weights, **averages}, state.get("optimizer")
     bad = [
         name

@@ -92,10 +92,12 @@ class RunLock(Ownership):
                 if left and lives(holder_in(left), file, self._local) is False:
                     file.unlink(missing_ok=True)
         except OSError as error:
-            text = (
-                f"cannot lock the run folder {self.folder}: {error}: choose another with out=FOLDER"
-            )
-            raise ConfigError(text, code="run-folder-not-writable", run=str(self.folder)) from None
+            raise ConfigError(
+                f"cannot lock the run folder {self.folder}: {error}: choose another with "
+                "out=FOLDER",
+                code="run-folder-not-writable",
+                run=str(self.folder),
+            ) from None
         return remarks
 
     def _find(self) -> Claim | None:

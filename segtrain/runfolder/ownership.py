@@ -154,8 +154,10 @@ class Ownership(ABC):
         name.
         """
         if self._stop.is_set():
-            text = f"the lock on {self.place} has already been released, so nothing more is written"
-            raise SegtrainError(text, code="lock-released")
+            raise SegtrainError(
+                f"the lock on {self.place} has already been released, so nothing more is written",
+                code="lock-released",
+            )
         if self.lost:
             raise SegtrainError(
                 f"{self._winner} has taken over {self.place}, because this process did not respond "

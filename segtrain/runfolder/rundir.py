@@ -55,18 +55,20 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     if not begun or not config_file.is_file():
         return
     if not config.checkpoint.resume:
-        text = (
+        raise ConfigError(
             f"checkpoint.resume=false, but {place} already contains a run: choose another "
-            "out=FOLDER, or resume it"
+            "out=FOLDER, or resume it",
+            code="run-folder-used",
+            run=place,
         )
-        raise ConfigError(text, code="run-folder-used", run=place)
     try:
         before, now = load_saved(config_file).trained_settings(), config.trained_settings()
     except ConfigError as error:
-        text = (
-            f"{place} holds a run whose config cannot be read ({error}): choose another out=FOLDER"
-        )
-        raise ConfigError(text, code="run-config-not-read", run=place) from None
+        raise ConfigError(
+            f"{place} holds a run whose config cannot be read ({error}): choose another out=FOLDER",
+            code="run-config-not-read",
+            run=place,
+        ) from None
     # Compare all values instead of the hash: this also finds a default that a newer version has
     # changed.
     changes = ", ".join(differences(before, now))
@@ -95,11 +97,13 @@ def _refuse_foreign_files(run_dir: Path, place: str) -> None:
     foreign = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
     if foreign:
         names = ", ".join(foreign)
-        text = (
+        raise ConfigError(
             f"{place} is not a run folder, and the run would replace {names} there: choose "
-            "another out=FOLDER"
+            "another out=FOLDER",
+            code="folder-not-a-run",
+            folder=place,
+            found=foreign,
         )
-        raise ConfigError(text, code="folder-not-a-run", folder=place, found=foreign)
 
 
 def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
@@ -223,8 +227,9 @@ def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
     """
     path = Path(run_dir) / "config.yaml"
     if not path.is_file():
-        text = (
-            f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)"
+        raise SegtrainError(
+            f"{run_dir} is not a run folder: it has no config.yaml (segtrain runs DIR lists runs)",
+            code="not-a-run-folder",
+            found=str(run_dir),
         )
-        raise SegtrainError(text, code="not-a-run-folder", found=str(run_dir))
     return load_saved(path, [*(overrides or []), f"out={run_dir}"])

@@ -145,16 +145,13 @@ class CheckpointWriter:
                 try:
                     path.unlink(missing_ok=True)
                 except OSError as error:
-                    text = (
-                        f"cannot remove the old checkpoint {path}: {error.strerror}: correct "
-                        "the permissions of its "
-                    )
-                    text += (
-                        "folder or `out`, and start the same command again; newer "
-                        "checkpoints are complete"
-                    )
                     raise CheckpointError(
-                        text, code="checkpoint-not-removed", file=str(path), reason=error.strerror
+                        f"cannot remove the old checkpoint {path}: {error.strerror}: correct the "
+                        "permissions of its folder or `out`, and start the same command again; "
+                        "newer checkpoints are complete",
+                        code="checkpoint-not-removed",
+                        file=str(path),
+                        reason=error.strerror,
                     ) from None
 
     def settle(self) -> SegtrainError | None:

@@ -23,11 +23,13 @@ def compiled(network: nn.Module, how: bool | str) -> nn.Module:
     if how == "regions":
         blocks = repeated_blocks(network)
         if not blocks:
-            text = (
+            raise ConfigError(
                 "train.compile=regions, but this network has no repeated blocks: use "
-                "train.compile=true"
+                "train.compile=true",
+                code="no-blocks-to-compile",
+                key="train.compile",
+                found=how,
             )
-            raise ConfigError(text, code="no-blocks-to-compile", key="train.compile", found=how)
         for block in blocks:
             block.compile(dynamic=False)
         return network

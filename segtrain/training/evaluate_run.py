@@ -142,11 +142,12 @@ def _refuse_unread(overrides: list[str]) -> None:
         for name in values if isinstance(values, dict) else [""]:
             key = f"{section}.{name}".rstrip(".")
             if key in fields() and key not in keys_with("eval"):
-                text = (
+                raise ConfigError(
                     f"{key} has no effect on an evaluation: leave it out, or give it to "
-                    "segtrain train"
+                    "segtrain train",
+                    code="setting-not-for-eval",
+                    key=key,
                 )
-                raise ConfigError(text, code="setting-not-for-eval", key=key)
 
 
 def _dataset(
@@ -162,11 +163,12 @@ def _dataset(
         dataset = own_dataset(items, labels, config.data.split)
     elif own and not any(word.lstrip("-").startswith("data.") for word in overrides):
         call = f"segtrain.evaluate({str(run_dir)!r}, data={own.rpartition('.')[2]}(...))"
-        text = (
+        raise ConfigError(
             f"{run_dir} was scored on a {own} from Python: pass one, as in {call}, or set "
-            "data.layout and data.root"
+            "data.layout and data.root",
+            code="own-data-missing",
+            data=own,
         )
-        raise ConfigError(text, code="own-data-missing", data=own)
     else:
         dataset = open_dataset(config.data, config.data.split)
     if dataset.labels.num_classes != labels.num_classes:

@@ -190,5 +190,9 @@ def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> No
     elif own_criterion:
         why = "a loss that was passed to segtrain.train waits for the GPU in each step"
     if why:
-        text = f"train.cuda_graph=true: {why}: set it to false"
-        raise ConfigError(text, code="cuda-graph-unfit", key="train.cuda_graph", found=why)
+        raise ConfigError(
+            f"train.cuda_graph=true: {why}: set it to false",
+            code="cuda-graph-unfit",
+            key="train.cuda_graph",
+            found=why,
+        )

@@ -124,11 +124,13 @@ def build_network(
     )
     origin = network.origin.changed(config.data)
     if initial and initial.origin and origin != initial.origin:
-        text = (
+        raise ConfigError(
             f"data.mean and data.std: {settings.init} was trained with "
-            f"{initial.origin.images()}: leave them out"
+            f"{initial.origin.images()}: leave them out",
+            code="normalization-differs",
+            key="data.mean",
+            found=settings.init,
         )
-        raise ConfigError(text, code="normalization-differs", key="data.mean", found=settings.init)
     network.origin = origin
     return StartingNetwork(network, initial)
 

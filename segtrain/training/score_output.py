@@ -121,17 +121,21 @@ def open_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        text = (
-            f"cannot make the folder {folder}: {error.strerror}: choose another with --images DIR"
-        )
-        raise DataError(text, code="folder-not-made", file=str(folder)) from None
+        raise DataError(
+            f"cannot make the folder {folder}: {error.strerror}: choose another with --images DIR",
+            code="folder-not-made",
+            file=str(folder),
+        ) from None
     _refuse_rights(f"--images {folder}", folder)
 
 
 def _refuse_rights(option: str, folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
-        text = f"{option}: no permission to write to the folder {folder}: choose another"
-        raise DataError(text, code="no-right-to-write", file=str(folder))
+        raise DataError(
+            f"{option}: no permission to write to the folder {folder}: choose another",
+            code="no-right-to-write",
+            file=str(folder),
+        )
 
 
 def refuse_confusion(path: Path) -> None:

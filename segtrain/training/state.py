@@ -231,15 +231,14 @@ def not_finite(step: int, what: str, config: Config, updated: bool = True) -> Co
     if updated:
         why = (
             "training has diverged, and this state was not saved. Lower optim.lr (now "
-            f"{config.optim.lr:g}), "
+            f"{config.optim.lr:g}), add optim.warmup or optim.clip=1"
         )
-        why += "add optim.warmup or optim.clip=1"
     else:
         why = (
             "no weight has been changed yet, so the learning rate is not the cause. Look at "
             "the model's output for "
+            "one batch, at the loss, and at the weights that the model began with"
         )
-        why += "one batch, at the loss, and at the weights that the model began with"
     if config.train.precision == "fp16":
         why += ", or set train.precision=bf16 instead of fp16"
     return ConfigError(

@@ -37,8 +37,11 @@ def child(module: str, request: dict[str, Any], **environment: str) -> dict[str,
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        message = f"segtrain.insight.bench.{module} ended with exit code {done.returncode}: {last}"
-        raise SegtrainError(message, code="bench-process-failed", found=done.returncode)
+        raise SegtrainError(
+            f"segtrain.insight.bench.{module} ended with exit code {done.returncode}: {last}",
+            code="bench-process-failed",
+            found=done.returncode,
+        )
     answer = dict(json.loads(done.stdout.splitlines()[-1]))
     if "error" in answer:
         raise SegtrainError(answer["error"], code=answer["code"], **answer["values"])

@@ -42,8 +42,10 @@ def bucket_verdict(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict
     samples, now, read = starved.samples, starved.now, starved.samples.stages["read"]
     each = reads.seconds / max(1.0, reads.answered)
     rate = f"{rounded(reads.bytes / max(reads.wall, 1e-9) / 1e6)} MB/s"
-    why = f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample: "
-    why += f"{rounded(reads.in_flight, 2)} requests are in flight"
+    why = (
+        f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample: "
+        f"{rounded(reads.in_flight, 2)} requests are in flight"
+    )
     sure = "high" if reads.by_size is not None else "medium"
     grows = max(reads.by_size or 0.0, reads.by_number)
     if grows > MOSTLY:

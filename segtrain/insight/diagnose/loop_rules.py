@@ -49,10 +49,9 @@ def own_thread(figures: Figures) -> Verdict | None:
     if figures.on_gpu or awake - rank.other_cpu > WAITS * awake:
         cause, sure = "sync-point", "medium"
         why = (
-            f"{passes} pass between the phases, and the loop's thread works for only "
-            f"{works:.0%} of that time: it "
+            f"{passes} pass between the phases, and the loop's thread works for only {works:.0%} "
+            "of that time: it waits for something"
         )
-        why += "waits for something"
         fix = Fix(
             advice="move what waits (an .item(), a printed tensor, a file synced to disk, a sleep, "
             "a lock) out of the step, or do it only in logged steps"

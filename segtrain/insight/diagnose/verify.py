@@ -182,8 +182,11 @@ def verify(
     ``shown``: what to call them instead of their folders.
     """
     if Path(run).resolve() == Path(other).resolve():
-        message = f"{run} is compared with itself: name one run without the fix and one with it"
-        raise DataError(message, code="same-run", run=str(run))
+        raise DataError(
+            f"{run} is compared with itself: name one run without the fix and one with it",
+            code="same-run",
+            run=str(run),
+        )
     first, second = (read_folder(folder, say) for folder in (run, other))
     return compare(compared(first, say, shown[0]), compared(second, say, shown[1]))
 
@@ -197,8 +200,11 @@ def compared(run: RunFolder, say: Callable[[str], None] = silent, shown: str = "
             if diagnosis.verdicts
             else "let it train for some seconds"
         )
-        message = f"{run.top} has no window of steps yet, so its speed is not known: {why}"
-        raise DataError(message, code="no-steps-yet", run=str(run.top))
+        raise DataError(
+            f"{run.top} has no window of steps yet, so its speed is not known: {why}",
+            code="no-steps-yet",
+            run=str(run.top),
+        )
     return ComparedRun(run.top, diagnosis, evidence, shown or str(run.top))
 
 

@@ -155,14 +155,14 @@ def _step(diagnosis: Diagnosis) -> str:
         text += (
             f"\n  the bucket failed {bucket['failures']}; retries took "
             f"{rounded(bucket['retry_s'])} s, and "
+            f"the other requests {rounded(bucket['seconds'])} s"
         )
-        text += f"the other requests {rounded(bucket['seconds'])} s"
     if bucket.get("late"):
         text += (
             f"\n  the bucket answered {bucket['late']:,} of {bucket['requests']:,} requests "
             "so late "
+            "that they were sent a second time"
         )
-        text += "that they were sent a second time"
     if not facts["steady"]:
         text += "\n  the run is so short that these figures include its start"
     return text

@@ -73,8 +73,11 @@ def machines_of(where: str) -> list[Machine]:
                 if near
                 else f"write {', '.join(TABLES)}, slurm:PARTITION, or types of their tables"
             )
-            text = f"--where={where}: unknown machine type {name!r}: {fix}"
-            raise ConfigError(text, code="unknown-machine-type", found=name)
+            raise ConfigError(
+                f"--where={where}: unknown machine type {name!r}: {fix}",
+                code="unknown-machine-type",
+                found=name,
+            )
     return [replace(types[name], retired="") for name in names]  # a type that is named is wanted
 
 
@@ -83,10 +86,12 @@ def partition(name: str) -> list[Machine]:
     Raises ConfigError.
     """
     if not shutil.which("sinfo"):
-        text = (
-            f"--where=slurm:{name}: this host has no sinfo: run plan on a login node of the cluster"
+        raise ConfigError(
+            f"--where=slurm:{name}: this host has no sinfo: run plan on a login node of the "
+            "cluster",
+            code="no-sinfo",
+            found=name,
         )
-        raise ConfigError(text, code="no-sinfo", found=name)
     arguments = [*_SINFO, "--partition", name]
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=20)
@@ -94,18 +99,20 @@ def partition(name: str) -> list[Machine]:
         done = subprocess.CompletedProcess(arguments, 1, "", "no answer within 20 s")
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        text = (
+        raise ConfigError(
             f"--where=slurm:{name}: sinfo failed ({reason}): check that the cluster can be "
-            "reached from this host"
+            "reached from this host",
+            code="sinfo-failed",
+            found=name,
         )
-        raise ConfigError(text, code="sinfo-failed", found=name)
     kinds = nodes(done.stdout)
     if not kinds:
-        text = (
+        raise ConfigError(
             f"--where=slurm:{name}: sinfo lists no node in this partition: `sinfo` lists the "
-            "partitions"
+            "partitions",
+            code="no-such-partition",
+            found=name,
         )
-        raise ConfigError(text, code="no-such-partition", found=name)
     return kinds
 
 

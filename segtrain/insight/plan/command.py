@@ -38,10 +38,11 @@ def budget_of(dollars: float | None) -> float:
     if dollars is None:
         return 0.0
     if not 0 < dollars < inf:
-        text = (
-            f"--budget={dollars:g}: not an amount of dollars: write a positive number, such as 80"
+        raise ConfigError(
+            f"--budget={dollars:g}: not an amount of dollars: write a positive number, such as 80",
+            code="bad-budget",
+            found=dollars,
         )
-        raise ConfigError(text, code="bad-budget", found=dollars)
     return dollars
 
 
@@ -53,11 +54,13 @@ def described_of(images: int, size: str) -> tuple[int, tuple[int, int]] | None:
     if images > 0 and len(sides) == 2 and all(sides):
         return images, (sides[0], sides[1])
     if images or size:
-        text = (
+        raise ConfigError(
             f"--images={images} --image-size={size}: write both, such as --images 2975 "
-            "--image-size 1024x2048"
+            "--image-size 1024x2048",
+            code="bad-description",
+            images=images,
+            size=size,
         )
-        raise ConfigError(text, code="bad-description", images=images, size=size)
     return None
 
 
@@ -67,8 +70,11 @@ def hosts_of(text: str) -> tuple[int, ...]:
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) for word in words):
-        message = f"--hosts={text}: not a list of numbers of machines: write 1,2,4"
-        raise ConfigError(message, code="bad-hosts", found=text)
+        raise ConfigError(
+            f"--hosts={text}: not a list of numbers of machines: write 1,2,4",
+            code="bad-hosts",
+            found=text,
+        )
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -81,18 +87,20 @@ def plan(args: Namespace, overrides: list[str], services: Services = ()) -> None
     elif args.config or overrides:
         _config(args, overrides)
     else:
-        text = "nothing to plan: name a config file, or write --like=RUN"
-        raise ConfigError(text, code="plan-of-nothing")
+        raise ConfigError(
+            "nothing to plan: name a config file, or write --like=RUN", code="plan-of-nothing"
+        )
 
 
 def _like(args: Namespace, overrides: list[str], services: Services) -> None:
     if args.config or overrides or args.probe:
         what = args.config or " ".join(overrides) or "--probe"
-        text = (
+        raise ConfigError(
             f"--like={args.like} takes all of its figures from the run: remove {what}, or "
-            "remove --like"
+            "remove --like",
+            code="plan-of-two",
+            found=what,
         )
-        raise ConfigError(text, code="plan-of-two", found=what)
     from segtrain.insight.plan import offers, words
     from segtrain.insight.plan.saved import save
     from segtrain.insight.plan.spot import market_of
@@ -104,11 +112,12 @@ def _like(args: Namespace, overrides: list[str], services: Services) -> None:
     where = machines_of(args.where)
     run = local(args.like, services=services)
     if not run.folder.is_dir():
-        text = (
+        raise ConfigError(
             f"--like={args.like}: there is no such folder: name the folder of a run, such as "
-            "runs/NAME"
+            "runs/NAME",
+            code="folder-missing",
+            found=args.like,
         )
-        raise ConfigError(text, code="folder-missing", found=args.like)
     terms, own = terms_like(run.folder, args.on)
     planned = offers.plan(terms, hosts, where, own)
     market = market_of(args.spot, args.preemptions, run.folder)

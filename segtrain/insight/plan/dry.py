@@ -121,11 +121,12 @@ class DryModel:
                 self.config.model.arch,
                 (str(error) or type(error).__name__).splitlines()[0][:150],
             )
-            text = (
+            raise ConfigError(
                 f"model.arch={arch}: its memory and FLOPs cannot be computed ({reason}): use "
-                "plan --like RUN"
-            )
-            raise ConfigError(text, code="model-not-traceable", found=arch) from error
+                "plan --like RUN",
+                code="model-not-traceable",
+                found=arch,
+            ) from error
         sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
         return Dry(
             images=images,

@@ -91,13 +91,17 @@ def job_of(
     except DataError as error:
         if error.code != "folder-missing":
             raise
-        text = (
-            f"{error}. Or describe the data: --images 2975 --image-size 1024x2048 (height x width)"
-        )
-        raise DataError(text, code=error.code, **error.values) from None
+        raise DataError(
+            f"{error}. Or describe the data: --images 2975 --image-size 1024x2048 (height x width)",
+            code=error.code,
+            **error.values,
+        ) from None
     if not len(dataset):
-        text = f"split {config.data.train_split} has no images: plan needs their number"
-        raise ConfigError(text, code="no-samples", found=config.data.train_split)
+        raise ConfigError(
+            f"split {config.data.train_split} has no images: plan needs their number",
+            code="no-samples",
+            found=config.data.train_split,
+        )
     say("computing FLOPs and memory")
     network = DryModel(config, dataset.labels.num_classes, train.batch_size // train.accumulate)
     sample, step = assumed_sample(config, dataset.size(0)), None

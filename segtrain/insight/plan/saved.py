@@ -30,17 +30,19 @@ def save(plan: Offers, settings: Mapping[str, Any], place: str, machine: str = "
     from.
     """
     if is_bucket(place):
-        text = (
+        raise ConfigError(
             f"--save={place}: a plan is kept in a folder of this machine: name one, such as "
-            "runs/NAME"
+            "runs/NAME",
+            code="save-not-local",
+            found=place,
         )
-        raise ConfigError(text, code="save-not-local", found=place)
     if (Path(place) / JOURNAL).is_file():
-        text = (
+        raise ConfigError(
             f"--save={place}: this run has begun, and a plan is of a run to come: name its "
-            "folder, such as runs/NEXT"
+            "folder, such as runs/NEXT",
+            code="save-too-late",
+            found=place,
         )
-        raise ConfigError(text, code="save-too-late", found=place)
     return write(content(plan, settings, machine), Path(place))
 
 
@@ -51,8 +53,11 @@ def write(text: bytes, run: Path) -> Path:
         run.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text)
     except OSError as error:
-        problem = f"the plan cannot be written: {error.strerror or error}: choose another folder"
-        raise file_error(str(file), problem, code="plan-unwritable") from None
+        raise file_error(
+            str(file),
+            f"the plan cannot be written: {error.strerror or error}: choose another folder",
+            code="plan-unwritable",
+        ) from None
     return file
 
 

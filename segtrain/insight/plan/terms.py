@@ -103,11 +103,12 @@ def _of_type(figures: Figures, evidence: Evidence, run: Path, on: str) -> Terms:
         raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
     if on and on_gpu != bool(kind.gpus):
         has = "has no GPU" if on_gpu else "has GPUs"
-        text = (
+        raise ConfigError(
             f"--on={on}: the run trained on {rank.device}, and this type {has}: name the type "
-            "that it ran on"
+            "that it ran on",
+            code="other-device",
+            found=on,
         )
-        raise ConfigError(text, code="other-device", found=on)
     return _terms(figures, evidence, name)
 
 
@@ -254,12 +255,18 @@ def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
     past_run = read_folder(run)
     changed = other_settings(decisive(past_run.config), decisive(config.model_dump(mode="json")))
     if changed:
-        text = f"{run}: it has other settings than the job: {'; '.join(changed)}"
-        raise ConfigError(text, code="run-of-other-settings", found=changed)
+        raise ConfigError(
+            f"{run}: it has other settings than the job: {'; '.join(changed)}",
+            code="run-of-other-settings",
+            found=changed,
+        )
     seen = [(event["step"], event["epoch"]) for event in past_run.steps if event.get("epoch")]
     if config.train.duration.endswith("ep") and not seen:
-        text = f"{run}: its images per epoch are not known: name a run that trained for some steps"
-        raise ConfigError(text, code="run-too-short", found=str(run))
+        raise ConfigError(
+            f"{run}: its images per epoch are not known: name a run that trained for some steps",
+            code="run-too-short",
+            found=str(run),
+        )
     batch, before = config.train.batch_size, past_run.setting("train.batch_size", 0)
     samples = round(seen[-1][0] * before / seen[-1][1]) if seen else 0
     steps = duration_in_steps(config.train.duration, samples, batch)

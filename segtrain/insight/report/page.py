@@ -56,11 +56,12 @@ def write(path: Path, text: str) -> Path:
         with writing(path) as stream:
             stream.write(text.encode())
     except OSError as error:
-        problem = (
+        raise file_error(
+            str(path),
             f"the page cannot be written: {error.strerror or error}: check the permissions "
-            "of the folder"
-        )
-        raise file_error(str(path), problem, code="page-unwritable") from None
+            "of the folder",
+            code="page-unwritable",
+        ) from None
     return path
 
 

@@ -94,8 +94,11 @@ def list_objects(uri: str) -> list[Object]:
                 for item in page
             ]
             if len(objects) > MOST_OBJECTS:
-                problem = f"there are more than {MOST_OBJECTS} objects: name the prefix of one run"
-                raise file_error(uri, problem, code="too-many-objects")
+                raise file_error(
+                    uri,
+                    f"there are more than {MOST_OBJECTS} objects: name the prefix of one run",
+                    code="too-many-objects",
+                )
     return objects
 
 
@@ -141,11 +144,12 @@ def explained(what: str, target: Path | None = None) -> Iterator[None]:
     except DataError as error:
         if error.code != "bucket-unreachable":
             raise
-        problem = (
+        raise file_error(
+            what,
             f"the bucket did not answer for {OUTAGE_S:g} s: check the network, and the "
-            "address of the bucket"
-        )
-        raise file_error(what, problem, code="bucket-unreachable") from None
+            "address of the bucket",
+            code="bucket-unreachable",
+        ) from None
     except OSError as error:
         raise unwritable(target or Path(tempfile.gettempdir()), error) from None
 
@@ -240,11 +244,12 @@ class Copy:
                         target.write_bytes(source.read())
                         os.utime(target, (member.mtime, member.mtime))
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            problem = (
+            raise file_error(
+                uri,
                 f"the archive is incomplete ({error}): the job writes it when it ends: try "
-                "again then"
-            )
-            raise file_error(uri, problem, code="archive-torn") from None
+                "again then",
+                code="archive-torn",
+            ) from None
         if out:
             say(
                 f"warning: {uri} has more than {most >> 20} MB of records: {out} files are left out"

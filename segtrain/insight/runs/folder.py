@@ -130,10 +130,11 @@ def load(folder: str | Path, say: Say = journal.say_on_stderr) -> RunFolder:
     if not any(
         (home / name).is_file() for name in ("config.yaml", journal.FILE, "best.json")
     ) and not _has_spans(home):
-        problem = (
-            f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)"
+        raise DataError(
+            f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)",
+            code="not-a-run-folder",
+            file=str(home),
         )
-        raise DataError(problem, code="not-a-run-folder", file=str(home))
     return read_folder(folder, say)
 
 
@@ -203,11 +204,12 @@ def find_runs(folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        problem = (
+        raise DataError(
             f"there is no folder {folder}: name the folder that holds your runs (the "
-            "default is runs/)"
+            "default is runs/)",
+            code="folder-missing",
+            file=str(folder),
         )
-        raise DataError(problem, code="folder-missing", file=str(folder))
     runs = []
     for path, folders, files in os.walk(folder):
         records = {*files} & {journal.FILE, "best.json"} or {*files, *folders} >= {
@@ -231,8 +233,12 @@ def run_home(folder: str | Path) -> Path:
     folder = Path(folder)
     runs = find_runs(folder) if folder.is_dir() else []
     if len(runs) > 1:
-        problem = f"it holds {len(runs)} runs: name one, such as {runs[0]}"
-        raise file_error(str(folder), problem, code="several-runs", found=len(runs))
+        raise file_error(
+            str(folder),
+            f"it holds {len(runs)} runs: name one, such as {runs[0]}",
+            code="several-runs",
+            found=len(runs),
+        )
     return runs[0] if runs else folder
 
 

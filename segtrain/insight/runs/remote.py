@@ -126,8 +126,12 @@ def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> L
             f"unpack it with {print_command(uri)} | tar xz --exclude=checkpoints, then "
             "name that folder"
         )
-        problem = f"it has {_mb(archives[0].size)}, because it includes checkpoints: {fix}"
-        raise file_error(uri, problem, code="archive-too-large", found=archives[0].size)
+        raise file_error(
+            uri,
+            f"it has {_mb(archives[0].size)}, because it includes checkpoints: {fix}",
+            code="archive-too-large",
+            found=archives[0].size,
+        )
     else:
         copy.unpack(WantedFile(archives[0], MOST_ARCHIVE), _UNPACK, MOST_PROFILE, say)
     wanted |= _profile(objects, homes, copy.folder, say)

@@ -83,9 +83,11 @@ def _home(location: str, uris: list[str], objects: Iterable[Object]) -> str:
         return homes[0]
     if uris[0] in homes:
         return uris[0]
-    problem = f"{location} has {len(homes)} runs or exports: name the prefix of one"
     raise DataError(
-        problem, code="several-runs" if homes else "no-run", place=location, found=len(homes)
+        f"{location} has {len(homes)} runs or exports: name the prefix of one",
+        code="several-runs" if homes else "no-run",
+        place=location,
+        found=len(homes),
     )
 
 
@@ -98,9 +100,10 @@ def _checkpoint(home: str, files: Mapping[str, Object], best: Mapping[str, objec
         (name for name in files if _CHECKPOINT.fullmatch(name)), key=lambda name: (len(name), name)
     )
     if not names:
-        text = (
+        raise CheckpointError(
             f"{home} holds no checkpoint: train it first (segtrain train ... "
-            f"out={quote(str(home))})"
+            f"out={quote(str(home))})",
+            code="no-checkpoint",
+            run=home,
         )
-        raise CheckpointError(text, code="no-checkpoint", run=home)
     return named if named in names else names[-1]

@@ -61,11 +61,13 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
     if config.optim.warmup.endswith("%"):
         warmup = min(warmup, steps - 1)  # a share of a very short run is rounded down
     if warmup >= steps:
-        text = (
+        raise ConfigError(
             f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: "
-            "shorten it"
+            "shorten it",
+            code="warmup-too-long",
+            found=warmup,
+            expected=steps,
         )
-        raise ConfigError(text, code="warmup-too-long", found=warmup, expected=steps)
     return Plan(
         steps=steps,
         warmup=warmup,

@@ -249,5 +249,8 @@ def _read(run_dir: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        text = f"cannot be read ({error}): start another run with out=FOLDER"
-        raise file_error(str(path), text, code="file-not-read") from None
+        raise file_error(
+            str(path),
+            f"cannot be read ({error}): start another run with out=FOLDER",
+            code="file-not-read",
+        ) from None

@@ -83,11 +83,13 @@ def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...], Origin
         model, facts = load_export(path)
         return model.state_dict(), tuple(facts["labels"]["names"]), model.origin
     if not (path / "config.yaml").is_file():
-        text = (
+        raise ConfigError(
             f"{KEY}={source}: the folder has no config.yaml and no model.json: name a run, an "
-            "export, or a file"
+            "export, or a file",
+            code="no-weights",
+            key=KEY,
+            found=source,
         )
-        raise ConfigError(text, code="no-weights", key=KEY, found=source)
     names = read_description(path)[1].names
     weights, origin = checkpoint.load_weights(path)
     return weights, names, origin
@@ -132,10 +134,9 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
         )
         if all(weights[name].shape == own[name].shape for name in head):
             remark = (
-                f"{source} does not name its classes: its {len(names)} rows of the head "
-                "were taken in their order"
+                f"{source} does not name its classes: its {len(names)} rows of the head were taken "
+                "in their order; check that it is the order of data.classes"
             )
-            remark += "; check that it is the order of data.classes"
         else:
             skipped, count = head, len(weights[head[0]])
             remark = (
@@ -189,8 +190,12 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
 def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
     misfits = misfit(own, weights)
     if misfits:
-        text = f"{KEY}={source} is of another network: {some_of(misfits, 1)}: {_FIX}"
-        raise ConfigError(text, code="weights-do-not-fit", key=KEY, found=source)
+        raise ConfigError(
+            f"{KEY}={source} is of another network: {some_of(misfits, 1)}: {_FIX}",
+            code="weights-do-not-fit",
+            key=KEY,
+            found=source,
+        )
 
 
 def begin_together(

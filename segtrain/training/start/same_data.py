@@ -327,8 +327,11 @@ def write_list(path: Path, rows: Iterable[SampleRow]) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
-        text = f"cannot make the folder {path.parent}: {error.strerror}: choose another out=FOLDER"
-        raise CheckpointError(text, code="folder-not-made", file=str(path.parent)) from None
+        raise CheckpointError(
+            f"cannot make the folder {path.parent}: {error.strerror}: choose another out=FOLDER",
+            code="folder-not-made",
+            file=str(path.parent),
+        ) from None
     lines = "".join(f"{name}\t{image}\t{mask}\t{crc}\n" for name, image, mask, crc in rows)
     content = f"name\timage_bytes\tmask_bytes\tmask_crc\n{lines}".encode(errors="surrogateescape")
     write_atomically(path, gzip.compress(content, 1, mtime=0))

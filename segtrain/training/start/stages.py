@@ -286,11 +286,12 @@ def restore(
     )
     if saved is None:
         if opened.folder.resumes and begun:
-            text = (
+            raise CheckpointError(
                 f"no checkpoint in {run_dir} loads ({'; '.join(remarks)}): to start over from "
-                f"{begun}, change out"
+                f"{begun}, change out",
+                code="no-checkpoint-loads",
+                run=run_dir,
             )
-            raise CheckpointError(text, code="no-checkpoint-loads", run=run_dir)
         return Restored(learner, State(), None, remarks)
     restore_learner(learner, saved, strategy, str(run_dir))
     if saved["config_hash"] != config.hash:

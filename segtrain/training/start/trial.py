@@ -76,26 +76,22 @@ def state_restored(module: nn.Module) -> Iterator[None]:
         except Exception as error:  # anything that the user's code raises
             names = [name for name, value in state.items() if not isinstance(value, Tensor)]
             why = some_of([f"{reason_of(error):.200}", *names])
-            text = (
+            raise ConfigError(
                 f"the state dict of {kind} cannot be saved and loaded, so no run could resume "
-                f"({why}): "
-            )
-            text += (
-                "load_state_dict must read what torch.save wrote and "
-                "torch.load(weights_only=True) read"
-            )
-            raise ConfigError(text, code="state-not-restored", found=why) from error
+                f"({why}): load_state_dict must read what torch.save wrote and "
+                "torch.load(weights_only=True) read",
+                code="state-not-restored",
+                found=why,
+            ) from error
         yield
         if grown := misfits({name: saved[name] for name in state}, module.state_dict()):
-            text = (
+            raise ConfigError(
                 f"the state dict of {kind} changes in its first pass, so no run could resume "
-                f"({some_of(grown, 3)}): "
+                f"({some_of(grown, 3)}): register its buffers in their final shape, or call it on "
+                "a batch of images before you pass it",
+                code="state-changes-shape",
+                found=grown,
             )
-            text += (
-                "register its buffers in their final shape, or call it on a batch of images "
-                "before you pass it"
-            )
-            raise ConfigError(text, code="state-changes-shape", found=grown)
     finally:
         for each, values in zip(dicts, attributes):
             each.clear()

@@ -192,17 +192,17 @@ def refuse_conflicts(config: Config, parts: UserObjects) -> None:
                 setting=setting.partition("=")[0],
             )
     if own_data and parts.train_data is parts.val_data:
-        text = (
+        raise ConfigError(
             "train_data and val_data are the same dataset: pass two, so that no training "
-            "image is scored"
+            "image is scored",
+            code="same-train-and-val",
         )
-        raise ConfigError(text, code="same-train-and-val")
     if parts.train_data is not None and parts.val_data is None and data.layout == "scenes":
-        text = (
+        raise ConfigError(
             "train_data was passed, but data.layout=scenes would generate the validation "
-            "images: pass val_data too"
+            "images: pass val_data too",
+            code="val-data-missing",
         )
-        raise ConfigError(text, code="val-data-missing")
 
 
 def sharing_listings(data: Data, strategy: Strategy) -> contextlib.AbstractContextManager[None]:
