@@ -22,7 +22,6 @@ from segtrain.observe.journal import (
     FILE,
     best_evaluation,
     curve,
-    finished,
     last_status,
     read_journal,
 )
@@ -56,7 +55,7 @@ class Run:
                     "lists runs)"
                 )
                 raise ConfigError(text, code="not-a-run-folder", folder=str(self.path))
-            object.__setattr__(self, "done", finished(self.path))
+            object.__setattr__(self, "done", last_status(self.path) == "done")
 
     def __repr__(self) -> str:
         try:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class Export:
     """
 
     files: tuple[Path, ...]
-    onnx: Union[dict[str, Any], None] = None  # see ``onnx_file.write_onnx``; also in model.json
+    onnx: dict[str, Any] | None = None  # see ``onnx_file.write_onnx``; also in model.json
     # URLs of the files if the export is in a bucket; ``files`` is then empty
     urls: tuple[str, ...] = ()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from segtrain.models.base import normalization
 # PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but
 # hold palette indices, or channels of another color space.
 _PIL_MODES = ("P", "YCbCr", "HSV")
-Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
+Image = str | os.PathLike[str] | np.ndarray | Tensor
 _MOST = 16  # images in a batch on a GPU
 
 

@@ -4,9 +4,10 @@ to the device.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from segtrain.infer.predictor import Predictor
 
 # class ids uint8 (H, W), probabilities float16 (C, H, W) or None
-Segmentation = tuple[np.ndarray, Union[np.ndarray, None]]
+Segmentation = tuple[np.ndarray, np.ndarray | None]
 Waiting = Callable[[], list[Segmentation]]  # waits for the results of a batch
 AHEAD = 2  # batches of images that may wait for others of their size
 
@@ -79,14 +80,12 @@ def segmented(
             for begin in range(0, len(group), half):
                 yield from launch(group[begin : begin + half])
 
-    before: tuple[list[Item], Waiting] | None = None
+    pending = deque[tuple[list[Item], Waiting]]()
     for group in grouped(items, most):
         for launched in launch(group):
-            if before is not None:
-                yield from zip(before[0], before[1]())
-            before = launched
-            if not predictor.asynchronous:
-                yield from zip(before[0], before[1]())
-                before = None
-    if before is not None:
-        yield from zip(before[0], before[1]())
+            pending.append(launched)
+            if len(pending) > predictor.asynchronous:
+                batch, results = pending.popleft()
+                yield from zip(batch, results())
+    for batch, results in pending:
+        yield from zip(batch, results())

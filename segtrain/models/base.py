@@ -4,7 +4,7 @@ for other modules.
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,9 @@ from segtrain.errors import ConfigError, kind_of, some_of
 class SegModel(nn.Module):
     """A segmentation network that takes images of any size.
 
-    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network
-    (of SMP or torchvision), so that state dicts fit both.
+    A subclass defines ``_low``, and ``_upsample`` if its logits are not upsampled bilinearly.
+    Parameters have the names of the original network (of SMP or torchvision), so that state dicts
+    fit both.
 
     num_classes: channels of the logits.
     stride: pixels of the image per pixel of the coarsest features. Images whose sides are multiples
@@ -39,7 +40,7 @@ class SegModel(nn.Module):
     remarks: tuple[str, ...] = ()
     origin: Origin = Origin()
 
-    def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
+    def forward(self, images: Tensor, low: bool = False) -> Tensor | tuple[Tensor, ...]:
         """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
 
         With ``low``, the logits before upsampling, for ``upsample``: ``(main, *auxiliary)``, each
@@ -134,7 +135,7 @@ class SegModel(nn.Module):
         raise NotImplementedError
 
     def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        raise NotImplementedError
+        return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
 
 
 class OwnModel(SegModel):
@@ -211,9 +212,6 @@ class OwnModel(SegModel):
                 code="model-output-detached",
             )
         return (logits,)
-
-    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
 
 
 def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:

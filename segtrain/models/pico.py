@@ -136,9 +136,6 @@ class Pico(SegModel):
                 extra = (self.aux(x),)
         return (self.head(x), *extra)
 
-    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
-
 
 def build(model: Model, num_classes: int) -> SegModel:
     """Build the network; ``model.options`` are ``Pico``'s arguments, and ``model.encoder`` is

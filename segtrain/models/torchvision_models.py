@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segtrain.config import Model, unknown_name
@@ -56,9 +55,6 @@ class TorchvisionModel(SegModel):
         if self.training and self.aux_classifier is not None:
             return main, self.aux_classifier(features["aux"])
         return (main,)
-
-    def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
-        return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
 
 
 def build(model: Model, num_classes: int) -> SegModel:

@@ -127,7 +127,8 @@ class Clock:
         """End the current phase."""
         self._ended.append((self._phase, self._now()))
 
-    def _sum(self) -> None:
+    def sum_up(self) -> None:
+        """Sum up the spans, so that their list does not grow while nothing reads ``laps``."""
         last = self._last
         for phase, end in self._ended:
             if phase == _LAP:
@@ -148,7 +149,7 @@ class Clock:
         open.
         """
         self._end()
-        self._sum()
+        self.sum_up()
         sums, self._sums = self._sums, {}
         return sums
 
@@ -183,13 +184,9 @@ class Clock:
 
     def laps(self) -> list[dict[str, float]]:
         """Seconds of each phase for each lap that ended since the last call."""
-        self._sum()
+        self.sum_up()
         laps, self._laps = self._laps, []
         return laps
-
-    def forget(self) -> None:
-        """Sum up the spans, so that their list does not grow while nothing reads ``laps``."""
-        self._sum()
 
     def finish(self) -> None:
         """Wait until the times of all laps are known. Here they always are. The clock of a GPU

@@ -59,11 +59,11 @@ class DeviceClock(Clock):
     def mark(self) -> float:
         at = super().mark()
         self._ends.append((self._count, self._ahead[-1][1]))
-        self._sum()
+        self.sum_up()
         self._read_laps()
         return at
 
-    def _sum(self) -> None:
+    def sum_up(self) -> None:
         """Move the host's times of ended phases to ``recent``. The sums come from the events of the
         device instead.
         """
@@ -88,7 +88,7 @@ class DeviceClock(Clock):
             self._end_lap()
 
     def take(self) -> dict[str, float]:
-        self._sum()
+        self.sum_up()
         self._read_laps()
         while self._ahead and self._ahead[0][1].query():
             self._read_event()

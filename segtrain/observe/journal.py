@@ -238,16 +238,9 @@ def read_journal(
         ) from None
 
 
-def finished(path: str | Path) -> bool:
-    """Whether the last process of a run trained to the end. Raises DataError if the journal cannot
-    be read.
-    """
-    return last_status(path) == "done"
-
-
 def last_status(path: str | Path) -> str:
     """How the last process of a run ended: "done", "stopped", "failed"; "" while it runs, or if it
-    was killed.
+    was killed. Raises DataError if the journal cannot be read.
     """
     ends = [event for event in read_journal(path) if event["event"] in ("run_start", "run_end")]
     return str(ends[-1].get("status", "")) if ends else ""

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Union
 
 import cv2
 import numpy as np
@@ -20,7 +19,7 @@ from segtrain.base.files import writing
 from segtrain.errors import DataError, file_error
 
 Color = tuple[int, int, int]
-Font = Union[ImageFont.ImageFont, ImageFont.FreeTypeFont]
+Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
 PAPER: Color = (255, 255, 255)
 INK: Color = (32, 34, 38)
 PALE: Color = (120, 124, 130)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +51,15 @@ def table(strategy: Strategy, row: Tensor) -> Tensor:
     rows = torch.zeros(strategy.world_size, len(row), dtype=torch.int64, device=strategy.device)
     rows[strategy.rank] = row
     return strategy.reduce(rows)
+
+
+def outliers_of(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Ranks whose numbers differ from those of rank 0, and the numbers of all ranks. A
+    collective.
+    """
+    row = torch.tensor(numbers, dtype=torch.int64, device=strategy.device)
+    rows = table(strategy, row).tolist()
+    return [rank for rank, row in enumerate(rows) if row != rows[0]], rows
 
 
 def broadcast_bytes(strategy: Strategy, source: int, content: bytes, wanted: bool = True) -> bytes:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -141,14 +141,14 @@ def elect_error_reporter(
     return error
 
 
-def report_exit(code: int, environ: Mapping[str, str] = os.environ) -> None:
+def report_exit(code: int) -> None:
     """Leave an empty file CODE-HOST-PID in the folder that the variable EXIT_CODES names, if a job
     script has set it.
 
     The job script needs the file, because srun and torchrun return only one exit code for all
     ranks. The code is in the name of the file, because a full disk often still has room for a name.
     """
-    folder = environ.get(EXIT_CODES)
+    folder = os.environ.get(EXIT_CODES)
     if folder:
         with contextlib.suppress(OSError):  # The job script then knows only the exit code of srun.
             Path(folder, f"{code}-{socket.gethostname()}-{os.getpid()}").touch()

@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from segtrain.base.terminal import counted
+
 # Variables whose values are shown. NCCL and libfabric read many more.
 _SHOWN = (
     "NCCL_SOCKET_IFNAME",
@@ -39,7 +41,7 @@ def describe_network(environ: Mapping[str, str] = os.environ, root: Path = Path(
     efa = [device for device in devices if _is_efa(device)]
     words = []
     if efa:
-        words.append(_counted(len(efa), "EFA device"))
+        words.append(counted(len(efa), "EFA device"))
         if not _has_plugin(environ, root):
             words.append(
                 "NCCL's plugin for EFA (aws-ofi-nccl) was not found, and without it NCCL uses TCP: "
@@ -47,10 +49,10 @@ def describe_network(environ: Mapping[str, str] = os.environ, root: Path = Path(
             )
     elif devices and environ.get("NCCL_IB_DISABLE") == "1":
         words.append(
-            f"{_counted(len(devices), 'RDMA device')}, which NCCL_IB_DISABLE=1 turns off: TCP"
+            f"{counted(len(devices), 'RDMA device')}, which NCCL_IB_DISABLE=1 turns off: TCP"
         )
     elif devices:
-        words.append(_counted(len(devices), "InfiniBand or RoCE device"))
+        words.append(counted(len(devices), "InfiniBand or RoCE device"))
     else:
         words.append("TCP: no EFA, InfiniBand, or RoCE device is visible")
     return "; ".join([*words, *(f"{name}={environ[name]}" for name in _SHOWN if name in environ)])
@@ -67,7 +69,3 @@ def _has_plugin(environ: Mapping[str, str], root: Path) -> bool:
         any(folder.glob(_PLUGINS))
         for folder in [*listed, *(root / part for part in _PLUGIN_FOLDERS)]
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from segtrain.observe.scores import BEST
 
 FORMAT = 2
 SUFFIX = ".pt"
+NAME = r"step-[0-9]+\.pt"
 # Required parts of a checkpoint and their types; written by Session.save and learner_state.
 PARTS = {
     **dict.fromkeys(("model", "buffers", "criterion", "optimizer", "ema", "scaler", "state"), dict),
@@ -39,7 +41,7 @@ PARTS = {
 def checkpoints(run_dir: Path) -> list[Path]:
     """Whole checkpoints by step, oldest first (a file has its final name only when it is whole)."""
     files = Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}")
-    return sorted(path for path in files if path.stem.removeprefix("step-").isdecimal())
+    return sorted(path for path in files if re.fullmatch(NAME, path.name))
 
 
 def step_of(path: Path) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 import uuid
@@ -153,17 +154,9 @@ class Mirror:
 
     def _checkpoints(self) -> list[str]:
         """Names of the checkpoints in the bucket, oldest first."""
-        paths = (Path(name) for name in self._objects if name.startswith(FOLDER))
-        files = (
-            path
-            for path in paths
-            if path.suffix == checkpoint.SUFFIX and path.stem.startswith("step-")
+        return sorted(
+            name for name in self._objects if re.fullmatch(FOLDER + checkpoint.NAME, name)
         )
-        return [
-            f"{FOLDER}{path.name}"
-            for path in sorted(files)
-            if path.stem.removeprefix("step-").isdecimal()
-        ]
 
     def _fetch_checkpoint(self, name: str, outage_s: float) -> None:
         path = self.folder / name

@@ -193,10 +193,8 @@ def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
         else f"at least {count:,} of these {len(dataset):,} images"
     )
     return [
-        (
-            f"by names and sizes, the run was trained on {images}: the score says little about "
-            "new images"
-        )
+        f"by names and sizes, the run was trained on {images}: the score says little about "
+        "new images"
     ]
 
 

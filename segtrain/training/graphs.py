@@ -61,11 +61,7 @@ class StepGraphs:
         ``colors``: with color jitter. Raises ConfigError if something in the step cannot be
         captured.
         """
-        buffers = list(self._learner.plain.buffers())
-        before, current = (
-            [buffer.clone() for buffer in buffers],
-            torch.cuda.current_stream(self._strategy.device),
-        )
+        current = torch.cuda.current_stream(self._strategy.device)
         batch = noise(self._learner, images, size, self._strategy.device, colors)
         self._stream.wait_stream(current)
         try:
@@ -91,9 +87,6 @@ class StepGraphs:
             ) from error
         current.wait_stream(self._stream)
         self._drop()
-        if buffers:
-            with torch.no_grad():
-                torch._foreach_copy_(buffers, before)
 
     def _capture(self, batch: Batch) -> _Captured:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()

@@ -17,7 +17,7 @@ from segtrain.base.units import duration
 from segtrain.config import Config
 from segtrain.config.limits import dollars_of, seconds_of
 from segtrain.errors import ConfigError
-from segtrain.observe.journal import FILE, finished, read_journal
+from segtrain.observe.journal import FILE, last_status, read_journal
 from segtrain.observe.spent import Spent, spent
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
@@ -103,7 +103,7 @@ def _remaining(config: Config, strategy: Strategy, begun: float) -> Limit | None
     before = spent(read_journal(journal), price) if journal.is_file() else Spent()
     limit = limit_of(config, strategy.cluster, before)
     used = before.seconds and limit and limit.left_s <= time.time() - begun + CLOSING_S
-    if limit and used and not finished(journal):
+    if limit and used and last_status(journal) != "done":
         key = limit.name.partition("=")[0]
         took = (
             f"{duration(before.seconds)} and ${before.dollars:,.2f}"

@@ -233,6 +233,17 @@ def frozen_running_stats(model: nn.Module) -> Iterator[None]:
             norm.num_batches_tracked.copy_(count)  # type: ignore[union-attr]
 
 
+@contextlib.contextmanager
+def restored_buffers(model: nn.Module) -> Iterator[None]:
+    """Afterwards, the buffers hold the values that they held before."""
+    buffers = list(model.buffers())
+    before = [buffer.clone() for buffer in buffers]
+    yield
+    if buffers:
+        with torch.no_grad():
+            torch._foreach_copy_(buffers, before)
+
+
 class Votes:
     """A few numbers of each rank that are summed over ranks in the one collective of a step
     (``step.gradients``).

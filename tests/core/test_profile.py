@@ -402,7 +402,7 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert [(order.ms, order.asked) for order in told] == [
+    assert [(order.ms, order.number) for order in told] == [
         (100, 0.0),
         (200, 0.0),
         (100, 5.0),

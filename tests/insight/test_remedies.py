@@ -34,24 +34,19 @@ def evidence(records: Records, crop: tuple[int, int] = (224, 224)) -> Evidence:
 
 @pytest.mark.parametrize("helpers", [0, 1, 4, 16, 64, 400])
 @pytest.mark.parametrize("receive", [0.0003, 0.03, 0.09])
-@pytest.mark.parametrize("link", [30.0, float("inf")])
-def test_the_step_with_helpers_is_that_of_the_best_split(
-    helpers: int, receive: float, link: float
-) -> None:
+def test_the_step_with_helpers_is_that_of_the_best_split(helpers: int, receive: float) -> None:
     def step(made: float) -> float:
         """Seconds of a step in which helpers make ``made`` of the samples."""
         own = NOW.samples - made
         cores = (own * NOW.cpu + made * receive + NOW.computed) / NOW.cores
-        theirs = max(
-            made * NOW.cpu / helpers if helpers else float("inf") * (made > 0), made / link
-        )
+        theirs = made * NOW.cpu / helpers if helpers else float("inf") * (made > 0)
         return (
             max(NOW.device, own * NOW.wall / NOW.workers, cores, theirs if made else 0.0)
             + NOW.stalls
         )
 
     best = min(step(made / 100) for made in range(100 * int(NOW.samples) + 1))
-    assert with_helpers(NOW, helpers, receive, link) == pytest.approx(best, rel=0.01)
+    assert with_helpers(NOW, helpers, receive) == pytest.approx(best, rel=0.01)
 
 
 def test_helpers_do_not_pay_for_cheap_samples() -> None:

@@ -20,7 +20,10 @@ LOST = 0.3  # share of the time of all requests above which retries are the caus
 # requests
 MOSTLY = 0.5
 SEPARATE = 1.2  # requests per sample: more means that image and mask are requested separately
-SHARDS = "image and mask in one request: segtrain data pack"
+PACK = "segtrain data pack"
+PACKED = Fix(advice=f"cheaper files: {PACK}, whose --estimate says what each form saves")
+NEARER = Fix({"data.cache": "disk"}, "from the second epoch on, if the disk has room", (PACKED,))
+SHARDS = f"image and mask in one request: {PACK}"
 RANKS = "more ranks or hosts: each rank has its own requests in flight"
 # What helps against faults, by their kind.
 AGAINST = {
@@ -33,12 +36,10 @@ AGAINST = {
 NETWORK = "check the network between the hosts and the bucket, and whether both are in one region"
 
 
-def bucket_verdict(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
-    """The verdict on a loop whose samples wait for a bucket. ``nearer``: the fix that caches
-    samples on the host.
-    """
+def bucket_verdict(starved: Starved, reads: BucketReads) -> Verdict:
+    """The verdict on a loop whose samples wait for a bucket."""
     if reads.lost > LOST:
-        return _faults(starved, reads, nearer)
+        return _faults(starved, reads)
     samples, now, read = starved.samples, starved.now, starved.samples.stages["read"]
     each = reads.seconds / max(1.0, reads.answered)
     rate = f"{rounded(reads.bytes / max(reads.wall, 1e-9) / 1e6)} MB/s"
@@ -58,19 +59,19 @@ def bucket_verdict(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict
         why += f" and bring {rate}, and {grows:.0%} of the {ms(each)} of a request grows with {how}"
         then = replace(now, wall=now.wall - read)
         return starved.verdict(
-            "storage-bandwidth", why, nearer, then, "high" if by_size else "medium"
+            "storage-bandwidth", why, NEARER, then, "high" if by_size else "medium"
         )
     limit = ", as many as a rank may send," if reads.at_most else ""
     why += f"{limit} and each takes {ms(each)}, whatever its size"
     # Both the requests and the samples include those of evaluations.
     per_sample = reads.answered / max(1.0, starved.samples.made * starved.rank.steps)
     if per_sample > SEPARATE:
-        packed = Fix(advice=SHARDS, alternatives=nearer.choices)
+        packed = Fix(advice=SHARDS, alternatives=NEARER.choices)
         then = replace(now, wall=now.wall - read * (1 - 1 / per_sample))
         return starved.verdict(
             "storage-latency", why, packed, then, sure if reads.at_most else "low"
         )
-    fix = replace(nearer, alternatives=(Fix(advice=RANKS), *nearer.alternatives))
+    fix = replace(NEARER, alternatives=(Fix(advice=RANKS), *NEARER.alternatives))
     return starved.verdict(
         "storage-latency",
         why,
@@ -80,13 +81,13 @@ def bucket_verdict(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict
     )
 
 
-def _faults(starved: Starved, reads: BucketReads, nearer: Fix) -> Verdict:
+def _faults(starved: Starved, reads: BucketReads) -> Verdict:
     kinds = sorted(reads.retry_s, key=lambda kind: -reads.retry_s[kind])
     why = (
         f"the bucket failed {failures(reads)}: retries and the pauses after them take "
         f"{reads.lost:.0%} of the time of the requests ({rounded(reads.retry_seconds)} s)"
     )
-    fix = Fix(advice=AGAINST.get(kinds[0], NETWORK), alternatives=nearer.choices)
+    fix = Fix(advice=AGAINST.get(kinds[0], NETWORK), alternatives=NEARER.choices)
     then = replace(starved.now, wall=starved.now.wall - starved.samples.stages["read"] * reads.lost)
     return starved.verdict("storage-faults", why, fix, then, "high")
 

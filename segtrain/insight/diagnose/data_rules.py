@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from segtrain.base.units import ms, rounded
-from segtrain.insight.diagnose.bucket_rules import bucket_verdict
+from segtrain.insight.diagnose.bucket_rules import PACK, PACKED, bucket_verdict
 from segtrain.insight.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.insight.diagnose.rank_rules import behind
 from segtrain.insight.diagnose.stats import Figures, Rank, Samples
@@ -24,10 +24,7 @@ WORTH = 1.2  # gain above which more workers are the fix
 MOST_WAITING = 64  # most workers to propose for a rank if they mostly wait
 STREAM = 20e6  # bytes/s that any storage gives to one reader
 
-# Ways to make samples cheaper. `segtrain bench data` measures how much each of them saves.
-PACK = "segtrain data pack"
-PACKED = Fix(advice=f"cheaper files: {PACK}, whose --estimate says what each form saves")
-NEARER = Fix({"data.cache": "disk"}, "from the second epoch on, if the disk has room", (PACKED,))
+# Ways to make samples cheaper, with PACKED. `segtrain bench data` measures how much each saves.
 IN_MEMORY = Fix({"data.cache": "ram"}, "if the decoded images fit into memory", (PACKED,))
 THREADS = Fix({"data.worker_kind": "thread"})
 
@@ -98,7 +95,7 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
     starved = Starved(figures, rank, samples, stages_of(figures, rank), _lost(figures))
     reads = rank.bucket
     if reads is not None and samples.stages["read"] > MOSTLY * samples.wall:
-        return [bucket_verdict(starved, reads, NEARER)]
+        return [bucket_verdict(starved, reads)]
     if not samples.workers:
         return [_in_the_loop(starved)]
     if rank.busy < SLACK:

@@ -46,15 +46,14 @@ class Remedy:
         return dict(vars(self))
 
 
-def with_helpers(now: Stages, cores: float, receive: float, link: float = float("inf")) -> float:
+def with_helpers(now: Stages, cores: float, receive: float) -> float:
     """Seconds of a step if ``cores`` helper cores per rank make samples too.
 
-    ``receive``: CPU seconds that the rank needs for a sample of a helper. ``link``: samples/s that
-    the network carries.
+    ``receive``: CPU seconds that the rank needs for a sample of a helper.
     """
     if not cores or not now.cpu:
         return now.step
-    rate = min(cores / now.cpu, link)
+    rate = cores / now.cpu
     workers = now.samples * now.wall / (now.workers + rate * now.wall)
     own = (now.samples * now.cpu + now.computed) / (now.cores + rate * (now.cpu - receive))
     # If helpers make all samples, the rank still receives them.

@@ -131,26 +131,19 @@ def bucket_sizes(gradients: float) -> list[float]:
     return sizes
 
 
-def buckets_of(
-    gradients: Sequence[tuple[float, float]], most: float = BUCKET
-) -> tuple[tuple[float, float], ...]:
+def buckets_of(gradients: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """(bytes, share of the backward pass after which it is ready) of each bucket, from the same of
     each gradient.
 
     A bucket takes gradients in the order in which the backward pass makes them, until its size is
-    reached (torch, reducer.cpp, compute_bucket_assignment_by_size). Only with torch's own limit,
-    the first one is smaller.
+    reached (torch, reducer.cpp, compute_bucket_assignment_by_size).
     """
-    buckets, size, limit = (
-        list[tuple[float, float]](),
-        0.0,
-        FIRST_BUCKET if most == BUCKET else most,
-    )
+    buckets, size, limit = list[tuple[float, float]](), 0.0, FIRST_BUCKET
     for each, ready in gradients:
         size += each
         if size >= limit:
             buckets.append((size, ready))
-            size, limit = 0.0, most
+            size, limit = 0.0, BUCKET
     return (*buckets, (size, 1.0)) if size else tuple(buckets)
 
 

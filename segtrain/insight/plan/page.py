@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segtrain import __version__
 from segtrain.base.units import short_seconds
 from segtrain.insight.plan.offers import PARTS, Offer, Offers, shown
 from segtrain.insight.plan.words import choice
 from segtrain.insight.report import html
 from segtrain.insight.report import page as report_page
 from segtrain.insight.report.charts import Charts
-from segtrain.insight.report.html import details, esc, figure, page, table, utc
+from segtrain.insight.report.html import details, esc, figure, page, table
 
 # Color-blind readers can tell these apart.
 COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")
@@ -43,12 +42,8 @@ def render(
     best = plan.best(deadline_s, budget)
     head = f"<h1>Plan of {esc(subject)}</h1>"
     if not plan.offers:
-        return page(
-            f"Plan of {subject}",
-            [("", "", head), ("words", "In words", _words(text))],
-            {},
-            _footer(),
-        )
+        sections = [("", "", head), ("words", "In words", _words(text))]
+        return page(f"Plan of {subject}", sections, {})
     headline = (
         '<p class="headline '
         f'{"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, plan))}</p>'
@@ -60,11 +55,7 @@ def render(
         ("step", "A step", _steps(offers)),
         ("words", "In words", _words(text)),
     ]
-    return page(f"Plan of {subject}", sections, drawn, _footer())
-
-
-def _footer() -> str:
-    return f"segtrain {__version__}, made {utc()}"
+    return page(f"Plan of {subject}", sections, drawn)
 
 
 def _few(plan: Offers, best: Offer | None) -> list[Offer]:

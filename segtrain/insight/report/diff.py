@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from segtrain import __version__
 from segtrain.base.terminal import columns, counted
 from segtrain.base.units import duration, percent, short_seconds
 from segtrain.errors import DataError
@@ -333,12 +332,7 @@ def render(comparison: Comparison) -> str:
         ("speed", "Speed", rate),
         ("classes", "Classes", ious),
     ]
-    return page(
-        f"{name_a} and {name_b}: difference",
-        sections,
-        drawn,
-        f"segtrain {__version__}, made {utc()}",
-    )
+    return page(f"{name_a} and {name_b}: difference", sections, drawn)
 
 
 def _who(a: RunFolder, b: RunFolder) -> str:

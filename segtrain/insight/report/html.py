@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 from importlib.resources import files
 from typing import Any
 
+from segtrain import __version__
+
 # The page may load nothing over the network: it works offline, and no server learns that it was
 # opened.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -51,10 +53,13 @@ def asset(name: str) -> str:
 
 
 def page(
-    title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[str, Any], footer: str
+    title: str,
+    sections: Sequence[tuple[str, str, str]],
+    charts: Mapping[str, Any],
+    source: str = "",
 ) -> str:
     """HTML of a page. ``sections``: (id, heading, HTML), left out if empty. ``charts``: what
-    report.js draws, by id.
+    report.js draws, by id. ``source``: the end of the footer.
     """
     nonempty = [section for section in sections if section[2]]
     body = "\n".join(
@@ -74,7 +79,7 @@ def page(
             f'<a href="#{key}">{esc(heading)}</a>' for key, heading, _ in nonempty if heading
         ),
         body=body,
-        footer=footer,
+        footer=f"segtrain {__version__}, made {utc()}{esc(source)}",
         data=data,
         library=asset("uPlot.iife.min.js"),
         script=asset("report.js"),

@@ -6,7 +6,6 @@ import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
-from segtrain import __version__
 from segtrain.base.files import writing
 from segtrain.errors import file_error
 from segtrain.insight.report import bound, charts, classes, facts, flame, summary
@@ -114,7 +113,7 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
         f"{run.name}: report",
         sections,
         drawn,
-        f"segtrain {__version__}, made {utc()} from {esc(shown or run.folder)}",
+        f" from {shown or run.folder}",
     )
 
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from segtrain.config import Config
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import listing_text
 from segtrain.errors import ConfigError, DataError, some_of
-from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, table
+from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, outliers_of
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder.rundir import differences
 from segtrain.training.start.same_data import looked_at
@@ -63,7 +61,7 @@ def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> Non
     if strategy.world_size == 1:
         return
     digest = hashlib.sha256(json.dumps(mine, sort_keys=True, default=str).encode()).digest()
-    outliers, _ = _outliers(strategy, [int.from_bytes(digest[:7], "big")])
+    outliers, _ = outliers_of(strategy, [int.from_bytes(digest[:7], "big")])
     if not outliers:
         return
     rank_0_values = broadcast_json(strategy, 0, mine)
@@ -91,7 +89,7 @@ def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strat
         [len(split), int(split.fingerprint(sizes[role]), 16)] for role, split in splits.items()
     ]
     for (role, split), (outliers, rows) in zip(
-        splits.items(), [_outliers(strategy, pair) for pair in numbers]
+        splits.items(), [outliers_of(strategy, pair) for pair in numbers]
     ):
         if outliers:
             count, expected = rows[outliers[0]][0], rows[0][0]
@@ -104,14 +102,6 @@ def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strat
                 split=split.split,
                 ranks=outliers,
             )
-
-
-def _outliers(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Ranks whose numbers differ from those of rank 0, and the numbers of all ranks."""
-    rows = table(
-        strategy, torch.tensor(numbers, dtype=torch.int64, device=strategy.device)
-    ).tolist()
-    return [rank for rank, row in enumerate(rows) if row != rows[0]], rows
 
 
 def _sizes(split: Dataset) -> np.ndarray:

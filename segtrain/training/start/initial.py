@@ -18,7 +18,7 @@ from segtrain.errors import ConfigError, some_of
 from segtrain.evaluation.load import load_export, read_description
 from segtrain.models.base import SegModel
 from segtrain.models.weights import fill, misfit, read_weights, refuse_not_finite, renamed
-from segtrain.parallel.collective import digest, names_of, table
+from segtrain.parallel.collective import digest, names_of, outliers_of
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
 from segtrain.training.state import on_every_rank
@@ -207,9 +207,8 @@ def begin_together(
     than rank 0.
     """
     initial = on_every_rank(strategy, lambda: begin_with(network, source, names))
-    weights = digest(network.state_dict().values(), torch.device("cpu")).to(strategy.device)
-    rows = table(strategy, weights[None]).tolist()
-    outliers = [rank for rank, row in enumerate(rows) if row != rows[0]]
+    weights = digest(network.state_dict().values(), torch.device("cpu"))
+    outliers, _ = outliers_of(strategy, [int(weights)])
     if outliers:
         raise ConfigError(
             f"{KEY}={source}: {names_of(strategy, outliers)} found other weights there than rank "

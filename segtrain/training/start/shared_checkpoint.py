@@ -76,18 +76,13 @@ def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> lis
     newest = max(range(len(steps)), key=steps.__getitem__)
     if newest == 0 or steps[newest] <= ours:
         return []
+    start = (
+        f"step {ours}, which is used"
+        if offer
+        else "none that loads, so this run starts from the beginning"
+    )
     return [
-        (
-            f"the host of rank {newest} has a checkpoint of step {steps[newest]}, but rank 0's "
-            "host has "
-        )
-        + (
-            f"step {ours}, which is used"
-            if offer
-            else "none that loads, so this run starts from the beginning"
-        )
-        + (
-            f"; to continue from the newer one, stop and copy it to {run_dir / 'checkpoints'} on "
-            "rank 0's host"
-        )
+        f"the host of rank {newest} has a checkpoint of step {steps[newest]}, but rank 0's host "
+        f"has {start}; to continue from the newer one, stop and copy it to "
+        f"{run_dir / 'checkpoints'} on rank 0's host"
     ]

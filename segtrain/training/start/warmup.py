@@ -16,7 +16,7 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.training.graphs import noise
 from segtrain.training.learner import Learner
 from segtrain.training.start.trial import state_restored
-from segtrain.training.step import frozen_running_stats
+from segtrain.training.step import frozen_running_stats, restored_buffers
 
 VARIANTS = 32  # of one block: its widths, strides, with and without gradients, ...
 
@@ -72,21 +72,16 @@ def _blank_pass(
     """A forward pass, and if gradients are on a backward pass. Gradients and changes of the model
     are dropped.
     """
-    buffers = list(learner.plain.buffers())
-    before = [buffer.clone() for buffer in buffers]
     blank = learner.micro(noise(learner, images, size, strategy.device)).images
     own = (
         state_restored(learner.plain)
         if isinstance(learner.plain, OwnModel)
         else contextlib.nullcontext()
     )
-    with own, strategy.sharing(learner.model, last=sync):
+    with restored_buffers(learner.plain), own, strategy.sharing(learner.model, last=sync):
         with learner.precision.autocast():
             heads = learner.model(blank, low=True)
         if torch.is_grad_enabled():
             cast(Tensor, sum(head.float().sum() for head in heads[:used_heads])).backward()
-    if buffers:
-        with torch.no_grad():
-            torch._foreach_copy_(buffers, before)
     for parameter in learner.parameters:
         parameter.grad = None
