@@ -32,7 +32,7 @@ from buckets import photos  # noqa: E402
 from two_hosts import CORE, PYTHONPATH, TRAINS, TwoHosts, soon  # noqa: E402
 
 from segtrain.base.cores import cores  # noqa: E402
-from segtrain.insight.diagnose import diagnose  # noqa: E402
+from segtrain.insight.diagnose.judge import diagnose  # noqa: E402
 
 BATCH, CROP = 64, (224, 224)
 LEAST_STEPS = 3  # of a measurement

@@ -30,7 +30,8 @@ import page  # noqa: E402
 from drawn_plants import draw  # noqa: E402
 from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  # noqa: E402
 
-from segtrain.insight.diagnose import Diagnosis, diagnose  # noqa: E402
+from segtrain.insight.diagnose.judge import diagnose  # noqa: E402
+from segtrain.insight.diagnose.verdict import Diagnosis  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
 # The first trains nothing, the second is slow-rank under another name, and of the third no gain is

@@ -25,7 +25,7 @@ import page as results  # noqa: E402
 from diagnose_gain import run  # noqa: E402
 from plants import Plant, pictures  # noqa: E402
 
-from segtrain.insight.diagnose import Diagnosis  # noqa: E402
+from segtrain.insight.diagnose.verdict import Diagnosis  # noqa: E402
 from segtrain.insight.diagnose.verify import HELD  # noqa: E402
 from segtrain.insight.diagnose.words import page  # noqa: E402
 

@@ -31,7 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import page  # noqa: E402
 
 from segtrain.base.cores import cores  # noqa: E402
-from segtrain.insight.diagnose import diagnose  # noqa: E402
+from segtrain.insight.diagnose.judge import diagnose  # noqa: E402
 from segtrain.insight.plan.offers import Interval, drawn, offer_of  # noqa: E402
 from segtrain.insight.plan.terms import terms_of  # noqa: E402
 from segtrain.machines import all_types  # noqa: E402

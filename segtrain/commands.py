@@ -214,7 +214,8 @@ def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 
 def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.insight.diagnose import diagnose, verify, verify_words, words
+    from segtrain.insight.diagnose import verify, verify_words, words
+    from segtrain.insight.diagnose.judge import diagnose
     from segtrain.insight.runs.remote import local
 
     run = local(args.run, services=run_services())

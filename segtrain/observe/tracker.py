@@ -155,11 +155,11 @@ class MLflow:
         file = run.id_file("mlflow")
         try:
             mlflow.set_tracking_uri(uri)
-            id = os.environ.get("MLFLOW_RUN_ID") or saved_id(file)
-            if not id and "MLFLOW_EXPERIMENT_ID" not in os.environ:
+            run_id = os.environ.get("MLFLOW_RUN_ID") or saved_id(file)
+            if not run_id and "MLFLOW_EXPERIMENT_ID" not in os.environ:
                 mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "segtrain"))
             tags = {"segtrain.hash": run.hash, "segtrain.run_dir": str(run.folder)}
-            self._run = mlflow.start_run(id or None, run_name=run.name, tags=tags)
+            self._run = mlflow.start_run(run_id or None, run_name=run.name, tags=tags)
             settings = [
                 (name, value)
                 for key, value in flat(run.config).items()
@@ -206,14 +206,14 @@ class WandB:
 
         file = run.id_file("wandb")
         try:
-            id = os.environ.get("WANDB_RUN_ID") or saved_id(file) or uuid.uuid4().hex[:8]
-            save_id(file, id)
+            run_id = os.environ.get("WANDB_RUN_ID") or saved_id(file) or uuid.uuid4().hex[:8]
+            save_id(file, run_id)
             with _no_terminal():
                 self._run = wandb.init(
                     project=project,
                     name=run.name,
                     dir=str(run.folder),
-                    id=id,
+                    id=run_id,
                     resume="allow",
                     config=dict(run.config),
                     tags=[run.hash] if run.hash else [],
@@ -254,10 +254,10 @@ def saved_id(file: Path) -> str:
     return read_text(file).strip() if file.is_file() else ""
 
 
-def save_id(file: Path, id: str) -> None:
+def save_id(file: Path, run_id: str) -> None:
     """Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(id + "\n", encoding="utf-8")
+    file.write_text(run_id + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from small_runs import assert_same_weights, digests, final
 from waiting import until
 
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
-from segtrain.insight.diagnose import diagnose
+from segtrain.insight.diagnose.judge import diagnose
 from segtrain.observe.journal import read_journal
 from segtrain.observe.spans import read_spans
 

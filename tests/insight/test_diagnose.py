@@ -16,9 +16,9 @@ from planted import PLANTED
 from records import T0, diagnosis_of, rank_records, starved, write_run
 
 from segtrain.config import make_config
-from segtrain.insight.diagnose import diagnose, judge
 from segtrain.insight.diagnose.causes import CAUSES
 from segtrain.insight.diagnose.evidence import Evidence, HostLoad, gather
+from segtrain.insight.diagnose.judge import diagnose, judge
 from segtrain.insight.diagnose.live import Starving, closing_line
 from segtrain.insight.diagnose.model import Stages, workers_needed
 from segtrain.insight.diagnose.windows import bucket_reads

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from records import rank_records
 
-from segtrain.insight.diagnose import Diagnosis, judge
 from segtrain.insight.diagnose.evidence import Evidence, HostLoad
+from segtrain.insight.diagnose.judge import judge
 from segtrain.insight.diagnose.live import Starving
 from segtrain.insight.diagnose.model import stages_of
 from segtrain.insight.diagnose.stats import run_stats
+from segtrain.insight.diagnose.verdict import Diagnosis
 from segtrain.insight.diagnose.windows import straggler_wait
 from segtrain.observe.spans import Records, file_of, read_recent
 

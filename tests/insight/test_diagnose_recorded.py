@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 from plants import HEALTHY, PLANTS
 
-from segtrain.insight.diagnose import diagnose
+from segtrain.insight.diagnose.judge import diagnose
 from segtrain.insight.diagnose.words import page
 
 RECORDED = ROOT / "tests" / "recorded"

@@ -25,10 +25,11 @@ from planted import (
 )
 from records import diagnosis_of, rank_records, starved, two, uneven
 
-from segtrain.insight.diagnose import Diagnosis, judge
 from segtrain.insight.diagnose.evidence import Evidence
+from segtrain.insight.diagnose.judge import judge
 from segtrain.insight.diagnose.model import stages_of
 from segtrain.insight.diagnose.stats import run_stats
+from segtrain.insight.diagnose.verdict import Diagnosis
 from segtrain.insight.diagnose.words import page
 from segtrain.observe.spans import Records
 

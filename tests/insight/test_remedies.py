@@ -10,8 +10,8 @@ import pytest
 from conftest import refused
 from records import heavy, starved
 
-from segtrain.insight.diagnose import judge
 from segtrain.insight.diagnose.evidence import Evidence
+from segtrain.insight.diagnose.judge import judge
 from segtrain.insight.diagnose.model import Stages
 from segtrain.insight.diagnose.remedies import with_helpers
 from segtrain.machines import machines

@@ -18,8 +18,8 @@ from records import moments, rank_records, starved, write_run
 
 from segtrain.cli import main
 from segtrain.config import parse_overrides
-from segtrain.insight.diagnose import diagnose
 from segtrain.insight.diagnose.differences import changes, differing, fit
+from segtrain.insight.diagnose.judge import diagnose
 from segtrain.insight.diagnose.live import closing_line
 from segtrain.insight.diagnose.verdict import Fix
 from segtrain.insight.diagnose.verify import Verification, earlier_prediction, verify

@@ -8,8 +8,8 @@ from typing import Any
 
 from records import compiled, diagnosis_of, heavy, moments, rank_records, starved, two
 
-from segtrain.insight.diagnose import Diagnosis
 from segtrain.insight.diagnose.evidence import HostLoad
+from segtrain.insight.diagnose.verdict import Diagnosis
 from segtrain.observe.spans import Records
 
 Case = Callable[[], Diagnosis]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.config import load_config
-from segtrain.insight.diagnose import Diagnosis, judge
 from segtrain.insight.diagnose.evidence import Evidence
+from segtrain.insight.diagnose.judge import judge
+from segtrain.insight.diagnose.verdict import Diagnosis
 from segtrain.insight.plan.terms import Terms
 from segtrain.observe.spans import Records
 

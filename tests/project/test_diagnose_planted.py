@@ -38,7 +38,8 @@ from plants import (
     sync_lines,
 )
 
-from segtrain.insight.diagnose import Diagnosis, diagnose
+from segtrain.insight.diagnose.judge import diagnose
+from segtrain.insight.diagnose.verdict import Diagnosis
 from segtrain.insight.diagnose.words import page
 from segtrain.observe.journal import read_journal
 from segtrain.observe.profile_format import ProfileWriter, Value
