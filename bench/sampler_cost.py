@@ -44,7 +44,7 @@ def sample(folder: Path, side: str) -> None:
     from segtrain.observe import system
     from segtrain.observe.profile_format import ProfileWriter
 
-    sampler = system.HostSampler(ProfileWriter(folder, "algo-1"), print)
+    sampler = system.HostSampler(ProfileWriter(folder, "algo-1"))
     requests = system.ControlRequests(folder / system.CONTROL)
     system.keep_sampling(
         sampler, system.SamplerRequest(side == ON, MS), requests, lambda order: None, os.getppid()

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Value
 
 
-def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
+def open_gpus() -> Callable[[], list[Value]]:
     """A function that reads the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs of the host if it is not
     set.
 
@@ -23,21 +24,21 @@ def open_gpus(say: Callable[[str], None]) -> Callable[[], list[Value]]:
     try:
         import pynvml
     except ImportError:
-        say(
+        say_on_stderr(
             "the system profile lacks the GPUs: it needs the package 'nvidia-ml-py': pip install "
             "nvidia-ml-py"
         )
         return lambda: []
     try:
         pynvml.nvmlInit()
-        handles = visible(pynvml, os.environ, say)
+        handles = visible(pynvml, os.environ)
     except pynvml.NVMLError as error:
-        say(f"the system profile lacks the GPUs: {error}: nvidia-smi should say more")
+        say_on_stderr(f"the system profile lacks the GPUs: {error}: nvidia-smi should say more")
         return lambda: []
-    return read_with(pynvml, handles, say)
+    return read_with(pynvml, handles)
 
 
-def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -> list[Any]:
+def visible(nvml: Any, environ: Mapping[str, str]) -> list[Any]:
     """Handles of the GPUs that CUDA shows to a process, in the order of CUDA, as far as NVML can
     tell.
 
@@ -60,7 +61,7 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
             chosen.append(handles[named[0]])  # CUDA accepts the unique start of a UUID.
         elif entry.isdigit() and int(entry) < len(handles):
             if len(kinds) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-                say(
+                say_on_stderr(
                     f"the system profile has all {len(handles)} GPUs of this host: "
                     f"CUDA_VISIBLE_DEVICES={listed} does not say which of "
                     f"{', '.join(sorted(kinds))} are meant; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
@@ -72,9 +73,7 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
     return chosen
 
 
-def read_with(
-    nvml: Any, handles: list[Any], say: Callable[[str], None]
-) -> Callable[[], list[Value]]:
+def read_with(nvml: Any, handles: list[Any]) -> Callable[[], list[Value]]:
     """A function that reads the GPUs. A reading that a GPU does not support is left out from then
     on.
     """
@@ -103,7 +102,9 @@ def read_with(
                     values.append(Value("gpu", name, dimension, float(reading(handle))))
                 except nvml.NVMLError as error:
                     missing.add((name, dimension))
-                    say(f"the system profile lacks {dimension} of {name} from now on: {error}")
+                    say_on_stderr(
+                        f"the system profile lacks {dimension} of {name} from now on: {error}"
+                    )
         return values
 
     return read

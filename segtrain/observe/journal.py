@@ -118,14 +118,14 @@ class LineFile:
     """Appends JSON lines, each by one ``write``, so that a killed process loses at most the line
     that it was writing.
 
-    A full disk does not stop training: ``say`` gets a warning at the first lost line. Raises
-    OSError if the file cannot be opened.
+    A full disk does not stop training: a warning is printed at the first lost line. Raises OSError
+    if the file cannot be opened.
     """
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_WAIT, 0o644)
-        self._path, self._say, self._has_gap = path, say, False
+        self._path, self._has_gap = path, False
         size = os.fstat(self._file).st_size
         # The next line starts on a new line if the last one was cut off.
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
@@ -140,7 +140,7 @@ class LineFile:
             problem = error.strerror or str(error)
         if problem and not self._has_gap:
             self._has_gap = True
-            self._say(f"warning: {self._path} has a gap: {problem}; training continues")
+            say_on_stderr(f"warning: {self._path} has a gap: {problem}; training continues")
 
     def close(self) -> None:
         os.close(self._file)
@@ -151,15 +151,13 @@ class Journal:
     cannot be opened.
     """
 
-    def __init__(
-        self, path: str | Path, rank: int = 0, say: Callable[[str], None] = say_on_stderr
-    ) -> None:
+    def __init__(self, path: str | Path, rank: int = 0) -> None:
         self.path = Path(path)
         self._file: LineFile | None = None
         if rank != 0:
             return
         try:
-            self._file = LineFile(self.path, say)
+            self._file = LineFile(self.path)
         except OSError as error:
             raise ConfigError(
                 f"cannot write the journal {self.path}: {error.strerror}: set out=FOLDER "

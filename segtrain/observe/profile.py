@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,9 +53,7 @@ def node_name(owner: ProfileOwner, environ: Mapping[str, str] = os.environ) -> s
 
 
 @contextlib.contextmanager
-def sampling(
-    run_dir: Path, ms: int, owner: ProfileOwner, say: Callable[[str], None] = say_on_stderr
-) -> Iterator[None]:
+def sampling(run_dir: Path, ms: int, owner: ProfileOwner) -> Iterator[None]:
     """Profile this host while the context lasts, and write to ``run_dir``.
 
     ``ms`` is the number of milliseconds between samples; with 0, sampling begins only on request.
@@ -68,9 +66,7 @@ def sampling(
     # handler.
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN) if may_listen else None
     folder, node = run_dir / FOLDER, node_name(owner)
-    process = (
-        _start(folder, ms, node, say, owner.local_world_size) if owner.local_rank == 0 else None
-    )
+    process = _start(folder, ms, node, owner.local_world_size) if owner.local_rank == 0 else None
     try:
         if may_listen and process is not None:
             signal.signal(signal.SIGUSR2, lambda number, frame: process.send_signal(number))
@@ -84,9 +80,7 @@ def sampling(
             _end(process, state_file(folder, node))
 
 
-def _start(
-    folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: int
-) -> subprocess.Popen[bytes] | None:
+def _start(folder: Path, ms: int, node: str, ranks: int) -> subprocess.Popen[bytes] | None:
     """Start the sampler. ``ranks``: the number of ranks on this host."""
     call = f"run(Path({str(folder.absolute())!r}), {ms}, {node!r}, {os.getpid()})"
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
@@ -103,7 +97,9 @@ def _start(
             start_new_session=True,  # Ctrl-C ends the rank, which ends the sampler.
         )
     except OSError as error:
-        say(f"warning: the run has no system profile: {error.strerror}; training continues")
+        say_on_stderr(
+            f"warning: the run has no system profile: {error.strerror}; training continues"
+        )
         return None
 
 

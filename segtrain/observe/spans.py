@@ -146,7 +146,6 @@ class Spans:
         threads: int,
         shared: Callable[[], Mapping[str, float] | None] = lambda: None,
         bucket: Callable[[], Mapping[str, Any] | None] = lambda: None,
-        say: Callable[[str], None] = say_on_stderr,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._clock, self._work, self._now = clock, work, now
@@ -161,9 +160,9 @@ class Spans:
         self._since = clock.pending[1]
         self._file: LineFile | None = None
         try:
-            self._file = LineFile(path, say)
+            self._file = LineFile(path)
         except OSError as error:
-            say(f"warning: cannot write {path}: {error.strerror}; training continues")
+            say_on_stderr(f"warning: cannot write {path}: {error.strerror}; training continues")
         self._ts, self._times, self._before = now(), self._cpu_times(), work()
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._first = {"begin": FORMAT, "ts": round(self._ts, 4), **asdict(begin)}

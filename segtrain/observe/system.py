@@ -98,13 +98,8 @@ class HostSampler:
     set.
     """
 
-    def __init__(
-        self,
-        writer: ProfileWriter,
-        say: Callable[[str], None],
-        opens: Callable[[], ReadCounters] = open_counters,
-    ) -> None:
-        self._writer, self._say, self._opens = writer, say, opens
+    def __init__(self, writer: ProfileWriter) -> None:
+        self._writer = writer
         self._read_counters: ReadCounters | None = None
         self._gpus: Callable[[], list[Value]] = lambda: []
         self._before: Any = None
@@ -123,7 +118,7 @@ class HostSampler:
 
     def sample(self) -> None:
         if self._read_counters is None:
-            self._read_counters, self._gpus = self._opens(), open_gpus(self._say)
+            self._read_counters, self._gpus = open_counters(), open_gpus()
         after, before = self._read_counters(), self._before
         if before is not None and after.at - before.at < SHORTEST_S:
             return
@@ -136,7 +131,7 @@ class HostSampler:
             self._writer.close()
             if not self._failed:
                 folder = self._writer.folder
-                self._say(
+                say_on_stderr(
                     f"warning: the system profile in {folder} has a gap: {error}; training "
                     "continues"
                 )
@@ -149,7 +144,6 @@ def keep_sampling(
     requests: ControlRequests,
     tell: Callable[[SamplerRequest], None],
     parent: int,
-    say: Callable[[str], None] = say_on_stderr,
 ) -> None:
     """Sample until the process ``parent`` is gone, or until SIGTERM, on which one last sample is
     taken.
@@ -177,7 +171,7 @@ def keep_sampling(
                     order, sampler.written = replace(order, ms=min(2 * order.ms, MOST_MS)), 0
                     tell(order)
                     grown = f"the system profile has grown by {WIDEN_BYTES >> 20} MB"
-                    say(f"{grown}: from now on a sample every {order.ms} ms")
+                    say_on_stderr(f"{grown}: from now on a sample every {order.ms} ms")
             else:
                 time.sleep(TICK_S)
     except _Ended:
@@ -209,7 +203,7 @@ def run(folder: Path, ms: int, node: str, parent: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         requests = ControlRequests(folder / CONTROL)
-        sampler = HostSampler(ProfileWriter(folder, node), say_on_stderr)
+        sampler = HostSampler(ProfileWriter(folder, node))
         before = sum(
             path.stat().st_size for path in folder.glob(f"system/incremental/*/*.{node}.json")
         )

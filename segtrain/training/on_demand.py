@@ -57,15 +57,8 @@ class _Requests(Generic[R]):
 class Tracer:
     """Writes traces. Call ``step`` after each step."""
 
-    def __init__(
-        self,
-        run: Path,
-        rank: int,
-        clock: Clock,
-        tally: StageTotals,
-        say: Callable[[str], None] = say_on_stderr,
-    ) -> None:
-        self._run, self._rank, self._clock, self._tally, self._say = run, rank, clock, tally, say
+    def __init__(self, run: Path, rank: int, clock: Clock, tally: StageTotals) -> None:
+        self._run, self._rank, self._clock, self._tally = run, rank, clock, tally
         self._requests = _Requests(trace.read_order, run)
         self._order: trace.TraceRequest | None = None  # a request whose trace has not begun
         self._open: _OpenTrace | None = None
@@ -88,7 +81,7 @@ class Tracer:
         try:
             opened = _OpenTrace(first, first + steps - 1)
         except RuntimeError as error:  # another profiler is active
-            self._say(f"warning: no trace of step {first}: {error}; training goes on")
+            say_on_stderr(f"warning: no trace of step {first}: {error}; training goes on")
             return None
         self._clock.keep(SPANS * steps)
         self._tally.trace = deque()
@@ -122,7 +115,7 @@ class Tracer:
             )
             write_json(path, whole)
         except (OSError, ValueError, RuntimeError, SegtrainError) as error:
-            self._say(f"warning: no trace {path}: {error}; training goes on")
+            say_on_stderr(f"warning: no trace {path}: {error}; training goes on")
 
 
 class _OpenTrace:

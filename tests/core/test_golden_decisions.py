@@ -116,9 +116,9 @@ def test_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Path("run/hang")
     texts = [
         hang.sentence(notices, 6, 600.0, run),
-        hang.sentence(notices, 6, 600.0, run, asked=False),
+        hang.sentence(notices, 6, 600.0, run, has_board=False),
         hang.sentence([*notices, replace(same[0], rank=3), replace(same[0], rank=4)], 6, 90.5, run),
-        hang.sentence(same, 4, 600.0, run, asked=False),
+        hang.sentence(same, 4, 600.0, run, has_board=False),
         hang.sentence([replace(notice, rank=k) for k, notice in enumerate(same)], 4, 30, run),
         hang.sentence(notices[:1], 1, 600.0, run),
         hang._head(notices[1], spans),

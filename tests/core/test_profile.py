@@ -230,7 +230,7 @@ def test_counters_are_of_cores_and_physical_devices(
     assert (counters.disk, counters.network) == ((14, 1000, 120), (7, 8))
 
 
-def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
+def test_gpus_are_read_and_what_they_lack_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     class NVMLError(Exception):
         pass
 
@@ -248,8 +248,7 @@ def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=200, used=50),
         nvmlDeviceGetPowerUsage=lambda handle: 250_500,
     )
-    said: list[str] = []
-    read = read_with(nvml, ["whole", "slice"], said.append)
+    read = read_with(nvml, ["whole", "slice"])
     first, second = read(), read()
     assert first == second
     assert {(v.name, v.dimension): v.value for v in first} == {
@@ -262,7 +261,7 @@ def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
         ("gpu1", "GPUMemoryUtilization"): 25.0,
         ("gpu1", "PowerInWatts"): 250.5,
     }
-    assert [text.split(" from")[0] for text in said] == [
+    assert [text.split(" from")[0] for text in capsys.readouterr().err.splitlines()] == [
         "the system profile lacks SMClockInMHz of gpu1",
         "the system profile lacks MemoryClockInMHz of gpu1",
     ]
@@ -287,7 +286,7 @@ def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
     ],
 )
 def test_the_gpus_of_the_job_are_read_and_no_others(
-    environ: dict[str, str], kinds: str, places: str
+    environ: dict[str, str], kinds: str, places: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nvml = SimpleNamespace(
         nvmlDeviceGetCount=lambda: 4,
@@ -296,24 +295,24 @@ def test_the_gpus_of_the_job_are_read_and_no_others(
         nvmlDeviceGetName=lambda handle: f"NVIDIA {kinds[int(handle)]}",
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid.removeprefix("MIG-"),
     )
-    said: list[str] = []
-    assert visible(nvml, environ, said.append) == list(places)
-    assert bool(said) == (places == "0123" and bool(environ))
+    assert visible(nvml, environ) == list(places)
+    assert bool(capsys.readouterr().err) == (places == "0123" and bool(environ))
 
 
-def test_gpus_that_cannot_be_read_are_said_and_leave_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_cannot_be_read_are_said_and_leave_a_gap(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Broken(SimpleNamespace):
         NVMLError = RuntimeError
 
         def nvmlInit(self) -> None:
             raise self.NVMLError("driver and library differ")
 
-    said: list[str] = []
     monkeypatch.setattr(Path, "glob", lambda *_: iter(["/dev/nvidia0"]))
     for module in (None, Broken()):
         monkeypatch.setitem(sys.modules, "pynvml", module)
-        assert open_gpus(said.append)() == []
-    assert len(said) == 2
+        assert open_gpus()() == []
+    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
@@ -372,7 +371,7 @@ def test_off_at_the_start_waits_for_a_request_and_an_old_one_does_not_count(tmp_
 
 
 def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(system, "WIDEN_BYTES", 4000)
     moments = iter(range(10_000))
@@ -383,7 +382,8 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
             t, {f"cpu{k}": (t, 0.0, 2 * t) for k in range(8)}, 5.0, 0.0, (0, 0), (t, t, t), (t, t)
         )
 
-    said, told = list[str](), list[system.SamplerRequest]()
+    monkeypatch.setattr(system, "open_counters", lambda: look)
+    told: list[system.SamplerRequest] = []
 
     def tell(order: system.SamplerRequest) -> None:
         told.append(order)
@@ -395,9 +395,9 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
         requests = system.ControlRequests(tmp_path / system.CONTROL)
-        sampler = system.HostSampler(ProfileWriter(tmp_path, "algo-1"), said.append, lambda: look)
+        sampler = system.HostSampler(ProfileWriter(tmp_path, "algo-1"))
         system.keep_sampling(
-            sampler, system.SamplerRequest(True, 100), requests, tell, os.getppid(), said.append
+            sampler, system.SamplerRequest(True, 100), requests, tell, os.getppid()
         )
     finally:
         for number, handler in before.items():
@@ -408,7 +408,7 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
         (100, 5.0),
         (200, 5.0),
     ]
-    assert sum("a sample every 200 ms" in text for text in said) == 1
+    assert capsys.readouterr().err.count("a sample every 200 ms") == 1
     (size,) = {len(list(track.times)) for track in read_profile(tmp_path).values()}
     assert size >= 4  # 4 kB are two moments or three, twice
 
