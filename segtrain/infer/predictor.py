@@ -123,24 +123,15 @@ class Predictor:
                 name, pixels = f"image {number}", _pixels(image)
             yield Item(pixels, name, number)
 
-    def segment(self, pixels: np.ndarray, name: str, probabilities: bool = False) -> Segmentation:
-        """Class ids uint8 (H, W), and probabilities float16 (C, H, W) or None, of an image uint8
-        (H, W, 3).
-
-        Predicts as the evaluation of the run does, but in windows if the image does not fit into
-        memory. Raises SegtrainError if a logit is NaN or infinite.
-        """
-        return self.launch([(pixels, name)], probabilities)()[0]
-
     @torch.inference_mode()
     def launch(
         self, images: Sequence[tuple[np.ndarray, str]], probabilities: bool = False
     ) -> Waiting:
         """Start to predict a batch of images of one size, (pixels uint8 (H, W, 3), name) each, as
-        ``segment`` does.
+        the evaluation of the run does, but in windows if an image does not fit into memory.
 
         Returns a function that waits for the results and returns them. Only it raises
-        SegtrainError.
+        SegtrainError, if a logit is NaN or infinite.
         """
         size = images[0][0].shape[0], images[0][0].shape[1]
         view = self._fitted(size, images[0][1])

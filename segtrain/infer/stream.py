@@ -55,7 +55,7 @@ def grouped(items: Iterable[Item], most: Callable[[Size], int]) -> Iterator[list
 def segmented(
     predictor: Predictor, items: Iterable[Item], batch_size: int = 0, probabilities: bool = False
 ) -> Iterator[tuple[Item, Segmentation]]:
-    """Each item with its ``Predictor.segment``, batch by batch. Items of one size keep their order.
+    """Each item with its result, batch by batch. Items of one size keep their order.
 
     batch_size: images in a batch; 0: as ``Predictor.batch_size`` says. On a GPU, a batch is waited
     for when the next one is launched. Raises SegtrainError if a logit is NaN or infinite.

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from segtrain.base.files import writing
-from segtrain.errors import DataError, file_error
+from segtrain.errors import file_error
 
 Color = tuple[int, int, int]
 Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
@@ -26,19 +26,17 @@ PALE: Color = (120, 124, 130)
 WRONG: Color = (230, 30, 60)
 VOID: Color = (196, 196, 200)
 _STRIPE = np.array((156, 156, 160), np.uint8)
-_GAP, _MARGIN, _HEAD, _CAPTION, _KEY = 6, 16, 26, 28, 22  # pixels
+_GAP, _MARGIN, _HEAD, _CAPTION, _KEY, _PANEL_WIDTH = 6, 16, 26, 28, 22, 320  # pixels
 
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: uint8 (H, W) train ids; ``truth``
-    None if unknown.
-    """
+    """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: uint8 (H, W) train ids."""
 
     name: str
     image: np.ndarray
     prediction: np.ndarray
-    truth: np.ndarray | None = None
+    truth: np.ndarray
 
 
 def image_miou(
@@ -94,8 +92,6 @@ def error_panel(
     """
     gray = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
     panel = np.repeat((160 + 0.35 * gray)[:, :, None], 3, axis=2)
-    if sample.truth is None:
-        return panel.astype(np.uint8)
     void = sample.truth == ignore_index
     wrong = ((sample.truth != sample.prediction) & ~void).astype(np.float32)
     density = _fit(wrong, width, height)[:, :, None]
@@ -119,23 +115,6 @@ def _clip(
     while len(text) > 1 and draw.textlength("..." + text, font) > width:
         text = text[1:] if tail else text[:-1]
     return "..." + text if tail else text + "..."
-
-
-def _check(samples: Sequence[PredictedImage]) -> None:
-    if not samples:
-        raise DataError("a contact sheet needs at least one image", code="no-pictures")
-    for sample in samples:
-        size = sample.image.shape[:2]
-        for mask in (sample.prediction, sample.truth):
-            if mask is not None and mask.shape != size:
-                raise file_error(
-                    sample.name,
-                    f"the mask is {mask.shape} and the image {size} (height, width): make "
-                    "them the same size",
-                    code="mask-size-differs",
-                    found=mask.shape,
-                    expected=size,
-                )
 
 
 def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -> Image.Image:
@@ -171,28 +150,18 @@ def contact_sheet(
     *,
     ignore_index: int = 255,
     title: str = "",
-    panel_width: int = 320,
 ) -> np.ndarray:
-    """Draw a sheet: uint8 (H, W, 3) RGB. Panels keep the aspect ratio and are at most 2x as wide as
-    the widest image.
-
-    If no sample has a truth, only image and prediction are shown. Raises DataError if there are no
-    samples, or if a mask and its image differ in size.
+    """Draw a sheet of at least one sample: uint8 (H, W, 3) RGB. Panels keep the aspect ratio and
+    are at most 2x as wide as the widest image.
     """
-    _check(samples)
-    width = min(panel_width, 2 * max(sample.image.shape[1] for sample in samples))
-    judged = any(sample.truth is not None for sample in samples)
-    heads = ("image", "truth", "prediction", "errors") if judged else ("image", "prediction")
-    masks = [
-        mask for sample in samples for mask in (sample.prediction, sample.truth) if mask is not None
-    ]
+    width = min(_PANEL_WIDTH, 2 * max(sample.image.shape[1] for sample in samples))
+    heads = ("image", "truth", "prediction", "errors")
+    masks = [mask for sample in samples for mask in (sample.prediction, sample.truth)]
     used = {index for mask in masks for index in np.unique(mask).tolist()}
     items: list[tuple[str, Color | None]] = [
         (name, palette[i]) for i, name in enumerate(names) if i in used
     ]
-    items += ([("void", None)] if ignore_index in used else []) + (
-        [("wrong", WRONG)] if judged else []
-    )
+    items += [*([("void", None)] if ignore_index in used else []), ("wrong", WRONG)]
 
     total_width = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
     font, small, large = (ImageFont.load_default(size) for size in (14, 12, 17))
@@ -212,9 +181,7 @@ def contact_sheet(
         draw.text((_MARGIN + column * (width + _GAP), top + 4), head, PALE, font)
     y = top + _HEAD
     for sample, height in zip(samples, heights):
-        for column, panel in enumerate(
-            _panels(sample, palette, ignore_index, width, height, judged)
-        ):
+        for column, panel in enumerate(_panels(sample, palette, ignore_index, width, height)):
             sheet.paste(Image.fromarray(panel), (_MARGIN + column * (width + _GAP), y))
         _draw_caption(draw, sample, len(names), ignore_index, small, y + height + 3, width)
         y += height + _CAPTION
@@ -227,7 +194,6 @@ def _panels(
     ignore_index: int,
     width: int,
     height: int,
-    judged: bool,
 ) -> list[np.ndarray]:
     def labels(mask: np.ndarray) -> np.ndarray:
         small = _fit(mask, width, height, labels=True)
@@ -235,11 +201,12 @@ def _panels(
         hatched = (small == ignore_index)[:, :, None] & _hatch(height, width)
         return np.where(hatched, _STRIPE, colored)
 
-    image, prediction = _fit(sample.image, width, height), labels(sample.prediction)
-    if not judged:
-        return [image, prediction]
-    truth = np.full_like(image, 245) if sample.truth is None else labels(sample.truth)
-    return [image, truth, prediction, error_panel(sample, width, height, ignore_index)]
+    return [
+        _fit(sample.image, width, height),
+        labels(sample.truth),
+        labels(sample.prediction),
+        error_panel(sample, width, height, ignore_index),
+    ]
 
 
 def _draw_caption(
@@ -252,8 +219,6 @@ def _draw_caption(
     width: int,
 ) -> None:
     draw.text((_MARGIN, y), _clip(draw, sample.name, font, 2 * width, tail=True), INK, font)
-    if sample.truth is None:
-        return
     miou = image_miou(sample.truth, sample.prediction, num_classes, ignore_index)
     valid = sample.truth != ignore_index
     wrong = float((sample.truth != sample.prediction)[valid].mean()) if valid.any() else math.nan

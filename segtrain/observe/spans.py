@@ -94,16 +94,18 @@ class WorkerTotals:
             for name, value in vars(self).items()
             if name not in ("kind", "helper_samples")
         }
-        more = {name: value - getattr(before, name) for name, value in numbers.items()}
-        done = {"count": self.count, "kind": self.kind, "samples": more["samples"]}
-        done["seconds"] = {stage: round(more[stage], 6) for stage in STAGES}
-        done |= {
-            "cpu_s": round(more["cpu_s"], 6),
-            "cpu_wait_s": round(more["cpu_wait_s"], 6),
+        more = {name: round(value - getattr(before, name), 6) for name, value in numbers.items()}
+        done = {
+            "count": self.count,
+            "kind": self.kind,
+            "samples": more["samples"],
+            "seconds": {stage: more[stage] for stage in STAGES},
+            "cpu_s": more["cpu_s"],
+            "cpu_wait_s": more["cpu_wait_s"],
             "bytes": more["bytes"],
         }
         if self.kind == "process":
-            done["process_cpu_s"] = round(more["process_cpu_s"], 6)
+            done["process_cpu_s"] = more["process_cpu_s"]
         done["reads"] = {
             "count": more["reads"],
             "bytes2": more["bytes2"],
@@ -114,7 +116,7 @@ class WorkerTotals:
                 host: count - before.helper_samples.get(host, 0)
                 for host, count in self.helper_samples.items()
             }
-            done["receive_s"] = round(more["receive_s"], 6)
+            done["receive_s"] = more["receive_s"]
         return done | (
             {"queue": round(more["ready"] / more["requested"], 3)} if more["requested"] else {}
         )

@@ -134,17 +134,17 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def full_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, take: Callable[[Any], Any] | None = None
+    model: nn.Module, optimizer: torch.optim.Optimizer, take: Callable[[Any], Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Unsharded model and optimizer state on the CPU, under the names of the unwrapped model, for
     every strategy.
 
     A collective under fsdp: every rank must call it. The optimizer's state is keyed by parameter
-    name, so that it fits any world size. ``take``: makes the copy of a tensor, by default
-    ``whole_cpu``. What may change between updates (all but parameters and optimizer state) is
-    cloned before, so ``take`` may copy it later.
+    name, so that it fits any world size. ``take``: makes the copy of a tensor, as ``whole_cpu``
+    does. What may change between updates (all but parameters and optimizer state) is cloned before,
+    so ``take`` may copy it later.
     """
-    plain, take = unwrapped(model), take or whole_cpu
+    plain = unwrapped(model)
     names = {parameter: name for name, parameter in plain.named_parameters()}
     weights = taken(plain.state_dict(), set(names.values()), take)
     moments = {

@@ -106,17 +106,17 @@ def is_local(folder: Path) -> bool:
     return file_system(folder) in _LOCAL
 
 
-def bucket_mount(folder: Path, mounts: Path = MOUNTS) -> str:
+def bucket_mount(folder: Path) -> str:
     """The program that mounts a bucket at or above the folder, or ""."""
-    kind, _, program = file_system(folder, mounts).partition(".")
+    kind, _, program = file_system(folder).partition(".")
     return program if kind == "fuse" and program in _BUCKET_MOUNTS else ""
 
 
-def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
+def file_system(folder: Path) -> str:
     """The type of the folder's file system, such as ext4 or fuse.gcsfuse; "" if it is unknown."""
     resolved, deepest = str(folder.resolve()), ("", "")
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in mounts.read_text(errors="replace").splitlines():
+        for line in MOUNTS.read_text(errors="replace").splitlines():
             before, _, after = line.partition(" - ")
             mounted = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
             if f"{resolved}/".startswith(f"{mounted.rstrip('/')}/") and len(mounted) >= len(

@@ -32,7 +32,6 @@ from segtrain.parallel.model import (
     taken,
     unsaved,
     unwrapped,
-    whole_cpu,
 )
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
@@ -239,14 +238,14 @@ def restore_learner(
 
 
 def learner_state(
-    learner: Learner, strategy: Strategy, take: Callable[[Any], Any] | None = None
+    learner: Learner, strategy: Strategy, take: Callable[[Any], Any]
 ) -> dict[str, Any]:
     """The state that ``restore_learner`` loads, as unsharded tensors, copied by ``take``. A
     collective.
 
     ``take``: see ``full_state``. The numbers of the loss scale are tensors, too: see ``as_saved``.
     """
-    take, names = take or whole_cpu, {name for name, _ in learner.plain.named_parameters()}
+    names = {name for name, _ in learner.plain.named_parameters()}
     loss = learner.own_loss
     with mean_buffers(learner, strategy) as rank_buffers:
         weights, moments = full_state(learner.model, learner.optimizer, take)

@@ -12,7 +12,7 @@ from torch import Tensor
 from segtrain.config import Config
 from segtrain.data.pixels import native
 from segtrain.errors import SegtrainError
-from segtrain.parallel.model import gathered
+from segtrain.parallel.model import gathered, whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder.upload import FolderLock
 from segtrain.runfolder.writer import CheckpointWriter, Contents
@@ -75,7 +75,7 @@ class Saver:
             learner_state(self._learner, strategy, _gathered_and_dropped)  # for its collectives
             return time.perf_counter() - begin
         self._writer.wait()  # before the memory of its copies is used again
-        content = learner_state(self._learner, strategy, copies.take if copies else None)
+        content = learner_state(self._learner, strategy, copies.take if copies else whole_cpu)
         if copies:
             copies.start()
         self._lock.check()

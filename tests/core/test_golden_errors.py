@@ -28,7 +28,6 @@ from segtrain.metrics import Scores, confusions, nonfinite_logits
 from segtrain.models import build_model
 from segtrain.models.base import OwnModel, as_seg_model
 from segtrain.observe.clock import Clock
-from segtrain.observe.pictures import PredictedImage, contact_sheet
 from segtrain.optim import Ema
 from segtrain.parallel import launchers
 from segtrain.parallel.cluster import Cluster, RankStarter, from_mpi, from_torchrun
@@ -205,7 +204,6 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     logits, target = torch.zeros(2, 3, 4, 5), torch.zeros(2, 4, 5, dtype=torch.long)
     ce, net = losses.CrossEntropy(3), nn.Conv2d(3, 4, 1)
-    image = np.zeros((4, 6, 3), np.uint8)
     there = Cluster(3, 8, 1, 4, "node0", 29512, RankStarter("torchrun"), hosts=2)
     rows = [
         RankPlace("a boot", 0, ["u0"]),
@@ -256,10 +254,6 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "option too large": lambda: model("{bins: [1, 65]}"),
         "option aux": lambda: model("{aux: 1}"),
         "stages": lambda: model("{widths: [8, 8, 8], depths: [1, 1]}"),
-        "no pictures": lambda: contact_sheet([], ["a"], [(1, 2, 3)]),
-        "picture of another size": lambda: contact_sheet(
-            [PredictedImage("a.png", image, image[:3, :, 0])], ["a"], [(1, 2, 3)]
-        ),
         "warm-up": lambda: make_plan(
             config("train.duration=9st", "optim.warmup=8ep"), 30, Cluster(), False
         ),

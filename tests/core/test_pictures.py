@@ -25,7 +25,7 @@ NAMES = ("road", "car", "sky")
 PALETTE = ((128, 64, 128), (0, 0, 142), (70, 130, 180))
 
 
-def sample(height: int = 60, width: int = 80, truth: bool = True) -> PredictedImage:
+def sample(height: int = 60, width: int = 80) -> PredictedImage:
     """Left half road, right half car; the lower half of the car is taken for road; the top rows are
     void.
     """
@@ -35,7 +35,7 @@ def sample(height: int = 60, width: int = 80, truth: bool = True) -> PredictedIm
     prediction = mask.copy()
     prediction[height // 2 :, width // 2 :] = 0
     mask[: height // 10] = 255
-    return PredictedImage("street/0001.png", image, prediction, mask if truth else None)
+    return PredictedImage("street/0001.png", image, prediction, mask)
 
 
 def brute_miou(truth: np.ndarray, prediction: np.ndarray) -> float:
@@ -67,7 +67,6 @@ def has(picture: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
 
 def test_error_panel_is_red_exactly_where_the_prediction_is_wrong() -> None:
     item = sample()
-    assert item.truth is not None
     panel = error_panel(item, 80, 60)
     assert np.array_equal(has(panel, WRONG), (item.truth != item.prediction) & (item.truth != 255))
     void, valid_right = panel[:6], panel[6:30]

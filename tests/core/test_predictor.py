@@ -263,4 +263,4 @@ def test_logits_that_are_not_finite_name_the_image(
     subject = load(run, *overrides, device="cpu")
     next(subject.model.parameters()).data.fill_(float("nan"))
     with refused("logits-not-finite", images=["a.png"]):
-        subject.segment(np.zeros((40, 50, 3), np.uint8), "a.png", probabilities)
+        subject.launch([(np.zeros((40, 50, 3), np.uint8), "a.png")], probabilities)()

@@ -16,7 +16,7 @@ from torch import nn
 
 from segtrain.config import make_config
 from segtrain.optim import Ema, build_optimizer
-from segtrain.parallel.model import full_state, load_full_state
+from segtrain.parallel.model import full_state, load_full_state, whole_cpu
 
 LAYOUTS = {False: torch.contiguous_format, True: torch.channels_last}
 ROUNDING = 1e-4  # relative: another layout or strategy changes less; scrambled moments change 1e-1
@@ -89,7 +89,7 @@ def test_moments_follow_their_weights_into_another_layout(name: str, before: boo
     whole, part = started(name, before), started(name, before)
     steps(*whole, 0, 8)
     steps(*part, 0, 4)
-    saved = full_state(part[0], part[1])
+    saved = full_state(part[0], part[1], whole_cpu)
 
     model, optimizer, ema = started(name, not before)
     load_full_state(model, optimizer, *saved)
@@ -101,8 +101,8 @@ def test_moments_follow_their_weights_into_another_layout(name: str, before: boo
             assert key == "step" or value.stride() == parameter.stride(), key
     steps(model, optimizer, ema, 4, 8)
 
-    weights, moments = full_state(model, optimizer)
-    expected = full_state(whole[0], whole[1])
+    weights, moments = full_state(model, optimizer, whole_cpu)
+    expected = full_state(whole[0], whole[1], whole_cpu)
     assert apart(weights, expected[0]) < ROUNDING
     assert apart(flat(moments), flat(expected[1])) < ROUNDING
     assert apart(ema.shadow, whole[2].shadow) < ROUNDING

@@ -147,9 +147,9 @@ def test_a_prediction_exchanges_the_classes_of_the_run_and_an_export_keeps_them(
     export(tmp_path / "run", tmp_path / "export", ("safetensors",))
     for folder in ("run", "export"):
         once, turned, both = (
-            load(tmp_path / folder, f"eval.flip={flip}", device="cpu").segment(
-                image, "a.png", True
-            )[1]
+            load(tmp_path / folder, f"eval.flip={flip}", device="cpu").launch(
+                [(image, "a.png")], True
+            )()[0][1]
             for flip, image in (("false", pixels), ("false", pixels[:, ::-1]), ("true", pixels))
         )
         expected = (once.astype(np.float32) + turned.astype(np.float32)[[0, 2, 1, 3], :, ::-1]) / 2

@@ -117,14 +117,15 @@ def test_a_run_folder_on_a_mounted_bucket_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_mounts_of_buckets_are_known(tmp_path: Path) -> None:
+def test_mounts_of_buckets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = (
         "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /gcs rw shared:1 - fuse.gcsfuse bucket rw\n"
     )
     lines += "3 1 0:51 / /gcs/disk rw - fuse.sshfs host rw\n"
     (tmp_path / "mountinfo").write_text(lines)
+    monkeypatch.setattr("segtrain.runfolder.holder.MOUNTS", tmp_path / "mountinfo")
     for folder, expected in (("/gcs/bucket/run", "gcsfuse"), ("/gcs/disk/run", ""), ("/home", "")):
-        assert bucket_mount(Path(folder), tmp_path / "mountinfo") == expected
+        assert bucket_mount(Path(folder)) == expected
 
 
 def test_an_export_is_complete_once_it_has_its_model_json(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
         )
         return 0
     from segtrain.installed import discover, provided
-    from segtrain.observe.journal import finished
+    from segtrain.observe.journal import last_status
     from segtrain.platforms.decoder import prepare
     from segtrain.training.rank import train
 
@@ -120,7 +120,8 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if code not in (0, EXIT_RESUMABLE):
         return code
     if cluster.rank == 0:
-        _keep(config, base, stopped=code == EXIT_RESUMABLE or not finished(config.run_dir))
+        stopped = code == EXIT_RESUMABLE or last_status(config.run_dir) != "done"
+        _keep(config, base, stopped=stopped)
     return 0
 
 
