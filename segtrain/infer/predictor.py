@@ -59,9 +59,11 @@ def load(
     say: prints remarks about images. Raises ConfigError or CheckpointError.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        fix = "check the driver (nvidia-smi), or choose device cpu"
         raise ConfigError(
-            f"device cuda, but torch sees no GPU: {fix}", code="no-gpu", device=device
+            "device cuda, but torch sees no GPU: check the driver (nvidia-smi), or choose device "
+            "cpu",
+            code="no-gpu",
+            device=device,
         )
     network, config, labels = load_run(run, which, model)
     if device == "auto":
@@ -114,9 +116,11 @@ class Predictor:
             if isinstance(image, (str, os.PathLike)):
                 name = os.fspath(image)
                 if os.path.isdir(name):
-                    fix = f"list its files, as in predict(pathlib.Path({name!r}).glob('*.jpg'))"
                     raise DataError(
-                        f"{name} is a folder: {fix}", code="image-is-a-folder", file=name
+                        f"{name} is a folder: list its files, as in "
+                        f"predict(pathlib.Path({name!r}).glob('*.jpg'))",
+                        code="image-is-a-folder",
+                        file=name,
                     )
                 pixels = read_picture(name, decode.Reading.from_data(self.config.data)).pixels
             else:
@@ -284,14 +288,11 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
     header = decode.read_header(content, name)
     properties = image_properties(content, name, header)
     if properties.brightest >= 0 and too_dark(properties.brightest, reading):
-        fix = (
-            f"{command({'data.bits': depth_of(properties.brightest)})}, or data.bits=16 if it is "
-            "meant to be this dark"
-        )
         raise file_error(
             name,
             f"a 16-bit image without a value above {properties.brightest:,} would be nearly black: "
-            f"{fix}",
+            f"{command({'data.bits': depth_of(properties.brightest)})}, or data.bits=16 if it is "
+            "meant to be this dark",
             code="image-nearly-black",
         )
     notes = ["its transparent alpha channel left out"] if properties.transparent else []

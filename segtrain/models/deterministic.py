@@ -57,13 +57,10 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
         layer, operation = layers[0]
         others = len({name for name, _ in layers} - {layer})
         more = f" and {counted(others, 'more layer')}" if others else ""
-        why = (
-            f"the gradient of {operation} in {layer or 'the network'}{more} is not "
-            "deterministic on a GPU"
-        )
-        fix = "use unet, deeplabv3plus, or pico, set train.deterministic=false, or train on a CPU"
         raise ConfigError(
-            f"train.deterministic=true: model.arch={arch}: {why}: {fix}",
+            f"train.deterministic=true: model.arch={arch}: the gradient of {operation} in "
+            f"{layer or 'the network'}{more} is not deterministic on a GPU: use unet, "
+            "deeplabv3plus, or pico, set train.deterministic=false, or train on a CPU",
             code="layer-not-deterministic",
             arch=arch,
             layer=layer,

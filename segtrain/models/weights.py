@@ -77,12 +77,12 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
                 "the file holds Python objects, whose code could run when they load: save "
                 "only the state_dict()",
             ) from None
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
         raise _refused(
             key,
             path,
             "weights-damaged",
-            f"cannot be read ({reason}): copy the damaged file again, or save a state_dict()",
+            f"cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:160]}): copy "
+            "the damaged file again, or save a state_dict()",
         ) from None
     if tensors := _tensors(content):
         return tensors, origin
@@ -194,11 +194,11 @@ def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
         if value.is_floating_point() and not value.isfinite().all()
     ]
     if invalid:
-        why = (
-            f"{some_of(invalid, 3)} contain NaN or infinity: use weights from before the "
-            "training diverged"
+        raise ConfigError(
+            f"{key}: {some_of(invalid, 3)} contain NaN or infinity: use weights from before the "
+            "training diverged",
+            code="weights-not-finite",
         )
-        raise ConfigError(f"{key}: {why}", code="weights-not-finite")
 
 
 def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]:
@@ -245,12 +245,12 @@ def load_encoder(network: SegModel, path: str) -> None:
     ]
     remarks = misfit(own, source) or [f"{name} is not in the file" for name in absent]
     if remarks:
-        fix = "use a file of this encoder (model.encoder), or model.init for a complete network"
         raise _refused(
             key,
             path,
             "weights-unfit",
-            f"does not fit this encoder: {some_of(remarks, 3, '; ')}: {fix}",
+            f"does not fit this encoder: {some_of(remarks, 3, '; ')}: use a file of this encoder "
+            "(model.encoder), or model.init for a complete network",
         )
     loaded = {name: source[name] for name in own if name in source}
     refuse_not_finite(loaded, f"{key}={path}")

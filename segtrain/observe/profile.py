@@ -163,9 +163,11 @@ def hosts(run: Path) -> list[SampledHost]:
     files = sorted(folder.glob("*.state.json"), key=lambda path: (len(path.name), path.name))
     states = [state for path in files if "pid" in (state := read_json(path))]
     if not states:
-        fix = "name the folder of a run that has begun to train (segtrain runs DIR lists runs)"
         raise SegtrainError(
-            f"{run} has no sampler of the system profile: {fix}", code="no-sampler", file=str(run)
+            f"{run} has no sampler of the system profile: name the folder of a run that has begun "
+            "to train (segtrain runs DIR lists runs)",
+            code="no-sampler",
+            file=str(run),
         )
     return [_host(folder, state) for state in states]
 

@@ -230,8 +230,11 @@ def wait_until(true: Callable[[], bool], seconds: float) -> None:
 
 
 def run_ended(run: Path) -> SegtrainError:
-    problem = f"{run} has ended: only a run that still trains can be profiled"
-    return SegtrainError(problem, code="run-ended", file=str(run))
+    return SegtrainError(
+        f"{run} has ended: only a run that still trains can be profiled",
+        code="run-ended",
+        file=str(run),
+    )
 
 
 def training_ranks(run: Path) -> list[Records]:

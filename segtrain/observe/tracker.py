@@ -99,8 +99,12 @@ class TensorBoard:
 
 
 def not_started(key: str, value: str, error: Exception, fix: str) -> ConfigError:
-    problem = f"{key}={value}: cannot start a run: {' '.join(str(error).split())}: {fix}"
-    return ConfigError(problem, code="tracker-not-reached", key=key, value=value)
+    return ConfigError(
+        f"{key}={value}: cannot start a run: {' '.join(str(error).split())}: {fix}",
+        code="tracker-not-reached",
+        key=key,
+        value=value,
+    )
 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -190,8 +190,12 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
 
 
 def _incomplete(path: Path, reason: str) -> CheckpointError:
-    text = f"{path} is incomplete or damaged ({reason}): use another checkpoint"
-    return CheckpointError(text, code="checkpoint-damaged", file=str(path), reason=reason)
+    return CheckpointError(
+        f"{path} is incomplete or damaged ({reason}): use another checkpoint",
+        code="checkpoint-damaged",
+        file=str(path),
+        reason=reason,
+    )
 
 
 def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:

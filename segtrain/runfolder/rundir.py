@@ -160,8 +160,12 @@ def make_run_dir(config: Config) -> None:
 
 
 def _not_writable(run_dir: Path, reason: str | None) -> ConfigError:
-    text = f"cannot write to the run folder {run_dir}: {reason}: choose another with out=FOLDER"
-    return ConfigError(text, code="run-folder-not-writable", run=str(run_dir), reason=reason)
+    return ConfigError(
+        f"cannot write to the run folder {run_dir}: {reason}: choose another with out=FOLDER",
+        code="run-folder-not-writable",
+        run=str(run_dir),
+        reason=reason,
+    )
 
 
 def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -> None:

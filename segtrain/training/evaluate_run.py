@@ -162,9 +162,9 @@ def _dataset(
     if items is not None:
         dataset = own_dataset(items, labels, config.data.split)
     elif own and not any(word.lstrip("-").startswith("data.") for word in overrides):
-        call = f"segtrain.evaluate({str(run_dir)!r}, data={own.rpartition('.')[2]}(...))"
         raise ConfigError(
-            f"{run_dir} was scored on a {own} from Python: pass one, as in {call}, or set "
+            f"{run_dir} was scored on a {own} from Python: pass one, as in "
+            f"segtrain.evaluate({str(run_dir)!r}, data={own.rpartition('.')[2]}(...)), or set "
             "data.layout and data.root",
             code="own-data-missing",
             data=own,

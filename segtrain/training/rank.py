@@ -115,11 +115,12 @@ def _explained(
             images=images,
         )
     if "the same" in reason and "type" in reason:
-        text = (
+        return SegtrainError(
             f"the model computes in another type than float32 ({reason}): pass model.float(), "
-            "and set train.precision"
+            "and set train.precision",
+            code="model-dtype",
+            found=reason,
         )
-        return SegtrainError(text, code="model-dtype", found=reason)
     if "more than 1 value per channel" in reason:
         return SegtrainError(
             f"batch norm of model.arch={config.model.arch} gets a single value per channel from "

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import golden
-import numpy as np
 import pytest
 import torch
 from refusals import FOLDERS, make_set

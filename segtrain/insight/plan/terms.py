@@ -123,14 +123,15 @@ def _figures(run: Path) -> tuple[Figures, Evidence]:
     if figures is None or not figures.steady:
         figures = run_stats(evidence)
     if figures is None or not figures.steady or not evidence.start.get("total_steps"):
-        fix = "name a run that trained for at least two log windows"
         raise ConfigError(
-            f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run)
+            f"{run}: too short to plan from: name a run that trained for at least two log windows",
+            code="run-too-short",
+            found=str(run),
         )
     if figures.most_starved_rank.samples is None:
-        fix = "name a run with data.workers of at least 1 and log.spans=true"
         raise ConfigError(
-            f"{run}: it does not say what its samples cost: {fix}",
+            f"{run}: it does not say what its samples cost: name a run with data.workers of "
+            "at least 1 and log.spans=true",
             code="no-sample-costs",
             found=str(run),
         )

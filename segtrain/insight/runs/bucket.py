@@ -156,11 +156,12 @@ def explained(what: str, target: Path | None = None) -> Iterator[None]:
 
 def unwritable(path: Path, error: OSError) -> DataError:
     """The error for a copy that cannot be written."""
-    problem = (
+    return file_error(
+        str(path),
         f"it cannot be written: {error.strerror or error}: set SEGTRAIN_CACHE to a folder "
-        "with free space"
+        "with free space",
+        code="cache-unwritable",
     )
-    return file_error(str(path), problem, code="cache-unwritable")
 
 
 def print_command(uri: str) -> str:

@@ -122,13 +122,10 @@ def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> L
         _warn_of_cuts(homes[0], wanted, say)
     elif archives[0].size > MOST_ARCHIVE:
         uri = archives[0].uri
-        fix = (
-            f"unpack it with {print_command(uri)} | tar xz --exclude=checkpoints, then "
-            "name that folder"
-        )
         raise file_error(
             uri,
-            f"it has {_mb(archives[0].size)}, because it includes checkpoints: {fix}",
+            f"it has {_mb(archives[0].size)}, because it includes checkpoints: unpack it with "
+            f"{print_command(uri)} | tar xz --exclude=checkpoints, then name that folder",
             code="archive-too-large",
             found=archives[0].size,
         )
@@ -183,11 +180,12 @@ def objects_of(location: str, services: Services) -> tuple[list[str], list[Objec
     if not objects:
         problem = f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}"
         list_command = CLOUDS[scheme_of(uris[0])].list_command
-        fix = (
-            f"check the name with `{list_command}`; the first files of a job appear some minutes "
-            "after it started to train"
+        raise DataError(
+            f"{problem}: check the name with `{list_command}`; the first files of a job appear "
+            "some minutes after it started to train",
+            code="no-objects",
+            place=location,
         )
-        raise DataError(f"{problem}: {fix}", code="no-objects", place=location)
     return uris, list(objects.values())
 
 
@@ -221,15 +219,19 @@ def homes_in(objects: Iterable[Object]) -> list[str]:
 
 def _not_one(location: str, several: Sequence[str], objects: Sequence[Object]) -> DataError:
     if several:
-        table = f"segtrain runs {quote(location)}"
-        problem = f"has {len(several)} runs: name one of {some_of(several)} ({table} lists them)"
         return DataError(
-            f"{location} {problem}", code="several-runs", place=location, found=len(several)
+            f"{location} has {len(several)} runs: name one of {some_of(several)} (segtrain runs "
+            f"{quote(location)} lists them)",
+            code="several-runs",
+            place=location,
+            found=len(several),
         )
-    problem = f"has {len(objects)} objects and no run (no {FILE}, no spans/)"
-    fix = "name the prefix of the checkpoints, or sagemaker:JOB, which finds it"
     return DataError(
-        f"{location} {problem}: {fix}", code="no-run", place=location, found=len(objects)
+        f"{location} has {len(objects)} objects and no run (no {FILE}, no spans/): name the "
+        "prefix of the checkpoints, or sagemaker:JOB, which finds it",
+        code="no-run",
+        place=location,
+        found=len(objects),
     )
 
 

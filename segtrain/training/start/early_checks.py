@@ -89,10 +89,9 @@ def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
     for key, size in pictures.items():
         # bytes per pixel: three float32 colors, and labels
         if size is not None and 16 * size[0] * size[1] > limit:
-            needs = f"{16 * size[0] * size[1] / GIB:,.1f} GiB for one image"
             raise ConfigError(
-                f"{key}=[{size[0]}, {size[1]}] needs {needs}, but this machine has "
-                f"{limit / GIB:,.1f} GiB: lower it",
+                f"{key}=[{size[0]}, {size[1]}] needs {16 * size[0] * size[1] / GIB:,.1f} GiB for "
+                f"one image, but this machine has {limit / GIB:,.1f} GiB: lower it",
                 code="image-exceeds-memory",
                 key=key,
             )

@@ -163,10 +163,9 @@ def _try_evaluation(session: Session) -> None:
         if getattr(error, "code", "") == "logits-not-finite":  # which training may change
             return
         name = sample.entries[0].image
-        text = (
-            f"the model fails in an evaluation of {name} ({reason_of(error):.200}): let it "
-            "take whole images, or set "
-        )
         raise ConfigError(
-            f"{text}eval.tile to a size that it takes", code="evaluation-fails", image=name
+            f"the model fails in an evaluation of {name} ({reason_of(error):.200}): let it take "
+            "whole images, or set eval.tile to a size that it takes",
+            code="evaluation-fails",
+            image=name,
         ) from error
