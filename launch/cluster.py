@@ -6,6 +6,7 @@ python launch/cluster.py configs/clusters/research.yaml
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ if not __package__:
 
 from launch.core import console  # noqa: E402
 from launch.core.findings import Finding, refused  # noqa: E402
+from launch.core.flags import path  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
 from launch.platforms.parallelcluster import schema  # noqa: E402
 from launch.platforms.parallelcluster.access import access  # noqa: E402
@@ -45,10 +47,13 @@ def build_parser(command: str) -> argparse.ArgumentParser:
         "afterwards.",
         allow_abbrev=False,
     )
-    parser.add_argument("recipe", metavar="FILE", help="such as configs/clusters/research.yaml")
+    parser.add_argument(
+        "recipe", metavar="FILE", type=path, help="such as configs/clusters/research.yaml"
+    )
     parser.add_argument(
         "--pcluster",
         metavar="PROGRAM",
+        type=os.path.expanduser,
         help="ask its schema too (default: SEGTRAIN_PCLUSTER, or pcluster on the path)",
     )
     return parser
@@ -67,7 +72,7 @@ def _act(arguments: dict[str, Any]) -> int:
     if python is None:
         findings.append(schema.absent())
     else:
-        findings += schema.ask(python, [Path(file)], str(recipe.get("Region") or "us-east-1"))[0]
+        findings += schema.ask(python, [file], str(recipe.get("Region") or "us-east-1"))[0]
     _show(recipe)
     return EXIT_ERROR if refused(findings, f"{file} is not ready") else 0
 

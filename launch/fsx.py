@@ -21,7 +21,7 @@ if not __package__:
 from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, tell  # noqa: E402
 from launch.core.job import PACKAGE  # noqa: E402
-from launch.core.job_values import amount, listed  # noqa: E402
+from launch.core.job_values import amount, listed, place  # noqa: E402
 from launch.platforms.fsx import lustre  # noqa: E402
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
 from launch.platforms.sagemaker.job import COMMAND  # noqa: E402
@@ -96,7 +96,12 @@ def _act(known: dict[str, Any]) -> int:
     throughput = 0 if known["scratch"] else known["throughput"]
     price = known["price"] if known["price"] is None else amount(known["price"], "--price")
     wanted = lustre.WantedFileSystem(
-        known["data"], known["subnet"], groups, known["gb"], throughput, price
+        place(known["data"], "--data"),
+        known["subnet"],
+        groups,
+        known["gb"],
+        throughput,
+        price,
     )
     lustre.check(wanted)
     region = default_region(known["region"])

@@ -24,6 +24,7 @@ if not __package__:
 from launch.core import console  # noqa: E402
 from launch.core.findings import tell  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
+from launch.core.job_values import place  # noqa: E402
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
 from launch.platforms.sagemaker.aws_errors import explain, explained, passing  # noqa: E402
 from launch.platforms.sagemaker.cloud import AwsClients, connect, split_uri  # noqa: E402
@@ -100,7 +101,7 @@ def task_request(
         "Report": {"Enabled": False},
     }
     if report is not None:
-        path = report.rstrip("/")
+        path = place(report, "--report").rstrip("/")
         request["Report"] = {
             "Enabled": True,
             "Path": path,

@@ -5,13 +5,12 @@ calls.
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from segtrain import __version__, commands
-from segtrain.bucket import url_forms
+from segtrain.bucket import CLOUDS, typed_place, url_forms
 from segtrain.errors import closest
 from segtrain.machines import TABLES
 
@@ -74,6 +73,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _output(text: str, schemes: Collection[str] = CLOUDS) -> str:
+    """The type of an argument that is an output folder, also in a bucket: ``~`` is replaced."""
+    try:
+        return typed_place(text, schemes)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(f"{text!r}: {problem}") from None
+
+
+def _local(text: str) -> Path:
+    """The type of an argument that is an output file or folder of this machine."""
+    return Path(_output(text, ()))
+
+
 def _command(
     subparsers: Any, name: str, call: Callable[..., int | None], text: str, **more: Any
 ) -> _Parser:
@@ -127,13 +139,13 @@ def _eval(subparsers: Any) -> None:
     score.add_argument(
         "--images",
         metavar="DIR",
-        type=Path,
+        type=_local,
         help="write all scores, and the worst and best pictures",
     )
     score.add_argument(
         "--confusion",
         metavar="FILE",
-        type=Path,
+        type=_local,
         help="write the confusion matrix to FILE.csv or .json",
     )
     _json(score, "print one JSON object; mIoU is a fraction in it")
@@ -152,7 +164,7 @@ def _predict(subparsers: Any) -> None:
     )
     predict.add_argument(
         "--out",
-        type=os.path.expanduser,  # shells leave the ~ of --out=~/folder
+        type=_output,
         default="predictions",
         help="output folder (default: predictions)",
     )
@@ -182,7 +194,7 @@ def _export(subparsers: Any) -> None:
     export.add_argument("run", help=WEIGHTS)
     export.add_argument(
         "--out",
-        type=os.path.expanduser,
+        type=_output,
         help="output folder, also in a bucket (default: RUN/export, or NAME-export here)",
     )
     export.add_argument(
@@ -224,7 +236,9 @@ def _data(subparsers: Any) -> None:
     convert.add_argument(
         "dir", metavar="SRC", help="folder of the data set, in any layout of files"
     )
-    convert.add_argument("folder", metavar="DST", help="output folder, which must be new or empty")
+    convert.add_argument(
+        "folder", metavar="DST", type=_output, help="output folder, which must be new or empty"
+    )
     convert.add_argument(
         "--split", action="append", help="split to convert (default: all splits of SRC)"
     )
@@ -239,7 +253,10 @@ def _pack(data: Any) -> None:
         "dir", metavar="SRC", help="folder of the data set, in any layout, or s3://BUCKET/FOLDER"
     )
     pack.add_argument(
-        "folder", metavar="DST", help="output folder for the shards, or s3://BUCKET/FOLDER"
+        "folder",
+        metavar="DST",
+        type=_output,
+        help="output folder for the shards, or s3://BUCKET/FOLDER",
     )
     pack.add_argument("--split", action="append", help="split to pack (default: all splits of SRC)")
     pack.add_argument(
@@ -299,11 +316,7 @@ def _analysis(subparsers: Any) -> None:
     )
     diff.add_argument("a", metavar="A", help=RUN)
     diff.add_argument("b", metavar="B", help=RUN)
-    diff.add_argument(
-        "--out",
-        type=lambda text: Path(text).expanduser(),
-        help="also write a page, FILE.html",
-    )
+    diff.add_argument("--out", type=_local, help="also write a page, FILE.html")
 
     diagnose = _command(
         subparsers,
@@ -359,9 +372,13 @@ def _plan(subparsers: Any, types: str) -> None:
     plan.add_argument("--spot", type=float, metavar="SHARE", help=spot)
     often = "with --spot: how often a host is taken away, such as 0.05/h"
     plan.add_argument("--preemptions", default="", metavar="RATE", help=often)
-    plan.add_argument("--page", type=Path, metavar="FILE", help="also write a page, FILE.html")
+    plan.add_argument("--page", type=_local, metavar="FILE", help="also write a page, FILE.html")
     plan.add_argument(
-        "--save", default="", metavar="RUN", help="keep the plan in this run folder, for --record"
+        "--save",
+        type=_output,
+        default="",
+        metavar="RUN",
+        help="keep the plan in this run folder, for --record",
     )
     plan.add_argument(
         "--record",

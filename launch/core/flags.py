@@ -33,6 +33,16 @@ OF_A_SENT_JOB = ("attach", "stop", "update")
 SWITCHES = ("yes", "no_follow", "no_probe")
 
 
+def path(text: str) -> Path:
+    """The type of each argument that is a path of this machine: ``~`` is replaced."""
+    from segtrain.bucket import typed_place
+
+    try:
+        return Path(typed_place(text))
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(f"{text!r}: {problem}") from None
+
+
 class FlagParser(argparse.ArgumentParser):
     """A parser of the flags of a job and of ``actions``. For an unknown flag of the platform's own
     tools, it names this command's equivalent.
@@ -90,7 +100,10 @@ class FlagParser(argparse.ArgumentParser):
                 flag_of(item), dest=item.name, help=about["text"], **kind
             )
         self.add_argument(
-            "--job", metavar="FILE", help="YAML file with all of these, as in configs/jobs/"
+            "--job",
+            metavar="FILE",
+            type=path,
+            help="YAML file with all of these, as in configs/jobs/",
         )
 
     def _add_actions(self, names: Sequence[str]) -> None:
@@ -126,12 +139,12 @@ def add_rehearsal(
     group = parser.add_argument_group("rehearsal")
     faults = f"{', '.join(plants[:-1])}, or {plants[-1]}"
     group.add_argument("--procs", type=int, metavar="N", help="ranks per host (default: 1)")
-    group.add_argument("--sample", type=Path, metavar="DIR", help=f"local folder that {sample}")
+    group.add_argument("--sample", type=path, metavar="DIR", help=f"local folder that {sample}")
     group.add_argument(
         "--plant", metavar="WHAT", help=f"{faults}: inject this fault and show the cloud's response"
     )
     group.add_argument(
-        "--folder", type=Path, metavar="DIR", help="working folder (default: a new folder in /tmp)"
+        "--folder", type=path, metavar="DIR", help="working folder (default: a new folder in /tmp)"
     )
     return group
 

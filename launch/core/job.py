@@ -74,7 +74,12 @@ class Job:
     and reports it.
     """
 
-    name: str = option("segtrain", "WORD", "prefix of the job's name (default: segtrain)")
+    name: str = option(
+        "segtrain",
+        "WORD",
+        "prefix of the job's name (default: segtrain)",
+        read=values.name,
+    )
     # Relative to the working directory, or to the repository.
     config: str = option(
         "configs/scenes.yaml",
@@ -101,9 +106,15 @@ class Job:
         read=values.seconds,
     )
     # A pip requirements file whose lines are added to those of the package.
-    requirements: str = ""
+    requirements: str = option("", read=values.local_path)
     program: str = "train.py"
-    like: str = option("", "RUN", "a past run with this config, to predict time and cost", TIME)
+    like: str = option(
+        "",
+        "RUN",
+        "a past run with this config, to predict time and cost",
+        TIME,
+        read=values.local_path,
+    )
 
 
 JobT = TypeVar("JobT", bound=Job)

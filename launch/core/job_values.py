@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -163,13 +164,37 @@ def text(value: Any, where: str) -> str:
 
 
 def local_path(value: Any, where: str) -> str:
-    """A path, with ``~/`` replaced. No shell reads it: without this, folders would be named ``~``
-    or ``$SCRATCH``.
+    """A path on the disk, with ``~`` replaced. Raises ConfigError as ``place``."""
+    from segtrain.bucket import typed_place
+
+    return _checked(value, where, typed_place)
+
+
+def place(value: Any, where: str) -> str:
+    """A path or URL, with ``~`` replaced. Raises ConfigError for what a shell should have replaced,
+    and other texts that would become the name of a folder; the platform checks the scheme.
     """
-    path = text(value, where)
-    if re.match(r"\$[A-Za-z_{]", path) and not os.path.exists(path):
-        raise wrong(where, value, "a path in which the variables are replaced by their values")
-    return os.path.expanduser(path) if path.startswith("~/") else path
+    from segtrain.bucket import typed_place
+
+    return _checked(value, where, partial(typed_place, schemes=None))
+
+
+def name(value: Any, where: str) -> str:
+    """A name that can be a part of a folder's. Raises ConfigError."""
+    from segtrain.bucket import typed_name
+
+    if not text(value, where):
+        raise wrong(where, value, "a name")
+    return _checked(value, where, typed_name)
+
+
+def _checked(value: Any, where: str, check: Callable[[str], str]) -> str:
+    try:
+        return check(text(value, where))
+    except ValueError as problem:
+        raise ConfigError(
+            f"{where}={value!r}: {problem}", code="value-invalid", key=where, found=value
+        ) from None
 
 
 def texts(value: Any, where: str) -> tuple[str, ...]:

@@ -4,10 +4,12 @@ URLs.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from segtrain.errors import ConfigError
@@ -76,6 +78,9 @@ CLOUDS = {
 }
 # Schemes of all places that are read by requests.
 SCHEMES = (*CLOUDS, "https", "http")
+# Variables and commands that a shell would have replaced. A name may hold a dollar, as in a$b.
+_UNEXPANDED = r"\$[({]|^(\$[A-Za-z_]|%\w+%|`)"
+_UNEXPANDED_IN_URL = r"\$[({]|(?<![A-Za-z0-9])\$[A-Za-z_]"
 
 
 def scheme_of(place: str) -> str:
@@ -106,6 +111,49 @@ def is_bucket(place: str) -> bool:
             found=scheme,
         )
     return False
+
+
+def typed_place(text: str, schemes: Collection[str] | None = ()) -> str:
+    """A path or URL that a user has typed, with ``~`` replaced, which no shell does in a file, nor
+    in ``key=~/folder``.
+
+    ``schemes``: of the URLs that can be used here; None: any. Raises ValueError for a text that
+    would become the name of a folder, but was meant otherwise. The name of a folder that exists is
+    right.
+    """
+    place = os.path.expanduser(text)
+    variable = re.search(_UNEXPANDED_IN_URL if "://" in place else _UNEXPANDED, place)
+    wrong = ""
+    if any(unicodedata.category(character) == "Cc" for character in place):
+        wrong = "must not contain a line break or another control character"
+    elif place != place.strip():
+        wrong = "must not begin or end with white space"
+    elif place.startswith("~"):
+        wrong = "no user has this name: write the path"
+    elif variable or os.path.expandvars(place) != place:
+        wrong = (
+            "variables are not replaced here: write the value, or give it on the command line, "
+            "where the shell replaces them"
+        )
+    elif (
+        schemes is not None
+        and re.match(r"[A-Za-z][\w+.-]+:/", place)
+        and not re.match(rf"({'|'.join(schemes)})://[^/]", place)
+    ):
+        wrong = f"must be a folder, {url_forms('FOLDER')}" if schemes else "must be a path, no URL"
+    named = re.match(r".*[$%`][^/]*", place)  # the part up to the last variable
+    if wrong and not os.path.exists(named[0] if named else place):
+        raise ValueError(wrong)
+    return place
+
+
+def typed_name(text: str) -> str:
+    """A name that a user has typed, as a part of the name of a folder. Raises ValueError where it
+    would lead to another folder.
+    """
+    if re.search(r"[/\\]|^~|^\.\.?$", text):
+        raise ValueError("must be a plain name, without / and \\; out= and --output choose folders")
+    return typed_place(text)
 
 
 def split_url(url: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from segtrain.bucket import url_forms
 from segtrain.config.facts import setting
 from segtrain.config.label_values import check_class_names, check_label_map
 from segtrain.config.rules import check_data
-from segtrain.config.section import Section, Size, UserPath
+from segtrain.config.section import LocalPath, ReadablePlace, Section, Size
 from segtrain.config.sources import pinned
 from segtrain.config.split_by import SplitBy
 
@@ -26,7 +26,7 @@ class Data(Section):
     augmented.
     """
 
-    root: UserPath = setting(
+    root: ReadablePlace = setting(
         ["untrained", "per_host", "listing", "eval", "plan_neutral"],
         "",
         description=f"folder of the data set, {url_forms('FOLDER')}; empty for layout 'scenes'",
@@ -194,7 +194,7 @@ class Data(Section):
         "was read from a bucket on the local disk; see layouts.md. For data on a disk, 'disk' "
         "changes nothing",
     )
-    cache_dir: UserPath = Field(
+    cache_dir: LocalPath = Field(
         "",
         description="folder of cache 'disk', which all runs may share; empty: `buckets` in the "
         "user's cache folder",

@@ -176,6 +176,8 @@ def _overridden(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     If they choose another optimizer or schedule, settings that only the old choice has are dropped.
     """
     changes = parse_overrides(overrides)
+    if changes.get("name") == "":  # as if it were not given
+        del changes["name"]
     mine, theirs = settings.get("optim"), changes.get("optim")
     if isinstance(mine, dict) and isinstance(theirs, dict):
         names = {key: theirs[key] for key in ("name", "schedule") if key in theirs}

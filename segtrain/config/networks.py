@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Union
 
-from segtrain.config.section import Section, UserPath
+from segtrain.config.section import LocalPath, ReadablePlace, Section, WritablePlace
 from segtrain.config.training import Model
 from segtrain.errors import ConfigError, closest
 
@@ -56,11 +56,12 @@ def local_paths(section: Section, prefix: str = "") -> dict[str, str]:
     ``model.init``.
     """
     paths = dict[str, str]()
+    kinds = (LocalPath, Union[LocalPath, None], ReadablePlace, WritablePlace)
     for name, field in type(section).model_fields.items():
         value, kind = getattr(section, name), field.rebuild_annotation()
         if isinstance(value, Section):
             paths |= local_paths(value, f"{prefix}{name}.")
-        elif not value or kind not in (UserPath, Union[UserPath, None]) or "://" in value:
+        elif not value or kind not in kinds or "://" in value:
             continue
         elif name != "encoder_weights" or is_file_name(value):
             paths[f"{prefix}{name}"] = value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from segtrain.base.files import cache_folder, read_text
-from segtrain.bucket import CLOUDS, is_bucket, scheme_of, url_forms
+from segtrain.bucket import is_bucket
 from segtrain.config.data import Data
 from segtrain.config.facts import Fact, has, setting
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
 from segtrain.config.rules import rules_of_strategy, rules_of_training
-from segtrain.config.section import Section, SettingError, UserPath, sections_of
+from segtrain.config.section import PlainName, Section, SettingError, WritablePlace, sections_of
 from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
 from segtrain.errors import ConfigError
 
@@ -55,12 +54,12 @@ def _changed(section: Section, left_out: Collection[str], prefix: str = "") -> d
 class Config(Section):
     """All settings of a run. docs/config.md lists every key."""
 
-    out: UserPath = setting(
+    out: WritablePlace = setting(
         ["untrained", "per_host", "speed_neutral"],
         "",
         description="run folder, also in a bucket (gs://BUCKET/FOLDER); empty: runs/NAME-HASH",
     )
-    name: str = setting(
+    name: PlainName = setting(
         ["untrained", "per_host", "eval", "speed_neutral"],
         "",
         description="name in tables and trackers; empty: the name of the config file",
@@ -74,21 +73,6 @@ class Config(Section):
     eval: Eval = setting(["untrained"], default_factory=Eval)
     checkpoint: Checkpoint = setting(["untrained"], default_factory=Checkpoint)
     log: Log = setting(["untrained"], default_factory=Log)
-
-    @field_validator("out", "name")
-    @classmethod
-    def _one_line(cls, value: str) -> str:
-        if any(unicodedata.category(character) == "Cc" for character in value):
-            raise ValueError("must not contain a line break or another control character")
-        return value
-
-    @field_validator("out")
-    @classmethod
-    def _writable(cls, value: str) -> str:
-        bucket = value.partition("://")[2].partition("/")[0]
-        if is_bucket(value) and not (bucket and scheme_of(value) in CLOUDS):
-            raise ValueError(f"must be a folder, {url_forms('FOLDER')}")
-        return value
 
     @field_validator("optim", mode="before")
     @classmethod

@@ -5,15 +5,16 @@ durations.
 from __future__ import annotations
 
 import math
-import os
 import re
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, TypeGuard
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from segtrain.bucket import CLOUDS, SCHEMES, typed_name, typed_place
 from segtrain.errors import ConfigError
 
 
@@ -26,19 +27,25 @@ def _sides(size: tuple[int, int]) -> tuple[int, int]:
 Size = Annotated[tuple[int, int], AfterValidator(_sides)]  # height, width in pixels
 
 
-def _path(text: str) -> str:
-    """Shells do not expand ``~`` in `data.root=~/folder`, nor in a config file: without this, a
-    folder named ``~`` would be used. A variable is refused: other hosts may have another value.
-    """
-    if re.match(r"\$[A-Za-z_{]", text) and not os.path.exists(text):
-        raise ValueError(
-            "environment variables are not replaced in a config: write the path, or give it on "
-            "the command line, where the shell replaces them"
-        )
-    return os.path.expanduser(text) if text.startswith("~/") else text
+def _typed(check: Callable[[str], str]) -> AfterValidator:
+    def checked(text: str, info: ValidationInfo) -> str:
+        try:
+            return check(text)
+        except ValueError:
+            # The config of a run folder is right where it was made: see load_saved.
+            if (info.context or {}).get("saved"):
+                return text
+            raise
+
+    return AfterValidator(checked)
 
 
-UserPath = Annotated[str, AfterValidator(_path)]
+# Paths on the disk, and also URLs: of buckets that can be written, of all that can be read, or any.
+LocalPath = Annotated[str, _typed(typed_place)]
+WritablePlace = Annotated[str, _typed(partial(typed_place, schemes=CLOUDS))]
+ReadablePlace = Annotated[str, _typed(partial(typed_place, schemes=SCHEMES))]
+AnyPlace = Annotated[str, _typed(partial(typed_place, schemes=None))]
+PlainName = Annotated[str, _typed(typed_name)]
 
 MAX_DURATION = 10**9  # epochs or steps
 # least steps between automatic evaluations or checkpoints: more frequent ones would take much of

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from segtrain.config.facts import setting
 from segtrain.config.limits import dollars_of, limit, seconds_of
-from segtrain.config.section import Section, SettingError, Size, UserPath, durations
+from segtrain.config.section import AnyPlace, LocalPath, Section, SettingError, Size, durations
 
 
 class Model(Section):
@@ -25,13 +25,13 @@ class Model(Section):
     encoder: str = Field(
         "resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm"
     )
-    encoder_weights: Union[UserPath, None] = setting(
+    encoder_weights: Union[LocalPath, None] = setting(
         ["speed_neutral", "plan_neutral"],
         None,
         description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; "
         "null: random",
     )
-    init: UserPath = setting(
+    init: LocalPath = setting(
         ["plan_neutral"],
         "",
         description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth",
@@ -308,7 +308,7 @@ class Log(Section):
 
     every: int = Field(10, ge=1, description="optimizer steps between two log lines")
     tensorboard: bool = Field(True, description="write scalars and pictures to RUN/tensorboard")
-    mlflow: str = setting(["per_host"], "", description="MLflow tracking URI; empty: off")
+    mlflow: AnyPlace = setting(["per_host"], "", description="MLflow tracking URI; empty: off")
     wandb: str = setting(["per_host"], "", description="Weights & Biases project; empty: off")
     vertex: str = setting(
         ["per_host"],

@@ -111,10 +111,50 @@ def test_a_runs_config_names_code_that_is_not_touched(
     assert (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("setting", ["out=$HOME/x", "data.root=${SCRATCH}/x", "model.init=$W"])
-def test_a_variable_in_a_path_is_refused_and_makes_no_folder_of_its_name(setting: str) -> None:
-    key, _, path = setting.partition("=")
-    with refused("invalid-value", key=key, found=path):
-        load_config(None, [setting])
-    for legal in ("runs/a$b", "/$RECYCLE.BIN/x", "a$"):
-        assert load_config(None, [f"out={legal}"]).out == legal
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("out", "$NOWHERE/x"),
+        ("out", "/scratch/$HERE/x"),
+        ("out", "runs/$(date)"),
+        ("out", "s3://b/run-$NOWHERE"),
+        ("out", "~nobody-has-this-name/x"),
+        ("out", "runs/x "),
+        ("out", "https://host/x"),
+        ("out", "s3://"),
+        ("data.root", "${SCRATCH}/x"),
+        ("data.root", "gcs://b/x"),
+        ("data.root", "s3:/b"),
+        ("data.cache_dir", "file:/x"),
+        ("model.init", "gs://b/x"),
+        ("model.encoder_weights", "az://c/x.pth"),
+        ("log.mlflow", "%USERPROFILE%\\runs"),
+        ("name", "../x"),
+        ("name", "a/b"),
+        ("name", "$NOWHERE"),
+        ("name", " a"),
+    ],
+)
+def test_what_would_become_the_name_of_a_folder_but_was_meant_otherwise_is_refused(
+    key: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERE", "x")
+    with refused("invalid-value", key=key, found=text):
+        load_config(None, [f"{key}='{text}'"])
+
+
+def test_paths_and_names_that_are_right_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERE", "x")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("$HERE", " a"):
+        (tmp_path / folder).mkdir()
+    for legal in ("runs/a$b", "/$RECYCLE.BIN/x", "a$", "$HERE/new", " a", "C:/x", "gs://b/a$b"):
+        assert load_config(None, [f"out='{legal}'"]).out == legal
+    assert load_config(None, ["log.mlflow=sqlite:///x.db"]).log.mlflow == "sqlite:///x.db"
+    saved = tmp_path / "config.yaml"
+    saved.write_text("{name: a/b, log: {mlflow: $NOWHERE/x}}\n")
+    assert load_saved(saved).title == "a/b"
+    saved.write_text("")
+    assert load_config(saved, ["name="]).name == "config"

@@ -312,8 +312,6 @@ def test_a_missing_forbidden_or_short_object_is_an_error_at_once(
         opened("s3://bkt", "list")
     with refused("object-missing", file="s3://bkt/files/val.csv"):
         open_dataset(data_of("s3://bkt/files", "list"), "val")
-    with refused("bucket-name-missing", found="s3://"):
-        open_dataset(data_of("s3://", "folders"), "train")
     with refused("no-shards", split="val"):
         open_dataset(data_of("s3://bkt/shards", "shards"), "val")
     server.status = 403

@@ -81,7 +81,6 @@ def test_the_script_is_shell(tmp_path: Path, keys: dict[str, Any]) -> None:
         ({"start": "node", "bind": "task", "gpus": 2}, "bind-torchrun"),
         ({"partition": "gpu\n#SBATCH --exclusive"}, "flag-line-break"),
         ({"sbatch": ["--comment=a\nb"]}, "flag-line-break"),
-        ({"output": "s3://bucket/runs"}, "output-not-a-folder"),
         ({"array": ["train.seed=1"], "seeds": [1]}, "tasks-twice"),
         ({"array": ["train.seed=1", "train.seed=1"]}, "tasks-equal"),
         ({"settings": {"out": "runs/x"}}, "out-on-slurm"),
@@ -280,13 +279,3 @@ def test_a_dry_run_says_how_to_submit_its_script(
     (copy,) = log.parent.glob("*/scenes.yaml")
     assert copy.read_text() == (ROOT / "configs/scenes.yaml").read_text()
     assert f"'{copy}'" in said.out
-
-
-@pytest.mark.parametrize("key", ["output", "data", "python", "config"])
-def test_a_path_of_a_job_is_what_a_shell_would_make_of_it(
-    key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    assert getattr(load_job(SlurmJob, None, {key: "~/x"}, []), key) == "/home/me/x"
-    with refused("value-invalid", found="$SCRATCH/x"):
-        load_job(SlurmJob, None, {key: "$SCRATCH/x"}, [])

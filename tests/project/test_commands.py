@@ -200,11 +200,26 @@ def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
 
 
 @pytest.mark.parametrize(
-    "words", [["predict", "run", "a.png"], ["export", "run"], ["diff", "a", "b"]]
+    ("words", "name"),
+    [
+        ("predict run a.png --out", "out"),
+        ("export run --out", "out"),
+        ("eval run --images", "images"),
+        ("eval run --confusion", "confusion"),
+        ("diff a b --out", "out"),
+        ("plan --page", "page"),
+        ("plan --save", "save"),
+        ("data pack a", "folder"),
+        ("data convert a", "folder"),
+    ],
 )
-def test_a_home_folder_in_out_is_replaced(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
+def test_an_output_path_is_what_a_shell_would_make_of_it(
+    words: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    known, _ = arguments.build_parser().parse_known_args([*words, "--out=~/x"])
-    assert str(known.out) == "/home/me/x"
+    parser = arguments.build_parser()
+    known, _ = parser.parse_known_args([*words.split(), "~/x"])
+    assert str(getattr(known, name)) == "/home/me/x"
+    for wrong in ("$(pwd)/x", r"%USERPROFILE%\x", "~nobody-has-this-name/x", "x ", "file:/x"):
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse_known_args([*words.split(), wrong])

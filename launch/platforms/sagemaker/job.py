@@ -68,9 +68,15 @@ class SageMakerJob(job.Job):
     )
     data_gb: float | None = option(None, "GB", "size of the data, for checks and estimates", DATA)
     output: str = option(
-        "", "s3://...", "place of model and report (default: the account's bucket)", DATA
+        "",
+        "s3://...",
+        "place of model and report (default: the account's bucket)",
+        DATA,
+        read=values.place,
     )
-    checkpoints: str = option("", "s3://.../", "place of the checkpoints during training", DATA)
+    checkpoints: str = option(
+        "", "s3://.../", "place of the checkpoints during training", DATA, read=values.place
+    )
     role: str = option("", "ARN", "execution role of the job (default: SAGEMAKER_ROLE)")
     region: str = option("", "NAME", "default: AWS_REGION or us-east-1")
     spot: bool = option(False, "", "use spot instances at a lower price; needs --checkpoints", TIME)

@@ -223,6 +223,7 @@ def _place(content: str, where: str) -> dict[str, Any]:
     """The channel fields of a location: an S3 prefix, ``fsx://ID/path``, ``efs://ID/path``, or
     ``fs-...:/path``.
     """
+    content = values.place(content, where)
     if content.startswith("s3://"):
         return {"uri": content}
     match = re.fullmatch(r"(?:(fsx|efs)://)?(fs-[^/:]*)(?::?(/.*))?", content)

@@ -108,9 +108,7 @@ class SlurmJob(job.Job):
         TIME,
         read=values.seconds,
     )
-    data: str = option(
-        "", "DIR", "the data set: data.root of the config", DATA, read=values.local_path
-    )
+    data: str = option("", "DIR", "the data set: data.root of the config", DATA, read=values.place)
     interface: str = option(
         "",
         "NAME",

@@ -56,13 +56,6 @@ def refuse(job: SlurmJob, terminal: bool = False) -> None:
             code="bind-torchrun",
             found=job.bind,
         )
-    if "://" in job.output:
-        raise ConfigError(
-            f"output={job.output}: a run of a Slurm job lies on the shared file system, where a "
-            "start finds the checkpoints of the one before: give a folder there",
-            code="output-not-a-folder",
-            found=job.output,
-        )
     if job.array and job.seeds:
         raise ConfigError(
             "array and seeds both list the tasks: write the seeds into array, as train.seed=1",

@@ -56,12 +56,15 @@ class VertexJob(job.Job):
         "bundle: send this code along (default); image: the image starts the training",
         MACHINES,
     )
-    data: str = option("", "gs://...", "the data set: data.root of the config", DATA)
+    data: str = option(
+        "", "gs://...", "the data set: data.root of the config", DATA, read=values.place
+    )
     output: str = option(
         "",
         "gs://...",
         "folder of jobs, each a folder (default: gs://PROJECT-vertex-staging-REGION/segtrain)",
         DATA,
+        read=values.place,
     )
     # Becomes ``out`` of the training config.
     checkpoints: str = option(
@@ -69,9 +72,12 @@ class VertexJob(job.Job):
         "gs://...",
         "run folder that outlives the job (default: a folder of the job itself)",
         DATA,
+        read=values.place,
     )
-    staging: str = option("", "gs://...", "folder for the code (default: the output)", DATA)
-    requirements: str = option("", "FILE", "further packages for pip", DATA)
+    staging: str = option(
+        "", "gs://...", "folder for the code (default: the output)", DATA, read=values.place
+    )
+    requirements: str = option("", "FILE", "further packages for pip", DATA, read=values.local_path)
     disk_gb: int = option(100, "GB", "boot disk of each host (default: 100)", MACHINES)
     disk_type: str = option("pd-ssd", "NAME", "boot disk of each host (default: pd-ssd)", MACHINES)
     scheduling: parts.Scheduling = option(
