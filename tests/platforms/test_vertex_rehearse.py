@@ -118,13 +118,14 @@ def test_the_data_are_where_the_containers_read_them() -> None:
 
 def test_weights_that_a_rehearsal_lacks_are_named(tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
-    weights = "gs://b/d/weights/street.pt"
+    weights = "/gcs/b/d/weights/street.pt"
     keys: dict[str, Any] = {
         "data": "gs://b/d",
         "settings": {"data.layout": "folders", "model.init": weights},
     }
     with refused("rehearsal-weights", key="model.init", found=weights):
         play(tmp_path, **keys)
+    keys["settings"]["model.init"] = str(tmp_path)
     run._changes(
         job_of(**keys), "gs://b/d", 2, 1, RehearsalSpec("", str(tmp_path), sample=str(tmp_path)), []
     )

@@ -154,7 +154,7 @@ def _array(job: SlurmJob) -> Iterator[Finding]:
 
 def _weights(config: Config) -> Iterator[Finding]:
     for key, place in files_of_weights(config):
-        if "://" not in place and not os.path.exists(place):
+        if not os.path.exists(place):
             yield error(
                 "weights-missing",
                 f"{key}={place!r}: there is no such file",

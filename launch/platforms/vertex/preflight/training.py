@@ -100,7 +100,7 @@ def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
     yield from job_checks.missing_weights(
         job,
         config,
-        lambda place: place.startswith("/gcs/") or _outlives(place),
+        lambda place: place.startswith(("/gcs/", "/mnt/")),
         "/gcs/",
         lambda key, place: (
             f"gcloud storage cp -r {quote(place)} gs://BUCKET/weights/, "

@@ -80,7 +80,7 @@ def _changes(
     if job.strategy not in ALONE:
         changes["parallel.procs"] = local
     if config is not None:
-        _refuse_weights(config, place if sample else "")
+        _refuse_weights(config)
     if sample and not place:
         said.append(f"--sample {sample} is not used: the training reads no files")
     if place and not sample:
@@ -97,15 +97,10 @@ def _changes(
     return changes, sample
 
 
-def _refuse_weights(config: Config, sample_place: str) -> None:
-    """Raises ConfigError for weights that the hosts of a rehearsal lack. ``sample_place``: where
-    the sample will be.
-    """
+def _refuse_weights(config: Config) -> None:
+    """Raises ConfigError for weights that the hosts of a rehearsal lack."""
     for key, weights in files_of_weights(config):
-        in_sample = sample_place.startswith("gs://") and f"{weights}/".startswith(
-            f"{sample_place.rstrip('/')}/"
-        )
-        if not in_sample and not (os.path.isabs(weights) and os.path.exists(weights)):
+        if not (os.path.isabs(weights) and os.path.exists(weights)):
             raise ConfigError(
                 f"{key}={weights}: the hosts of a rehearsal do not have these weights: leave them "
                 f"out here, with {key}={'' if key == 'model.init' else 'null'}",
