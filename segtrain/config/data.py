@@ -32,7 +32,17 @@ class Data(Section):
         description=f"folder of the data set, {url_forms('FOLDER')}; empty for layout 'scenes'",
     )
     layout: Literal[
-        "scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"
+        "scenes",
+        "camvid",
+        "cityscapes",
+        "ade20k",
+        "voc",
+        "folders",
+        "list",
+        "shards",
+        "coco",
+        "yolo",
+        "labelme",
     ] = setting(
         ["storage", "listing", "eval"],
         "scenes",
@@ -64,6 +74,25 @@ class Data(Section):
         ["storage", "listing", "eval"],
         "{split}.csv",
         description="layout 'list': CSV or JSONL file with columns image and mask",
+    )
+    annotations: str = setting(
+        ["storage", "listing", "eval"],
+        "",
+        description="layouts of annotations, such as 'coco': the annotation file, or the folder of "
+        "them, relative to data.root; `{split}` stands for the split",
+    )
+    paint: Literal["auto", "file", "smallest", "void"] = setting(
+        ["storage", "eval"],
+        "auto",
+        description="annotations: the shape that wins where several overlap. 'file': the last in "
+        "the file; 'smallest': the one with the fewest pixels; 'void': none, the pixels are "
+        "ignored. auto: see layouts.md",
+    )
+    absent_mask: Literal["leave-out", "background", "error"] = setting(
+        ["listing", "eval"],
+        "leave-out",
+        description="annotations: images without any annotation are left out (with a warning), are "
+        "all background, or are an error",
     )
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = setting(
         ["storage", "eval"],
@@ -282,7 +311,9 @@ class Data(Section):
         """Whether the layout has splits of its own, so that ``data.split_by.of`` must name the one
         to divide.
         """
-        named = {"folders": (self.images, self.masks), "list": (self.index,)}.get(self.layout)
+        named = {"folders": (self.images, self.masks), "list": (self.index,)}.get(
+            self.layout, (self.images, self.annotations) if self.annotations else None
+        )
         return named is None or any("{split}" in text for text in named)
 
     @field_validator("cache", "check", mode="before")

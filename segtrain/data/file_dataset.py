@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class FileDataset(Dataset):
     def stored_image(self, index: int) -> bytes | memoryview:
         return self._content(self.entries[index].image)
 
-    def stored_mask(self, index: int) -> bytes | memoryview:
+    def stored_mask(self, index: int) -> Any:
         return self._content(self.mask_path(index))
 
     def size(self, index: int) -> tuple[int, int]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from segtrain import config
+from segtrain.config.paste import command
 from segtrain.data.bucket import OUTAGE_S, store_of
-from segtrain.data.index.layouts import LAYOUTS
+from segtrain.data.index.layouts import LAYOUTS, RIVALS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import tree_of
@@ -41,13 +43,16 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
     if not there:
         raise no_folder(root, "the data folder", store_of(root, OUTAGE_S))
     fits = (
-        (layout.name, *found)
+        (layout.name, *settings_and_splits)
         for layout in LAYOUTS.values()
-        if (found := layout.detect(root, store))
+        if (settings_and_splits := layout.detect(root, store))
     )
     # Shards without an index come last: a tar file may only be the download of the data set beside
     # it.
-    layout, settings, splits = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))
+    best = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))
+    if best[0] in {layout.name for layout in RIVALS}:
+        _refuse_rivals(root, [best, *(fit for fit in fits if fit[0] != LIST.name)])
+    layout, settings, splits = best
     if layout == SHARDS.name and not splits:
         raise _unknown(root, store)
     rank = {split: number for number, split in enumerate(_SPLITS)}
@@ -58,6 +63,19 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
         if usual not in order and other:
             settings = {key: other, **settings}
     return config.Data.model_validate({"root": root, "layout": layout, **settings}), tuple(order)
+
+
+def _refuse_rivals(root: str, fits: list[tuple[str, dict[str, Any], list[str]]]) -> None:
+    """Raise DataError if a folder has several layouts, with the settings of each."""
+    if len(fits) > 1:
+        ways = "".join(
+            "\n  " + command({"data.layout": name} | {f"data.{k}": v for k, v in settings.items()})
+            for name, settings, _ in fits
+        )
+        message = f"{root}: has labels of several kinds: say which to read, with one of{ways}"
+        raise DataError(
+            message, code="layouts-ambiguous", folder=root, found=[name for name, *_ in fits]
+        )
 
 
 def _unknown(root: str, store: Store) -> DataError:

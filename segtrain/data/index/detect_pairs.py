@@ -78,7 +78,7 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
     ``SPLIT/masks``, ``images_SPLIT`` and ``masks_SPLIT``, or ``images`` and ``masks``, with any of
     IMAGE_WORDS and MASK_WORDS.
     """
-    folders = _below(root, store)
+    folders = folders_below(root, store)
     order = _ranked(root, folders, store)
     if order:
         _refuse_folder_per_image(root, order, store)
@@ -143,7 +143,7 @@ def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
         for part in pair
     }
     rivals, many = [], _count(data.root, data.images.replace("{split}", split), store)
-    for folder in _below(data.root, store):
+    for folder in folders_below(data.root, store):
         text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
         # Folders with the name of another split are not an alternative to this one.
         alike = all(text.count(part) == data.images.count(part) for part in ("/", "{split}"))
@@ -167,7 +167,7 @@ def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]
     inside = images + "/"
     return [
         pair
-        for pair, _ in _ranked(root, _below(root, store), store)
+        for pair, _ in _ranked(root, folders_below(root, store), store)
         if pair[0] != images and not pair[0].startswith(inside)
     ]
 
@@ -210,7 +210,7 @@ def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
     return sorted(templates.items(), key=rank)
 
 
-def _below(root: str, store: Store) -> list[str]:
+def folders_below(root: str, store: Store) -> list[str]:
     """Relative paths of the folders under the root, down to the depth at which data sets have their
     splits.
     """

@@ -166,7 +166,7 @@ class LazyEntries(Sequence[Entry]):
 
 class Entries(Sequence[Entry]):
     """The entries of a split, made on access. ``file``: where they are saved ("": nowhere, so
-    pickling copies them).
+    pickling copies them). A column of ``meta`` with a dot before its name is not in ``Entry.meta``.
     """
 
     def __init__(
@@ -182,7 +182,9 @@ class Entries(Sequence[Entry]):
             return self.select(range(len(self))[index])
         row = range(len(self))[index]  # raises IndexError, and supports negative indices
         meta = {
-            name: value for name, column in self.meta.items() if (value := column[row]) is not None
+            name: value
+            for name, column in self.meta.items()
+            if name[0] != "." and (value := column[row]) is not None
         }
         return Entry(self.image[row] or "", self.mask[row], meta)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from segtrain.data.annotations.coco import COCO
 from segtrain.data.generated import SCENES
 from segtrain.data.index.folders import FOLDERS
 from segtrain.data.index.lists import LIST
@@ -9,7 +10,9 @@ from segtrain.data.index.split_folders import ADE20K, CAMVID, CITYSCAPES
 from segtrain.data.index.voc import VOC
 from segtrain.data.shards.layout import SHARDS
 
+# Layouts that one folder may have at the same time: ``detect`` stops where several fit.
+RIVALS = (COCO, FOLDERS)
 LAYOUTS = {
     layout.name: layout
-    for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, FOLDERS, LIST)
+    for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, *RIVALS, LIST)
 }

@@ -1,0 +1,103 @@
+"""COCO's instances: one JSON file per split with polygons or run lengths.
+
+Also as Roboflow, CVAT, and Label Studio export it. https://cocodataset.org/#format-data
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+
+from segtrain.data.annotations import find
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.read import json_of, polygon, reading
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
+from segtrain.data.index.layout import Detected
+from segtrain.data.storage import Store
+
+_KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    paths = [
+        path
+        for path, head in find.files(root, store, ".json")
+        if _KEYS.search(head) and '"shapes"' not in head and "segments_info" not in head
+    ]
+    paths = [path for path in paths if _has_areas(json_of(os.path.join(root, path)))]
+    return find.detected(root, store, paths, _images)
+
+
+def _has_areas(content: Any) -> bool:
+    """Whether it is a COCO file with at least one area, not with boxes alone."""
+    return (
+        isinstance(content, dict)
+        and {"images", "annotations", "categories"} <= content.keys()
+        and any(item.get("segmentation") for item in content["annotations"])
+    )
+
+
+def _images(path: str) -> list[str]:
+    return [str(image["file_name"]) for image in json_of(path)["images"][:20]]
+
+
+def _read(where: Where) -> Annotations:
+    content = json_of(where.annotations)
+    with reading(where.annotations):
+        names = {item["id"]: str(item["name"]) for item in content["categories"]}
+        by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+        for item in content["annotations"]:
+            by_image[item["image_id"]].append(item)
+        images = tuple(
+            _annotated(image, by_image.pop(image["id"], []), names, where.annotations)
+            for image in content["images"]
+        )
+        used = {item["category_id"] for item in content["annotations"]}
+        # Roboflow adds a category with the name of the project, in which nothing is annotated.
+        listed = [
+            item
+            for item in content["categories"]
+            if item["id"] in used or item.get("supercategory") != "none"
+        ]
+        orphans = sum(map(len, by_image.values()))
+        notes = (f"{orphans:,} annotations of images that the file does not list",) * bool(orphans)
+    return Annotations(images, {names[item["id"]]: item["id"] for item in listed}, notes=notes)
+
+
+def _annotated(
+    image: dict[str, Any], items: list[dict[str, Any]], names: dict[Any, str], file: str
+) -> Annotated:
+    size = (int(image["height"]), int(image["width"]))
+    shapes, left_out = list[Shape](), Counter[str]()
+    for item in sorted(items, key=lambda item: item.get("id", 0)):
+        shape = _shape(item.get("segmentation"), names[item["category_id"]], size, left_out)
+        shapes += [shape] if shape else []
+    return Annotated(str(image["file_name"]), file, tuple(shapes), size, None, left_out)
+
+
+def _shape(area: Any, name: str, size: tuple[int, int], left_out: Counter[str]) -> Shape | None:
+    from pycocotools import mask as rle
+
+    if not area:
+        left_out["box without an area"] += 1
+        return None
+    if isinstance(area, dict) and "counts" in area:
+        runs = area if isinstance(area["counts"], (str, bytes)) else rle.frPyObjects(area, *size)
+        return Shape(name, pixels=rle.decode(runs).astype(bool))
+    if isinstance(area, dict):
+        raise ValueError(f"a segmentation with the keys {sorted(area)}")
+    rings = [area] if np.isscalar(area[0]) else area
+    return polygon(name, [np.reshape(ring, (-1, 2)) for ring in rings], left_out)
+
+
+COCO = Format(
+    "coco",
+    "a JSON file with images, annotations, and categories (COCO, Roboflow, CVAT, Label Studio)",
+    _detect,
+    _read,
+    "smallest",
+).layout

@@ -1,0 +1,95 @@
+"""A data set whose masks are drawn from annotations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from segtrain.data.annotations.draw import Paint, draw, stored_orientation
+from segtrain.data.file_dataset import FileDataset
+from segtrain.data.index.entries import Entries
+from segtrain.data.pixels import decode
+from segtrain.data.pixels.crop import StoredSample, size_error
+from segtrain.data.stages import DECODE
+from segtrain.data.storage import Range
+from segtrain.errors import file_error
+
+# The column of entries that holds what ``shapes.to_text`` returns.
+SHAPES = ".shapes"
+
+
+@dataclass(frozen=True)
+class AnnotatedDataset(FileDataset):
+    """A split of images with annotations. The ``mask`` of an entry is the annotation file.
+
+    train_ids_of: class name -> train id. background: the train id of pixels in no shape.
+    """
+
+    entries: Entries
+    train_ids_of: dict[str, int] = field(default_factory=dict)
+    background: int = 0
+    paint: Paint = "file"
+
+    @property
+    def ids(self) -> Literal["raw", "train"]:
+        return "train"
+
+    @property
+    def separate_files(self) -> bool:
+        return False
+
+    def record(self, index: int) -> StoredSample:
+        entry = self.entries[index]
+        content = self.stored_image(index)
+        mask = self._drawn(index, decode.read_header(content, entry.image))
+        image = self.ready(content, entry.image)
+        return StoredSample(image, mask, entry.image, entry.mask or "", self.ids)
+
+    def stored_mask(self, index: int) -> np.ndarray:
+        path = self.entries[index].image
+        with self.store.open(path) as stream:
+            return self._drawn(index, decode.read_header(stream, path))
+
+    def ranges(self, index: int) -> list[Range]:
+        return [Range(self.entries[index].image)]
+
+    def _drawn(self, index: int, header: decode.Header) -> np.ndarray:
+        """The mask, uint8 (H, W) of train ids. Raises DataError if the annotation is for another
+        size or has no pixel in the image.
+        """
+        entry, stored = self.entries[index], (header.height, header.width)
+        content = json.loads(str(self.entries.meta[SHAPES][index]))
+        given = tuple(content["size"]) if content["size"] else None
+        turned = header.orientation >= 5
+        upright = stored[::-1] if turned else stored
+        if given not in (None, stored, upright):
+            raise size_error(f"{entry.mask} ({entry.image})", given, entry.image, stored)
+        if turned and given and stored != upright:
+            is_upright = given == upright
+        elif content["upright"] is None and header.orientation > 1 and content["shapes"]:
+            reason = (
+                f"the image has the EXIF rotation {header.orientation}, and {entry.mask} does not "
+                "say whether its shapes are for the rotated image: store the pixels upright"
+            )
+            raise file_error(entry.image, reason, code="rotation-ambiguous")
+        else:
+            is_upright = content["upright"]
+        with DECODE:
+            mask = draw(
+                content["shapes"],
+                upright if is_upright else stored,
+                self.train_ids_of,
+                self.background,
+                self.labels.ignore_index,
+                self.paint,
+            )
+            if mask is None:
+                reason = (
+                    f"all {len(content['shapes'])} shapes of {entry.image} are outside of its "
+                    f"{stored[0]} x {stored[1]} pixels: correct the annotation"
+                )
+                raise file_error(str(entry.mask), reason, code="shapes-outside")
+            return stored_orientation(mask, header.orientation) if is_upright else mask

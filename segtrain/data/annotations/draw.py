@@ -1,0 +1,98 @@
+"""Draws shapes into a mask. The rule is that of pycocotools: a pixel belongs to a polygon if its
+center lies inside (even-odd), on a grid of a fifth of a pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+Paint = Literal["file", "smallest", "void"]
+# A part of a mask: its pixels, bool (h, w), and the (top, left) of its upper left pixel.
+Part = tuple[np.ndarray, tuple[int, int]]
+# The grid of pycocotools: rleFrPoly in maskApi.c.
+_GRID = 5
+
+
+def draw(
+    shapes: Sequence[dict[str, Any]],
+    size: tuple[int, int],
+    ids: Mapping[str, int],
+    background: int,
+    void: int,
+    paint: Paint,
+) -> np.ndarray | None:
+    """The mask of shapes, uint8 (H, W) of train ids; None if all shapes are outside of the image.
+
+    shapes: as in the JSON of ``shapes.to_text``. ids: class name -> train id. background: the id of
+    pixels in no shape. paint: the shape to which a pixel in several shapes belongs. "file": the
+    last one; "smallest": the one with the fewest pixels; "void": none, the pixel becomes ``void``.
+    """
+    parts = [(part, ids[shape["name"]]) for shape in shapes if (part := _part(shape, size))]
+    if shapes and not parts:
+        return None
+    if paint == "smallest":
+        parts.sort(key=lambda part: -int(np.count_nonzero(part[0][0])))  # stable
+    mask, covered = np.full(size, background, np.uint8), np.zeros(size, bool)
+    for (pixels, (top, left)), train_id in parts:
+        where = slice(top, top + pixels.shape[0]), slice(left, left + pixels.shape[1])
+        mask[where][pixels] = train_id
+        if paint == "void":
+            mask[where][pixels & covered[where]] = void
+            covered[where] |= pixels
+    return mask
+
+
+def _part(shape: dict[str, Any], size: tuple[int, int]) -> Part | None:
+    """The pixels of a shape that are in the image; None if it is outside."""
+    from pycocotools import mask as rle
+
+    height, width = size
+    if "runs" in shape:
+        pixels = rle.decode({"size": shape["size"], "counts": shape["runs"].encode()})
+        left, top = shape["at"]
+        pixels = pixels[max(0, -top) : height - top, max(0, -left) : width - left]
+        inside = top < height and left < width and pixels.size
+        return (pixels.astype(bool), (max(0, top), max(0, left))) if inside else None
+    rings, holes = (
+        [np.array(ring).reshape(-1, 2) for ring in shape[kind]] for kind in ("polygons", "holes")
+    )
+    points = np.concatenate(rings)
+    left, top = (int(value) for value in np.maximum(np.floor(points.min(0)), 0))
+    right, bottom = (int(value) + 1 for value in np.ceil(points.max(0)))
+    extent = min(bottom, height) - top, min(right, width) - left
+    if min(extent) <= 0:
+        return None
+    pixels = _filled(rings, (left, top), extent)
+    return (pixels & ~_filled(holes, (left, top), extent) if holes else pixels), (top, left)
+
+
+def _filled(
+    rings: list[np.ndarray], corner: tuple[int, int], extent: tuple[int, int]
+) -> np.ndarray:
+    """The union of rings, bool (h, w), in the part of the image that begins at ``corner`` (x, y).
+
+    pycocotools rounds the points to its grid. This is done before the points are moved, so that the
+    part has the pixels of the whole image.
+    """
+    from pycocotools import mask as rle
+
+    polygons = []
+    for ring in rings:
+        moved = np.trunc(_GRID * ring + 0.5) - _GRID * np.array(corner)
+        # Its second rounding, toward 0, must not change them.
+        polygons.append((np.where(moved < 0, moved - 0.75, moved) / _GRID).ravel().tolist())
+    return rle.decode(rle.merge(rle.frPyObjects(polygons, *extent))).astype(bool)
+
+
+def stored_orientation(mask: np.ndarray, orientation: int) -> np.ndarray:
+    """A mask of the upright image, as the image is stored. orientation: the EXIF tag, 1 to 8."""
+    if orientation in (5, 7):
+        mask = mask.T if orientation == 5 else mask[::-1, ::-1].T
+    elif orientation in (2, 4):
+        mask = mask[:, ::-1] if orientation == 2 else mask[::-1]
+    else:
+        mask = np.rot90(mask, {3: 2, 6: 1, 8: 3}.get(orientation, 0))
+    return np.ascontiguousarray(mask)

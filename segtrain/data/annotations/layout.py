@@ -1,0 +1,293 @@
+"""Layouts whose masks are drawn from annotations: one ``Format`` for each kind of file."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from segtrain import config
+from segtrain.base.terminal import counted
+from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
+from segtrain.data.annotations.draw import Paint
+from segtrain.data.annotations.shapes import Annotated, Annotations, to_text
+from segtrain.data.index.entries import ColumnBuilder, Entries
+from segtrain.data.index.layout import Detected, Layout, root_store
+from segtrain.data.index.listing import WARNING, Watch, entries_of
+from segtrain.data.index.skeleton import is_dir
+from segtrain.data.index.walk import pictures
+from segtrain.data.labels.class_file import ClassRow, is_ignored, space_of
+from segtrain.data.labels.classes import label_space
+from segtrain.data.labels.space import BACKGROUND, LabelSpace
+from segtrain.data.pixels.reading import Reading
+from segtrain.data.storage import FileStat, Store
+from segtrain.errors import ConfigError, DataError, closest, file_error, some_of
+
+# If more than this share of the images has no shape, the note about them is a warning.
+_EMPTY = 0.5
+
+
+class Where(NamedTuple):
+    """Where the annotations of a split are: paths in ``store``."""
+
+    annotations: str
+    images: str
+    store: Store
+
+
+class Format(NamedTuple):
+    """A kind of annotation files.
+
+    name, example, detect: as in ``Layout``. read: the annotations of a split. paint: the shape that
+    wins where several overlap, if ``data.paint`` is auto.
+    """
+
+    name: str
+    example: str
+    detect: Callable[[str, Store], Detected | None]
+    read: Callable[[Where], Annotations]
+    paint: Paint = "file"
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            self.name,
+            self.example,
+            self.detect,
+            lister=partial(_entries, self),
+            open=partial(_open, self),
+            class_files=(),
+            needs=lambda data: (data.images, data.annotations),
+        )
+
+
+def _where(data: config.Data, split: str, store: Store) -> Where:
+    annotations, images = (
+        os.path.normpath(os.path.join(data.root, text.replace("{split}", split)))
+        for text in (data.annotations, data.images)
+    )
+    return Where(annotations, images, store)
+
+
+def _annotations(form: Format, where: Where) -> Annotations:
+    store, path = where.store, where.annotations
+    files = (
+        [os.path.join(path, name) for name in store.walk(path)] if is_dir(path, store) else [path]
+    )
+    return _unchanged(form, where, tuple(store.stat(file) for file in files))
+
+
+@lru_cache(4)
+def _unchanged(form: Format, where: Where, stamps: tuple[FileStat, ...]) -> Annotations:
+    return form.read(where)
+
+
+def _open(form: Format, layout: Layout, data: config.Data, split: str) -> AnnotatedDataset:
+    store = root_store(data)
+    if not data.annotations:
+        message = (
+            f"data.annotations is empty, but layout {form.name!r} reads annotations: "
+            f"`segtrain data check {data.root}` proposes the settings"
+        )
+        raise ConfigError(message, code="annotations-missing", layout=form.name)
+    where = _where(data, split, store)
+    if not _exists(where.annotations, store):
+        reason = f"the annotations of split {split!r} are missing: check data.annotations"
+        raise file_error(where.annotations, f"{reason} and the split", code="annotations-missing")
+    # All splits of a run have the same classes.
+    places = (_where(data, name, store) for name in (data.train_split, data.split))
+    others = [place for place in places if place != where and _exists(place.annotations, store)]
+    read = [_annotations(form, place) for place in (*others, where)]
+    keys = {name: key for one in read for name, key in one.classes.items()}
+    background = next((one.background for one in read if one.background), "")
+    labels, ids, rest = _labels(data, sorted(keys, key=lambda n: (keys[n], n)), background)
+    _refuse_unknown(read[-1], where, ids, labels)
+    entries, notes = entries_of(data, split, partial(_entries, form), store)
+    return AnnotatedDataset(
+        os.path.basename(store.place(data.root)),
+        split,
+        labels,
+        entries,
+        store.place(data.root),
+        tuple(notes),
+        Reading.from_data(data),
+        store,
+        train_ids_of=ids,
+        background=rest,
+        paint=form.paint if data.paint == "auto" else data.paint,
+    )
+
+
+def _exists(path: str, store: Store) -> bool:
+    folder, name = os.path.split(path)
+    return name in store.list(folder, "") or is_dir(path, store)
+
+
+def _labels(
+    data: config.Data, names: list[str], background: str = ""
+) -> tuple[LabelSpace, dict[str, int], int]:
+    """The label space, the train id of each class name, and that of pixels in no shape.
+
+    Without data.classes, the classes are the names in the files, after the background; their
+    places in this list are the raw ids of data.label_map. In data.classes, each name of the files
+    must occur, in any order. Pixels in no shape are ignored if no class is a background.
+    """
+    background = background or next(filter(_is_background, names), "background")
+    own = [background, *(name for name in names if name != background)]
+    rows = [ClassRow(name) for name in own]
+    if data.classes and not data.label_map:
+        space = label_space(data)
+        ids = {name: train_id for train_id, name in enumerate(space.names)}
+        ids |= {name: data.ignore_index for name in own if is_ignored(name)}
+        other = next(filter(_is_background, space.names), "")
+        return space, ids, ids.get(background, ids.get(other, data.ignore_index))
+    space = label_space(data, space_of(rows, data.ignore_index))
+    table = space.raw_to_train
+    ids = {name: table[raw] for raw, name in enumerate(own) if raw in table}
+    return space, ids, ids.get(background, data.ignore_index)
+
+
+def _is_background(name: str) -> bool:
+    return name.strip().lower() in BACKGROUND
+
+
+def _refuse_unknown(
+    annotations: Annotations, where: Where, ids: Mapping[str, int], labels: LabelSpace
+) -> None:
+    """Raise DataError for shapes of a class that the run does not have."""
+    counts = Counter(shape.name for image in annotations.images for shape in image.shapes)
+    unknown = sorted(counts.keys() - ids.keys())
+    if unknown:
+        near = closest(unknown[0], labels.names)
+        message = (
+            f"{where.annotations}: {counted(sum(counts[name] for name in unknown), 'shape')} of "
+            f"{counted(len(unknown), 'class')} that data.classes and data.label_map do "
+            f"not name: {some_of(unknown)}: "
+            + (f"did you mean {near!r}? " if near else "")
+            + "Add them, or name them 'void' in the annotations to ignore their pixels"
+        )
+        raise DataError(message, code="annotation-class-unknown", found=unknown, near=near)
+
+
+def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entries:
+    """The annotated images of a split, sorted by name. Raises DataError for annotations of missing
+    images, and for several of one image.
+    """
+    where = _where(data, split, watch.store)
+    annotations = _annotations(form, where)
+    watch.notes += annotations.notes
+    files = _Files(pictures(where.images, "data.images", watch))
+    annotated: dict[str, Annotated] = {}
+    missing, repeated = [], []
+    for image in annotations.images:
+        path = files.find(image.image)
+        if path is None:
+            missing.append(image.image)
+        elif path in annotated:
+            repeated.append(path)
+        else:
+            annotated[path] = image
+    if repeated:
+        message = (
+            f"{where.annotations}: {counted(len(repeated), 'image')} annotated twice: "
+            f"{some_of(repeated)}: merge or remove annotations"
+        )
+        raise DataError(message, code="image-annotated-twice", found=repeated[:5])
+    if missing and not watch.skips:
+        message = (
+            f"{where.images}: {counted(len(missing), 'image')} of {len(annotations.images):,} in "
+            f"{where.annotations} missing: {some_of(missing)}: add them, correct data.images, or "
+            "leave them out with data.faults=skip"
+        )
+        raise DataError(message, code="annotated-image-missing", found=missing[:5])
+    if missing:
+        watch.notes.append(
+            f"{WARNING}{counted(len(missing), 'annotation')} without an image left out: "
+            f"{some_of(missing)}"
+        )
+    absent = sorted(set(files.paths) - annotated.keys())
+    if absent:
+        annotated |= _absent(absent, where, data, watch)
+    _describe(annotated.values(), watch)
+    return _columns(dict(sorted(annotated.items())), where.images)
+
+
+def _absent(
+    images: list[str], where: Where, data: config.Data, watch: Watch
+) -> dict[str, Annotated]:
+    """What takes the place of missing annotations, by ``data.absent_mask``."""
+    what = f"{counted(len(images), 'image')} in {where.images} without an annotation"
+    if data.absent_mask == "error":
+        message = f"{what}: {some_of(images)}: annotate them, or set data.absent_mask=leave-out"
+        raise DataError(message, code="annotation-absent", found=images[:5])
+    if data.absent_mask == "leave-out":
+        fix = "data.absent_mask=background takes them as all background"
+        watch.notes.append(f"{WARNING}{what} left out: {some_of(images)}; {fix}")
+        return {}
+    watch.notes.append(f"{what}: all background (data.absent_mask)")
+    return {image: Annotated(image, where.annotations) for image in images}
+
+
+def _describe(images: Collection[Annotated], watch: Watch) -> None:
+    """Add notes about images without shapes, and about what is not drawn."""
+    empty = sum(not image.shapes for image in images)
+    if empty:
+        warning = WARNING if empty > _EMPTY * len(images) else ""
+        watch.notes.append(
+            f"{warning}{empty:,} of {len(images):,} images have no shape: all background"
+        )
+    left_out: Counter[str] = Counter()
+    for image in images:
+        left_out += image.left_out
+    for what, count in left_out.most_common():
+        first = next(image for image in images if what in image.left_out)
+        watch.notes.append(
+            f"{WARNING}{count:,} x not drawn: {what} ({first.image} in {first.file}"
+            f"{' and others' if count > 1 else ''})"
+        )
+
+
+def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:
+    """The entries of annotated images: path below ``folder`` -> annotation."""
+    images, masks, names, texts = (ColumnBuilder() for _ in range(4))
+    for path, image in annotated.items():
+        images.append(path)
+        masks.append(image.file)
+        names.append(os.path.splitext(path)[0])
+        texts.append(to_text(image))
+    meta = {"name": names.done(), SHAPES: texts.done()}
+    return Entries(images.done(os.path.join(folder, "")), masks.done(), meta)
+
+
+class _Files:
+    """Finds the image files that annotations name: by the path, by the end of it, by the file name,
+    and by the file name without its suffix.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+        self._exact = set(paths)
+        self._named: dict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            name = os.path.basename(path)
+            for key in {name, os.path.splitext(name)[0]}:
+                self._named[key].append(path)
+
+    def find(self, written: str) -> str | None:
+        """The path of an image; None if there is no file, or several fit."""
+        for text in dict.fromkeys((written, urllib.parse.unquote(written.partition("?d=")[2]))):
+            parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".", "..")]
+            ends = ("/".join(parts[first:]) for first in range(len(parts)))
+            for end in ends:
+                if end in self._exact:
+                    return end
+            for name in parts[-1:]:
+                # An upload of Label Studio has 8 hex digits before its name.
+                for key in (name, re.sub(r"^[0-9a-f]{8}-", "", name), os.path.splitext(name)[0]):
+                    if len(self._named.get(key, ())) == 1:
+                        return self._named[key][0]
+        return None

@@ -1,0 +1,193 @@
+"""Tests of masks that are drawn from annotations, against masks made by the formats' own libraries
+(``../shared/data/formats``) and by pycocotools.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT, refused
+from PIL import Image
+from pycocotools import mask as rle
+
+from segtrain.data.annotations.draw import draw, stored_orientation
+from segtrain.data.audit.check import settings_of
+from segtrain.data.datasets import open_dataset
+
+FORMATS = ROOT.parent / "shared/data/formats"
+needs_formats = pytest.mark.skipif(not FORMATS.is_dir(), reason="needs ../shared/data/formats")
+
+
+def opened(root: Path, *overrides: str, split: str = "") -> Any:
+    data, splits = settings_of(str(root), list(overrides))
+    split = split or splits[0]
+    return open_dataset(data.model_copy(update={"train_split": split}), split)
+
+
+def masks_of(dataset: Any) -> dict[str, np.ndarray]:
+    return {
+        entry.meta["name"]: dataset.read_mask(index) for index, entry in enumerate(dataset.entries)
+    }
+
+
+# The folder, overrides, the image's name, the reference, and reference id -> class name.
+SAMPLES = [
+    (
+        "coco-instances",
+        ("data.paint=file",),
+        "scene",
+        "mask.png",
+        {1: "road", 2: "traffic sign", 3: "car"},
+    ),
+    (
+        "coco-instances",
+        (),
+        "scene",
+        "mask_largest_first.png",
+        {1: "road", 2: "traffic sign", 3: "car"},
+    ),
+    (
+        "coco-instances",
+        ("data.paint=void",),
+        "scene",
+        "mask_overlap_void.png",
+        {1: "road", 2: "traffic sign", 3: "car"},
+    ),
+    ("coco-instances", (), "nothing", "mask_nothing.png", {}),
+    (
+        "coco-roboflow",
+        ("data.paint=file",),
+        "IMG_6040_scaled_0_png_jpg.rf.d88ad66ae49dee1ac56a459c67a15127",
+        "mask.png",
+        {4: "facade", 5: "fence", 8: "street", 10: "vegetation", 11: "window"},
+    ),
+]
+
+
+@needs_formats
+@pytest.mark.parametrize(("folder", "overrides", "image", "reference", "names"), SAMPLES)
+def test_masks_are_those_of_the_reference(
+    folder: str, overrides: tuple[str, ...], image: str, reference: str, names: dict[int, str]
+) -> None:
+    dataset = opened(FORMATS / folder, *overrides)
+    mask = masks_of(dataset)[image]
+    expected = np.array(Image.open(FORMATS / folder / reference))
+    ids = {0: 0, 255: dataset.labels.ignore_index}
+    ids |= {raw: dataset.labels.names.index(name) for raw, name in names.items()}
+    table = np.full(256, 254, np.uint8)
+    table[list(ids)] = list(ids.values())
+    assert np.array_equal(mask, table[expected])
+
+
+def test_polygons_have_the_pixels_of_pycocotools() -> None:
+    rng = np.random.default_rng(0)
+    size = (37, 53)
+    for number in range(300):
+        corner, spread = rng.uniform(-10, 50, 2), rng.uniform(1, 30)
+        ring = corner + rng.uniform(0, spread, (rng.integers(3, 9), 2))
+        ring = np.round(ring, number % 4)  # points with one decimal are on the ties of the grid
+        runs = rle.merge(rle.frPyObjects([ring.ravel().tolist()], *size))
+        expected = rle.decode(runs)
+        shape = {"name": "a", "polygons": [ring.ravel().tolist()], "holes": []}
+        mask = draw([shape], size, {"a": 1}, 0, 255, "file")
+        assert np.array_equal(np.zeros(size) if mask is None else mask, expected), ring
+        assert mask is not None or not expected.any()
+
+
+def test_a_mask_turns_as_its_image_is_stored(tmp_path: Path) -> None:
+    from PIL import ImageOps
+
+    stored = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    for orientation in range(1, 9):
+        image = Image.fromarray(stored)
+        image.getexif()[0x0112] = orientation
+        image.save(tmp_path / "a.png", exif=image.getexif())
+        upright = np.array(ImageOps.exif_transpose(Image.open(tmp_path / "a.png")))
+        assert np.array_equal(stored_orientation(upright, orientation), stored), orientation
+
+
+def coco(
+    root: Path, shapes: list[list[Any]], images: int = 2, size: tuple[int, int] = (20, 30)
+) -> None:
+    """A COCO set with one split, whose shapes [image, class, polygon] are in train.json."""
+    (root / "images").mkdir(parents=True)
+    for number in range(images):
+        Image.new("RGB", size[::-1], (9, 9, 9)).save(root / f"images/{number}.png")
+    names = sorted({name for _, name, _ in shapes})
+    content = {
+        "images": [
+            {"id": n, "file_name": f"{n}.png", "height": size[0], "width": size[1]}
+            for n in range(images)
+        ],
+        "categories": [{"id": 10 * n, "name": name} for n, name in enumerate(names, 1)],
+        "annotations": [
+            {
+                "id": n,
+                "image_id": image,
+                "category_id": 10 * (names.index(name) + 1),
+                "segmentation": [polygon],
+            }
+            for n, (image, name, polygon) in enumerate(shapes)
+        ],
+    }
+    (root / "train.json").write_text(json.dumps(content))
+
+
+BOX = [2, 2, 12, 2, 12, 9, 2, 9]
+
+
+def test_classes_are_matched_by_name(tmp_path: Path) -> None:
+    coco(tmp_path, [[0, "road", BOX], [0, "car", [20, 2, 29, 2, 29, 9]]])
+    assert opened(tmp_path).labels.names == ("background", "car", "road")
+    both = opened(tmp_path, "data.classes=[road, sky, car]")
+    assert both.labels.names == ("road", "sky", "car")
+    mask = masks_of(both)["0"]
+    # Without a background among the classes, pixels in no shape are ignored.
+    assert (mask[3, 3], mask[4, 27], mask[15, 15]) == (0, 2, 255)
+    merged = opened(tmp_path, "data.classes=[none, way]", "data.label_map={0: 0, 1: -1, 2: 1}")
+    mask = masks_of(merged)["0"]
+    assert (mask[3, 3], mask[4, 27], mask[15, 15]) == (1, 255, 0)
+    with refused("annotation-class-unknown"):
+        opened(tmp_path, "data.classes=[background, car]")
+
+
+def test_what_annotations_lack_is_said(tmp_path: Path) -> None:
+    coco(tmp_path, [[0, "road", BOX], [1, "road", [5, 5, 6, 6]]], images=3)
+    Image.new("RGB", (30, 20)).save(tmp_path / "images/new.png")
+    notes = opened(tmp_path).notes
+    assert [note.split(":")[0] for note in notes] == [
+        "warning",  # new.png has no annotation
+        "warning",  # 2 of 3 have no shape
+        "warning",  # the line of 2 points
+    ]
+    assert len(opened(tmp_path)) == 3
+    assert len(opened(tmp_path, "data.absent_mask=background")) == 4
+    with refused("annotation-absent"):
+        opened(tmp_path, "data.absent_mask=error")
+    (tmp_path / "images/1.png").unlink()
+    with refused("annotated-image-missing"):
+        opened(tmp_path)
+    assert len(opened(tmp_path, "data.faults=skip")) == 2
+
+
+def test_shapes_of_another_image_are_refused(tmp_path: Path) -> None:
+    coco(tmp_path, [[0, "road", BOX], [1, "road", [40, 40, 50, 40, 50, 50]]])
+    dataset = opened(tmp_path)
+    with refused("shapes-outside"):
+        dataset.read_mask(1)
+    Image.new("RGB", (31, 20)).save(tmp_path / "images/0.png")
+    with refused("mask-size-differs"):
+        dataset.read_mask(0)
+
+
+def test_labels_of_two_kinds_stop_the_detection(tmp_path: Path) -> None:
+    coco(tmp_path, [[0, "road", BOX]])
+    (tmp_path / "masks").mkdir()
+    for number in range(2):
+        Image.new("L", (30, 20)).save(tmp_path / f"masks/{number}.png")
+    with refused("layouts-ambiguous", found=["coco", "folders"]):
+        opened(tmp_path)
