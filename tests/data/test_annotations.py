@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from pycocotools import mask as rle
 from segtrain.data.annotations.draw import draw, stored_orientation
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
+from segtrain.data.index import listing
 
-FORMATS = ROOT.parent / "shared/data/formats"
+FORMATS = Path(os.environ.get("SEGTRAIN_FORMATS", ROOT.parent / "shared/data/formats"))
 needs_formats = pytest.mark.skipif(not FORMATS.is_dir(), reason="needs ../shared/data/formats")
 
 
@@ -182,6 +184,18 @@ def test_shapes_of_another_image_are_refused(tmp_path: Path) -> None:
     Image.new("RGB", (31, 20)).save(tmp_path / "images/0.png")
     with refused("mask-size-differs"):
         dataset.read_mask(0)
+
+
+def test_a_changed_annotation_file_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_FEW", 0)
+    monkeypatch.setattr(listing, "_CLOCK", -1)
+    coco(tmp_path, [[0, "road", BOX]])
+    assert masks_of(opened(tmp_path))["0"].sum() == 70
+    annotations = tmp_path / "train.json"
+    annotations.write_text(annotations.read_text().replace("9", "3"))
+    assert masks_of(opened(tmp_path))["0"].sum() == 10
 
 
 def test_labels_of_two_kinds_stop_the_detection(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import json_of, polygon, reading
-from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, encoded
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
 
@@ -73,7 +73,7 @@ def _annotated(
 ) -> Annotated:
     size = (int(image["height"]), int(image["width"]))
     shapes, left_out = list[Shape](), Counter[str]()
-    for item in sorted(items, key=lambda item: item.get("id", 0)):
+    for item in items:
         shape = _shape(item.get("segmentation"), names[item["category_id"]], size, left_out)
         shapes += [shape] if shape else []
     return Annotated(str(image["file_name"]), file, tuple(shapes), size, None, left_out)
@@ -87,7 +87,7 @@ def _shape(area: Any, name: str, size: tuple[int, int], left_out: Counter[str]) 
         return None
     if isinstance(area, dict) and "counts" in area:
         runs = area if isinstance(area["counts"], (str, bytes)) else rle.frPyObjects(area, *size)
-        return Shape(name, pixels=rle.decode(runs).astype(bool))
+        return Shape(name, pixels=encoded(rle.decode(runs)))
     if isinstance(area, dict):
         raise ValueError(f"a segmentation with the keys {sorted(area)}")
     rings = [area] if np.isscalar(area[0]) else area

@@ -50,8 +50,8 @@ def _part(shape: dict[str, Any], size: tuple[int, int]) -> Part | None:
     from pycocotools import mask as rle
 
     height, width = size
-    if "runs" in shape:
-        pixels = rle.decode({"size": shape["size"], "counts": shape["runs"].encode()})
+    if "pixels" in shape:
+        pixels = rle.decode(shape["pixels"])
         left, top = shape["at"]
         pixels = pixels[max(0, -top) : height - top, max(0, -left) : width - left]
         inside = top < height and left < width and pixels.size

@@ -73,11 +73,14 @@ def _where(data: config.Data, split: str, store: Store) -> Where:
     return Where(annotations, images, store)
 
 
-def _annotations(form: Format, where: Where) -> Annotations:
+def _annotations(form: Format, where: Where, watch: Watch | None = None) -> Annotations:
     store, path = where.store, where.annotations
     files = (
         [os.path.join(path, name) for name in store.walk(path)] if is_dir(path, store) else [path]
     )
+    if watch:
+        for changed in {path, *files, *map(os.path.dirname, files)}:
+            watch.look(changed)
     return _unchanged(form, where, tuple(store.stat(file) for file in files))
 
 
@@ -178,7 +181,7 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     images, and for several of one image.
     """
     where = _where(data, split, watch.store)
-    annotations = _annotations(form, where)
+    annotations = _annotations(form, where, watch)
     watch.notes += annotations.notes
     files = _Files(pictures(where.images, "data.images", watch))
     annotated: dict[str, Annotated] = {}

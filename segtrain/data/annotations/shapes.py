@@ -19,15 +19,15 @@ class Shape:
 
     name: the class, as written in the file. polygons: rings of (x, y) in pixels, whose areas are
     united; (0, 0) is the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x
-    [r, r + 1). holes: rings that are cut out of the polygons. pixels: bool (h, w), in place of
-    polygons. at: x and y of the upper left pixel of ``pixels``. rank: shapes of a higher rank are
-    drawn later; those of equal rank in the order of the file.
+    [r, r + 1). holes: rings that are cut out of the polygons. pixels: what ``encoded`` returns, in
+    place of polygons. at: x and y of the upper left pixel of ``pixels``. rank: shapes of a higher
+    rank are drawn later; those of equal rank in the order of the file.
     """
 
     name: str
     polygons: tuple[np.ndarray, ...] = ()
     holes: tuple[np.ndarray, ...] = ()
-    pixels: np.ndarray | None = None
+    pixels: dict[str, Any] | None = None
     at: tuple[int, int] = (0, 0)
     rank: int = 0
 
@@ -75,6 +75,14 @@ def ring(points: Points) -> np.ndarray:
     return array.reshape(-1, 2)
 
 
+def encoded(pixels: np.ndarray) -> dict[str, Any]:
+    """Pixels, bool (h, w), as run lengths of pycocotools: masks of all images fit in memory."""
+    from pycocotools import mask as rle
+
+    runs = rle.encode(np.asfortranarray(pixels, np.uint8))
+    return {"size": runs["size"], "counts": runs["counts"].decode()}
+
+
 def box(x: float, y: float, width: float, height: float, degrees: float = 0.0) -> np.ndarray:
     """The ring of a rectangle, rotated clockwise on the screen about its center."""
     corners = np.array([[x, y], [x + width, y], [x + width, y + height], [x, y + height]])
@@ -99,8 +107,6 @@ def _rotated(points: np.ndarray, center: tuple[float, float], degrees: float) ->
 
 def to_text(image: Annotated) -> str:
     """What ``draw`` needs of an image, as JSON: the shapes in the order of drawing."""
-    from pycocotools import mask as rle
-
     rows = []
     for shape in sorted(image.shapes, key=lambda shape: shape.rank):
         row: dict[str, Any] = {"name": shape.name}
@@ -108,7 +114,6 @@ def to_text(image: Annotated) -> str:
             row["polygons"] = [points.ravel().tolist() for points in shape.polygons]
             row["holes"] = [points.ravel().tolist() for points in shape.holes]
         else:
-            runs = rle.encode(np.asfortranarray(shape.pixels, np.uint8))
-            row |= {"size": runs["size"], "runs": runs["counts"].decode(), "at": shape.at}
+            row |= {"pixels": shape.pixels, "at": shape.at}
         rows.append(row)
     return json.dumps({"size": image.size, "upright": image.upright, "shapes": rows})
