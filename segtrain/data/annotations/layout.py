@@ -96,7 +96,7 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
             f"data.annotations is empty, but layout {form.name!r} reads annotations: "
             f"`segtrain data check {data.root}` proposes the settings"
         )
-        raise ConfigError(message, code="annotations-missing", layout=form.name)
+        raise ConfigError(message, code="annotations-unset", layout=form.name)
     where = _where(data, split, store)
     if not _exists(where.annotations, store):
         reason = f"the annotations of split {split!r} are missing: check data.annotations"
