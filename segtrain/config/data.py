@@ -88,6 +88,12 @@ class Data(Section):
         "the file; 'smallest': the one with the fewest pixels; 'void': none, the pixels are "
         "ignored. auto: see layouts.md",
     )
+    label_key: str = setting(
+        ["storage", "listing", "eval"],
+        "",
+        description="annotations whose shapes have several attributes: the one that names the "
+        "class. Empty: the only one",
+    )
     absent_mask: Literal["leave-out", "background", "error"] = setting(
         ["listing", "eval"],
         "leave-out",

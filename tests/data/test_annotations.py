@@ -5,36 +5,18 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, refused
+from annotated_sets import FORMATS, masks_of, needs_formats, opened, referenced
+from conftest import refused
 from PIL import Image
 from pycocotools import mask as rle
 
 from segtrain.data.annotations.draw import draw, stored_orientation
-from segtrain.data.audit.check import settings_of
-from segtrain.data.datasets import open_dataset
 from segtrain.data.index import listing
-
-FORMATS = Path(os.environ.get("SEGTRAIN_FORMATS", ROOT.parent / "shared/data/formats"))
-needs_formats = pytest.mark.skipif(not FORMATS.is_dir(), reason="needs ../shared/data/formats")
-
-
-def opened(root: Path, *overrides: str, split: str = "") -> Any:
-    data, splits = settings_of(str(root), list(overrides))
-    split = split or splits[0]
-    return open_dataset(data.model_copy(update={"train_split": split}), split)
-
-
-def masks_of(dataset: Any) -> dict[str, np.ndarray]:
-    return {
-        entry.meta["name"]: dataset.read_mask(index) for index, entry in enumerate(dataset.entries)
-    }
-
 
 # The folder, overrides, the image's name, the reference, and reference id -> class name.
 SAMPLES = [
@@ -76,13 +58,8 @@ def test_masks_are_those_of_the_reference(
     folder: str, overrides: tuple[str, ...], image: str, reference: str, names: dict[int, str]
 ) -> None:
     dataset = opened(FORMATS / folder, *overrides)
-    mask = masks_of(dataset)[image]
-    expected = np.array(Image.open(FORMATS / folder / reference))
-    ids = {0: 0, 255: dataset.labels.ignore_index}
-    ids |= {raw: dataset.labels.names.index(name) for raw, name in names.items()}
-    table = np.full(256, 254, np.uint8)
-    table[list(ids)] = list(ids.values())
-    assert np.array_equal(mask, table[expected])
+    expected = referenced(dataset, FORMATS / folder / reference, names)
+    assert np.array_equal(masks_of(dataset)[image], expected)
 
 
 def test_polygons_have_the_pixels_of_pycocotools() -> None:

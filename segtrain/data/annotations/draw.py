@@ -56,8 +56,10 @@ def _part(shape: dict[str, Any], size: tuple[int, int]) -> Part | None:
         pixels = pixels[max(0, -top) : height - top, max(0, -left) : width - left]
         inside = top < height and left < width and pixels.size
         return (pixels.astype(bool), (max(0, top), max(0, left))) if inside else None
+    scale = (width, height) if shape.get("relative") else (1, 1)
     rings, holes = (
-        [np.array(ring).reshape(-1, 2) for ring in shape[kind]] for kind in ("polygons", "holes")
+        [np.array(ring).reshape(-1, 2) * scale for ring in shape[kind]]
+        for kind in ("polygons", "holes")
     )
     points = np.concatenate(rings)
     left, top = (int(value) for value in np.maximum(np.floor(points.min(0)), 0))

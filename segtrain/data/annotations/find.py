@@ -10,21 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import SPLITS, folders_below
 from segtrain.data.index.layout import Detected
+from segtrain.data.index.walk import is_image
 from segtrain.data.storage import Store
 
 # The first bytes of a file say what it is.
 _HEAD = 1 << 16
 # At most this many files of a folder are looked at.
 _FEW = 3
+# So many names of images show in which folder they are.
+_NAMES = 20
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])")
 
 
-def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
+def files(root: str, store: Store, ending: str, most: int = _FEW) -> Iterator[tuple[str, str]]:
     """The path under the root and the first 64 KiB of files with an ending, such as ".json"; only
-    the first files of a folder.
+    the first ``most`` files of a folder.
     """
     for folder in ("", *folders_below(root, store)):
-        for name in store.list(os.path.join(root, folder), ending)[:_FEW]:
+        for name in store.list(os.path.join(root, folder), ending)[:most]:
             path = os.path.join(folder, name)
             with open(local_copy(os.path.join(root, path)), "rb") as stream:
                 yield path, stream.read(_HEAD).decode("utf-8", "replace")
@@ -46,18 +49,29 @@ def by_split(paths: Sequence[str]) -> tuple[str, list[str]]:
     return max(templates.items(), key=lambda item: len(item[1]))
 
 
-def folder_of(images: Sequence[str], near: str, root: str, store: Store) -> str | None:
+def folder_of(images: Sequence[str], near: str, root: str, store: Store, split: str) -> str | None:
     """The folder under the root that holds images with the names written in an annotation file.
 
-    images: some of these names. near: the folder of the annotation file under the root. The folder
-    next to it comes first, then any other.
+    images: some of these names. near: the folder of the annotation file under the root. This folder
+    comes first, then those with the name of the split, then those in it, then any other.
     """
-    names = {os.path.splitext(re.split(r"[/\\]", image)[-1])[0].lower() for image in images}
-    for folder in (near, *sorted(folders_below(root, store), key=lambda f: not f.startswith(near))):
-        here = (os.path.splitext(n)[0].lower() for n in store.list(os.path.join(root, folder), ""))
-        if names & set(here):
+    names = {_stem(re.split(r"[/\\]", image)[-1]) for image in images}
+    others = sorted(
+        folders_below(root, store),
+        key=lambda folder: (
+            split.lower() not in _SPLIT.findall(folder.lower()),
+            not folder.startswith(near),
+        ),
+    )
+    for folder in (near, *others):
+        there = store.list(os.path.join(root, folder), "")
+        if names & {_stem(name) for name in there if is_image(name)}:
             return folder
     return None
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(name)[0].lower()
 
 
 def detected(
@@ -71,10 +85,47 @@ def detected(
         return None
     template, splits = by_split(paths)
     first = template.replace("{split}", splits[0])
-    folder = folder_of(images(os.path.join(root, first)), os.path.dirname(first), root, store)
-    if folder is None:
-        folder = os.path.dirname(first)
-    split = re.search(rf"(?<![A-Za-z]){re.escape(splits[0])}(?![A-Za-z])", folder)
+    near = os.path.dirname(first)
+    folder = folder_of(images(os.path.join(root, first)), near, root, store, splits[0])
+    return _settings(template, splits, near if folder is None else folder)
+
+
+def detected_in_folders(
+    root: str, store: Store, folders: Sequence[str], ending: str
+) -> Detected | None:
+    """As ``detected``, for folders of annotation files that have the names of their images, with
+    ``ending`` in place of the suffix.
+
+    Several folders of one split are read together, as are all folders without splits.
+    """
+    if not folders:
+        return None
+    of_split = {folder: _split_folder(folder) for folder in folders}
+    paths = sorted({*of_split.values()} - {""}) or [os.path.commonpath(folders)]
+    together = len(paths) < len(folders)
+    if not together:
+        paths = [*folders]
+    template, splits = by_split(paths)
+    first = template.replace("{split}", splits[0])
+    images = []
+    for folder in folders:
+        if f"{folder}/".startswith(os.path.join(first, "")):
+            names = store.list(os.path.join(root, folder), ending)[:_NAMES]
+            near = folder_of(names, folder, root, store, splits[0])
+            images.append(folder if near is None else near)
+    shared = os.path.commonpath(images)
+    return _settings(template, splits, (together and _split_folder(shared)) or shared)
+
+
+def _split_folder(folder: str) -> str:
+    """The part of a path up to the folder with the name of a split; "" without one."""
+    parts = folder.split("/")
+    last = max((n for n, part in enumerate(parts, 1) if _SPLIT.search(part.lower())), default=0)
+    return "/".join(parts[:last])
+
+
+def _settings(template: str, splits: list[str], images: str) -> Detected:
+    split = re.search(rf"(?<![A-Za-z]){re.escape(splits[0])}(?![A-Za-z])", images)
     if split and "{split}" in template:
-        folder = f"{folder[: split.start()]}{{split}}{folder[split.end() :]}"
-    return {"annotations": template, "images": folder or "."}, splits
+        images = f"{images[: split.start()]}{{split}}{images[split.end() :]}"
+    return {"annotations": template or ".", "images": images or "."}, splits

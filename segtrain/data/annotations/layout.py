@@ -29,14 +29,17 @@ from segtrain.errors import ConfigError, DataError, closest, file_error, some_of
 
 # If more than this share of the images has no shape, the note about them is a warning.
 _EMPTY = 0.5
+_UPLOAD = re.compile("^[0-9a-f]{8}-")
 
 
 class Where(NamedTuple):
-    """Where the annotations of a split are: paths in ``store``."""
+    """Where the annotations of a split are: paths in ``store``. label_key: ``data.label_key``."""
 
     annotations: str
     images: str
+    root: str
     store: Store
+    label_key: str
 
 
 class Format(NamedTuple):
@@ -66,11 +69,11 @@ class Format(NamedTuple):
 
 
 def _where(data: config.Data, split: str, store: Store) -> Where:
-    annotations, images = (
+    annotations, images, root = (
         os.path.normpath(os.path.join(data.root, text.replace("{split}", split)))
-        for text in (data.annotations, data.images)
+        for text in (data.annotations, data.images, "")
     )
-    return Where(annotations, images, store)
+    return Where(annotations, images, root, store, data.label_key)
 
 
 def _annotations(form: Format, where: Where, watch: Watch | None = None) -> Annotations:
@@ -267,30 +270,28 @@ def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:
 
 
 class _Files:
-    """Finds the image files that annotations name: by the path, by the end of it, by the file name,
-    and by the file name without its suffix.
+    """Finds the image files that annotations name: by the path, by the end of it, and by the file
+    name, each also without its suffix.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths
-        self._exact = set(paths)
+        self._at: dict[str, list[str]] = defaultdict(list)
         self._named: dict[str, list[str]] = defaultdict(list)
         for path in paths:
-            name = os.path.basename(path)
-            for key in {name, os.path.splitext(name)[0]}:
-                self._named[key].append(path)
+            for key in (path, os.path.splitext(path)[0]):
+                self._at[key].append(path)
+                self._named[os.path.basename(key)].append(path)
 
     def find(self, written: str) -> str | None:
         """The path of an image; None if there is no file, or several fit."""
         for text in dict.fromkeys((written, urllib.parse.unquote(written.partition("?d=")[2]))):
             parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".", "..")]
-            ends = ("/".join(parts[first:]) for first in range(len(parts)))
-            for end in ends:
-                if end in self._exact:
-                    return end
-            for name in parts[-1:]:
-                # An upload of Label Studio has 8 hex digits before its name.
-                for key in (name, re.sub(r"^[0-9a-f]{8}-", "", name), os.path.splitext(name)[0]):
-                    if len(self._named.get(key, ())) == 1:
-                        return self._named[key][0]
+            ends = ["/".join(parts[first:]) for first in range(len(parts))]
+            # An upload of Label Studio has 8 hex digits before its name.
+            names = [name for part in parts[-1:] for name in (part, _UPLOAD.sub("", part))]
+            for paths, keys in ((self._at, ends), (self._named, names)):
+                for key in (*keys, *(os.path.splitext(key)[0] for key in keys)):
+                    if len(paths.get(key, ())) == 1:
+                        return paths[key][0]
         return None

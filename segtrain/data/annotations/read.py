@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 from collections import Counter
@@ -10,9 +11,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from segtrain.data.annotations.shapes import Shape, ring
 from segtrain.data.bucket.tree import local_copy
-from segtrain.errors import file_error
+from segtrain.errors import SegtrainError, file_error
 
 
 @contextlib.contextmanager
@@ -23,7 +27,9 @@ def reading(file: str, what: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, LookupError, OSError) as error:
+    except SegtrainError:
+        raise
+    except Exception as error:  # such as zlib.error, csv.Error, RecursionError
         missing = isinstance(error, KeyError)
         reason = f"the key {error} is missing" if missing else str(error) or type(error).__name__
         place = f"{what}: " if what else ""
@@ -38,6 +44,12 @@ def json_of(path: str) -> Any:
         return _json(copy, os.stat(copy).st_mtime_ns)
 
 
+def text_of(path: str) -> str:
+    """The content of a text file. Raises DataError."""
+    with reading(path), open(local_copy(path), encoding="utf-8-sig") as stream:
+        return stream.read()
+
+
 @lru_cache(4)
 def _json(path: str, changed: int) -> Any:
     with open(path, encoding="utf-8-sig") as stream:
@@ -50,10 +62,28 @@ def polygon(
     left_out: Counter[str],
     holes: Sequence[Any] = (),
     rank: int = 0,
+    relative: bool = False,
 ) -> Shape | None:
     """A shape of polygons, or None and a count in ``left_out`` if no ring has three points."""
     usable = [points for points in map(ring, rings) if len(points) >= 3]
     if not usable:
         left_out["polygon of fewer than 3 points"] += 1
         return None
-    return Shape(name, tuple(usable), tuple(p for p in map(ring, holes) if len(p) >= 3), rank=rank)
+    cut = tuple(points for points in map(ring, holes) if len(points) >= 3)
+    return Shape(name, tuple(usable), cut, rank=rank, relative=relative)
+
+
+def png_pixels(content: bytes, size: tuple[int, int] | None) -> np.ndarray:
+    """The drawn pixels of a PNG, bool (h, w): those whose alpha, or else whose value, is not 0.
+
+    Raises ValueError if it is larger than ``size`` (height, width) of the image.
+    """
+    with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+        if size and (image.height > size[0] or image.width > size[1]):
+            raise ValueError(f"a bitmap of {image.height} x {image.width} in an image of {size}")
+        if image.mode in ("LA", "RGBA") or "transparency" in image.info:
+            return np.array(image.convert("RGBA"))[..., 3] > 0
+        pixels = np.array(image) > 0
+    if pixels.ndim > 2:
+        raise ValueError("a bitmap of colors")
+    return pixels

@@ -21,7 +21,8 @@ class Shape:
     united; (0, 0) is the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x
     [r, r + 1). holes: rings that are cut out of the polygons. pixels: what ``encoded`` returns, in
     place of polygons. at: x and y of the upper left pixel of ``pixels``. rank: shapes of a higher
-    rank are drawn later; those of equal rank in the order of the file.
+    rank are drawn later; those of equal rank in the order of the file. relative: the points are
+    fractions of the width and height of the image.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Shape:
     pixels: dict[str, Any] | None = None
     at: tuple[int, int] = (0, 0)
     rank: int = 0
+    relative: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def to_text(image: Annotated) -> str:
         if shape.pixels is None:
             row["polygons"] = [points.ravel().tolist() for points in shape.polygons]
             row["holes"] = [points.ravel().tolist() for points in shape.holes]
+            row["relative"] = shape.relative
         else:
             row |= {"pixels": shape.pixels, "at": shape.at}
         rows.append(row)

@@ -61,7 +61,7 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
                         watch.left_out[item.name] += sum(1 for _ in images_below(item.path, LOCAL))
                     elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
-                    elif _is_image(item.name):
+                    elif is_image(item.name):
                         images.append(below + item.name)
     except OSError as error:
         message = f"{path}: cannot be listed ({error.strerror or error}): check its permissions"
@@ -74,16 +74,16 @@ def _in_bucket(folder: str, what: str, watch: Watch) -> list[str]:
     for path in watch.store.walk(folder):
         empty = False
         below, _, name = path.rpartition("/")
-        if _is_image(name) and (system := system_folder(below)):
+        if is_image(name) and (system := system_folder(below)):
             watch.left_out[system] += 1
-        elif _is_image(name):
+        elif is_image(name):
             images.append(path)
     if empty:
         raise no_folder(folder, what, watch.store)
     return images
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     return name[:1] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
 
 
