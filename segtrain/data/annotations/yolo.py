@@ -1,0 +1,135 @@
+"""YOLO's labels for segmentation: a .txt for each image with one polygon per row, and data.yaml.
+
+https://docs.ultralytics.com/datasets/segment/
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from segtrain import config
+from segtrain.data.annotations import find
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.read import polygon, reading, text_of
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
+from segtrain.data.index.detect_pairs import pair_of_folders
+from segtrain.data.index.layout import Detected
+from segtrain.data.index.listing import WARNING
+from segtrain.data.storage import Store
+from segtrain.errors import file_error
+
+# Files without labels among those with labels.
+_OTHERS = re.compile(r"(classes|readme.*)\.txt", re.IGNORECASE)
+# The number of a class, and the fractions of a box or polygon.
+_ROW = re.compile(r"\s*\d+(\s+-?([01](\.\d*)?|\.\d+)(e-\d+)?){4,}\s*", re.IGNORECASE)
+# At most this many files of a folder are looked at: the first ones may be empty.
+_MANY = 20
+# Names of the classes, the preferred file first.
+_NAMES = ("data.yaml", "dataset.yaml", ".yaml", ".yml", "classes.txt", "obj.names")
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    rows_of: dict[str, list[str]] = {}
+    for path, head in find.files(root, store, ".txt", _MANY):
+        if not _OTHERS.fullmatch(os.path.basename(path)):
+            rows = [row for row in head.splitlines() if row.strip()]
+            # The last row may be cut.
+            rows_of.setdefault(os.path.dirname(path), []).extend(rows[:-1] or rows)
+    rows_of = {folder: rows for folder, rows in rows_of.items() if all(map(_ROW.fullmatch, rows))}
+    lengths = {len(row.split()) for rows in rows_of.values() for row in rows}
+    if not lengths or (max(lengths) < 7 and pair_of_folders(root, store)):
+        return None
+    return find.detected_in_folders(root, store, sorted(rows_of), ".txt")
+
+
+def _read(where: Where) -> Annotations:
+    names, notes = _names(where)
+    images = []
+    for name in sorted(where.store.walk(where.annotations)):
+        if name.endswith(".txt") and not _OTHERS.fullmatch(os.path.basename(name)):
+            images.append(_annotated(os.path.join(where.annotations, name), name, names))
+    shapes = [shape for image in images for shape in image.shapes]
+    if not shapes and any(image.left_out for image in images):
+        reason = "the labels are boxes alone, without polygons: export them for segmentation"
+        raise file_error(where.annotations, reason, code="boxes-alone")
+    if shapes and all(len(shape.polygons[0]) == 4 for shape in shapes):
+        notes += (f"{WARNING}all polygons have 4 points: are the labels oriented boxes?",)
+    return Annotations(tuple(images), {name: key for key, name in names.items()}, notes=notes)
+
+
+def _annotated(path: str, name: str, names: dict[int, str]) -> Annotated:
+    shapes, left_out = list[Shape](), Counter[str]()
+    for number, row in enumerate(text_of(path).splitlines(), 1):
+        if row.strip():
+            with reading(path, f"line {number}"):
+                shape = _shape([float(value) for value in row.split()], names, left_out)
+                shapes += [shape] if shape else []
+    return Annotated(name, path, tuple(shapes), upright=True, left_out=left_out)
+
+
+def _shape(row: list[float], names: dict[int, str], left_out: Counter[str]) -> Shape | None:
+    number, *values = row
+    if number not in names:
+        raise ValueError(f"class {number:g}, but the classes are {names}")
+    if len(values) in (4, 5):
+        left_out["box without an area"] += 1
+        return None
+    points = np.reshape(values, (-1, 2))
+    if not (abs(points - 0.5) <= 1.5).all():
+        raise ValueError("the points are not fractions of the width and height")
+    return polygon(names[int(number)], [points], left_out, relative=True)
+
+
+def _names(where: Where) -> tuple[dict[int, str], tuple[str, ...]]:
+    """Number -> class name, and notes, from the nearest file above the labels."""
+    folder = where.annotations
+    while True:
+        for ending in _NAMES:
+            for name in where.store.list(folder, ending):
+                path = os.path.join(folder, name)
+                with reading(path):
+                    content = _content(path)
+                    if content:
+                        return _classes(content), _notes(content, path)
+        if folder in (where.root, os.path.dirname(folder)):
+            reason = "no data.yaml with the names of the classes, such as `names: [car, road]`"
+            raise file_error(where.annotations, reason, code="class-names-missing")
+        folder = os.path.dirname(folder)
+
+
+def _content(path: str) -> dict[str, Any]:
+    """What a file says about the data set; {} if it has no names."""
+    text = text_of(path)
+    if not path.endswith((".yaml", ".yml")):
+        return {"names": [line.strip() for line in text.splitlines() if line.strip()]}
+    content = config.load_yaml(text)
+    return content if isinstance(content, dict) and content.get("names") else {}
+
+
+def _classes(content: dict[str, Any]) -> dict[int, str]:
+    if "kpt_shape" in content:
+        raise ValueError("kpt_shape: its labels are keypoints, not areas")
+    names = content["names"]
+    if not isinstance(names, (list, dict)):
+        raise ValueError("names: neither a list nor a mapping")
+    pairs = names.items() if isinstance(names, dict) else enumerate(names)
+    return {int(number): str(name) for number, name in pairs}
+
+
+def _notes(content: dict[str, Any], path: str) -> tuple[str, ...]:
+    same = content.get("val") and content.get("val") == content.get("train")
+    return (f"{WARNING}{path}: val is train: scores would be of training images",) * bool(same)
+
+
+YOLO = Format(
+    "yolo",
+    "a .txt for each image, with a polygon per row, and data.yaml (YOLO)",
+    _detect,
+    _read,
+    "smallest",
+).layout
