@@ -128,8 +128,21 @@ def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFindin
         return None
     names = [labels.names[labels.raw_to_train[raw]] for raw in raws]
     message = f"{where}: class {names[-1]!r} has the id {raws[-1]}, which no mask has"
+    table = {place: labels.raw_to_train[raw] for place, raw in enumerate(raws)}
+    if (
+        void in ids
+        and 0 in ids
+        and labels.raw_to_train.get(0) == void
+        and raws == [*range(1, len(raws) + 1)]
+    ):
+        # The file counts an ignored class as 0, but the masks store it as 255 (COCO-Stuff).
+        message += (
+            f", and ignores 0, but the masks have {shown({0: ids[0], void: ids[void]}, ids)}: in "
+            f"masks with {void} for ignored pixels, 0 is the first class ({names[0]})"
+        )
+        right = ("if 0 is ignored, too", {"data.label_map": labels.full_map()})
+        return SplitFinding(f"{message}. Map them", True, {"data.label_map": table}, (right,))
     if set(ids) - {void} == set(range(len(raws))):
-        table = {place: labels.raw_to_train[raw] for place, raw in enumerate(raws)}
         return mapped(
             labels,
             ids,

@@ -9,13 +9,13 @@ from segtrain.data.bucket import OUTAGE_S, store_of
 
 
 def first_in_bucket(root: str, names: Sequence[str]) -> Path | None:
-    """A local copy of the first of the files ``names`` that exists in a folder of a bucket; None if
-    none exists.
+    """A local copy of the first of the files ``names`` that exists below a folder of a bucket; None
+    if none exists.
     """
-    there = set(store_of(root, OUTAGE_S).list(root.rstrip("/"), ""))
-    return next(
-        (Path(local_copy(f"{root.rstrip('/')}/{name}")) for name in names if name in there), None
-    )
+    store, paths = store_of(root, OUTAGE_S), [f"{root.rstrip('/')}/{name}" for name in names]
+    folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+    there = {f"{folder}/{name}" for folder in folders for name in store.list(folder, "")}
+    return next((Path(local_copy(path)) for path in paths if path in there), None)
 
 
 def local_copy(path: str) -> str:

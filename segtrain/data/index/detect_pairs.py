@@ -57,6 +57,7 @@ MASK_WORDS = (
     "gts",
     "targets",
     "target",
+    "stuffthingmaps",
 )
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "trainval")
 # Levels below the root, and folders in total, that are searched.
@@ -226,8 +227,8 @@ def folders_below(root: str, store: Store) -> list[str]:
 
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
-    """The folder named as ``images``, but with a word of MASK_WORDS in place of its image word;
-    None if none exists.
+    """The folder named as ``images``, but with a word of MASK_WORDS in place of its image word, or
+    after the name of its split; None if none exists.
 
     there: lowercase name -> name.
     """
@@ -239,6 +240,9 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
             other = "".join([*tokens[:index], word, *tokens[index + 1 :]]).lower()
             if other in there:
                 return there[other]
+    if os.path.basename(images).lower() in SPLITS:
+        beside = (f"{images}_{word}".lower() for word in MASK_WORDS)
+        return next((there[other] for other in beside if other in there), None)
     return None
 
 
@@ -318,10 +322,16 @@ def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
     folder.
     """
     splits = [name for name in folders if name.lower() in SPLITS]
-    for folder, names in (("{split}", splits[:1]), (".", [""])):
-        settings = _beside(os.path.join(root, names[0]), store) if names else None
-        if settings is not None:
-            return {"images": folder, "masks": folder, **settings}, splits if names[0] else ["all"]
+    for folder, names in (("{split}", splits), (".", ["all"])):
+        of_split = {
+            name: settings
+            for name in names
+            if (settings := _beside(os.path.join(root, folder.format(split=name)), store))
+            is not None
+        }
+        if of_split:
+            settings = next(iter(of_split.values()))
+            return {"images": folder, "masks": folder, **settings}, [*of_split]
     return None
 
 
@@ -329,15 +339,17 @@ def _beside(folder: str, store: Store) -> dict[str, Any] | None:
     """The setting data.pair for a folder of images and masks; None for other folders.
 
     The name of a mask is that of its image with a common ending, or the full file name of its image
-    (``a.jpg.png``). At least half of the images need a mask. Returns {} if images have several
-    masks: the lister raises the error for that.
+    (``a.jpg.png``). The images may have an ending of their own (``a_sat.jpg``). At least half of
+    the images need a mask. Returns {} if images have several masks: the lister raises the error for
+    that.
     """
     names = sorted(images_below(folder, store))
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
         images = sorted(set(names).difference(masks))
         best, most = None, (0, 0)
-        for patterns in itertools.product(_texts(NAME, images), _texts(NAME + word, masks)):
+        texts = [text for end in _endings(images) for text in _texts(NAME + end, images)]
+        for patterns in itertools.product(texts, _texts(NAME + word, masks)):
             in_images, in_masks = fitted(patterns, names, names, together=True)
             pairs = len(in_images.keys() & in_masks.keys())
             score = (pairs, pairs - len(in_images))
@@ -346,6 +358,12 @@ def _beside(folder: str, store: Store) -> dict[str, Any] | None:
         if best:
             return {"pair": best}
     return {} if several_masks(names, names, NAME, together=True) else None
+
+
+def _endings(paths: list[str]) -> list[str]:
+    """ "", and the last part of the stems, such as ``_sat``, if all have the same."""
+    ends = {re.search(r"[_-][^_-]*$|$", os.path.splitext(path)[0])[0] for path in paths}  # type: ignore[index]
+    return [""] + [end for end in ends if end and len(ends) == 1]
 
 
 def _texts(stem: str, paths: list[str]) -> list[str]:

@@ -30,6 +30,13 @@ Recode = Callable[[LabelSpace], LabelSpace]
 
 # Files of class names beside the data: the user's own, labelme's, CVAT's.
 CLASS_FILES = ("classes.txt", "class_names.txt", "labelmap.txt")
+# Tables of other tools, read in layouts without classes of their own if the config names no class.
+_TABLES = ("class_dict.csv", "label_colors.txt", "labels.txt")
+_ROBOFLOW = "_classes.csv"
+CLASS_TABLES = (
+    *_TABLES,
+    *(f"{split}{_ROBOFLOW}" for split in ("", "train/", "valid/", "test/")),
+)
 
 
 def root_store(data: config.Data) -> Store:
@@ -61,7 +68,9 @@ def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:
 def labels_beside(layout: Layout, data: config.Data) -> LabelSpace | None:
     """The label space of a file beside the data, else that of the layout."""
     # If the layout allows any classes, those of the config take precedence over those of a file.
-    file = None if layout.other_classes and data.classes else layout.class_file(data.root)
+    tables = CLASS_TABLES if layout.labels is None and not data.classes else ()
+    names = () if layout.other_classes and data.classes else (*layout.class_files, *tables)
+    file = layout.class_file(data.root, names)
     if file is None:
         return layout.labels
     space = read_classes(file)
@@ -110,15 +119,13 @@ class Layout:
     ) = None
     needs: Callable[[config.Data], tuple[str, ...]] | None = None
 
-    def class_file(self, root: str) -> Path | None:
-        """The file beside the data that names the classes."""
+    def class_file(self, root: str, names: tuple[str, ...]) -> Path | None:
+        """The first of these files beside the data."""
         if is_bucket(root):
-            return first_in_bucket(root, self.class_files)
+            return first_in_bucket(root, names)
         home = self.home(root, LOCAL) if self.home else None
         paths = (
-            Path(folder, name)
-            for name in self.class_files
-            for folder in dict.fromkeys((home or root, root))
+            Path(folder, name) for name in names for folder in dict.fromkeys((home or root, root))
         )
         return next((path for path in paths if path.exists()), None)
 

@@ -15,7 +15,7 @@ from segtrain import config
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.check_files import checked
 from segtrain.data.index.entries import ColumnBuilder, Entries, column_of, with_endings
-from segtrain.data.index.layout import Detected, Layout
+from segtrain.data.index.layout import CLASS_TABLES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.storage import LOCAL, Store
@@ -214,7 +214,7 @@ _MOST_TEXTS = 20
 
 def _detect(root: str, store: Store) -> Detected | None:
     names = sorted(os.listdir(root)) if store is LOCAL else store.list(root, "")
-    lists = [name for name in names if name.endswith(_ENDINGS)]
+    lists = [name for name in names if name.endswith(_ENDINGS) and name not in CLASS_TABLES]
     texts = [name for name in names if name.endswith(".txt")][
         : None if store is LOCAL else _MOST_TEXTS
     ]
