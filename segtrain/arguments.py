@@ -218,6 +218,9 @@ def _data(subparsers: Any) -> None:
         "--sample", type=int, metavar="N", help="check only N random images of each split"
     )
     check.add_argument("--seed", type=int, default=0, help="choose another sample (default: 0)")
+    check.add_argument(
+        "--write", metavar="FILE", type=Path, help="write the settings as a new config to train on"
+    )
     _json(check)
     _take_settings(check)
     fetch = _command(

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 
+from segtrain.base.files import write_atomically
 from segtrain.base.terminal import counted, say
 from segtrain.errors import EXIT_ERROR, ConfigError
 from segtrain.installed import discover, provided, run_services, watch_for_notices
@@ -173,14 +174,17 @@ def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None
 
 
 def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
-    from segtrain.data.audit.check import check_folder
+    from segtrain.data.audit.check import check_folder, refuse_existing
 
+    refuse_existing(args.write)
     checked = check_folder(args.dir, args.split, overrides, args.sample, args.seed)
+    if args.write and not checked.failed:
+        write_atomically(args.write, checked.config().encode(), "FILE for --write")
     if args.json:
         print(json.dumps({report.split: report.to_dict() for report in checked.reports}))
     else:
-        say(checked.text())
-    return EXIT_ERROR if any(report.failed for report in checked.reports) else 0
+        say(checked.text(args.write))
+    return EXIT_ERROR if checked.failed else 0
 
 
 def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:

@@ -41,8 +41,6 @@ class Data(Section):
         "list",
         "shards",
         "coco",
-        "yolo",
-        "labelme",
     ] = setting(
         ["storage", "listing", "eval"],
         "scenes",

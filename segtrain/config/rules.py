@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from segtrain.config.section import SettingError, outlasts
 
@@ -27,10 +27,10 @@ def _root(data: Data) -> None:
             f"data.root is empty, but layout {data.layout!r} reads files: set data.root=FOLDER"
         )
     if data.layout == "scenes" and data.root:
-        layouts = " or ".join(get_args(type(data).model_fields["layout"].annotation)[1:])
         raise SettingError(
-            "data.layout=scenes reads no files, but data.root is set: set data.layout to "
-            f"{layouts}. To detect it: segtrain data check {shlex.quote(data.root)}"
+            "data.layout=scenes reads no files, but data.root is set: set data.layout. `segtrain "
+            f"data check {shlex.quote(data.root)} --write mine.yaml` detects the layout and writes "
+            "a config"
         )
 
 

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from annotated_sets import FORMATS, masks_of, needs_formats, opened, referenced
+from annotated_sets import FORMATS, coco, masks_of, needs_formats, opened, referenced
 from conftest import refused
 from PIL import Image
 from pycocotools import mask as rle
@@ -87,33 +85,6 @@ def test_a_mask_turns_as_its_image_is_stored(tmp_path: Path) -> None:
         image.save(tmp_path / "a.png", exif=image.getexif())
         upright = np.array(ImageOps.exif_transpose(Image.open(tmp_path / "a.png")))
         assert np.array_equal(stored_orientation(upright, orientation), stored), orientation
-
-
-def coco(
-    root: Path, shapes: list[list[Any]], images: int = 2, size: tuple[int, int] = (20, 30)
-) -> None:
-    """A COCO set with one split, whose shapes [image, class, polygon] are in train.json."""
-    (root / "images").mkdir(parents=True)
-    for number in range(images):
-        Image.new("RGB", size[::-1], (9, 9, 9)).save(root / f"images/{number}.png")
-    names = sorted({name for _, name, _ in shapes})
-    content = {
-        "images": [
-            {"id": n, "file_name": f"{n}.png", "height": size[0], "width": size[1]}
-            for n in range(images)
-        ],
-        "categories": [{"id": 10 * n, "name": name} for n, name in enumerate(names, 1)],
-        "annotations": [
-            {
-                "id": n,
-                "image_id": image,
-                "category_id": 10 * (names.index(name) + 1),
-                "segmentation": [polygon],
-            }
-            for n, (image, name, polygon) in enumerate(shapes)
-        ],
-    }
-    (root / "train.json").write_text(json.dumps(content))
 
 
 BOX = [2, 2, 12, 2, 12, 9, 2, 9]

@@ -1,7 +1,8 @@
-"""Opens data sets with annotations, and reads the reference masks of ``../shared/data/formats``."""
+"""Makes and opens data sets with annotations, and reads the reference masks of ``../shared/data/formats``."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,32 @@ def outline(mask: np.ndarray) -> int:
     edge[1:] |= mask[1:] != mask[:-1]
     edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
     return int(edge.sum())
+
+
+def coco(
+    root: Path, shapes: list[list[Any]], images: int = 2, size: tuple[int, int] = (20, 30)
+) -> None:
+    """A COCO set with one split, whose shapes [image, class, polygon] are in train.json."""
+    (root / "images").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for number in range(images):
+        pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / f"images/{number}.png")
+    names = sorted({name for _, name, _ in shapes})
+    content = {
+        "images": [
+            {"id": n, "file_name": f"{n}.png", "height": size[0], "width": size[1]}
+            for n in range(images)
+        ],
+        "categories": [{"id": 10 * n, "name": name} for n, name in enumerate(names, 1)],
+        "annotations": [
+            {
+                "id": n,
+                "image_id": image,
+                "category_id": 10 * (names.index(name) + 1),
+                "segmentation": [polygon],
+            }
+            for n, (image, name, polygon) in enumerate(shapes)
+        ],
+    }
+    (root / "train.json").write_text(json.dumps(content))

@@ -24,6 +24,7 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from annotated_sets import coco
 from pages import PAGES, ROOT, blocks
 
 from segtrain.config import Config
@@ -94,6 +95,12 @@ def prepared(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pair(root / "CamVid", split, ("{}", "{}annot"), [*range(11), 11])
     for split in ("train", "val"):
         pair(root / "my-data", split, ("images/{}", "masks/{}"), [0, 1, 2, 9])
+    coco(
+        root / "my-export",
+        [[k, "road", [2, 2, 40, 2, 40, 30, 2, 30]] for k in range(6)],
+        6,
+        (48, 64),
+    )
     pair(root, "", ("photos", "unused"), [0])
     (root / "photos/0.png").rename(root / "photos/one.png")
     process = zygote.start("train", "configs/scenes.yaml", "out=runs/street", cwd=root)

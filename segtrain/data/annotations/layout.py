@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import urllib.parse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -97,7 +98,7 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
     if not data.annotations:
         message = (
             f"data.annotations is empty, but layout {form.name!r} reads annotations: "
-            f"`segtrain data check {data.root}` proposes the settings"
+            f"`segtrain data check {shlex.quote(data.root)}` proposes the settings"
         )
         raise ConfigError(message, code="annotations-unset", layout=form.name)
     where = _where(data, split, store)

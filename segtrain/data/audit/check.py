@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -45,21 +47,40 @@ class Checked:
     detected: bool
     reports: tuple[AuditReport, ...]
 
-    def text(self) -> str:
+    @property
+    def failed(self) -> bool:
+        return any(report.failed for report in self.reports)
+
+    def config(self) -> str:
+        """The settings as a config file."""
+        values = {"data": self.data.model_dump(exclude_defaults=True)}
+        return yaml.safe_dump(
+            values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+        )
+
+    def text(self, written: Path | None = None) -> str:
         """Text for a terminal: the reports of all splits.
 
         If the layout was detected, settings to paste come first, and the command to train if no
-        report failed.
+        report failed. ``written``: the file that has the settings then.
         """
         head = []
-        if self.detected:
-            values = {"data": self.data.model_dump(exclude_defaults=True)}
-            section = yaml.safe_dump(
-                values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
-            )
-            stopped = any(report.failed for report in self.reports)
-            head = [section.rstrip()] + ([] if stopped else [f"segtrain train {pasted(self.data)}"])
+        if written and self.failed:
+            head = [f"{written} was not written: correct the faults below"]
+        elif written:
+            head = [f"{written} has these settings: segtrain train {shlex.quote(str(written))}"]
+        elif self.detected and not self.failed:
+            head = [f"segtrain train {pasted(self.data)}"]
+        if self.detected or written:
+            head.insert(0, self.config().rstrip())
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
+
+
+def refuse_existing(config: Path | None) -> None:
+    """Raise ConfigError if the file that ``--write`` names exists."""
+    if config and config.exists():
+        message = f"--write {config}: exists already: name another file, or remove it"
+        raise ConfigError(message, code="file-exists", file=str(config))
 
 
 def check_folder(
