@@ -41,6 +41,8 @@ class Data(Section):
         "list",
         "shards",
         "coco",
+        "yolo",
+        "cvat",
     ] = setting(
         ["storage", "listing", "eval"],
         "scenes",

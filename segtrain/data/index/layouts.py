@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from segtrain.data.annotations.coco import COCO
+from segtrain.data.annotations.cvat import CVAT
 from segtrain.data.annotations.yolo import YOLO
 from segtrain.data.generated import SCENES
 from segtrain.data.index.folders import FOLDERS
@@ -12,7 +13,7 @@ from segtrain.data.index.voc import VOC
 from segtrain.data.shards.layout import SHARDS
 
 # Layouts that one folder may have at the same time: ``detect`` stops where several fit.
-RIVALS = (COCO, YOLO, FOLDERS)
+RIVALS = (COCO, YOLO, CVAT, FOLDERS)
 LAYOUTS = {
     layout.name: layout
     for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, *RIVALS, LIST)

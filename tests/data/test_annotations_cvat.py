@@ -1,0 +1,96 @@
+"""Tests of annotations of CVAT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotated_sets import FORMATS, masks_of, needs_formats, opened, referenced
+from conftest import refused
+from PIL import Image
+
+from segtrain import config
+from segtrain.data.audit.check import settings_of
+from segtrain.data.datasets import open_dataset
+
+SCENE = {1: "road", 2: "car", 3: "traffic sign"}
+
+
+@needs_formats
+def test_a_mask_of_cvat_is_the_reference() -> None:
+    dataset = opened(FORMATS / "cvat-images")
+    expected = referenced(dataset, FORMATS / "cvat-images/mask.png", SCENE)
+    assert np.array_equal(masks_of(dataset)["frame 1"], expected)
+
+
+def cvat(root: Path, *images: str, head: str = "") -> None:
+    """CVAT's file of images of 30 x 20 pixels. images: the attributes and shapes of each."""
+    (root / "images").mkdir(parents=True, exist_ok=True)
+    for number in range(len(images)):
+        Image.new("RGB", (30, 20)).save(root / f"images/{number}.png")
+    rows = "".join(
+        f'<image name="{number}.png" width="30" height="20" {image}</image>'
+        for number, image in enumerate(images)
+    )
+    text = f"{head}<annotations><version>1.1</version><meta/>{rows}</annotations>"
+    (root / "annotations.xml").write_text(text)
+
+
+def test_shapes_of_cvat(tmp_path: Path) -> None:
+    cvat(
+        tmp_path,
+        '><box label="b" xtl="4" ytl="6" xbr="10" ybr="8" rotation="90"/>'
+        '<polyline label="a" points="0,0;9,9"/><tag label="a"/>'
+        '<ellipse label="a" cx="20" cy="10" rx="8" ry="4"/>',
+        '><mask label="a" rle="0,3,1,4" left="28" top="-1" width="3" height="3"/>'
+        '<polygon label="b" z_order="-1" points="25,0;30,0;30,20;25,20;"/>',
+    )
+    dataset = opened(tmp_path)
+    assert [note.split(": ")[1] for note in dataset.notes] == ["1 x not drawn"]
+    turned, patch = masks_of(dataset).values()
+    assert dataset.labels.names == ("background", "a", "b")
+    rows, columns = np.nonzero(turned == 2)
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (4, 9, 6, 7)
+    assert abs((turned == 1).sum() - np.pi * 8 * 4) < 3
+    # Rows of the patch: 111, 011, 110; the first is above the image, the last column beside it.
+    assert patch[:3, 24:].tolist() == [[0, 2, 2, 2, 2, 1], [0, 2, 2, 2, 1, 1], [0, 2, 2, 2, 2, 2]]
+
+
+def test_subsets_of_a_cvat_project_are_splits(tmp_path: Path) -> None:
+    polygon = '><polygon label="a" points="0,0;9,0;9,9"/>'
+    cvat(tmp_path, f'subset="Train" {polygon}', f'subset="Validation" {polygon}')
+    for number, subset in enumerate(("Train", "Validation")):
+        (tmp_path / "images" / subset).mkdir()
+        (tmp_path / f"images/{number}.png").rename(tmp_path / f"images/{subset}/{number}.png")
+    data, splits = settings_of(str(tmp_path), [])
+    assert (data.images, splits) == ("images/{split}", ("Train", "Validation"))
+    assert [entry.meta["name"] for entry in opened(tmp_path, split="Validation").entries] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        '><mask label="a" rle="9,9" left="0" top="0" width="3" height="3"/>',
+        '><mask label="a" rle="0" left="0" top="0" width="99999999" height="99999999"/>',
+        '><box label="a" xtl="nan" ytl="0" xbr="1" ybr="1"/>',
+        '><polygon label="a" points="1"/>',
+        '><polygon points="0,0;9,0;9,9"/>',
+        '><blob label="a"/>',
+        "></annotations>",
+    ],
+)
+def test_unexpected_content_of_cvat_is_refused(tmp_path: Path, image: str) -> None:
+    cvat(tmp_path, image)
+    with refused("annotation-invalid"):
+        opened(tmp_path)
+
+
+def test_entities_and_videos_of_cvat_are_refused(tmp_path: Path) -> None:
+    cvat(tmp_path, ">", head='<!DOCTYPE a [<!ENTITY b "b">]>')
+    settings = {"layout": "cvat", "images": "images", "annotations": "annotations.xml"}
+    with refused("annotation-invalid"):
+        open_dataset(config.Data.model_validate({"root": str(tmp_path), **settings}), "all")
+    cvat(tmp_path, '></image><track id="0" label="a"/><image name="1.png">')
+    with refused("annotation-of-video"):
+        opened(tmp_path)
