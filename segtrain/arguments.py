@@ -237,13 +237,18 @@ def _data(subparsers: Any) -> None:
         data, "convert", commands.data_convert, "rewrite a data set with PNG masks of class ids"
     )
     convert.add_argument(
-        "dir", metavar="SRC", help="folder of the data set, in any layout of files"
+        "dir", metavar="SRC", help="folder of the data set, in any layout, or a config file"
     )
     convert.add_argument(
         "folder", metavar="DST", type=_output, help="output folder, which must be new or empty"
     )
     convert.add_argument(
         "--split", action="append", help="split to convert (default: all splits of SRC)"
+    )
+    convert.add_argument(
+        "--nearest",
+        action="store_true",
+        help="unknown values of lossless masks become the nearest known ones, too (counted)",
     )
     _take_settings(convert)
 

@@ -1,6 +1,4 @@
-"""`segtrain data convert`: copies a data set, and turns JPEG masks into PNG masks of the nearest
-known class ids.
-"""
+"""`segtrain data convert`: copies any data set as images and PNG masks of class ids."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -47,12 +44,14 @@ def convert_folder(
     splits: list[str] | None,
     overrides: list[str],
     say: Callable[[str], None] = print,
+    nearest: bool = False,
 ) -> dict[str, Any]:
     """Write ``folder``/images/SPLIT, masks/SPLIT, and classes.txt. Images are hard links if
     possible, otherwise copies.
 
-    Returns counts for each split. The folder appears complete at the end, or not at all. Raises
-    DataError, ConfigError.
+    root: the folder of the data set, or a config. nearest: unknown values of masks become the
+    nearest known ones, which JPEG masks always do. Returns counts for each split. The folder
+    appears complete at the end, or not at all. Raises DataError, ConfigError.
     """
     # Imported here, because ``check`` imports this file (its findings propose this command).
     from segtrain.data.audit.check import settings_of
@@ -74,12 +73,6 @@ def convert_folder(
     ):
         names = (POOL,)  # without {split} in a path, all splits have the same images
     datasets = [open_dataset(data, split) for split in splits or names]
-    if not datasets[0].separate_files:
-        message = (
-            f"data convert reads image files, and data.layout={data.layout} has none: give "
-            "a folder of files"
-        )
-        raise ConfigError(message, code="layout-without-files", layout=data.layout)
     for dataset in datasets:
         refuse_near_values(dataset)
         for note in dataset.notes:
@@ -91,7 +84,7 @@ def convert_folder(
         with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as temporary:
             made = Path(temporary) / "set"
             for dataset in datasets:
-                result[dataset.split] = _convert(dataset, made, say)
+                result[dataset.split] = _convert(dataset, made, say, nearest)
             (made / "classes.txt").write_text(_classes(datasets[0].labels), encoding="utf-8")
             made.replace(target)
     except OSError as error:
@@ -100,16 +93,15 @@ def convert_folder(
             "space and the permissions"
         )
         raise DataError(message, code="folder-unwritable", folder=folder) from None
-    void = {} if data.ignore_index == 255 else {"data.ignore_index": data.ignore_index}
-    say(
-        (
-            f"to see how to train on it: segtrain data check {shlex.quote(folder)} {command(void)}"
-        ).rstrip()
-    )
+    kept = data.model_dump(include={"ignore_index", "bits", "extra_bands"}, exclude_defaults=True)
+    settings = command({f"data.{key}": value for key, value in kept.items()})
+    say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {settings}".rstrip())
     return result
 
 
-def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def _convert(
+    dataset: Dataset, made: Path, say: Callable[[str], None], nearest: bool
+) -> dict[str, Any]:
     names = [_safe(entry.meta["name"]) for entry in dataset.entries]
     where = f"{dataset.name} {dataset.split}"
     name, times = Counter(names).most_common(1)[0]
@@ -122,7 +114,7 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
 
     def write(index: int) -> tuple[int, int] | DataError:
         try:
-            return _write(dataset, index, made, names[index])
+            return _write(dataset, index, made, names[index], nearest)
         except DataError as error:
             return error
 
@@ -168,26 +160,36 @@ def _safe(name: str) -> str:
     )
 
 
-def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, int]:
+def _write(dataset: Dataset, index: int, made: Path, name: str, nearest: bool) -> tuple[int, int]:
     """Write one image and its mask. Returns the number of pixels, and of ambiguous pixels. Raises
     DataError.
     """
     from PIL import Image
 
     entry = dataset.entries[index]
-    ids, ambiguous = ids_of(str(entry.mask), dataset.labels)
-    header = decode.check_whole(entry.image)
-    if (header.height, header.width) != ids.shape:
-        raise dataset.other_size(index, (header.height, header.width), ids.shape)
+    ids, ambiguous = dataset.stored_mask(index), 0
+    if isinstance(ids, np.ndarray):
+        ids = dataset.train_ids(ids, index)
+    else:
+        ids, ambiguous = ids_of(ids, str(entry.mask), dataset.labels, nearest)
+    size = dataset.size(index)
+    if size != ids.shape:
+        raise dataset.other_size(index, size, ids.shape)
     split = "" if dataset.split == POOL else dataset.split
-    image = made / "images" / split / (name + os.path.splitext(entry.image)[1])
+    ending = os.path.splitext(entry.image)[1] if dataset.stored else ".png"
+    image = made / "images" / split / (name + ending)
     mask = made / "masks" / split / f"{name}.png"
     image.parent.mkdir(parents=True, exist_ok=True)
     mask.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(os.path.realpath(entry.image), image)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(entry.image, image)
+    stored = dataset.stored_image(index)
+    if isinstance(stored, np.ndarray):
+        Image.fromarray(stored).save(image)
+    else:
+        dataset.header(index)  # raises DataError for a file that is cut off
+        try:
+            os.link(os.path.realpath(entry.image), image)
+        except OSError:  # another file system, one without hard links, or a part of a shard
+            image.write_bytes(stored)
     Image.fromarray(ids).save(mask, format="PNG")
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
         message = f"{mask}: the ids read back differ from those written: check the disk"
@@ -195,16 +197,23 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, in
     return ids.size, ambiguous
 
 
-def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
-    """Train ids uint8 (H, W) of a mask of any format, and how many of its pixels were ambiguous.
-    Raises DataError.
+def ids_of(
+    stored: bytes | memoryview, name: str, labels: LabelSpace, nearest: bool = False
+) -> tuple[np.ndarray, int]:
+    """Train ids uint8 (H, W) of a mask file of any format, and how many of its pixels were
+    ambiguous. Raises DataError.
+
+    nearest: unknown values become the nearest known ones. Those of a JPEG always do.
     """
-    content, name = decode.load(mask)
-    header = decode.read_header(content, name)
+    header = decode.read_header(stored, name)
     if header.format != "jpeg":
-        return labels.remap(decode.decode_mask(content, name), name), 0
-    pixels = decode.decode_image(content, name)
-    if labels.colors and header.channels == 3:
+        raw = decode.decode_mask(stored, name)
+        if not nearest or raw.dtype != np.uint8:
+            return labels.remap(raw, name), 0
+        pixels = raw if raw.ndim == 3 else np.repeat(raw[..., None], 3, 2)
+    else:
+        pixels = decode.decode_image(stored, name)
+    if labels.colors and header.channels >= 3:
         known = labels.colors
     elif _is_gray(pixels):
         known = {
@@ -212,11 +221,11 @@ def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
         }
     else:
         setting = "data.classes={road: [128, 64, 128], ...}"
-        message = f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}"
+        message = f"{name}: is a mask in color: set the color of each class, as in {setting}"
         raise DataError(message, code="mask-rgb-without-colors", file=name)
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
-    found, inverse = np.unique(codes, return_inverse=True)
-    table, unsure = _nearest(_rgb(found), _rgb(np.array(list(known))), known.values())
+    values, inverse = np.unique(codes, return_inverse=True)
+    table, unsure = _nearest(_rgb(values), _rgb(np.array(list(known))), known.values())
     inverse = inverse.reshape(codes.shape)
     return table[inverse], int(unsure[inverse].sum())
 
@@ -247,7 +256,8 @@ def _nearest(
 
 def refuse_near_values(dataset: Dataset) -> None:
     """Raise DataError if class ids are too close for JPEG masks."""
-    if not any(is_jpeg(str(entry.mask), dataset.store) for entry in dataset.entries[:_SHOWN]):
+    few = dataset.entries[:_SHOWN] if dataset.separate_files else ()
+    if not any(is_jpeg(str(entry.mask), dataset.store) for entry in few):
         return
     labels = dataset.labels
     raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from annotated_sets import coco
 from conftest import refused
 from data_files import picture
 from PIL import Image
 
 from segtrain.cli import main
-from segtrain.config import load_config
+from segtrain.config import load_config, parse_overrides
 from segtrain.data.convert import convert_folder, ids_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
@@ -79,7 +82,7 @@ def test_values_between_two_are_counted(tmp_path):
     values[40:, :8] = 60  # clear
     jpeg(tmp_path / "m.jpg", values, 100)
     labels = LabelSpace(("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 255: 1})
-    ids, ambiguous = ids_of(str(tmp_path / "m.jpg"), labels)
+    ids, ambiguous = ids_of((tmp_path / "m.jpg").read_bytes(), "m", labels)
     assert np.array_equal(ids, (values > 127).astype(np.uint8))
     assert ambiguous == 64
 
@@ -93,9 +96,9 @@ def test_colors_that_differ_in_one_channel_are_told_apart(tmp_path, channel):
     jpeg(tmp_path / "m.jpg", np.uint8([low, high])[classes], 100)
     colors = {int(color @ [1 << 16, 1 << 8, 1]): train for train, color in enumerate((low, high))}
     labels = LabelSpace(("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 1: 1}, colors)
-    assert np.array_equal(ids_of(str(tmp_path / "m.jpg"), labels)[0], classes)
+    assert np.array_equal(ids_of((tmp_path / "m.jpg").read_bytes(), "m", labels)[0], classes)
     with refused("mask-rgb-without-colors"):
-        ids_of(str(tmp_path / "m.jpg"), plain_space(("a", "b")))
+        ids_of((tmp_path / "m.jpg").read_bytes(), "m", plain_space(("a", "b")))
 
 
 def test_a_gray_looking_mask_of_three_channels_is_read_by_color_if_classes_have_colors(tmp_path):
@@ -106,8 +109,10 @@ def test_a_gray_looking_mask_of_three_channels_is_read_by_color_if_classes_have_
     )
     jpeg(tmp_path / "rgb.jpg", np.dstack([gray] * 3), 100)
     jpeg(tmp_path / "gray.jpg", gray, 100)
-    assert np.array_equal(ids_of(str(tmp_path / "rgb.jpg"), labels)[0], np.where(drawn(0), 0, 255))
-    assert np.array_equal(ids_of(str(tmp_path / "gray.jpg"), labels)[0], drawn(0))
+    assert np.array_equal(
+        ids_of((tmp_path / "rgb.jpg").read_bytes(), "m", labels)[0], np.where(drawn(0), 0, 255)
+    )
+    assert np.array_equal(ids_of((tmp_path / "gray.jpg").read_bytes(), "m", labels)[0], drawn(0))
 
 
 def test_splits_lists_and_other_formats_are_kept(tmp_path, capsys):
@@ -153,3 +158,42 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path):
     (out / "mine").write_text("x")
     with refused("folder-exists"):
         convert_folder(str(root), str(out), None, classes)
+
+
+def test_near_values_of_lossless_masks_are_snapped_where_asked():
+    labels = LabelSpace(("a", "b"), ((0, 0, 0), (255, 255, 255)), 255, {0: 0, 200: 1})
+    values = np.full((4, 6), 198, np.uint8)
+    values[0, :3] = (2, 90, 200)
+    stream = io.BytesIO()
+    Image.fromarray(values).save(stream, "PNG")
+    with refused("mask-ids-unknown"):
+        ids_of(stream.getvalue(), "m", labels)
+    ids, ambiguous = ids_of(stream.getvalue(), "m", labels, nearest=True)
+    assert (ids[0].tolist(), ambiguous) == ([0, 0, 1, 1, 1, 1], 1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_not_files_is_converted_to_the_same_samples(tmp_path, packed):
+    """Annotations, and shards packed from them, by a config file."""
+    root = tmp_path / "set"
+    coco(root, [[k % 3, "road", [k, 2, 12 + k, 2, 12, 9]] for k in range(6)], 3)
+    settings = ["data.layout=coco", "data.images=images", "data.annotations=train.json"]
+    settings = [f"data.root={root}", *settings, "data.split_by={val: 1}"]
+    if packed:
+        assert main(["data", "pack", str(root), str(tmp_path / "packed")]) == 0
+        settings = [f"data.root={tmp_path / 'packed'}", "data.layout=shards"]
+    config = tmp_path / "mine.yaml"
+    config.write_text(yaml.safe_dump({"data": parse_overrides(settings)["data"]}))
+    splits = ["train", "val"][: 1 if packed else 2]
+    words = [word for split in splits for word in ("--split", split)]
+    assert main(["data", "convert", str(config), str(tmp_path / "out"), *words]) == 0
+    for split in splits:
+        source = open_dataset(load_config(config).data, split)
+        made = open_dataset(
+            load_config(None, [f"data.root={tmp_path / 'out'}", "data.layout=folders"]).data, split
+        )
+        assert [e.meta["name"] for e in made.entries] == [e.meta["name"] for e in source.entries]
+        for index in range(len(source)):
+            for mine, theirs in zip(made.read(index), source.read(index)):
+                assert np.array_equal(mine, theirs)
+        assert made.labels.names == source.labels.names

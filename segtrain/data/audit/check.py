@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import yaml
 
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
-from segtrain.config import Data, make_config, parse_overrides
+from segtrain.config import Data, load_config, make_config, parse_overrides
 from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
@@ -113,7 +114,7 @@ def check_folder(
     others = [split for split in all_splits if split not in splits]
     unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
     audited: dict[str, Dataset] = {}
-    detected = not _layout_given(overrides)
+    detected = not _layout_given(root, overrides)
     reports: dict[str, AuditReport] = {}
     findings: dict[str, list[SplitFinding]] = {split: [] for split in datasets}
     # Findings about the whole folder are shown with the first split.
@@ -235,29 +236,34 @@ def _leaks(
 
 
 def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]:
-    """The settings of a folder, and its splits. ``overrides`` (such as data.classes=...) replace
-    detected settings.
+    """The settings of a folder or of a config file, and the splits. ``overrides`` (such as
+    data.classes=...) replace detected settings.
 
     Raises DataError if the layout of the folder is not known, ConfigError for a wrong override.
     """
-    values: dict[str, Any] = {"root": root}
     splits: tuple[str, ...] = ()
-    if not _layout_given(overrides):
-        detected, splits = detect(root)
-        values = detected.model_dump(exclude_unset=True)
-    settings = parse_overrides(overrides)
-    data_overrides = settings.get("data", {})
-    if values.get("layout") == "folders" and isinstance(data_overrides, dict):
-        values |= detect_pairs.choose(detected, data_overrides, splits, tree_of(root))
-    # Overrides are parsed as YAML; detected values are not, since they have their types already.
-    settings["data"] = (
-        {**values, **data_overrides} if isinstance(data_overrides, dict) else data_overrides
-    )
-    data = make_config(settings, "the command line").data
+    if os.path.isfile(root):
+        data = load_config(root, overrides).data
+    else:
+        values: dict[str, Any] = {"root": root}
+        if not _layout_given(root, overrides):
+            detected, splits = detect(root)
+            values = detected.model_dump(exclude_unset=True)
+        settings = parse_overrides(overrides)
+        data_overrides = settings.get("data", {})
+        if values.get("layout") == "folders" and isinstance(data_overrides, dict):
+            values |= detect_pairs.choose(detected, data_overrides, splits, tree_of(root))
+        # Overrides are parsed as YAML; detected values are not, since they have their types.
+        settings["data"] = (
+            {**values, **data_overrides} if isinstance(data_overrides, dict) else data_overrides
+        )
+        data = make_config(settings, "the command line").data
     if data.split_by.on:
         return data, by_rule(data)
     return data, splits or tuple(dict.fromkeys((data.train_split, data.split)))
 
 
-def _layout_given(overrides: list[str]) -> bool:
-    return any(override.lstrip("-").startswith("data.layout") for override in overrides)
+def _layout_given(root: str, overrides: list[str]) -> bool:
+    return os.path.isfile(root) or any(
+        override.lstrip("-").startswith("data.layout") for override in overrides
+    )
