@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotated_sets import FORMATS, masks_of, needs_formats, opened, referenced
+from annotated_sets import FORMATS, cvat, masks_of, needs_formats, opened, referenced
 from conftest import refused
-from PIL import Image
 
 from segtrain import config
 from segtrain.data.audit.check import settings_of
@@ -22,19 +21,6 @@ def test_a_mask_of_cvat_is_the_reference() -> None:
     dataset = opened(FORMATS / "cvat-images")
     expected = referenced(dataset, FORMATS / "cvat-images/mask.png", SCENE)
     assert np.array_equal(masks_of(dataset)["frame 1"], expected)
-
-
-def cvat(root: Path, *images: str, head: str = "") -> None:
-    """CVAT's file of images of 30 x 20 pixels. images: the attributes and shapes of each."""
-    (root / "images").mkdir(parents=True, exist_ok=True)
-    for number in range(len(images)):
-        Image.new("RGB", (30, 20)).save(root / f"images/{number}.png")
-    rows = "".join(
-        f'<image name="{number}.png" width="30" height="20" {image}</image>'
-        for number, image in enumerate(images)
-    )
-    text = f"{head}<annotations><version>1.1</version><meta/>{rows}</annotations>"
-    (root / "annotations.xml").write_text(text)
 
 
 def test_shapes_of_cvat(tmp_path: Path) -> None:
@@ -55,6 +41,14 @@ def test_shapes_of_cvat(tmp_path: Path) -> None:
     assert abs((turned == 1).sum() - np.pi * 8 * 4) < 3
     # Rows of the patch: 111, 011, 110; the first is above the image, the last column beside it.
     assert patch[:3, 24:].tolist() == [[0, 2, 2, 2, 2, 1], [0, 2, 2, 2, 1, 1], [0, 2, 2, 2, 2, 2]]
+
+
+def test_the_root_may_be_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cvat(tmp_path, '><polygon label="a" points="0,0;9,0;9,9"/>')
+    monkeypatch.chdir(tmp_path)
+    assert masks_of(opened(Path()))["0"].any()
 
 
 def test_subsets_of_a_cvat_project_are_splits(tmp_path: Path) -> None:

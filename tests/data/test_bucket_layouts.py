@@ -12,6 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from annotated_sets import cvat
 from cloud.bucket import BucketServer
 from conftest import refused
 from data_files import blocks, files, quiet, smooth
@@ -89,6 +90,7 @@ FORMS: dict[str, Any] = {
     "foreign": shards,
     "folders": lambda root: write(root, "images/{split}/{name}.jpg", "masks/{split}/{name}.png"),
     "together": lambda root: write(root, "{split}/{name}.jpg", "{split}/{name}_mask.png"),
+    "cvat": lambda root: cvat(root, '><polygon label="b" points="0,0;9,0;9,9"/>'),
     "pool": lambda root: write(root, "data/imgs/{name}.jpg", "data/labels/{name}.png"),
 }
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from segtrain import config
 from segtrain.base.terminal import counted
+from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
 from segtrain.data.annotations.shapes import Annotated, Annotations, to_text
@@ -70,9 +71,11 @@ class Format(NamedTuple):
 
 
 def _where(data: config.Data, split: str, store: Store) -> Where:
-    annotations, images, root = (
-        os.path.normpath(os.path.join(data.root, text.replace("{split}", split)))
-        for text in (data.annotations, data.images, "")
+    root = data.root if is_bucket(data.root) else os.path.normpath(data.root)
+    annotations, images = (
+        root if path == "." else os.path.join(root, path)
+        for text in (data.annotations, data.images)
+        for path in (os.path.normpath(text.replace("{split}", split)),)
     )
     return Where(annotations, images, root, store, data.label_key)
 
