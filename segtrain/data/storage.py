@@ -65,6 +65,13 @@ def system_folder(path: str) -> str:
     )
 
 
+def is_run(folder: str) -> bool:
+    """Whether it is the folder of a run, such as runs/NAME-HASH inside the data set."""
+    return all(
+        os.path.isfile(os.path.join(folder, name)) for name in ("journal.jsonl", "config.yaml")
+    )
+
+
 class Check(NamedTuple):
     """The checksum that the ``length`` bytes from ``offset`` within a range must have."""
 
@@ -158,7 +165,7 @@ class Store:
 
     def walk(self, folder: str) -> Iterator[str]:
         """Paths of all files below a folder, relative to it, in any order; on a disk, without
-        system folders.
+        folders of runs and of the system.
         """
         raise NotImplementedError
 
@@ -247,7 +254,11 @@ class LocalDisk(Store):
 
     def walk(self, folder: str) -> Iterator[str]:
         for above, inner, names in os.walk(folder):
-            inner[:] = [name for name in inner if not system_folder(name)]
+            inner[:] = [
+                name
+                for name in inner
+                if not system_folder(name) and not is_run(os.path.join(above, name))
+            ]
             below = os.path.relpath(above, folder)
             yield from (os.path.normpath(os.path.join(below, name)) for name in names)
 

@@ -217,7 +217,7 @@ def test_a_clock_that_differs_from_the_file_systems_changes_nothing(
     clock, clock_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: clock() + 400 * ahead)
     monkeypatch.setattr(time, "time_ns", lambda: clock_ns() + 400 * ahead * 10**9)
-    data = make(tmp_path, ["a"])
+    data = make(tmp_path / "first", ["a"])
     for _ in range(2):
         open_dataset(data, "train")
     assert len(counted) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from pathlib import Path
 
@@ -11,10 +13,10 @@ from conftest import refused
 from data_files import ids, picture, tree
 from PIL import Image
 
-from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.data.audit.check import check_folder
 from segtrain.data.datasets import open_dataset
+from segtrain.data.index import listing
 from segtrain.data.index.detect import detect
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.names import propose
@@ -27,24 +29,104 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
 
 
-def test_folders_that_are_left_out_are_named(tmp_path, capsys):
-    towns = [
-        f"{split}/{kind}/images/{kind}#.png {split}/{kind}/masks/{kind}#.png"
-        for split in ("Train", "Val")
-        for kind in ("Rural", "Urban")
+CHECKED = ["data.classes=[a, b]", "data.label_map={0: 0, 1: 1}", "data.overlap=accept"]
+
+
+def warnings(root: Path, *settings: str) -> list[str]:
+    """Of all splits of ``data check`` about images that are left out."""
+    checked = check_folder(str(root), None, [*CHECKED, *settings])
+    texts = [finding.message for report in checked.reports for finding in report.findings]
+    return [text for text in dict.fromkeys(texts) if " not read: " in text or " left out" in text]
+
+
+TOWNS = ("Train/Rural", "Train/Urban", "Val/Rural", "Val/Urban")
+# pairs of a data set -> its folders that are not read, each with the number of its images
+UNREAD = {
+    "pairs": (
+        [f"{town}/images/{town[-5:]}#.png {town}/masks/{town[-5:]}#.png" for town in TOWNS],
+        [f"{town}/{kind}/ (2" for town in TOWNS[1::2] for kind in ("images", "masks")],
+    ),
+    "no masks": (
+        ["images/train/#.png masks/train/#.png", "images/test/deep/t#.png masks/other/t#.png"],
+        ["images/test/deep/ (2", "masks/other/ (2"],
+    ),
+    "camvid": (["train/#.png trainannot/#.png", "val/v#.png old/v#.png"], ["old/ (2", "val/ (2"]),
+    "one folder": (["train/#.jpg train/#_mask.png", "new/n#.jpg new/n#_mask.png"], ["new/ (4"]),
+    "towns": (["images/train/ulm/#.png masks/train/ulm/#.png"], []),
+    "drawn for people": (
+        ["images/train/#.png masks/train/#.png", "overlay/#.png preview/#.png"],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_folders_that_are_left_out_are_named(tmp_path: Path, case: str) -> None:
+    pairs, unread = UNREAD[case]
+    named = [
+        part.removesuffix(" image files)")
+        for text in warnings(tree(tmp_path, *pairs))
+        for part in text.partition(" not read: ")[2].partition(". ")[0].split(", ")
     ]
-    assert main(["data", "check", str(tree(tmp_path / "set", *towns)), "data.classes=[a, b]"]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "not read" in line]
-    assert [line.partition("not read: ")[2].partition(". ")[0] for line in told] == [
-        "{split}/Urban/images with {split}/Urban/masks"
-    ]
-    tree(
-        tmp_path / "cities",
-        "images/train/ulm/#.png masks/train/ulm/#.png",
-        "images/train/bonn/b#.png masks/train/bonn/b#.png",
+    assert named == unread
+
+
+# images and masks that lie higher than those of the splits -> images that are left out, by folder
+FLAT = {
+    "both": (["images/f#.png masks/f#.png"], {"images": 2, "masks": 2}),
+    "images": (["images/f#.png x_overlay/f#.png"], {"images": 2}),
+    "masks": (["x_overlay/f#.png masks/f#.png"], {"masks": 2}),
+    "root": (["f#.png images/train/town/t#.png", "f#.png masks/train/town/t#.png"], {"": 2}),
+}
+
+
+@pytest.mark.parametrize("case", FLAT)
+@pytest.mark.parametrize("base", ["", "set/"])
+def test_images_above_the_folders_of_splits_are_left_out_aloud(
+    tmp_path: Path, case: str, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs, left = FLAT[case]
+    splits = [f"images/{s}/{s}#.png masks/{s}/{s}#.png" for s in ("train", "val/town")]
+    root = tree(tmp_path / "data" / base, *pairs, *splits)
+    (text,) = warnings(tmp_path / "data")
+    for folder, count in left.items():
+        assert f" {count} in {(root / folder).as_posix()}" in text
+    assert text.startswith(f"{sum(left.values())} image files left out")
+    # Training reads the settings of a file, and detects nothing.
+    data = Data(layout="folders", root=str(root), classes=("a", "b"))
+    assert open_dataset(data, "train").notes == (f"warning: {text}",)
+    monkeypatch.setattr(listing, "_FEW", 1)
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        os.utime(folder, (1, 1))
+    assert open_dataset(data, "val").notes == (f"warning: {text}",)
+    picture(root / "images/later.png")
+    assert open_dataset(data, "val").notes != (f"warning: {text}",)  # the list is not outdated
+
+
+@pytest.mark.parametrize(
+    ("pair", "split"),
+    [
+        ("images/#.png masks/#.png", "val"),
+        ("set/images/#.png set/masks/#_gt.png", "train"),
+        ("images/x#_rgb.png masks/x#_lab.png", "town"),
+        ("#.jpg #_mask.png", "val"),
+    ],
+)
+def test_two_readings_of_mixed_depth_are_proposed_and_either_one_works(
+    tmp_path: Path, pair: str, split: str
+) -> None:
+    nested = " ".join(
+        str(Path(part).parent / split / f"n{Path(part).name}") for part in pair.split()
     )
-    assert main(["data", "check", str(tmp_path / "cities"), "data.classes=[a, b]"]) == 0
-    assert "not read" not in capsys.readouterr().out
+    root = tree(tmp_path, pair, nested)
+    with refused("folders-ambiguous", folder=str(root)) as caught:
+        check_folder(str(root), None, CHECKED)
+    counts = []
+    for proposal in re.findall(r'("?data\.images=.*?) (?:reads|leaves)', str(caught.value)):
+        checked = check_folder(str(root), None, [*CHECKED, *shlex.split(proposal)])
+        counts.append([(report.split, report.images) for report in checked.reports])
+        assert not any(report.failed for report in checked.reports)
+    assert counts == [[("all", 4)], [(split, 2)]]
 
 
 def test_masks_that_are_no_pictures_are_named(tmp_path):
@@ -222,10 +304,10 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
 # Names of folders in public data sets, with a split of each name that they use.
 NAMES = (
     ("images", "masks", "train"), ("image", "mask", "training"), ("imgs", "labels", "val"),
-    ("img", "label", "valid"), ("JPEGImages", "annotations", "validation"), ("frames", "annotation", "dev"),
-    ("photos", "annots", "test"), ("inputs", "annot", "testing"), ("input", "SegmentationClassPNG", "trainval"),
+    ("img", "label", "valid"), ("JPEGImages", "annotations", "validation"), ("frame", "annotation", "dev"),
+    ("photo", "annots", "test"), ("inputs", "annot", "testing"), ("input", "SegmentationClassPNG", "trainval"),
     ("rgb", "SegmentationClass", "train"), ("PNGImages", "segmentations", "val"), ("images", "segmentation", "test"),
-    ("image", "groundtruth", "train"), ("imgs", "gt", "val"), ("frames", "gts", "train"),
+    ("JPEGImage", "groundtruths", "train"), ("imgs", "gt", "val"), ("frames", "gts", "train"),
     ("inputs", "targets", "val"), ("input", "target", "test"),
 )  # fmt: skip
 

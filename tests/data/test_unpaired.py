@@ -137,7 +137,7 @@ def test_what_patterns_leave_out_is_a_warning(
         picture(root / "images" / name)
     ids(root / "masks/p1_w.png", (0, 1))
     monkeypatch.setattr(listing, "_FEW", 1)
-    for folder in ("images", "masks"):
+    for folder in ("", "images", "masks"):
         os.utime(root / folder, (1, 1))
     (note,) = open_dataset(opened(root, *words), "all").notes
     assert note.startswith("warning: 3 files left out")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import SPLITS, folders_below
 from segtrain.data.index.layout import Detected
-from segtrain.data.index.walk import is_image
+from segtrain.data.index.names import is_image
 from segtrain.data.storage import Store
 
 # The first bytes of a file say what it is.

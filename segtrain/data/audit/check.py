@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
@@ -26,10 +27,10 @@ from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index import detect_pairs
-from segtrain.data.index.detect import detect
+from segtrain.data.index.detect import detect, left_out
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
-from segtrain.data.index.split_by import missing, names_of, with_settings
+from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, some_of
@@ -136,18 +137,13 @@ def check_folder(
         ]
         reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes, *unchecked))
         unchecked = []
-    if detected and data.layout == "folders":
-        # Pairs of image and mask folders that the detected settings leave out.
-        unread = [
-            f"{images} with {masks}"
-            for images, masks in detect_pairs.others(data.root, data.images, tree_of(data.root))
-        ]
+    if detected and (unread := left_out(data, all_splits)):
         message = (
-            f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with "
-            f"masks not read: {some_of(unread, 4)}. To train on all, name the pairs in lists "
+            f"{data.root}: {counted(len(unread), 'other folder')} not read: "
+            f"{some_of(unread, 4)}. To train on all, name the pairs in lists "
             "(data.layout=list); to use another one, set data.images and data.masks"
         )
-        of_folder += [SplitFinding(message)] if unread else []
+        of_folder.append(SplitFinding(message))
     of_folder += _findings(data, first.labels, audited, reports)
     for split, leak in _leaks(data, datasets, sample, seed):
         findings[split].append(leak)
@@ -260,6 +256,8 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
         data = make_config(settings, "the command line").data
     if data.split_by.on:
         return data, by_rule(data)
+    if splits and data.layout == "folders" and not data.own_splits:
+        splits = (POOL,)  # the folders that the user has given have no splits
     return data, splits or tuple(dict.fromkeys((data.train_split, data.split)))
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from segtrain import config
+from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.data.bucket import OUTAGE_S, store_of
+from segtrain.data.index.detect_pairs import is_drawn
 from segtrain.data.index.layouts import LAYOUTS, RIVALS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import tree_of
-from segtrain.data.index.walk import no_folder
+from segtrain.data.index.walk import images_below, no_folder
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
 _SPLITS = ("train", "val", "test")
+# Layouts whose folders hold nothing else.
+_PARTED = ("folders", "camvid", "ade20k")
 # Settings for the training and evaluation splits: the default name, and the names to look for if it
 # does not exist.
 _SPLIT_SETTINGS = (
@@ -76,6 +82,25 @@ def _refuse_rivals(root: str, fits: list[tuple[str, dict[str, Any], list[str]]])
         raise DataError(
             message, code="layouts-ambiguous", folder=root, found=[name for name, *_ in fits]
         )
+
+
+def left_out(data: config.Data, splits: Sequence[str]) -> list[str]:
+    """Folders whose images detected settings leave out, with the number of images in each.
+
+    Images directly above a folder that is read are left to the notes of the listing.
+    """
+    if data.layout not in _PARTED or "." in (data.images, data.masks):
+        return []
+    read, counts = LAYOUTS[data.layout].needed(data, splits), Counter[str]()
+    for path in images_below(data.root, tree_of(data.root)):
+        folder = path[: path.rfind("/") + 1]
+        if not any(folder.startswith(part) or part.startswith(folder) for part in read):
+            counts[folder] += 1
+    return [
+        f"{folder} ({counted(count, 'image file')})"
+        for folder, count in sorted(counts.items())
+        if not is_drawn(folder)
+    ]
 
 
 def _unknown(root: str, store: Store) -> DataError:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segtrain import config
+from segtrain.base.terminal import counted
+from segtrain.config.paste import command
 from segtrain.data.index.names import (
     NAME,
     SUFFIXES,
@@ -17,6 +19,7 @@ from segtrain.data.index.names import (
     count_pairs,
     fitted,
     folders_in,
+    images_in,
     propose,
 )
 from segtrain.data.index.pairs import MASK_ENDINGS
@@ -26,36 +29,24 @@ from segtrain.data.index.walk import images_below
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
-IMAGE_WORDS = (
-    "images",
-    "image",
-    "imgs",
-    "img",
-    "jpegimages",
-    "frames",
-    "photos",
-    "inputs",
-    "input",
-    "rgb",
-    "pngimages",
+
+def _plural_and_singular(*words: str) -> tuple[str, ...]:
+    return tuple(form for word in words for form in (f"{word}s", word))
+
+
+IMAGE_WORDS = _plural_and_singular(
+    "image", "img", "jpegimage", "frame", "photo", "input", "rgb", "pngimage"
 )
-MASK_WORDS = (
-    "masks",
+MASK_WORDS = _plural_and_singular(
     "mask",
-    "labels",
     "label",
-    "annotations",
     "annotation",
-    "annots",
     "annot",
     "segmentationclasspng",
     "segmentationclass",
-    "segmentations",
     "segmentation",
     "groundtruth",
     "gt",
-    "gts",
-    "targets",
     "target",
     "stuffthingmaps",
 )
@@ -64,7 +55,7 @@ SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "tes
 _DEPTH, _MANY = 3, 2000
 _TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 
-# Folders of pictures that tools draw for people to look at have one of these in their names.
+# Such a folder has one of these in its name, see is_drawn.
 _DRAWN = ("visual", "overlay", "preview", "thumb")
 
 Found = tuple[dict[str, Any], list[str]]  # settings of layout 'folders', splits
@@ -122,29 +113,53 @@ def choose(
     if given.keys() & {"images", "masks"}:
         folders = given.get("images", data.images), given.get("masks", data.masks)
         return {"pair": _patterns(data.root, folders, splits, store)}
+    _refuse_mixed_depth(data, splits, store)
     rivals = _rivals(data, splits[0], store)
     if rivals:
         message = (
-            f"{some_of([data.images, data.masks, *rivals])} hold about as many images: say "
-            "which to read"
+            f"{data.root}: {some_of([data.images, data.masks, *rivals])} hold about as many "
+            "images: say which to read with data.images and data.masks"
         )
-        fix = f"{data.root}: {message} with data.images and data.masks"
-        raise DataError(fix, code="folders-ambiguous", folder=data.root, found=rivals)
+        raise DataError(message, code="folders-ambiguous", folder=data.root, found=rivals)
     return {}
+
+
+def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) -> None:
+    """Raise DataError if images and masks lie beside the folders of splits, and there is no train
+    or no val: they may be this split, or all images may be one set.
+    """
+    above = [os.path.dirname(folder) or "." for folder in (data.images, data.masks)]
+    images, masks = (images_in(os.path.join(data.root, folder), store) for folder in above)
+    flat = fitted(data.pair or (NAME, NAME), images, masks, above[0] == above[1])
+    complete = {data.train_split, data.split} <= {*splits}
+    if complete or os.path.basename(data.images) != "{split}" or not all(flat):
+        return
+    pair = {"data.pair": list(data.pair)} if data.pair else {}
+    whole, parts = (
+        command({"data.images": one, "data.masks": other, **pair})
+        for one, other in (above, (data.images, data.masks))
+    )
+    message = (
+        f"{data.root}: {counted(len(flat[0]), 'image')} beside the folders of {some_of(splits)}: "
+        f"{whole} reads all as one set, {parts} leaves these out: say which, or move them into "
+        "the folders of another split"
+    )
+    raise DataError(message, code="folders-ambiguous", folder=data.root, found=above)
 
 
 def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
     """Folders at the level of the detected ones, of no pair of their own, with about as many
     images.
     """
+    folders = folders_below(data.root, store)
     paired = {
         part
-        for pair in others(data.root, data.images, store)
-        if pair[1] != data.masks
+        for pair, _ in _ranked(data.root, folders, store)
+        if pair[0] != data.images and pair[1] != data.masks
         for part in pair
     }
     rivals, many = [], _count(data.root, data.images.replace("{split}", split), store)
-    for folder in folders_below(data.root, store):
+    for folder in folders:
         text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
         # Folders with the name of another split are not an alternative to this one.
         alike = all(text.count(part) == data.images.count(part) for part in ("/", "{split}"))
@@ -152,25 +167,16 @@ def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
             alike
             and text not in (data.images, data.masks, *paired)
             and not {*_TOKEN.findall(text.lower())} & {*SPLITS}
+            and not is_drawn(text)
+            and 10 * _count(data.root, folder, store) >= 9 * many
         ):
-            drawn = any(word in text.lower() for word in _DRAWN)
-            if not drawn and 10 * _count(data.root, folder, store) >= 9 * many:
-                rivals.append(text)
+            rivals.append(text)
     return rivals
 
 
-def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]]:
-    """Pairs of an image folder and a mask folder, other than the pair of ``images``.
-
-    If ``images`` is ``{split}/Urban/images``, for example, another pair may have
-    ``{split}/Rural/images``.
-    """
-    inside = images + "/"
-    return [
-        pair
-        for pair, _ in _ranked(root, folders_below(root, store), store)
-        if pair[0] != images and not pair[0].startswith(inside)
-    ]
+def is_drawn(folder: str) -> bool:
+    """Whether a folder holds pictures that tools draw for people to look at."""
+    return any(word in folder.lower() for word in _DRAWN)
 
 
 def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:

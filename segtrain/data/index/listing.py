@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Union
 
 from segtrain import config
@@ -23,12 +23,13 @@ from segtrain.base.files import alone, cache_folder, now_ns, read_text, writing
 from segtrain.base.terminal import counted
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
+from segtrain.data.index.names import images_in
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import some_of
 
 # Version of the listers. Raise it with every change after which a lister finds different files in
-# the same folder.
-VERSION = 4
+# the same folder, or has other notes.
+VERSION = 5
 # Prefix of a note that must not be overlooked.
 WARNING = "warning: "
 # A split with fewer entries is not cached, because it is faster to list it again.
@@ -59,14 +60,16 @@ class Watch:
     notes for the user.
 
     began: start of the listing in ns, by the clock of the file system. store: where the lister
-    reads. left_out: folder of a run or of the system -> number of images in it, which are not
-    listed. skips: masks without an image are left out (``data.faults=skip``).
+    reads. folders: those whose images are listed. left_out: folder of a run or of the system ->
+    number of images in it, which are not listed. skips: masks without an image are left out
+    (``data.faults=skip``).
     """
 
     began: int = field(default_factory=time.time_ns)
     store: Store = LOCAL
     stamps: dict[str, Stamp] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     skips: bool = False
 
@@ -136,6 +139,13 @@ def _list(
         watch.notes.append(
             f"{count} left out, because folders of runs and of the system hold no data: {folders}"
         )
+    beside = _images_above(data.root, watch)
+    if beside:
+        counts = [f"{beside[folder]:,} in {folder}" for folder in sorted(beside)]
+        watch.notes.append(
+            f"{WARNING}{counted(beside.total(), 'image file')} left out, because only folders "
+            f"below theirs are read: {some_of(counts)}"
+        )
     notes = [*notes, *watch.notes]
     if len(entries) < _FEW:
         return entries, notes
@@ -156,6 +166,21 @@ def _list(
             f"{why}, so each process lists the files again: set SEGTRAIN_CACHE to a writable folder"
         )
     return entries, notes
+
+
+def _images_above(root: str, watch: Watch) -> Counter[str]:
+    """Folder from the root down to those that are read -> number of images that lie directly in it,
+    if that is not 0.
+    """
+    read = [PurePosixPath(os.path.relpath(folder, root)) for folder in watch.folders]
+    counts = Counter[str]()
+    for path in {above for folder in read if ".." not in folder.parts for above in folder.parents}:
+        if not any(folder in (path, *path.parents) for folder in read):
+            place = watch.look(os.path.join(root, path).removesuffix("/."))
+            # A folder that can be entered, but not listed, does not hinder the reading.
+            if watch.store is not LOCAL or os.access(place, os.R_OK):
+                counts[place] = len(images_in(place, watch.store))
+    return +counts
 
 
 def _key(data: config.Data, split: str) -> str:

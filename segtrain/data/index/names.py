@@ -26,6 +26,15 @@ Patterns = tuple[str, str]
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 
+def is_image(name: str) -> bool:
+    return name[:1] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def images_in(folder: str, store: Store) -> list[str]:
+    """Names of the images that lie directly in a folder."""
+    return list(filter(is_image, store.list(folder, "")))
+
+
 def is_folder(item: os.DirEntry[str]) -> bool:
     try:
         return item.is_dir()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import SUFFIXES, is_folder
-from segtrain.data.storage import LOCAL, Store, system_folder
+from segtrain.data.index.names import SUFFIXES, is_folder, is_image
+from segtrain.data.storage import LOCAL, Store, is_run, system_folder
 from segtrain.errors import DataError, closest, some_of
 
 _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks of class ids)"}
@@ -37,6 +37,7 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
 
     Raises DataError for a folder that is missing, cannot be read, or is reached on two ways.
     """
+    watch.folders.append(folder)
     if watch.store is not LOCAL:
         return _in_bucket(folder, what, watch)
     if not os.path.isdir(folder):
@@ -57,7 +58,7 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
                 raise DataError(message, code="folder-linked-twice", folder=path, other=other)
             with os.scandir(watch.look(path)) as listing:
                 for item in listing:
-                    if is_folder(item) and (system_folder(item.name) or _is_run(item.path)):
+                    if is_folder(item) and (system_folder(item.name) or is_run(item.path)):
                         watch.left_out[item.name] += sum(1 for _ in images_below(item.path, LOCAL))
                     elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
@@ -83,20 +84,9 @@ def _in_bucket(folder: str, what: str, watch: Watch) -> list[str]:
     return images
 
 
-def is_image(name: str) -> bool:
-    return name[:1] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
-
-
 def images_below(folder: str, store: Store) -> Iterator[str]:
     """Relative paths of the images in a folder and below it; none for a missing folder."""
-    return (path for path in store.walk(folder) if os.path.splitext(path)[1].lower() in SUFFIXES)
-
-
-def _is_run(folder: str) -> bool:
-    """Whether it is the folder of a run, such as runs/NAME-HASH inside the data set."""
-    return all(
-        os.path.isfile(os.path.join(folder, name)) for name in ("journal.jsonl", "config.yaml")
-    )
+    return (path for path in store.walk(folder) if is_image(os.path.basename(path)))
 
 
 def _identity(folder: str) -> tuple[int, int]:
