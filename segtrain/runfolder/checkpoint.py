@@ -25,6 +25,7 @@ from segtrain.base.json_text import read_json
 from segtrain.config import Origin, refuse_older_run
 from segtrain.errors import CheckpointError, some_of
 from segtrain.models.weights import misfit
+from segtrain.observe import journal
 from segtrain.observe.scores import BEST
 
 FORMAT = 2
@@ -65,7 +66,7 @@ def fingerprint(path: Path) -> str:
     return hashlib.sha256(repr(table).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Best:
     """The step with the best score so far, and its score. Step 0: nothing was scored."""
 
@@ -191,7 +192,7 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
 
 def _incomplete(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is incomplete or damaged ({reason}): use another checkpoint",
+        f"{path} is incomplete or damaged ({reason}): move it away to use another checkpoint",
         code="checkpoint-damaged",
         file=str(path),
         reason=reason,
@@ -280,34 +281,50 @@ def newest_file(
 
 
 def best_file(run_dir: Path) -> Path | None:
-    """The best checkpoint, as named by the newest complete checkpoint or else by best.json. None if
-    nothing was scored.
+    """The best checkpoint, as named by the newest complete checkpoint or by best.json, whichever
+    names a later step. None if nothing was scored.
 
     Raises CheckpointError if the named file is missing.
     """
     last = newest(run_dir, lazily=True)[0]
-    steps = [best_of(last or {}), named_best(run_dir)]
-    files = [run_dir / "checkpoints" / best.file for best in steps if best]
-    file = next((path for path in files if path.is_file()), None)
-    if files and file is None:
+    # After a kill, best.json may be the older one; without its newest file, the last checkpoint.
+    best = max(best_of(last or {}) or Best(), named_best(run_dir) or Best())
+    if not best.step:
+        return None
+    file = run_dir / "checkpoints" / best.file
+    if not file.is_file():
         fix = (
             "use the last one (--which last)"
             if last
             else "no other one loads: restore this one, or train again"
         )
         raise CheckpointError(
-            f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {fix}",
+            f"the best checkpoint of {run_dir}, {file.name}, is not there: {fix}",
             code="checkpoint-missing",
-            file=str(files[-1]),
+            file=str(file),
         )
     return file
+
+
+def _last_file(run_dir: Path) -> Path | None:
+    path = next(reversed(checkpoints(run_dir)), None)
+    events = journal.read_journal(run_dir) if (run_dir / journal.FILE).is_file() else []
+    files = [str(event.get("file")) for event in events if event["event"] == "checkpoint"]
+    if path and path.name < max(files[-1:], default=""):
+        journal.say_on_stderr(
+            f"warning: {run_dir}: the last checkpoint, {files[-1]}, is not there: the weights are "
+            f"those of {path.name}"
+        )
+    return path
 
 
 def load_weights(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Origin]:
     """State dict of the best or the last checkpoint: the moving average if the run has one,
     otherwise the model.
 
-    Raises CheckpointError if the run folder has no checkpoint, or if the weights are not finite.
+    Raises CheckpointError if the run folder has no checkpoint, or if this one is missing or
+    damaged, or if the weights are not finite. If the last one of the journal is missing, an earlier
+    one is the last, with a warning.
     """
     run_dir = Path(run_dir)
     refuse_older_run(run_dir)
@@ -316,14 +333,15 @@ def load_weights(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor],
             f"which={which!r}: choose best or last", code="unknown-checkpoint", found=which
         )
     path = best_file(run_dir) if which == "best" else None
-    state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
-    if state is None:
+    path = path or _last_file(run_dir)
+    if path is None:
         raise CheckpointError(
             f"{run_dir} holds no checkpoint: train it first (segtrain train ... "
             f"out={quote(str(run_dir))})",
             code="no-checkpoint",
             run=str(run_dir),
         )
+    state = read(path)
     weights, averages = state.get("model"), state.get("ema") or {}
     if not isinstance(weights, dict) or not isinstance(averages, dict):
         raise CheckpointError(

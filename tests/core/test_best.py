@@ -18,7 +18,7 @@ import torch
 from conftest import refused
 from small_runs import command, final
 
-from segtrain.observe.journal import read_journal
+from segtrain.observe.journal import FILE, Journal, read_journal
 from segtrain.runfolder import checkpoint
 from segtrain.runfolder.checkpoint import Best, best_of, load_weights, mend_best, named_best
 from segtrain.runfolder.writer import CheckpointWriter
@@ -153,7 +153,10 @@ def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
     (tmp_path / "best.json").write_text(
         '{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}'
     )
-    assert float(load_weights(tmp_path, "best")[0]["w"][0]) == 2
+    with refused(
+        "checkpoint-missing", file=str(tmp_path / "checkpoints/step-00000009.pt")
+    ):  # the newest checkpoint names an older one, which is not the best
+        load_weights(tmp_path, "best")
     new_best, remarks = mend_best(tmp_path, Best(2, 0.02))
     assert new_best == named_best(tmp_path) == Best(2, 0.02)
     assert "named step-00000009.pt" in remarks[0]
@@ -170,6 +173,31 @@ def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(
     assert new_best == Best()
     assert "step-00000002.pt is missing" in remarks[0]
     assert not (tmp_path / "best.json").exists()
+
+
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_weights_of_another_checkpoint_are_never_taken_in_silence(
+    tmp_path: Path, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The best is the last one: without it, an older one would be both."""
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep=2, background=False)
+    journal = Journal(tmp_path / FILE)
+    for step in (1, 2):
+        file = writer.save(step, content(step, step))
+        journal.write("checkpoint", step=step, file=file.name, reason="time", seconds=0.1)
+    assert float(load_weights(tmp_path, which)[0]["w"][0]) == 2
+    assert capsys.readouterr().err == ""
+    file.write_bytes(file.read_bytes()[:-100])
+    with refused("checkpoint-damaged", file=str(file)):
+        load_weights(tmp_path, which)
+    file.unlink()
+    if which == "best":
+        with refused("checkpoint-missing", file=str(file)):
+            load_weights(tmp_path)
+    else:
+        assert float(load_weights(tmp_path, which)[0]["w"][0]) == 1
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.partition("step-00000002.pt")[2].endswith("step-00000001.pt")
 
 
 @pytest.mark.parametrize("left", ["a whole one", "a torn one", "none"])
