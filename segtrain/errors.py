@@ -122,6 +122,10 @@ def without_platforms(key: str, value: object) -> ConfigError:
     return ConfigError(text, code="platforms-missing", key=key)
 
 
+# Advice about a null where a value is expected.
+NULL = "~ and an empty value are null in YAML: quote text, as '~'"
+
+
 def some_of(items: Sequence[object], most: int = 5, separator: str = ", ") -> str:
     """``a, b, c and 7 more``, for messages about many files or names."""
     more = f" and {len(items) - most:,} more" if len(items) > most else ""

@@ -234,7 +234,8 @@ def _checked(kind: type[Job], keys: Mapping[str, Any], source: str) -> dict[str,
     read = readers(kind)
     checked: dict[str, Any] = {}
     for key, value in values.strict_mapping(keys, tuple(fields_by_name), source).items():
-        if value is not None:  # a key without a value keeps its default
+        # A null is an empty section, or no value where that is the default.
+        if value is not None or isinstance(fields_by_name[key].default, (str, int, float)):
             where = f"{source}: {key}" if source else flag_of(fields_by_name[key])
             checked[key] = read[key](value, where)
     return checked

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from segtrain.errors import ConfigError, closest
+from segtrain.errors import NULL, ConfigError, closest
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LARGEST = 10**9
@@ -152,13 +152,14 @@ def _plain(content: str, key: str) -> Any:
 
 
 def wrong(where: str, value: Any, wanted: str) -> ConfigError:
+    null = f" ({NULL})" if value is None else ""
     return ConfigError(
-        f"{where}={value!r}: must be {wanted}", code="value-invalid", key=where, found=value
+        f"{where}={value!r}: must be {wanted}{null}", code="value-invalid", key=where, found=value
     )
 
 
 def text(value: Any, where: str) -> str:
-    if isinstance(value, (bool, Mapping, list, tuple)):
+    if value is None or isinstance(value, (bool, Mapping, list, tuple)):
         raise wrong(where, value, "a text")
     return str(value)
 
@@ -320,13 +321,9 @@ def pairs(value: Any, where: str) -> dict[str, str]:
                 code="key-not-text",
                 key=where,
             )
-        if isinstance(content, (Mapping, list)):
+        if content is None or isinstance(content, (Mapping, list)):
             raise wrong(f"{where}.{key}", content, "a text")
-        texts[str(key)] = (
-            str(content).lower()
-            if isinstance(content, bool)
-            else str("" if content is None else content)
-        )
+        texts[str(key)] = str(content).lower() if isinstance(content, bool) else str(content)
     return texts
 
 

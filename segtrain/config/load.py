@@ -46,6 +46,8 @@ def _value(key: str, text: str) -> Any:
     another type.
     """
     kinds = members(fields()[key].annotation, containers=True) if key in fields() else set()
+    if text == "~" and str in kinds and type(None) not in kinds:
+        return text  # the home folder
     try:
         value = load_yaml(text) if text else ""
     except yaml.YAMLError as error:

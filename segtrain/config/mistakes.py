@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from segtrain.config.paste import in_yaml
 from segtrain.config.run import Config
 from segtrain.config.section import Section, SettingError, blocks, is_section, sections_of
-from segtrain.errors import ConfigError, closest
+from segtrain.errors import NULL, ConfigError, closest
 
 COMMAND_LINE = "the command line"
 # The setting here -> its names in other trainers.
@@ -189,14 +189,15 @@ def _explain(position: _Position, item: Any) -> SettingError:
     if "[key]" in item["loc"]:
         text = f"{key}: the key {value!r} must be text: quote it, as '{value}'"
         return SettingError(text, "key-not-text", key=key, found=value)
+    null = f" ({NULL})" if value is None else ""
     if field is not None and kind.endswith(_WRONG_TYPE):
         expected = in_words(field.annotation, "'")
-        text = f"{key}={value!r}: expected {expected}"
+        text = f"{key}={value!r}: expected {expected}{null}"
         return SettingError(text, "wrong-type", key=key, found=value, expected=expected)
     message = (message[:1].lower() + message[1:]).replace("input should be", "must be")
     message = message.replace("tuple should have", "must have").replace(" after validation", "")
     code = "wrong-type" if kind.endswith(_WRONG_TYPE) else "invalid-value"
-    return SettingError(f"{key}={value!r}: {message}", code, key=key, found=value)
+    return SettingError(f"{key}={value!r}: {message}{null}", code, key=key, found=value)
 
 
 def _unknown(

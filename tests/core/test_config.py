@@ -16,7 +16,7 @@ from segtrain.config import (
     load_saved,
     make_config,
 )
-from segtrain.errors import ConfigError
+from segtrain.errors import NULL, ConfigError
 from segtrain.runfolder.rundir import refuse_run_dir
 
 
@@ -158,3 +158,25 @@ def test_paths_and_names_that_are_right_stay_as_they_are(
     assert load_saved(saved).title == "a/b"
     saved.write_text("")
     assert load_config(saved, ["name="]).name == "config"
+
+
+def test_a_null_is_refused_where_a_key_expects_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    file = tmp_path / "a.yaml"
+    for text, key in (
+        ("out: ~", "out"),
+        ("data: {root: }", "data.root"),
+        ("train: {duration: null}", "train.duration"),
+        ("loss: {terms: ~}", "loss.terms"),
+        ("optim: {lr: ~}", "optim.lr"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            load_config(file)
+        assert caught.value.values["key"] == key
+        assert NULL in str(caught.value)
+    file.write_text("data:\noptim: ~\nout: '~'")  # empty sections
+    assert load_config(file).out == load_config(None, ["out=~"]).out == "/home/me"
+    assert load_config(None, ["data.pair=~"]).data.pair is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from conftest import refused
 import launch
 from launch.core.calls import ReadOnlyCalls
 from launch.core.job import Job, load_job
+from launch.platforms.ray.job import RayJob
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.vertex.job import VertexJob
 from segtrain import arguments, cli
+from segtrain.errors import NULL
 
 ROOT = Path(__file__).parents[2]
 CORE = sorted((ROOT / "launch/core").rglob("*.py"))
@@ -84,6 +90,20 @@ def test_a_platform_refuses_what_its_job_does_not_know(tmp_path: Path) -> None:
         job.write_text(argument.replace("=", ": "))
         with refused("key-unknown", key=argument.partition("=")[0]):
             load_job(Job, job, {})
+
+
+@pytest.mark.parametrize("kind", [SageMakerJob, VertexJob, SlurmJob, RayJob])
+def test_a_null_is_refused_where_a_key_expects_a_value(kind: type[Job]) -> None:
+    plain = [item.name for item in fields(kind) if isinstance(item.default, (str, int, float))]
+    assert "output" in plain
+    for key in plain:
+        with refused("value-invalid", key=f"the job: {key}", found=None) as caught:
+            load_job(kind, {key: None}, {})
+        assert NULL in str(caught.value)
+    with refused("value-invalid", key="the job: environment.A", found=None):
+        load_job(kind, {"environment": {"A": None}}, {})
+    empty = dict.fromkeys(item.name for item in fields(kind) if item.name not in plain)
+    assert load_job(kind, empty, {}) == load_job(kind, {}, {})
 
 
 def test_the_page_of_a_proxy_is_cut_short() -> None:
