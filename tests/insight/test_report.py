@@ -27,8 +27,9 @@ from report_pages import (
     write_profile,
 )
 
+from segtrain.config.mistakes import fields
 from segtrain.insight.report import charts, heat, page
-from segtrain.insight.report.diff import diff
+from segtrain.insight.report.diff import compare, diff
 from segtrain.insight.report.timeline import axis, laps, merged, speed
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
@@ -47,6 +48,17 @@ def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
     assert checked.words.count(evil) >= 2
     diff(folder, make(tmp_path / "plain"), tmp_path / "diff.html")
     assert Checked((tmp_path / "diff.html").read_text()).words.count(evil) >= 2
+
+
+def test_settings_that_differ_are_in_the_order_of_the_page_of_settings(tmp_path: Path) -> None:
+    changes = {"log": {"every": 7}, "data": {"prefetch": 9}, "optim": {"name": "sgd"}}
+    runs = [load(make(tmp_path / "a")), load(make(tmp_path / "b", **changes))]
+    for a, b in (runs, runs[::-1]):
+        keys = [row.what for row in compare(a, b).config]
+        assert keys == [key for key in fields() if key in keys]
+        assert {"data.prefetch", "optim.name", "optim.betas", "optim.momentum", "log.every"} <= {
+            *keys
+        }
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from segtrain.base.terminal import columns, counted
 from segtrain.base.units import duration, percent, short_seconds
+from segtrain.config.mistakes import fields
 from segtrain.errors import DataError
 from segtrain.insight.diagnose import verify
 from segtrain.insight.diagnose.verify import Verification
@@ -71,7 +72,7 @@ def compare(a: RunFolder, b: RunFolder) -> Comparison:
         stages,
         moved,
         _classes(a, b),
-        config=differences(facts.settings(a.config), facts.settings(b.config)),
+        config=_by_page(differences(facts.settings(a.config), facts.settings(b.config))),
         environment=differences(facts.environment(a), facts.environment(b)),
         data=differences(facts.data(a), facts.data(b)),
         verification=verification,
@@ -81,6 +82,11 @@ def compare(a: RunFolder, b: RunFolder) -> Comparison:
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[DiffRow]:
     keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key) and key not in _IDLE]
     return [DiffRow(key, a.get(key, NOTHING), b.get(key, NOTHING)) for key in keys]
+
+
+def _by_page(rows: list[DiffRow]) -> list[DiffRow]:
+    """Settings in the order of docs/config.md."""
+    return sorted(rows, key=lambda row: [*fields(), row.what].index(row.what))
 
 
 def _figures(
