@@ -23,6 +23,7 @@ from conftest import refused
 
 from segtrain.insight.runs import remote
 from segtrain.insight.runs.bucket import HEAD, Object, WantedFile, fetch
+from segtrain.insight.runs.weights import with_weights
 from segtrain.installed import run_services
 from segtrain.observe.profile_format import ProfileWriter, Value, read_profile
 
@@ -235,6 +236,10 @@ def test_the_runs_below_a_prefix(here: Path, trained: Path, segtrain: Callable[.
     assert len(rows("s3://here/runs/run-1", lambda text: None)) == 1  # not those of run-10
     with refused("several-runs", found=3):
         read("s3://here/runs")
+    # A run inside the folder of another one: the prefix names the outer run.
+    shutil.copytree(trained, here / "runs/run-1/again")
+    weights = with_weights("s3://here/runs/run-1", "last", lambda text: None, run_services())
+    assert (weights / "config.yaml").is_file()
 
 
 def test_a_profile_of_a_host_whose_clock_is_ahead_of_the_stores(here: Path, trained: Path) -> None:

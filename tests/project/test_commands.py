@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import runpy
 import shlex
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,6 +181,18 @@ def test_commands_are_found_in_every_kind_of_place() -> None:
         page for page, _ in COMMANDS
     }
     assert {words[0] for _, words in COMMANDS} == set(STARTERS)
+
+
+@pytest.mark.parametrize(
+    "script", sorted(path.name for path in (ROOT / "launch").glob("[a-z]*.py"))
+)
+def test_each_script_of_launch_starts(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(ROOT / "launch" / script), run_name="__main__")
+    assert "usage:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("url", ["gs://bkt/runs/a", "gs://bkt/runs/a/"])

@@ -207,10 +207,12 @@ def _keys(
         (of_volumes, ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext")),
         (request["OutputDataConfig"].get("KmsKeyId", ""), ("kms:GenerateDataKey",)),
     ]
-    places = {"output": request["OutputDataConfig"]["S3OutputPath"]}
-    places["checkpoints"] = request.get("CheckpointConfig", {}).get("S3Uri", "")
-    places |= {channel.name: channel.uri for channel in job.data}
-    for bucket in dict.fromkeys(parts[0] for uri in places.values() if (parts := s3_parts(uri))):
+    uris = [
+        request["OutputDataConfig"]["S3OutputPath"],
+        request.get("CheckpointConfig", {}).get("S3Uri", ""),
+        *(channel.uri for channel in job.data),
+    ]
+    for bucket in dict.fromkeys(parts[0] for uri in uris if (parts := s3_parts(uri))):
         if key := _default_key(bucket, ask):
             key_actions.append((key, ("kms:Decrypt", "kms:GenerateDataKey")))
     for key, actions in key_actions:
