@@ -43,6 +43,9 @@ class Data(Section):
         "coco",
         "yolo",
         "cvat",
+        "labelme",
+        "via",
+        "supervisely",
     ] = setting(
         ["storage", "listing", "eval"],
         "scenes",

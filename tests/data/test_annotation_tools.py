@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
+import shutil
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from annotated_sets import FORMATS, masks_of, needs_formats, opened, outline, referenced
 from conftest import refused
-from PIL import Image
+from PIL import Image, ImageDraw
 
 # The folder, overrides, the image's name, the reference, and reference id -> class name. The tools
 # fill polygons up to half a pixel further on all sides.
@@ -27,6 +33,15 @@ SAMPLES = [
         "mask.png",
         {1: "cat"},
     ),
+    ("via-kudzu", (), "40", "mask_40.png", {1: "object"}),
+    (
+        "via",
+        ("data.paint=file", "data.annotations=via_project.json"),
+        "scene",
+        "mask.png",
+        {1: "road", 2: "car", 3: "traffic sign"},
+    ),
+    ("supervisely", (), "scene", "mask.png", {1: "road", 2: "car", 3: "traffic sign"}),
 ]
 
 
@@ -40,6 +55,30 @@ def test_masks_differ_from_those_of_the_tools_along_outlines(
     mask = masks_of(dataset)[image]
     assert set(np.unique(mask)) == set(np.unique(expected))
     assert np.count_nonzero(mask != expected) <= 0.55 * outline(expected)
+
+
+@needs_formats
+def test_labelme_files_as_labelme_draws_them(tmp_path: Path) -> None:
+    root = tmp_path / "labelme"
+    shutil.copytree(FORMATS / "labelme", root)
+    with refused("image-inside-json"):
+        opened(root)
+    image = json.loads((root / "inside.json").read_text())["imageData"]
+    (root / "inside.png").write_bytes(base64.b64decode(image))
+    dataset = opened(root)
+    masks = masks_of(dataset)
+    # The image is stored with the EXIF rotation 6, and labelme shows it upright.
+    masks["phone"] = np.rot90(masks["phone"], -1)
+    names = {1: "road", 2: "car", 3: "traffic sign"}
+    for image, reference in {
+        "scene": "mask",
+        "inside": "mask_inside",
+        "phone": "mask_phone",
+    }.items():
+        expected = referenced(dataset, root / f"{reference}.png", names)
+        assert np.count_nonzero(masks[image] != expected) <= 0.45 * outline(expected), image
+    assert not masks["empty"].any()
+    assert "unlabelled" not in masks
 
 
 def pictures(root: Path, *paths: str) -> None:
@@ -119,3 +158,200 @@ def test_yolo_boxes_beside_masks_are_no_rival_of_them(tmp_path: Path) -> None:
         opened(tmp_path)
     dataset = opened(tmp_path, "data.layout=yolo", "data.annotations=labels", "data.images=images")
     assert sum("val is train" in note for note in dataset.notes) == 1
+
+
+def test_new_names_of_yolo_classes_count(tmp_path: Path) -> None:
+    yolo(tmp_path, {"train/a": CAR})
+    assert masks_of(opened(tmp_path))["a"].max() == 1
+    (tmp_path / "data.yaml").write_text("names: {0: truck, 1: car}")
+    dataset = opened(tmp_path)
+    assert dataset.labels.names == ("background", "truck", "car")
+    assert masks_of(dataset)["a"].max() == 1
+
+
+def png(pixels: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def labelme(root: Path, image: str, *shapes: tuple[str, str, Any], **keys: Any) -> None:
+    """A picture and its JSON. shapes: class, shape_type, points."""
+    pictures(root, image)
+    content = {
+        "shapes": [
+            {"label": name, "shape_type": kind, "points": points, **keys}
+            for name, kind, points in shapes
+        ],
+        "imagePath": image.rpartition("/")[2],
+    }
+    (root / image).with_suffix(".json").write_text(json.dumps(content))
+
+
+TRIANGLE = [[1, 1], [9, 1], [9, 8]]
+
+
+def test_labelme_rectangles_and_bitmaps_are_pixels(tmp_path: Path) -> None:
+    corners = [[5.3, 7.9], [2.2, 3.1]]
+    labelme(tmp_path, "a.png", ("car", "rectangle", corners), ("car", "linestrip", TRIANGLE))
+    bitmap = np.array([[255, 0, 255], [0, 255, 255]], np.uint8)
+    labelme(tmp_path, "b.png", ("car", "mask", [[-1.2, 8.6], [1, 10]]), mask=text(png(bitmap)))
+    dataset = opened(tmp_path)
+    expected = Image.new("L", (20, 10))
+    ImageDraw.Draw(expected).rectangle([2.2, 3.1, 5.3, 7.9], fill=1)
+    masks = masks_of(dataset)
+    assert np.array_equal(masks["a"], np.array(expected))
+    # Its second row and its first column are outside of the image.
+    assert np.argwhere(masks["b"]).tolist() == [[9, 1]]
+    assert sum("linestrip" in note for note in dataset.notes) == 1
+
+
+def test_labelme_images_are_those_beside_the_files(tmp_path: Path) -> None:
+    # Two folders without splits, with images of the same name, one of them renamed.
+    labelme(tmp_path, "north/1.png", ("car", "polygon", TRIANGLE))
+    labelme(tmp_path, "south/1.png", ("road", "polygon", TRIANGLE))
+    labelme(tmp_path, "south/old.png", ("_background_", "polygon", TRIANGLE))
+    for ending in (".png", ".json"):
+        (tmp_path / f"south/old{ending}").rename(tmp_path / f"south/new{ending}")
+    (tmp_path / "south/config.json").write_text("[1]")
+    dataset = opened(tmp_path)
+    masks = masks_of(dataset)
+    assert dataset.labels.names == ("_background_", "car", "road")
+    assert {name: mask.max() for name, mask in masks.items()} == {
+        "north/1": 1,
+        "south/1": 2,
+        "south/new": 0,
+    }
+    assert sum("without shapes" in note for note in dataset.notes) == 1
+
+
+def via(root: Path, *regions: dict[str, Any]) -> None:
+    """A picture a.png and its regions."""
+    pictures(root, "a.png", "b.png")
+    files = {
+        f"{name}.png99": {"filename": f"{name}.png", "size": 99, "regions": items}
+        for name, items in (("b", []), ("a", [*regions]))
+    }
+    (root / "via_region_data.json").write_text(json.dumps(files))
+
+
+def region(kind: str, attributes: dict[str, Any], **shape: Any) -> dict[str, Any]:
+    return {"shape_attributes": {"name": kind, **shape}, "region_attributes": attributes}
+
+
+RECT = {"x": 2, "y": 3, "width": 4, "height": 5}
+
+
+def test_the_attribute_of_via_that_names_the_class(tmp_path: Path) -> None:
+    via(
+        tmp_path,
+        region("rect", {"kind": "car", "state": "new", "note": ""}, **RECT),
+        region("rect", {"kind": "", "state": {"old": True, "new": False}}, **{**RECT, "x": 12}),
+        region("point", {"kind": "car"}, cx=1, cy=1),
+    )
+    with refused("label-key-unclear", found=["kind", "state"]):
+        opened(tmp_path)
+    with refused("label-key-unclear"):
+        opened(tmp_path, "data.label_key=class")
+    dataset = opened(tmp_path, "data.label_key=kind")
+    mask = masks_of(dataset)["a"]
+    assert (mask == 1).sum() == (mask[3:8, 2:6] == 1).sum() == 20
+    assert not masks_of(dataset)["b"].any()
+    assert sum("not drawn" in note for note in dataset.notes) == 2
+    dataset = opened(tmp_path, "data.label_key=state")
+    assert dataset.labels.names == ("background", "new", "old")
+    assert masks_of(dataset)["a"][5, 13] == 2
+
+
+@needs_formats
+def test_the_table_of_via_is_its_project(tmp_path: Path) -> None:
+    masks = [
+        masks_of(opened(FORMATS / "via", f"data.annotations={name}"))["scene"]
+        for name in ("via_project.json", "via1_region_data.json", "via_region_data.csv")
+    ]
+    assert np.array_equal(masks[0], masks[1])
+    assert np.array_equal(masks[0], masks[2])
+
+
+def supervisely(root: Path, dataset: str, kind: str, **item: Any) -> None:
+    """A picture with one object."""
+    pictures(root, f"{dataset}/img/a.png")
+    content = {
+        "size": {"height": 10, "width": 20},
+        "objects": [{"classTitle": "car", "geometryType": kind, **item}],
+    }
+    (root / dataset / "ann").mkdir()
+    (root / dataset / "ann/a.png.json").write_text(json.dumps(content))
+
+
+def test_supervisely_data_sets_are_read_together(tmp_path: Path) -> None:
+    (tmp_path / "meta.json").write_text('{"classes": [{"title": "road"}, {"title": "car"}]}')
+    bitmap = np.zeros((2, 3, 4), np.uint8)
+    bitmap[0, 1, 3] = 200
+    packed = text(zlib.compress(png(bitmap)))
+    supervisely(tmp_path, "one", "bitmap", bitmap={"data": packed, "origin": [7, 5]})
+    hole = [[[4, 4], [6, 4], [6, 6], [4, 6]]]
+    ring = [[2, 2], [8, 2], [8, 8], [2, 8]]
+    supervisely(tmp_path, "two", "polygon", points={"exterior": ring, "interior": hole})
+    dataset = opened(tmp_path)
+    masks = masks_of(dataset)
+    assert dataset.labels.names == ("background", "road", "car")
+    assert np.argwhere(masks["one/img/a"] == 2).tolist() == [[5, 8]]
+    # Between the centers of the pixels of the outline.
+    assert (masks["two/img/a"] == 2).sum() == 6 * 6 - 2 * 2
+    for name in ("train", "val"):
+        supervisely(tmp_path / "splits", name, "rectangle", points={"exterior": [[6, 5], [2, 3]]})
+    mask = masks_of(opened(tmp_path / "splits", split="val"))["a"]
+    assert mask.sum() == mask[3:6, 2:7].sum() == 15
+
+
+BOMB = text(zlib.compress(bytes(1 << 27)))
+LARGE = text(png(np.ones((11, 1), np.uint8)))
+
+
+@pytest.mark.parametrize("data", ["%", text(b"no zlib"), text(b"\x89PNG"), BOMB, LARGE, 7, None])
+def test_bitmaps_that_are_none_are_refused(tmp_path: Path, data: Any) -> None:
+    supervisely(tmp_path, "ds", "bitmap", bitmap={"data": data, "origin": [0, 0]})
+    with refused("annotation-invalid"):
+        opened(tmp_path)
+    labelme(tmp_path / "labelme", "a.png", ("car", "mask", [[0, 0], [1, 1]]), mask=data)
+    if data not in (BOMB, LARGE):
+        with refused("annotation-invalid"):
+            opened(tmp_path / "labelme")
+
+
+@pytest.mark.parametrize(
+    ("kind", "points"),
+    [
+        ("polygon", [[0, 0], [1e9, 0], [1e9, 9]]),
+        ("polygon", [[0, 0], [float("nan"), 0], [5, 9]]),
+        ("polygon", [[0, 0, 1], [5, 5, 1]]),
+        ("polygon", "abc"),
+        ("circle", [[1, 1]]),
+        ("blob", TRIANGLE),
+    ],
+)
+def test_points_that_no_image_has_are_refused(tmp_path: Path, kind: str, points: Any) -> None:
+    labelme(tmp_path, "a.png", ("car", kind, points))
+    with refused("annotation-invalid"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"a": {"filename": "a.png", "regions": [{"shape_attributes": {"name": "rect"}}]}}',
+        '{"_via_img_metadata": 7, "regions": []}',
+        '{"_via_img_metadata": {}',
+        '{"_via_img_metadata": ' + "[" * 100_000,
+    ],
+)
+def test_broken_files_are_refused_with_their_name(tmp_path: Path, content: str) -> None:
+    pictures(tmp_path, "a.png")
+    (tmp_path / "via.json").write_text(content)
+    with refused("annotation-invalid", file=str(tmp_path / "via.json")):
+        opened(tmp_path)

@@ -48,7 +48,8 @@ class Format(NamedTuple):
     """A kind of annotation files.
 
     name, example, detect: as in ``Layout``. read: the annotations of a split. paint: the shape that
-    wins where several overlap, if ``data.paint`` is auto.
+    wins where several overlap, if ``data.paint`` is auto. others: files that ``read`` reads besides
+    ``Where.annotations``.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Format(NamedTuple):
     detect: Callable[[str, Store], Detected | None]
     read: Callable[[Where], Annotations]
     paint: Paint = "file"
+    others: Callable[[Where], Sequence[str]] = lambda where: ()
 
     @property
     def layout(self) -> Layout:
@@ -85,6 +87,7 @@ def _annotations(form: Format, where: Where, watch: Watch | None = None) -> Anno
     files = (
         [os.path.join(path, name) for name in store.walk(path)] if is_dir(path, store) else [path]
     )
+    files += form.others(where)
     if watch:
         for changed in {path, *files, *map(os.path.dirname, files)}:
             watch.look(changed)
@@ -162,7 +165,7 @@ def _labels(
 
 
 def _is_background(name: str) -> bool:
-    return name.strip().lower() in BACKGROUND
+    return name.strip(" _").lower() in BACKGROUND
 
 
 def _refuse_unknown(

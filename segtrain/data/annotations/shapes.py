@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 Points = Sequence[Sequence[float]]
+_FAR = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,14 @@ class Annotations:
 
 
 def ring(points: Points) -> np.ndarray:
-    """float64 (n, 2) of x and y. Raises ValueError if these are not pairs of finite numbers."""
+    """float64 (n, 2) of x and y. Raises ValueError for anything else, and for points that no image
+    has: the time and memory to draw a line grow with its length.
+    """
     array = np.array(points, np.float64)
     if array.size and (array.ndim != 2 or array.shape[1] != 2):
         raise ValueError("points are not pairs of x and y")
-    if not np.isfinite(array).all():
-        raise ValueError("points are not finite")
+    if not (np.abs(array) <= _FAR).all():
+        raise ValueError(f"points are not finite, or more than {_FAR:,} pixels away")
     return array.reshape(-1, 2)
 
 

@@ -85,21 +85,26 @@ def _shape(row: list[float], names: dict[int, str], left_out: Counter[str]) -> S
     return polygon(names[int(number)], [points], left_out, relative=True)
 
 
-def _names(where: Where) -> tuple[dict[int, str], tuple[str, ...]]:
-    """Number -> class name, and notes, from the nearest file above the labels."""
+def _names_files(where: Where) -> list[str]:
+    """The nearest files above the labels that may name the classes."""
     folder = where.annotations
     while True:
-        for ending in _NAMES:
-            for name in where.store.list(folder, ending):
-                path = os.path.join(folder, name)
-                with reading(path):
-                    content = _content(path)
-                    if content:
-                        return _classes(content), _notes(content, path)
-        if folder in (where.root, os.path.dirname(folder)):
-            reason = "no data.yaml with the names of the classes, such as `names: [car, road]`"
-            raise file_error(where.annotations, reason, code="class-names-missing")
+        there = where.store.list(folder, "")
+        files = [os.path.join(folder, n) for end in _NAMES for n in there if n.endswith(end)]
+        if files or folder in (where.root, os.path.dirname(folder)):
+            return files
         folder = os.path.dirname(folder)
+
+
+def _names(where: Where) -> tuple[dict[int, str], tuple[str, ...]]:
+    """Number -> class name, and notes."""
+    for path in _names_files(where):
+        with reading(path):
+            content = _content(path)
+            if content:
+                return _classes(content), _notes(content, path)
+    reason = "no data.yaml with the names of the classes, such as `names: [car, road]`"
+    raise file_error(where.annotations, reason, code="class-names-missing")
 
 
 def _content(path: str) -> dict[str, Any]:
@@ -132,4 +137,5 @@ YOLO = Format(
     _detect,
     _read,
     "smallest",
+    _names_files,
 ).layout

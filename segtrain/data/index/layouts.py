@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from segtrain.data.annotations.coco import COCO
 from segtrain.data.annotations.cvat import CVAT
+from segtrain.data.annotations.labelme import LABELME
+from segtrain.data.annotations.supervisely import SUPERVISELY
+from segtrain.data.annotations.via import VIA
 from segtrain.data.annotations.yolo import YOLO
 from segtrain.data.generated import SCENES
 from segtrain.data.index.folders import FOLDERS
@@ -13,7 +16,15 @@ from segtrain.data.index.voc import VOC
 from segtrain.data.shards.layout import SHARDS
 
 # Layouts that one folder may have at the same time: ``detect`` stops where several fit.
-RIVALS = (COCO, YOLO, CVAT, FOLDERS)
+RIVALS = (
+    COCO,
+    YOLO,
+    CVAT,
+    LABELME,
+    VIA,
+    SUPERVISELY,
+    FOLDERS,
+)
 LAYOUTS = {
     layout.name: layout
     for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, *RIVALS, LIST)

@@ -1,0 +1,151 @@
+"""VIA's files, versions 1 and 2: the project, or the exported JSON or CSV file.
+
+https://www.robots.ox.ac.uk/~vgg/software/via/
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter, defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from segtrain.data.annotations import find
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.read import json_of, polygon, reading, text_of
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box, ellipse
+from segtrain.data.index.layout import Detected
+from segtrain.data.storage import Store
+from segtrain.errors import DataError
+
+# The project; or an export, of whose images some may have no region.
+_JSON = re.compile(
+    r'.*"_via_img_metadata"|(?=.*"filename")(?=.*"(shape|file)_attributes").*"regions"\s*:\s*[\[{]',
+    re.DOTALL,
+)
+_CSV = re.compile("#?filename,file_size,file_attributes,region_count,region_id,region_shape_attr")
+# The class of all regions of a file without attributes.
+_ONE_CLASS = "object"
+# The longest cell of a table, in characters.
+_LONGEST = 1 << 27
+
+
+class _Region(NamedTuple):
+    shape: dict[str, Any]
+    attributes: dict[str, Any]
+
+
+# The name of an image, and its regions.
+_Image = tuple[str, list[_Region]]
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    paths = [path for path, head in find.files(root, store, ".json") if _JSON.match(head)]
+    paths = paths or [path for path, head in find.files(root, store, ".csv") if _CSV.match(head)]
+    return find.detected(root, store, paths, lambda path: [name for name, _ in _images(path)[:20]])
+
+
+def _read(where: Where) -> Annotations:
+    images = _images(where.annotations)
+    with reading(where.annotations):
+        key = _class_key([region for _, regions in images for region in regions], where)
+        annotated = tuple(
+            _annotated(name, regions, key, where.annotations) for name, regions in images
+        )
+    names = {shape.name for image in annotated for shape in image.shapes}
+    return Annotations(annotated, {name: name for name in names})
+
+
+def _images(path: str) -> list[_Image]:
+    if path.endswith(".csv"):
+        return _rows(path)
+    content = json_of(path)
+    with reading(path):
+        items = content.get("_via_img_metadata", content).values()
+        return [(str(item["filename"]), _regions(item["regions"])) for item in items]
+
+
+def _regions(items: Any) -> list[_Region]:
+    """items: a list, or in version 1 a mapping."""
+    listed = items.values() if isinstance(items, dict) else items
+    return [_Region(item["shape_attributes"], item["region_attributes"]) for item in listed]
+
+
+def _rows(path: str) -> list[_Image]:
+    text = text_of(path).removeprefix("#")
+    regions = defaultdict[tuple[str, str], list[_Region]](list)
+    csv.field_size_limit(_LONGEST)
+    with reading(path):
+        for row in csv.DictReader(io.StringIO(text)):
+            of_image = regions[row["filename"], row["file_size"]]
+            shape = json.loads(row["region_shape_attributes"])
+            if shape:
+                of_image.append(_Region(shape, json.loads(row["region_attributes"])))
+    return [(name, of_image) for (name, _), of_image in regions.items()]
+
+
+def _class_key(regions: list[_Region], where: Where) -> str:
+    """The attribute that names the class; "" if the regions have no attributes."""
+    used = sorted({key for region in regions for key, value in region.attributes.items() if value})
+    key = where.label_key or (used[0] if len(used) == 1 else "")
+    if key not in used and (used or (key and regions)):
+        message = (
+            f"{where.annotations}: data.label_key is {key!r}, and the regions have the attributes "
+            f"{used}: set it to the one that names the class"
+        )
+        raise DataError(message, code="label-key-unclear", file=where.annotations, found=used)
+    return key
+
+
+def _annotated(name: str, regions: list[_Region], key: str, file: str) -> Annotated:
+    shapes, left_out = list[Shape](), Counter[str]()
+    for region in regions:
+        label = _label(region.attributes.get(key)) if key else _ONE_CLASS
+        if label:
+            shape = _shape(region.shape, label, left_out)
+            shapes += [shape] if shape else []
+        else:
+            left_out[f"region without {key!r}"] += 1
+    return Annotated(name, file, tuple(shapes), left_out=left_out)
+
+
+def _label(value: Any) -> str:
+    """The class that an attribute names: a text, or the checked one of several boxes."""
+    if not isinstance(value, dict):
+        return "" if value is None else str(value).strip()
+    checked = [name for name, on in value.items() if on]
+    if len(checked) > 1:
+        raise ValueError(f"a region has the classes {checked}")
+    return "".join(checked)
+
+
+def _shape(shape: dict[str, Any], label: str, left_out: Counter[str]) -> Shape | None:
+    kind = shape["name"]
+    if kind == "polygon":
+        points = np.stack([shape["all_points_x"], shape["all_points_y"]], 1)
+    elif kind == "rect":
+        points = box(shape["x"], shape["y"], shape["width"], shape["height"])
+    elif kind == "circle":
+        points = ellipse((shape["cx"], shape["cy"]), (shape["r"], shape["r"]))
+    elif kind == "ellipse":
+        radii, turn = (shape["rx"], shape["ry"]), np.degrees(shape.get("theta", 0))
+        points = ellipse((shape["cx"], shape["cy"]), radii, float(turn))
+    elif kind in ("polyline", "point"):
+        left_out[kind] += 1
+        return None
+    else:
+        raise ValueError(f"the unknown shape {kind!r}")
+    return polygon(label, [points], left_out)
+
+
+VIA = Format(
+    "via",
+    "a JSON or CSV file with regions of images (VGG Image Annotator, version 1 or 2)",
+    _detect,
+    _read,
+    "smallest",
+).layout
