@@ -46,6 +46,7 @@ class Data(Section):
         "labelme",
         "via",
         "supervisely",
+        "label-studio",
     ] = setting(
         ["storage", "listing", "eval"],
         "scenes",

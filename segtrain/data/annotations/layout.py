@@ -292,13 +292,14 @@ class _Files:
 
     def find(self, written: str) -> str | None:
         """The path of an image; None if there is no file, or several fit."""
-        for text in dict.fromkeys((written, urllib.parse.unquote(written.partition("?d=")[2]))):
-            parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".", "..")]
-            ends = ["/".join(parts[first:]) for first in range(len(parts))]
-            # An upload of Label Studio has 8 hex digits before its name.
-            names = [name for part in parts[-1:] for name in (part, _UPLOAD.sub("", part))]
-            for paths, keys in ((self._at, ends), (self._named, names)):
-                for key in (*keys, *(os.path.splitext(key)[0] for key in keys)):
-                    if len(paths.get(key, ())) == 1:
-                        return paths[key][0]
+        # A file of the server of Label Studio is /data/local-files/?d=folder/a.png.
+        text = urllib.parse.unquote(written.partition("?d=")[2]) or written
+        parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".", "..")]
+        ends = ["/".join(parts[first:]) for first in range(len(parts))]
+        # An upload of Label Studio has 8 hex digits before its name.
+        names = [name for part in parts[-1:] for name in (part, _UPLOAD.sub("", part))]
+        for paths, keys in ((self._at, ends), (self._named, names)):
+            for key in (*keys, *(os.path.splitext(key)[0] for key in keys)):
+                if len(paths.get(key, ())) == 1:
+                    return paths[key][0]
         return None

@@ -88,10 +88,17 @@ def encoded(pixels: np.ndarray) -> dict[str, Any]:
     return {"size": runs["size"], "counts": runs["counts"].decode()}
 
 
-def box(x: float, y: float, width: float, height: float, degrees: float = 0.0) -> np.ndarray:
-    """The ring of a rectangle, rotated clockwise on the screen about its center."""
+def box(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    degrees: float = 0.0,
+    about: tuple[float, float] | None = None,
+) -> np.ndarray:
+    """The ring of a rectangle, rotated clockwise on the screen about a point, or its center."""
     corners = np.array([[x, y], [x + width, y], [x + width, y + height], [x, y + height]])
-    return _rotated(corners, (x + width / 2, y + height / 2), degrees)
+    return _rotated(corners, about or (x + width / 2, y + height / 2), degrees)
 
 
 def ellipse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from segtrain.data.annotations.coco import COCO
 from segtrain.data.annotations.cvat import CVAT
+from segtrain.data.annotations.label_studio import LABEL_STUDIO
 from segtrain.data.annotations.labelme import LABELME
 from segtrain.data.annotations.supervisely import SUPERVISELY
 from segtrain.data.annotations.via import VIA
@@ -20,6 +21,7 @@ RIVALS = (
     COCO,
     YOLO,
     CVAT,
+    LABEL_STUDIO,
     LABELME,
     VIA,
     SUPERVISELY,

@@ -1,0 +1,167 @@
+"""Label Studio's exports "JSON" and "JSON-MIN": one file with a task for each image.
+
+https://labelstud.io/guide/export
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import urllib.parse
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from segtrain.base.terminal import counted
+from segtrain.data.annotations import find
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box, ellipse, encoded
+from segtrain.data.index.layout import Detected
+from segtrain.data.index.names import SUFFIXES
+from segtrain.data.pixels.header import MAX_PIXELS
+from segtrain.data.storage import Store
+
+_TASKS = re.compile(r'\ufeff?\s*\[\s*\{(?=.*"original_width")', re.DOTALL)
+_CHANNELS = 4  # of a brush: red, green, blue, alpha
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    paths = [path for path, head in find.files(root, store, ".json") if _TASKS.match(head)]
+    return find.detected(root, store, paths, _names)
+
+
+def _names(path: str) -> list[str]:
+    with reading(path):
+        return [_image(task) for task in json_of(path)[:20]]
+
+
+def _image(task: dict[str, Any]) -> str:
+    """The image of a task: the first value that names one. An upload is /data/upload/1/a.png, a
+    file of the server /data/local-files/?d=folder/a.png, any other a URL.
+    """
+    data = task.get("data", task)
+    for text in (*data.values(), data.get("image")):
+        if isinstance(text, str):
+            name = urllib.parse.unquote(text.partition("?d=")[2] or text.partition("?")[0])
+            if os.path.splitext(name)[1].lower() in SUFFIXES:
+                return name
+    raise ValueError(f"a task without an image: {sorted(data)}")
+
+
+def _read(where: Where) -> Annotations:
+    file = where.annotations
+    tasks, images, several = json_of(file), list[Annotated](), 0
+    with reading(file):
+        for task in tasks:
+            results = _results(task)
+            several += len(results) > 1
+            if results:
+                images.append(_annotated(_image(task), results[-1], file))
+    notes = (
+        f"{counted(several, 'image')} with several annotations: of each, the ground truth is read, "
+        "or else the last",
+    ) * bool(several)
+    names = {shape.name for image in images for shape in image.shapes}
+    return Annotations(tuple(images), dict.fromkeys(names, 0), notes=notes)
+
+
+def _results(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The regions of each annotation of a task, the one to be read last."""
+    annotations = task.get("annotations", task.get("completions"))
+    if annotations is None:  # JSON-MIN
+        lists = [value for value in task.values() if isinstance(value, list)]
+        items = [item for value in lists for item in value if isinstance(item, dict)]
+        return [[item | {"value": item} for item in items]]
+    done = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
+    truths = [annotation for annotation in done if annotation.get("ground_truth")]
+    return [annotation["result"] for annotation in (*done, *truths[:1])]
+
+
+def _annotated(image: str, regions: list[dict[str, Any]], file: str) -> Annotated:
+    shapes, left_out, size = list[Shape](), Counter[str](), None
+    labeled = {region.get("id") for region in regions if _label(region)}
+    for region in regions:
+        if "original_width" not in region:
+            continue  # a choice, a text, or a relation
+        size = int(region["original_height"]), int(region["original_width"])
+        name = _label(region)
+        if name:
+            shape = _shape(region, name, size, left_out)
+            shapes += [shape] if shape else []
+        elif region.get("id") not in labeled:
+            left_out["region without a label"] += 1
+    # A browser shows images as their EXIF rotation says.
+    return Annotated(image, file, tuple(shapes), size, True, left_out)
+
+
+def _label(region: dict[str, Any]) -> str:
+    """The class of a region, from a key such as polygonlabels; "" without one."""
+    value = region.get("value", {})
+    names = [name for key in value if key.endswith("labels") for name in value[key]]
+    if len(names) > 1:
+        raise ValueError(f"a region of several classes: {names}")
+    return str(names[0]) if names else ""
+
+
+def _shape(
+    region: dict[str, Any], name: str, size: tuple[int, int], left_out: Counter[str]
+) -> Shape | None:
+    if region.get("image_rotation"):
+        raise ValueError("an image that was rotated in Label Studio")
+    value = region["value"]
+    scale_x, scale_y = size[1] / 100, size[0] / 100  # from percent
+    if "points" in value:
+        return polygon(name, [[(x * scale_x, y * scale_y) for x, y in value["points"]]], left_out)
+    if "rle" in value:
+        return Shape(name, pixels=encoded(_brush(bytes(value["rle"]), size)))
+    if "imageDataURL" in value:
+        content = base64.b64decode(value["imageDataURL"].partition(",")[2])
+        return Shape(name, pixels=encoded(png_pixels(content, size)))
+    point, turn = (value["x"] * scale_x, value["y"] * scale_y), value.get("rotation", 0)
+    if "radiusX" in value:
+        radii = value["radiusX"] * scale_x, value["radiusY"] * scale_y
+        return polygon(name, [ellipse(point, radii, turn)], left_out)
+    if "height" in value:
+        extent = value["width"] * scale_x, value["height"] * scale_y
+        return polygon(name, [box(*point, *extent, turn, about=point)], left_out)
+    left_out[str(region.get("type", "key point"))] += 1
+    return None
+
+
+def _brush(stream: bytes, size: tuple[int, int]) -> np.ndarray:
+    """The pixels of a brush whose alpha is not 0, bool (h, w).
+
+    The stream of bits: the number of words in 32 bits, the bits of a word in 5, the bits of four
+    kinds of counts in 4 each; the last two less one. Then runs: whether one word is repeated, the
+    kind of the count in 2 bits, the count less one, and one or ``count`` words.
+    """
+    bits = "".join(f"{byte:08b}" for byte in stream).encode()
+    at = 0
+
+    def number(width: int) -> int:
+        nonlocal at
+        at += width
+        return int(bits[at - width : at], 2)
+
+    total, word = number(32), number(5) + 1
+    widths = [number(4) + 1 for _ in range(4)]
+    if total != size[0] * size[1] * _CHANNELS or total > MAX_PIXELS * _CHANNELS:
+        raise ValueError(f"a brush of {total} words in an image of {size[0]} x {size[1]}")
+    drawn, done = np.zeros(total, bool), 0
+    while done < total:
+        repeated = number(1)
+        count = number(widths[number(2)]) + 1
+        words = 1 if repeated else count
+        digits = np.frombuffer(bits, np.uint8, words * word, at).reshape(words, word)
+        drawn[done : done + count] = (digits == ord("1")).any(1)
+        at += words * word
+        done += count
+    return drawn.reshape(*size, _CHANNELS)[..., -1]
+
+
+LABEL_STUDIO = Format(
+    "label-studio", "a JSON file of tasks with results (Label Studio's JSON)", _detect, _read
+).layout
