@@ -47,6 +47,7 @@ class Data(Section):
         "via",
         "supervisely",
         "label-studio",
+        "objects",
     ] = setting(
         ["storage", "listing", "eval"],
         "scenes",

@@ -47,6 +47,13 @@ SAMPLES = [
         "mask.png",
         {4: "facade", 5: "fence", 8: "street", 10: "vegetation", 11: "window"},
     ),
+    (
+        "folder-per-image",
+        (),
+        "/images/".join(["01d44a26f6680c42ba94c9bc6339228579a95d0e2695b149b7cc0c9592b21baf"] * 2),
+        "mask_01d44a26.png",
+        {1: "object"},
+    ),
 ]
 
 

@@ -158,7 +158,7 @@ def test_a_folder_for_each_image_has_several_masks(tmp_path: Path) -> None:
     for name in ("3f", "a8", "d0"):
         picture(tmp_path / f"set/{name}/images/x.png")
         for number in range(2):
-            ids(tmp_path / f"set/{name}/masks/{number}.png")
+            ids(tmp_path / f"set/{name}/masks/{number}.png", (0, 1, 2))
     with refused("several-masks-per-image"):
         check_folder(str(tmp_path / "set"), None, [CLASSES])
 

@@ -26,9 +26,10 @@ def draw(
 ) -> np.ndarray | None:
     """The mask of shapes, uint8 (H, W) of train ids; None if all shapes are outside of the image.
 
-    shapes: as in the JSON of ``shapes.to_text``. ids: class name -> train id. background: the id of
-    pixels in no shape. paint: the shape to which a pixel in several shapes belongs. "file": the
-    last one; "smallest": the one with the fewest pixels; "void": none, the pixel becomes ``void``.
+    shapes: as in the JSON of ``shapes.to_text``, with the pixels of files as arrays. ids: class
+    name -> train id. background: the id of pixels in no shape. paint: the shape to which a pixel in
+    several shapes belongs. "file": the last one; "smallest": the one with the fewest pixels;
+    "void": none, the pixel becomes ``void``.
     """
     parts = [(part, ids[shape["name"]]) for shape in shapes if (part := _part(shape, size))]
     if shapes and not parts:
@@ -51,7 +52,8 @@ def _part(shape: dict[str, Any], size: tuple[int, int]) -> Part | None:
 
     height, width = size
     if "pixels" in shape:
-        pixels = rle.decode(shape["pixels"])
+        pixels = shape["pixels"]
+        pixels = pixels if isinstance(pixels, np.ndarray) else rle.decode(pixels)
         left, top = shape["at"]
         pixels = pixels[max(0, -top) : height - top, max(0, -left) : width - left]
         inside = top < height and left < width and pixels.size

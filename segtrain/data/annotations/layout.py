@@ -193,7 +193,14 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     where = _where(data, split, watch.store)
     annotations = _annotations(form, where, watch)
     watch.notes += annotations.notes
-    files = _Files(pictures(where.images, "data.images", watch))
+    masks = {
+        shape.pixels["file"]
+        for image in annotations.images
+        for shape in image.shapes
+        if shape.pixels and "file" in shape.pixels
+    }
+    there = pictures(where.images, "data.images", watch)
+    files = _Files([path for path in there if os.path.join(where.images, path) not in masks])
     annotated: dict[str, Annotated] = {}
     missing, repeated = [], []
     for image in annotations.images:

@@ -71,7 +71,7 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
     IMAGE_WORDS and MASK_WORDS.
     """
     folders = folders_below(root, store)
-    order = _ranked(root, folders, store)
+    order = ranked_pairs(root, folders, store)
     if order:
         _refuse_folder_per_image(root, order, store)
         folders_of, splits = order[0]
@@ -154,7 +154,7 @@ def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
     folders = folders_below(data.root, store)
     paired = {
         part
-        for pair, _ in _ranked(data.root, folders, store)
+        for pair, _ in ranked_pairs(data.root, folders, store)
         if pair[0] != data.images and pair[1] != data.masks
         for part in pair
     }
@@ -179,7 +179,7 @@ def is_drawn(folder: str) -> bool:
     return any(word in folder.lower() for word in _DRAWN)
 
 
-def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
+def ranked_pairs(root: str, folders: list[str], store: Store) -> list[Template]:
     """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the most
     likely first.
     """
@@ -284,7 +284,7 @@ def _patterns(
     """The value of data.pair for images and masks with different names; None if no pattern is
     needed or fits.
     """
-    one, other = _names(root, folders, splits[0], store)
+    one, other = names_of_pair(root, folders, splits[0], store)
     if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
         return None
     proposal = propose(one, other)
@@ -304,7 +304,7 @@ def in_all_splits(
     """
     for texts in (patterns, [text.replace(splits[0], "{split}") for text in patterns]):
         for split in splits:
-            images, masks = _names(root, folders, split, store)
+            images, masks = names_of_pair(root, folders, split, store)
             if 2 * count_pairs(
                 [text.replace("{split}", split) for text in texts], images, masks
             ) < len(images):
@@ -314,7 +314,7 @@ def in_all_splits(
     return None
 
 
-def _names(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:
+def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:
     """Sorted paths of the images and of the masks of a split."""
     paths = (os.path.join(root, folder.replace("{split}", split)) for folder in folders)
     listings = [sorted(images_below(path, store)) for path in paths]

@@ -6,6 +6,7 @@ from segtrain.data.annotations.coco import COCO
 from segtrain.data.annotations.cvat import CVAT
 from segtrain.data.annotations.label_studio import LABEL_STUDIO
 from segtrain.data.annotations.labelme import LABELME
+from segtrain.data.annotations.objects import OBJECTS
 from segtrain.data.annotations.supervisely import SUPERVISELY
 from segtrain.data.annotations.via import VIA
 from segtrain.data.annotations.yolo import YOLO
@@ -29,5 +30,5 @@ RIVALS = (
 )
 LAYOUTS = {
     layout.name: layout
-    for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, *RIVALS, LIST)
+    for layout in (SCENES, SHARDS, CITYSCAPES, ADE20K, VOC, CAMVID, OBJECTS, *RIVALS, LIST)
 }

@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from segtrain.data.index.names import name_in
 from segtrain.errors import some_of
@@ -22,18 +23,11 @@ def several_masks(
     ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names.
     ``together``: both are files of one folder.
     """
-    stems = {name: path for path in images if (name := name_in(known, path)) is not None}
-    owned: dict[str, list[str]] = defaultdict(list)
-    for path in masks:
-        stem = os.path.splitext(path)[0]
-        if together or stem not in stems:
-            owner = next((shorter for shorter in _shorter(stem) if shorter in stems), None)
-            if owner is not None:
-                owned[stems[owner]].append(path)
-    used = {path for these in owned.values() for path in these} if together else set[str]()
+    owned = owned_masks(images, masks, known, together)
+    used = {mask.path for these in owned.values() for mask in these} if together else set[str]()
     count = len(images) - len(used)
     many = {
-        image: sorted(these)
+        image: sorted(mask.path for mask in these)
         for image, these in owned.items()
         if len(these) > 1 and image not in used
     }
@@ -43,21 +37,48 @@ def several_masks(
     return (
         f"{len(many):,} of {count:,} images have several masks ({image}: "
         f"{some_of(these, _SHOWN)}), and segtrain reads one mask of class ids for each image: "
-        "merge the masks of an image into one PNG, or choose one with data.pair"
+        "merge the masks of an image into one PNG, or choose one with data.pair; masks of two "
+        "values, one per object or class, are data.layout=objects in `segtrain data check`"
     )
 
 
-def _shorter(stem: str) -> Iterator[str]:
+class OwnedMask(NamedTuple):
+    """One of the masks of an image. part: what its name has besides that of the image. folder:
+    whether this is a folder.
+    """
+
+    path: str
+    part: str
+    folder: bool
+
+
+def owned_masks(
+    images: Sequence[str], masks: Sequence[str], known: str, together: bool = False
+) -> dict[str, list[OwnedMask]]:
+    """Image -> its masks, which have its name and a part of their own. See ``several_masks``."""
+    stems = {name: path for path in images if (name := name_in(known, path)) is not None}
+    owned: dict[str, list[OwnedMask]] = defaultdict(list)
+    for path in masks:
+        stem = os.path.splitext(path)[0]
+        if together or stem not in stems:
+            for shorter, part, folder in _shorter(stem):
+                if shorter in stems:
+                    owned[stems[shorter]].append(OwnedMask(path, part, folder))
+                    break
+    return owned
+
+
+def _shorter(stem: str) -> Iterator[tuple[str, str, bool]]:
     """Yield a path without its last parts, without its first parts, and without one folder; longest
-    first in each kind.
+    first in each kind. Also yield the part that is left out, and whether it is a folder.
 
     ``road/p0_car`` gives ``road/p0``, ``road/car``, ``p0_car``, and ``road``.
     """
     folder, slash, name = stem.rpartition("/")
     cuts = [match.start() for match in re.finditer(r"[_\-. ]", name)]
-    yield from (folder + slash + name[:cut] for cut in reversed(cuts))
-    yield from (folder + slash + name[cut + 1 :] for cut in cuts)
+    yield from ((folder + slash + name[:cut], name[cut + 1 :], False) for cut in reversed(cuts))
+    yield from ((folder + slash + name[cut + 1 :], name[:cut], False) for cut in cuts)
     parts = stem.split("/")
-    yield from (
-        "/".join(parts[:index] + parts[index + 1 :]) for index in range(len(parts)) if slash
-    )
+    for index in range(len(parts) if slash else 0):
+        rest = "/".join(parts[:index] + parts[index + 1 :])
+        yield rest, parts[index], index < len(parts) - 1

@@ -1,0 +1,205 @@
+"""A mask file for each object or class of an image: in a folder per image, in a folder per class,
+or with a part of its own in the name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from segtrain.data.annotations import find
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
+from segtrain.data.bucket.tree import local_copy
+from segtrain.data.index.detect_pairs import (
+    MASK_WORDS,
+    SPLITS,
+    folders_below,
+    names_of_pair,
+    ranked_pairs,
+)
+from segtrain.data.index.layout import Detected
+from segtrain.data.index.names import NAME, propose
+from segtrain.data.index.pairs import MASK_ENDINGS
+from segtrain.data.index.unpaired import OwnedMask, owned_masks, several_masks
+from segtrain.data.index.walk import images_below
+from segtrain.data.pixels import decode
+from segtrain.data.storage import Store
+from segtrain.errors import DataError
+
+# The class of masks whose names name none.
+_OBJECT = "object"
+_RANDOM = re.compile(r"[\d\W_]*|[0-9a-fA-F-]{8,}")
+_ENDING = re.compile(rf"({'|'.join(MASK_ENDINGS)})$|^masks?$")
+_NUMBER = re.compile(r"[_\-. ]?\d+$")
+# So many masks are decoded to detect the layout.
+_DECODED = 3
+
+
+class _Owners(NamedTuple):
+    """The masks of each image, and the masks of no image."""
+
+    masks: dict[str, list[OwnedMask]]
+    without: list[str]
+
+
+def _owners(images: list[str], masks: list[str], together: bool) -> _Owners:
+    """images, masks: paths below their folders. together: both are files of one folder."""
+    per_image = _in_folders(masks) if together else {}
+    if per_image:
+        inside = {path for paths in per_image.values() for path in paths}
+        of_folder = defaultdict(list)
+        for image in images:
+            above = os.path.dirname(image)
+            for folder in {above, os.path.dirname(above)} if image not in inside else ():
+                of_folder[folder].append(image)
+        single = {folder: of_folder[folder] for folder in per_image if len(of_folder[folder]) == 1}
+        owned = {
+            image: [OwnedMask(path, _stem(path), False) for path in per_image[folder]]
+            for folder, (image,) in single.items()
+        }
+        return _Owners(owned, [p for f in per_image if f not in single for p in per_image[f]])
+    owned = owned_masks(images, masks, _image_pattern(images, masks), together)
+    if together:
+        used = {mask.path for these in owned.values() for mask in these}
+        return _Owners({image: owned[image] for image in owned if image not in used}, [])
+    # A mask with the name of its image.
+    whole = {os.path.splitext(image)[0]: image for image in images}
+    used = {mask.path for these in owned.values() for mask in these}
+    without = []
+    for path in masks:
+        if path in used:
+            continue
+        if (stem := os.path.splitext(path)[0]) in whole:
+            owned[whole[stem]].append(OwnedMask(path, "", False))
+        else:
+            without.append(path)
+    return _Owners(owned, without)
+
+
+def _in_folders(paths: list[str]) -> dict[str, list[str]]:
+    """Folder of an image -> the paths in its folder of masks."""
+    owned: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        above, _, name = os.path.dirname(path).rpartition("/")
+        if above and name.lower() in MASK_WORDS:
+            owned[above].append(path)
+    return owned
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def _image_pattern(images: list[str], masks: list[str]) -> str:
+    proposal = propose(images, masks)
+    return proposal.patterns[0] if proposal else NAME
+
+
+def _class_of(mask: OwnedMask) -> str:
+    """The class that the name of a mask names."""
+    if mask.folder:
+        return mask.part
+    part = _NUMBER.sub("", _ENDING.sub("", mask.part)).strip("_-. ")
+    return _OBJECT if _RANDOM.fullmatch(part) or _RANDOM.fullmatch(mask.part) else part
+
+
+def _read(where: Where) -> Annotations:
+    together = where.images == where.annotations
+    images, masks = (
+        sorted(images_below(folder, where.store)) for folder in (where.images, where.annotations)
+    )
+    owners = _owners(images, masks, together)
+    names = {mask.path: _class_of(mask) for these in owners.masks.values() for mask in these}
+    counts = Counter(names.values())
+    if len(owners.masks) > 1 and len(counts) > len(owners.masks) and max(counts.values()) == 1:
+        names = dict.fromkeys(names, _OBJECT)  # each name is random
+    annotated = [
+        Annotated(
+            image,
+            os.path.join(where.annotations, these[0].path),
+            tuple(_shape(where, mask.path, names[mask.path]) for mask in these),
+            upright=False,
+        )
+        for image, these in owners.masks.items()
+    ]
+    classes = dict.fromkeys([*names.values()] or [_OBJECT], 0)
+    # No file has such a name, so these count as missing images.
+    annotated += [
+        Annotated(
+            f"{path}/(its image)", path, (_shape(where, path, next(iter(classes))),), upright=False
+        )
+        for path in owners.without
+    ]
+    objects = f"{len(names):,} masks, one for each object: their names name no class"
+    return Annotations(
+        tuple(annotated), classes, notes=(objects,) if [*classes] == [_OBJECT] else ()
+    )
+
+
+def _shape(where: Where, mask: str, name: str) -> Shape:
+    return Shape(name, pixels={"file": os.path.join(where.annotations, mask)})
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    for images, masks, splits in _places(root, store):
+        one, other = (
+            names_of_pair(root, (folder, folder), splits[0], store)[0] for folder in (images, masks)
+        )
+        owners = _owners(one, other, images == masks)
+        some = [mask.path for these in owners.masks.values() for mask in these][:_DECODED]
+        folder = os.path.join(root, masks.replace("{split}", splits[0]))
+        if max(map(len, owners.masks.values()), default=0) > 1 and all(
+            _is_binary(os.path.join(folder, path)) for path in some
+        ):
+            return {"images": images, "annotations": masks}, splits
+    return None
+
+
+def _places(root: str, store: Store) -> Iterator[tuple[str, str, list[str]]]:
+    """Folders of images and of masks, with the names of the splits, where images may have several
+    masks.
+    """
+    folders = folders_below(root, store)
+    single = defaultdict(list)
+    for folder in folders:
+        above, _, name = folder.rpartition("/")
+        if name.lower() in MASK_WORDS and above.rpartition("/")[2].lower() not in ("", *SPLITS):
+            single[os.path.dirname(above)].append(above)
+    several = [base for base, images in single.items() if len(images) > 1]
+    if several:
+        template, splits = find.by_split(several)
+        yield template or ".", template or ".", splits
+    for (images, masks), splits in ranked_pairs(root, folders, store)[:1]:
+        one, other = names_of_pair(root, (images, masks), splits[0], store)
+        if several_masks(one, other, _image_pattern(one, other)):
+            yield images, masks, splits
+    in_split = [name for name in folders if name.lower() in SPLITS]
+    for folder, splits in (("{split}", in_split), (".", ["all"])):
+        names = names_of_pair(root, (folder, folder), splits[0], store)[0] if splits else []
+        if several_masks(names, names, NAME, together=True):
+            yield folder, folder, splits
+
+
+def _is_binary(path: str) -> bool:
+    """Whether a mask has at most two values, of which one is 0."""
+    try:
+        mask = decode.decode_mask(local_copy(path))
+    except DataError as error:
+        return error.code == "mask-lossy"
+    return len(np.setdiff1d(np.unique(mask), [0])) <= 1
+
+
+OBJECTS = Format(
+    "objects",
+    "a mask of two values for each object or class: ID/images/ID.png with ID/masks/*.png, "
+    "masks/CLASS/a.png, or a_CLASS.png",
+    _detect,
+    _read,
+    "smallest",
+).layout

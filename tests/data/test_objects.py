@@ -1,0 +1,81 @@
+"""Tests of one mask file per object or class of an image."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from conftest import refused
+from data_files import ids, picture
+from PIL import Image
+
+from segtrain.config import Data
+from segtrain.data.datasets import open_dataset
+from segtrain.data.index.detect import detect
+
+
+def nuclei(root: Path) -> Data:
+    """Two images of two nuclei each, a folder per image."""
+    for name in ("3fa", "d01"):
+        picture(root / f"stage1_train/{name}/images/{name}.png")
+        for number in range(2):
+            values = (255 * (number == 0), 0, 0, 255 * (number == 1))
+            ids(root / f"stage1_train/{name}/masks/{number}{name}.png", values)
+    data = detect(str(root))[0]
+    assert (data.layout, data.images, data.annotations) == ("objects", *["stage1_{split}"] * 2)
+    return data
+
+
+def test_a_folder_per_image(tmp_path: Path) -> None:
+    dataset = open_dataset(nuclei(tmp_path), "train")
+    assert [entry.meta["name"] for entry in dataset.entries] == ["3fa/images/3fa", "d01/images/d01"]
+    assert dataset.labels.names == ("background", "object")
+    assert dataset.read_mask(0)[0, :4].tolist() == [1, 0, 0, 1]
+    assert np.array_equal(np.asarray(dataset.record(0).mask), dataset.read_mask(0))
+    assert len(dataset.ranges(0)) == 3
+
+
+def test_a_change_of_any_mask_shows(tmp_path: Path) -> None:
+    data = nuclei(tmp_path)
+    dataset = open_dataset(data, "train")
+    before = dataset.stamps()
+    os.utime(tmp_path / "stage1_train/d01/masks/1d01.png", ns=(1, 1))
+    changed = (dataset.stamps([0, 1]) != before).any(axis=(1, 2))
+    assert changed.tolist() == [False, True]
+
+
+def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    data = nuclei(tmp_path)
+    dataset, mask = open_dataset(data, "train"), tmp_path / "stage1_train/3fa/masks/03fa.png"
+    ids(mask, (0, 1), (12, 15))
+    with refused("mask-size-differs"):
+        dataset.read_mask(0)
+    ids(mask, (0, 1, 2))
+    with refused("mask-not-of-two-values"):
+        dataset.read_mask(0)
+    mask.unlink()
+    with refused("file-unreadable"):
+        dataset.read_mask(0)
+    (tmp_path / "stage1_train/3fa/images/3fa.png").unlink()
+    with refused("annotated-image-missing"):
+        open_dataset(data, "train")
+
+
+def test_colors_and_jpegs_of_two_values(tmp_path: Path) -> None:
+    data, folder = nuclei(tmp_path), tmp_path / "stage1_train/3fa/masks"
+    disk = np.zeros((12, 16), np.uint8)
+    disk[:, 8:] = 255
+    Image.fromarray(disk).convert("RGBA").save(folder / "03fa.png")
+    (folder / "13fa.png").unlink()
+    Image.fromarray(disk).save(folder / "1.jpg")
+    assert np.array_equal(open_dataset(data, "train").read_mask(0), disk // 255)
+
+
+def test_images_without_masks_are_not_background(tmp_path: Path) -> None:
+    data = nuclei(tmp_path)
+    picture(tmp_path / "stage1_train/new/images/new.png")
+    dataset = open_dataset(data, "train")
+    assert len(dataset) == 2
+    assert any("new.png" in note for note in dataset.notes)
+    assert len(open_dataset(data.model_copy(update={"absent_mask": "background"}), "train")) == 3
