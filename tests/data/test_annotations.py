@@ -14,6 +14,8 @@ from PIL import Image
 from pycocotools import mask as rle
 
 from segtrain.data.annotations.draw import draw, stored_orientation
+from segtrain.data.audit.check import settings_of
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index import listing
 
 # The folder, overrides, the image's name, the reference, and reference id -> class name.
@@ -160,3 +162,28 @@ def test_labels_of_two_kinds_stop_the_detection(tmp_path: Path) -> None:
         Image.new("L", (30, 20)).save(tmp_path / f"masks/{number}.png")
     with refused("layouts-ambiguous", found=["coco", "folders"]):
         opened(tmp_path)
+
+
+def test_boxes_alone_are_refused_by_name(tmp_path: Path) -> None:
+    coco(tmp_path, [[0, "road", BOX]])
+    content = json.loads((tmp_path / "train.json").read_text())
+    content["annotations"][0]["segmentation"] = []
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    with refused("boxes-alone"):
+        opened(tmp_path)
+
+
+def test_shapes_without_a_class_are_of_the_only_one(tmp_path: Path) -> None:
+    """Regions of the validation split have no attributes; the attributes of the others agree."""
+    for split, attributes in (("train", {"plant": "kudzu", "planta": "kudzu"}), ("val", {})):
+        (tmp_path / split).mkdir()
+        Image.new("RGB", (30, 20)).save(tmp_path / split / f"{split}.png")
+        shape = {"name": "rect", "x": 2, "y": 2, "width": 10, "height": 7}
+        region = {"shape_attributes": shape, "region_attributes": attributes}
+        image = {"filename": f"{split}.png", "size": 1, "regions": [region]}
+        (tmp_path / split / "via.json").write_text(json.dumps({"a": image}))
+    for split in ("train", "val"):
+        data, _ = settings_of(str(tmp_path), [])
+        dataset = open_dataset(data, split)
+        assert dataset.labels.names == ("background", "kudzu")
+        assert int(dataset.read_mask(0).sum()) == 70

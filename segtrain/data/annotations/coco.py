@@ -14,8 +14,9 @@ import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, polygon, reading
+from segtrain.data.annotations.read import boxes_alone, json_of, polygon, reading
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, encoded
+from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
 
@@ -28,17 +29,20 @@ def _detect(root: str, store: Store) -> Detected | None:
         for path, head in find.files(root, store, ".json")
         if _KEYS.search(head) and '"shapes"' not in head and "segments_info" not in head
     ]
-    paths = [path for path in paths if _has_areas(json_of(os.path.join(root, path)))]
+    contents = {path: json_of(os.path.join(root, path)) for path in paths}
+    paths = [path for path in paths if _is_coco(contents[path])]
+    # Boxes beside masks are left alone. Without masks, ``_read`` refuses them.
+    if not any(map(_has_areas, map(contents.get, paths))) and pair_of_folders(root, store):
+        return None
     return find.detected(root, store, paths, _images)
 
 
+def _is_coco(content: Any) -> bool:
+    return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
+
+
 def _has_areas(content: Any) -> bool:
-    """Whether it is a COCO file with at least one area, not with boxes alone."""
-    return (
-        isinstance(content, dict)
-        and {"images", "annotations", "categories"} <= content.keys()
-        and any(item.get("segmentation") for item in content["annotations"])
-    )
+    return any(item.get("segmentation") for item in content["annotations"])
 
 
 def _images(path: str) -> list[str]:
@@ -63,6 +67,8 @@ def _read(where: Where) -> Annotations:
             for item in content["categories"]
             if item["id"] in used or item.get("supercategory") != "none"
         ]
+        if not any(image.shapes for image in images) and any(image.left_out for image in images):
+            raise boxes_alone(where.annotations)
         orphans = sum(map(len, by_image.values()))
         notes = (f"{orphans:,} annotations of images that the file does not list",) * bool(orphans)
     return Annotations(images, {names[item["id"]]: item["id"] for item in listed}, notes=notes)
@@ -86,6 +92,8 @@ def _shape(area: Any, name: str, size: tuple[int, int], left_out: Counter[str]) 
         left_out["box without an area"] += 1
         return None
     if isinstance(area, dict) and "counts" in area:
+        if tuple(area["size"]) != size:
+            raise ValueError(f"a mask of the size {area['size']} in an image of {size}")
         runs = area if isinstance(area["counts"], (str, bytes)) else rle.frPyObjects(area, *size)
         return Shape(name, pixels=encoded(rle.decode(runs)))
     if isinstance(area, dict):

@@ -16,7 +16,7 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
-from segtrain.data.annotations.shapes import Annotated, Annotations, to_text
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, to_text
 from segtrain.data.index.entries import ColumnBuilder, Entries
 from segtrain.data.index.layout import Detected, Layout, root_store
 from segtrain.data.index.listing import WARNING, Watch, entries_of
@@ -147,21 +147,26 @@ def _labels(
 
     Without data.classes, the classes are the names in the files, after the background; their
     places in this list are the raw ids of data.label_map. In data.classes, each name of the files
-    must occur, in any order. Pixels in no shape are ignored if no class is a background.
+    must occur, in any order. Pixels in no shape are ignored if no class is a background. Shapes
+    without a class belong to the only one that there is.
     """
     background = background or next(filter(_is_background, names), "background")
-    own = [background, *(name for name in names if name != background)]
-    rows = [ClassRow(name) for name in own]
+    own = [background, *(name for name in names if name not in (background, UNNAMED))]
+    own += ["object"] * (len(own) == 1)
     if data.classes and not data.label_map:
         space = label_space(data)
         ids = {name: train_id for train_id, name in enumerate(space.names)}
         ids |= {name: data.ignore_index for name in own if is_ignored(name)}
         other = next(filter(_is_background, space.names), "")
-        return space, ids, ids.get(background, ids.get(other, data.ignore_index))
-    space = label_space(data, space_of(rows, data.ignore_index))
-    table = space.raw_to_train
-    ids = {name: table[raw] for raw, name in enumerate(own) if raw in table}
-    return space, ids, ids.get(background, data.ignore_index)
+        rest = ids.get(background, ids.get(other, data.ignore_index))
+    else:
+        rows = [ClassRow(name) for name in own]
+        space = label_space(data, space_of(rows, data.ignore_index))
+        table = space.raw_to_train
+        ids = {name: table[raw] for raw, name in enumerate(own) if raw in table}
+        rest = ids.get(background, data.ignore_index)
+    drawn = {train_id for train_id in ids.values() if train_id not in (rest, data.ignore_index)}
+    return space, {**ids, UNNAMED: drawn.pop()} if len(drawn) == 1 else ids, rest
 
 
 def _is_background(name: str) -> bool:

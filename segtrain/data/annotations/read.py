@@ -16,7 +16,7 @@ from PIL import Image
 
 from segtrain.data.annotations.shapes import Shape, ring
 from segtrain.data.bucket.tree import local_copy
-from segtrain.errors import SegtrainError, file_error
+from segtrain.errors import DataError, SegtrainError, file_error
 
 
 @contextlib.contextmanager
@@ -87,3 +87,8 @@ def png_pixels(content: bytes, size: tuple[int, int] | None) -> np.ndarray:
     if pixels.ndim > 2:
         raise ValueError("a bitmap of colors")
     return pixels
+
+
+def boxes_alone(file: str) -> DataError:
+    reason = "the labels are boxes alone, without polygons: export them for segmentation"
+    return file_error(file, reason, code="boxes-alone")

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+# The class of shapes in a file that names no class.
+UNNAMED = ""
 Points = Sequence[Sequence[float]]
 _FAR = 1_000_000
 

@@ -17,10 +17,10 @@ import numpy as np
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import json_of, polygon, reading, text_of
-from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box, ellipse
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, box, ellipse
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
-from segtrain.errors import DataError
+from segtrain.errors import DataError, some_of
 
 # The project; or an export, of whose images some may have no region.
 _JSON = re.compile(
@@ -28,8 +28,6 @@ _JSON = re.compile(
     re.DOTALL,
 )
 _CSV = re.compile("#?filename,file_size,file_attributes,region_count,region_id,region_shape_attr")
-# The class of all regions of a file without attributes.
-_ONE_CLASS = "object"
 # The longest cell of a table, in characters.
 _LONGEST = 1 << 27
 
@@ -90,12 +88,18 @@ def _rows(path: str) -> list[_Image]:
 
 def _class_key(regions: list[_Region], where: Where) -> str:
     """The attribute that names the class; "" if the regions have no attributes."""
-    used = sorted({key for region in regions for key, value in region.attributes.items() if value})
-    key = where.label_key or (used[0] if len(used) == 1 else "")
+    values: dict[str, list[str]] = defaultdict(list)
+    for region in regions:
+        for key, value in region.attributes.items():
+            values[key] += [_label(value)] * bool(value)
+    used = sorted(key for key in values if values[key])
+    same = len({tuple(values[key]) for key in used}) == 1  # such as the class in two languages
+    key = where.label_key or (used[0] if same else "")
     if key not in used and (used or (key and regions)):
+        texts = [f"{name} ({some_of(sorted(set(values[name])), 3)})" for name in used]
         message = (
             f"{where.annotations}: data.label_key is {key!r}, and the regions have the attributes "
-            f"{used}: set it to the one that names the class"
+            f"{', '.join(texts)}: set it to the one that names the class"
         )
         raise DataError(message, code="label-key-unclear", file=where.annotations, found=used)
     return key
@@ -104,8 +108,8 @@ def _class_key(regions: list[_Region], where: Where) -> str:
 def _annotated(name: str, regions: list[_Region], key: str, file: str) -> Annotated:
     shapes, left_out = list[Shape](), Counter[str]()
     for region in regions:
-        label = _label(region.attributes.get(key)) if key else _ONE_CLASS
-        if label:
+        label = _label(region.attributes.get(key)) if key else UNNAMED
+        if label or not key:
             shape = _shape(region.shape, label, left_out)
             shapes += [shape] if shape else []
         else:

@@ -15,7 +15,7 @@ import numpy as np
 from segtrain import config
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import polygon, reading, text_of
+from segtrain.data.annotations.read import boxes_alone, polygon, reading, text_of
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
@@ -55,8 +55,7 @@ def _read(where: Where) -> Annotations:
             images.append(_annotated(os.path.join(where.annotations, name), name, names))
     shapes = [shape for image in images for shape in image.shapes]
     if not shapes and any(image.left_out for image in images):
-        reason = "the labels are boxes alone, without polygons: export them for segmentation"
-        raise file_error(where.annotations, reason, code="boxes-alone")
+        raise boxes_alone(where.annotations)
     if shapes and all(len(shape.polygons[0]) == 4 for shape in shapes):
         notes += (f"{WARNING}all polygons have 4 points: are the labels oriented boxes?",)
     return Annotations(tuple(images), {name: key for key, name in names.items()}, notes=notes)
