@@ -12,6 +12,7 @@ from typing import Any
 import browser
 import numpy as np
 import pytest
+import yaml
 from conftest import refused
 from PIL import Image
 from report_pages import (
@@ -42,7 +43,9 @@ DEEP = "[" * 100_000
 def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script>"
     text = journal().replace('"street"', json.dumps(evil))
-    folder = make(tmp_path / "run", text, name=evil)
+    folder = make(tmp_path / "run", text)
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**saved, "name": evil}))
     checked, data = text_of(folder)
     assert data["clock"]["end"] == pytest.approx(57)
     assert checked.words.count(evil) >= 2

@@ -12,7 +12,7 @@ from segtrain.data.index.names import SUFFIXES, is_folder, is_image
 from segtrain.data.storage import LOCAL, Store, is_run, system_folder
 from segtrain.errors import DataError, closest, some_of
 
-_NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks of class ids)"}
+_NOT_READ = {".txt": " (of YOLO's polygons: data.layout=yolo)"}
 
 
 def no_folder(folder: str, what: str, store: Store) -> DataError:
