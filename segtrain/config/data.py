@@ -41,6 +41,7 @@ class Data(Section):
         "list",
         "shards",
         "coco",
+        "coco-panoptic",
         "yolo",
         "cvat",
         "labelme",

@@ -20,14 +20,14 @@ from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
 
-_KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
+KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
 
 
 def _detect(root: str, store: Store) -> Detected | None:
     paths = [
         path
         for path, head in find.files(root, store, ".json")
-        if _KEYS.search(head) and '"shapes"' not in head and "segments_info" not in head
+        if KEYS.search(head) and '"shapes"' not in head and "segments_info" not in head
     ]
     contents = {path: json_of(os.path.join(root, path)) for path in paths}
     paths = [path for path in paths if _is_coco(contents[path])]

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from segtrain.data.annotations.draw import Paint, draw, stored_orientation
+from segtrain.data.annotations.mask_files import files_of, load_pixels
 from segtrain.data.file_dataset import FileDataset
 from segtrain.data.index.entries import Entries
 from segtrain.data.pixels import decode
@@ -56,45 +57,18 @@ class AnnotatedDataset(FileDataset):
             return self._drawn(index, decode.read_header(stream, path))
 
     def ranges(self, index: int) -> list[Range]:
-        return [Range(path) for path in (self.entries[index].image, *self._mask_files(index))]
+        masks = files_of(str(self.entries.meta[SHAPES][index]))
+        return [Range(path) for path in (self.entries[index].image, *masks)]
 
     def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
         """As in ``FileDataset``; several masks of an image count as the sum of their stamps."""
         stamped = super().stamps(indices)
         rows = range(len(self)) if indices is None else map(int, indices)
         for stamp, index in zip(stamped, rows):
-            for path in self._mask_files(index)[1:]:
-                stamp[1] += np.array(self.store.stat(path))
+            for path in files_of(str(self.entries.meta[SHAPES][index])):
+                if path != self.entries[index].mask:
+                    stamp[1] += np.array(self.store.stat(path))
         return stamped
-
-    def _mask_files(self, index: int) -> list[str]:
-        """The masks of an image that are files of their own; the first is the entry's ``mask``."""
-        text = str(self.entries.meta[SHAPES][index])
-        if '"file"' not in text:
-            return []
-        pixels = (shape.get("pixels", {}) for shape in json.loads(text)["shapes"])
-        return [shape["file"] for shape in pixels if "file" in shape]
-
-    def _pixels(self, path: str, image: str, size: tuple[int, int]) -> np.ndarray:
-        """The pixels of an object in a mask of two values, bool (H, W). Raises DataError."""
-        content = self._content(path)
-        if decode.read_header(content, path).format == "jpeg":
-            values = decode.decode_image(content, path)[..., 0] >> 7
-        else:
-            values = decode.decode_mask(content, path)
-            if values.ndim == 3 and (values == values[..., :1]).all():
-                values = values[..., 0]
-        if values.shape != size:
-            raise size_error(path, values.shape, image, size)
-        pixels = values > 0
-        if values.ndim == 3 or (values[pixels] != values.max()).any():
-            reason = (
-                "holds more than two values, but masks of single objects or classes have 0 and "
-                "another value: choose one mask of class ids per image with data.layout=folders "
-                "and data.pair, or save such masks"
-            )
-            raise file_error(path, reason, code="mask-not-of-two-values")
-        return pixels
 
     def _drawn(self, index: int, header: decode.Header) -> np.ndarray:
         """The mask, uint8 (H, W) of train ids. Raises DataError if the annotation is for another
@@ -117,13 +91,12 @@ class AnnotatedDataset(FileDataset):
             raise file_error(entry.image, reason, code="rotation-ambiguous")
         else:
             is_upright = content["upright"]
+        size = upright if is_upright else stored
+        load_pixels(content["shapes"], self._content, entry.image, size)
         with DECODE:
-            for shape in content["shapes"]:
-                if file := shape.get("pixels", {}).get("file"):
-                    shape["pixels"] = self._pixels(file, entry.image, stored)
             mask = draw(
                 content["shapes"],
-                upright if is_upright else stored,
+                size,
                 self.train_ids_of,
                 self.background,
                 self.labels.ignore_index,

@@ -49,11 +49,19 @@ def by_split(paths: Sequence[str]) -> tuple[str, list[str]]:
     return max(templates.items(), key=lambda item: len(item[1]))
 
 
-def folder_of(images: Sequence[str], near: str, root: str, store: Store, split: str) -> str | None:
+def folder_of(
+    images: Sequence[str],
+    near: str,
+    root: str,
+    store: Store,
+    split: str,
+    masks: Sequence[str] = (),
+) -> str | None:
     """The folder under the root that holds images with the names written in an annotation file.
 
     images: some of these names. near: the folder of the annotation file under the root. This folder
-    comes first, then those with the name of the split, then those in it, then any other.
+    comes first, then those with the name of the split, then those in it, then any other. masks:
+    folders that hold masks of these names.
     """
     names = {_stem(re.split(r"[/\\]", image)[-1]) for image in images}
     others = sorted(
@@ -64,6 +72,8 @@ def folder_of(images: Sequence[str], near: str, root: str, store: Store, split: 
         ),
     )
     for folder in (near, *others):
+        if folder in masks:
+            continue
         there = store.list(os.path.join(root, folder), "")
         if names & {_stem(name) for name in there if is_image(name)}:
             return folder
@@ -75,18 +85,22 @@ def _stem(name: str) -> str:
 
 
 def detected(
-    root: str, store: Store, paths: Sequence[str], images: Callable[[str], Sequence[str]]
+    root: str,
+    store: Store,
+    paths: Sequence[str],
+    images: Callable[[str], Sequence[str]],
+    masks: Sequence[str] = (),
 ) -> Detected | None:
     """Settings and splits for annotations at these paths under the root; None without any.
 
-    images: the names of some images in the annotations at a path.
+    images: the names of some images in the annotations at a path. masks: as in ``folder_of``.
     """
     if not paths:
         return None
     template, splits = by_split(paths)
     first = template.replace("{split}", splits[0])
     near = os.path.dirname(first)
-    folder = folder_of(images(os.path.join(root, first)), near, root, store, splits[0])
+    folder = folder_of(images(os.path.join(root, first)), near, root, store, splits[0], masks)
     return _settings(template, splits, near if folder is None else folder)
 
 

@@ -23,7 +23,8 @@ class Shape:
     name: the class, as written in the file. polygons: rings of (x, y) in pixels, whose areas are
     united; (0, 0) is the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x
     [r, r + 1). holes: rings that are cut out of the polygons. pixels: in place of polygons, what
-    ``encoded`` returns, or {"file": path} of a mask of two values. at: x and y of the upper left
+    ``encoded`` returns, or {"file": path} of a mask of two values, or with "segments" also the
+    ids of its segments. at: x and y of the upper left
     pixel of ``pixels``. rank: shapes of a higher rank are drawn later; those of equal rank in the
     order of the file. relative: the points are fractions of the width and height of the image.
     """

@@ -7,6 +7,7 @@ from segtrain.data.annotations.cvat import CVAT
 from segtrain.data.annotations.label_studio import LABEL_STUDIO
 from segtrain.data.annotations.labelme import LABELME
 from segtrain.data.annotations.objects import OBJECTS
+from segtrain.data.annotations.panoptic import PANOPTIC
 from segtrain.data.annotations.supervisely import SUPERVISELY
 from segtrain.data.annotations.via import VIA
 from segtrain.data.annotations.yolo import YOLO
@@ -20,6 +21,7 @@ from segtrain.data.shards.layout import SHARDS
 # Layouts that one folder may have at the same time: ``detect`` stops where several fit.
 RIVALS = (
     COCO,
+    PANOPTIC,
     YOLO,
     CVAT,
     LABEL_STUDIO,
