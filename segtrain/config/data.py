@@ -100,11 +100,12 @@ class Data(Section):
         description="annotations whose shapes have several attributes: the one that names the "
         "class. Empty: the only one",
     )
-    absent_mask: Literal["leave-out", "background", "error"] = setting(
+    absent_mask: Literal["auto", "leave-out", "background", "error"] = setting(
         ["listing", "eval"],
-        "leave-out",
-        description="annotations: images without any annotation are left out (with a warning), are "
-        "all background, or are an error",
+        "auto",
+        description="images without any annotation or mask: left out (with a warning), all "
+        "background (annotations only), or an error. auto: an error for files of masks, else left "
+        "out",
     )
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = setting(
         ["storage", "eval"],

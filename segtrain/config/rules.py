@@ -80,6 +80,11 @@ def _helped(data: Data) -> None:
 
 
 def _policies(data: Data) -> None:
+    if data.absent_mask == "background" and not data.annotations:
+        raise SettingError(
+            "data.absent_mask=background: only annotations have a background: set it to leave-out",
+            advice={"data.absent_mask": "leave-out"},
+        )
     if data.worker_kind == "process" and data.cache == "ram":
         why = (
             "each process would keep its own copy of data.cache=ram: set data.cache=off, or "

@@ -236,6 +236,9 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
     (root / "x2_mask.png").unlink()
     with refused("files-unpaired", images=1, masks=0):
         open_dataset(data, "all")
+    rest = open_dataset(data.model_copy(update={"absent_mask": "leave-out"}), "all")
+    assert [entry.meta["name"] for entry in rest.entries] == names[:-1]
+    assert "1 image without a mask left out" in rest.notes[0]
     with refused("pattern-matches-nothing", pattern="{name}_gt.png"):
         open_dataset(data.model_copy(update={"pair": ("{name}.jpg", "{name}_gt.png")}), "all")
     picture(root / "x1.png")

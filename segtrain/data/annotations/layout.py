@@ -249,7 +249,7 @@ def _absent(
     if data.absent_mask == "error":
         message = f"{what}: {some_of(images)}: annotate them, or set data.absent_mask=leave-out"
         raise DataError(message, code="annotation-absent", found=images[:5])
-    if data.absent_mask == "leave-out":
+    if data.absent_mask != "background":
         fix = "data.absent_mask=background takes them as all background"
         watch.notes.append(f"{WARNING}{what} left out: {some_of(images)}; {fix}")
         return {}

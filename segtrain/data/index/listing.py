@@ -62,7 +62,8 @@ class Watch:
     began: start of the listing in ns, by the clock of the file system. store: where the lister
     reads. folders: those whose images are listed. left_out: folder of a run or of the system ->
     number of images in it, which are not listed. skips: masks without an image are left out
-    (``data.faults=skip``).
+    (``data.faults=skip``). leaves_out:
+    images without a mask, too (``data.absent_mask=leave-out``).
     """
 
     began: int = field(default_factory=time.time_ns)
@@ -72,6 +73,7 @@ class Watch:
     folders: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     skips: bool = False
+    leaves_out: bool = False
 
     def look(self, path: str) -> str:
         """Record a folder or list whose content or absence decides what is listed. Returns
@@ -127,7 +129,12 @@ def _list(
     notes: list[str],
     store: Store = LOCAL,
 ) -> tuple[Entries, list[str]]:
-    watch = Watch(now_ns(file.parent), store, skips=data.faults == "skip")
+    watch = Watch(
+        now_ns(file.parent),
+        store,
+        skips=data.faults == "skip",
+        leaves_out=data.absent_mask == "leave-out",
+    )
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))

@@ -68,8 +68,8 @@ def _entries(
     watch: Watch,
     fix: Callable[[], str],
 ) -> Entries:
-    """Entries of all images, sorted by name. Raises DataError for images without a mask, and for
-    masks without an image unless ``watch.skips``.
+    """Entries of all images, sorted by name. Raises DataError for images without a mask unless
+    ``watch.leaves_out``, and for masks without an image unless ``watch.skips``.
 
     in_images, in_masks: name -> path. fix: returns the advice at the end of the error.
     """
@@ -81,6 +81,13 @@ def _entries(
         os.path.join(folders[1], in_masks[name])
         for name in sorted(in_masks.keys() - in_images.keys())
     ]
+    if watch.leaves_out and without_mask and len(without_mask) < len(in_images):
+        in_images = {name: path for name, path in in_images.items() if name in in_masks}
+        watch.notes.append(
+            f"{WARNING}{counted(len(without_mask), 'image')} without a mask left out: "
+            f"{some_of(without_mask)}"
+        )
+        without_mask = []
     if without_mask or (without_image and not watch.skips):
         problems = [
             f"{counted(len(without_mask), 'file')} without a mask: {some_of(without_mask)}"
@@ -92,7 +99,8 @@ def _entries(
             )
         problems += [text for folder in folders for text in unread(os.path.join(folder, ""))]
         message = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
-        message += "" if without_mask else ". To leave these masks out: data.faults=skip"
+        leave_out = "data.absent_mask=leave-out" if without_mask else "data.faults=skip"
+        message += f". To leave these {'images' if without_mask else 'masks'} out: {leave_out}"
         values = {"folder": folders[0], "images": len(without_mask), "masks": len(without_image)}
         raise DataError(message, code="files-unpaired", **values)
     names = sorted(in_images)
