@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from annotated_sets import FORMATS, masks_of, needs_formats, opened, outline, referenced
+from annotated_sets import (
+    FORMATS,
+    masks_of,
+    needs_formats,
+    opened,
+    outline,
+    pictures,
+    referenced,
+    supervisely,
+    yolo,
+)
 from conftest import refused
 from PIL import Image, ImageDraw
 
@@ -81,21 +91,6 @@ def test_labelme_files_as_labelme_draws_them(tmp_path: Path) -> None:
     assert "unlabelled" not in masks
 
 
-def pictures(root: Path, *paths: str) -> None:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 10), (9, 9, 9)).save(root / path)
-
-
-def yolo(root: Path, labels: dict[str, str], names: str = "names: [car, road]") -> None:
-    """A YOLO set. labels: path below labels/ -> rows."""
-    for path, rows in labels.items():
-        pictures(root, f"images/{path}.png")
-        (root / f"labels/{path}.txt").parent.mkdir(parents=True, exist_ok=True)
-        (root / f"labels/{path}.txt").write_text(rows)
-    (root / "data.yaml").write_text(names)
-
-
 CAR, BOX = "0 0.1 0.2 0.5 0.2 0.5 0.8 0.1 0.8", "1 0.5 0.5 0.2 0.2"
 
 
@@ -119,6 +114,12 @@ def test_yolo_folders_below_a_split_are_read_together(tmp_path: Path) -> None:
     yolo(tmp_path, rows)
     masks = masks_of(opened(tmp_path))
     assert (masks["north/a"].max(), masks["south/a"].max()) == (1, 2)
+
+
+def test_boxes_that_are_written_as_polygons_are_said(tmp_path: Path) -> None:
+    for count, said in ((9, 0), (10, 1)):
+        yolo(tmp_path, {"a": "\n".join([CAR] * count)})
+        assert sum("4 corners" in note for note in opened(tmp_path).notes) == said
 
 
 @pytest.mark.parametrize(
@@ -275,17 +276,6 @@ def test_the_table_of_via_is_its_project(tmp_path: Path) -> None:
     ]
     assert np.array_equal(masks[0], masks[1])
     assert np.array_equal(masks[0], masks[2])
-
-
-def supervisely(root: Path, dataset: str, kind: str, **item: Any) -> None:
-    """A picture with one object."""
-    pictures(root, f"{dataset}/img/a.png")
-    content = {
-        "size": {"height": 10, "width": 20},
-        "objects": [{"classTitle": "car", "geometryType": kind, **item}],
-    }
-    (root / dataset / "ann").mkdir()
-    (root / dataset / "ann/a.png.json").write_text(json.dumps(content))
 
 
 def test_supervisely_data_sets_are_read_together(tmp_path: Path) -> None:

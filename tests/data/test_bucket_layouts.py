@@ -12,7 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from annotated_sets import cvat
+from annotated_sets import cvat, supervisely, yolo
 from cloud.bucket import BucketServer
 from conftest import refused
 from data_files import blocks, files, quiet, smooth
@@ -27,6 +27,7 @@ from segtrain.data.labels.classes import label_space
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
 CLASSES = ["data.classes=[a, b, c]"]
+SHAPE = "1 0 0 0.5 0 0.5 0.5"
 
 
 def write(
@@ -91,6 +92,10 @@ FORMS: dict[str, Any] = {
     "folders": lambda root: write(root, "images/{split}/{name}.jpg", "masks/{split}/{name}.png"),
     "together": lambda root: write(root, "{split}/{name}.jpg", "{split}/{name}_mask.png"),
     "cvat": lambda root: cvat(root, '><polygon label="b" points="0,0;9,0;9,9"/>'),
+    "yolo": lambda root: yolo(root, {"train/a": SHAPE, "val/b": SHAPE}, "names: [a, b, c]"),
+    "supervisely": lambda root: supervisely(
+        root, "ds", "rectangle", classTitle="b", points={"exterior": [[6, 5], [2, 3]]}
+    ),
     "pool": lambda root: write(root, "data/imgs/{name}.jpg", "data/labels/{name}.png"),
 }
 

@@ -88,3 +88,29 @@ def cvat(root: Path, *images: str, head: str = "") -> None:
     )
     text = f"{head}<annotations><version>1.1</version><meta/>{rows}</annotations>"
     (root / "annotations.xml").write_text(text)
+
+
+def pictures(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 10), (9, 9, 9)).save(root / path)
+
+
+def yolo(root: Path, labels: dict[str, str], names: str = "names: [car, road]") -> None:
+    """A YOLO set. labels: path below labels/ -> rows."""
+    for path, rows in labels.items():
+        pictures(root, f"images/{path}.png")
+        (root / f"labels/{path}.txt").parent.mkdir(parents=True, exist_ok=True)
+        (root / f"labels/{path}.txt").write_text(rows)
+    (root / "data.yaml").write_text(names)
+
+
+def supervisely(root: Path, dataset: str, kind: str, **item: Any) -> None:
+    """A picture with one object."""
+    pictures(root, f"{dataset}/img/a.png")
+    content = {
+        "size": {"height": 10, "width": 20},
+        "objects": [{"classTitle": "car", "geometryType": kind, **item}],
+    }
+    (root / dataset / "ann").mkdir()
+    (root / dataset / "ann/a.png.json").write_text(json.dumps(content))

@@ -34,7 +34,7 @@ from segtrain.data.storage import Store
 from segtrain.errors import file_error, some_of
 
 _SHAPES = re.compile(r'"shapes"\s*:\s*\[')
-_OURS = re.compile(r'"(imagePath|shape_type)"\s*:')
+_OURS = re.compile(r'"(imagePath|imageData|shape_type)"\s*:')
 _POLYGONS = ("polygon", "oriented_rectangle", "rotation", "quadrilateral")
 _LINES = ("line", "linestrip", "point", "points")
 

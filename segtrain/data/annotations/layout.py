@@ -16,7 +16,7 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
-from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, to_text
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, to_text
 from segtrain.data.index.entries import ColumnBuilder, Entries
 from segtrain.data.index.layout import Detected, Layout, root_store
 from segtrain.data.index.listing import WARNING, Watch, entries_of
@@ -31,6 +31,8 @@ from segtrain.errors import ConfigError, DataError, closest, file_error, some_of
 
 # If more than this share of the images has no shape, the note about them is a warning.
 _EMPTY = 0.5
+# So many shapes with four corners, and no others, are probably boxes.
+_BOXES = 10
 _UPLOAD = re.compile("^[0-9a-f]{8}-")
 
 
@@ -265,6 +267,11 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
         watch.notes.append(
             f"{warning}{empty:,} of {len(images):,} images have no shape: all background"
         )
+    shapes = [shape for image in images for shape in image.shapes]
+    if len(shapes) >= _BOXES and all(_has_four_corners(shape) for shape in shapes):
+        watch.notes.append(
+            f"{WARNING}all {len(shapes):,} shapes have 4 corners: are they boxes around objects?"
+        )
     left_out: Counter[str] = Counter()
     for image in images:
         left_out += image.left_out
@@ -274,6 +281,10 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
             f"{WARNING}{count:,} x not drawn: {what} ({first.image} in {first.file}"
             f"{' and others' if count > 1 else ''})"
         )
+
+
+def _has_four_corners(shape: Shape) -> bool:
+    return shape.pixels is None and sum(map(len, shape.polygons)) == 4
 
 
 def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:

@@ -56,8 +56,6 @@ def _read(where: Where) -> Annotations:
     shapes = [shape for image in images for shape in image.shapes]
     if not shapes and any(image.left_out for image in images):
         raise boxes_alone(where.annotations)
-    if shapes and all(len(shape.polygons[0]) == 4 for shape in shapes):
-        notes += (f"{WARNING}all polygons have 4 points: are the labels oriented boxes?",)
     return Annotations(tuple(images), {name: key for key, name in names.items()}, notes=notes)
 
 
