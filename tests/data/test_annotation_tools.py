@@ -26,6 +26,9 @@ from annotated_sets import (
 from conftest import refused
 from PIL import Image, ImageDraw
 
+from segtrain.data.audit.check import settings_of
+from segtrain.data.datasets import open_dataset
+
 # The folder, overrides, the image's name, the reference, and reference id -> class name. The tools
 # fill polygons up to half a pixel further on all sides.
 SAMPLES = [
@@ -114,6 +117,19 @@ def test_yolo_folders_below_a_split_are_read_together(tmp_path: Path) -> None:
     yolo(tmp_path, rows)
     masks = masks_of(opened(tmp_path))
     assert (masks["north/a"].max(), masks["south/a"].max()) == (1, 2)
+
+
+@pytest.mark.parametrize("home", ["", "train_data/", "training/train-"])
+def test_names_of_splits_in_other_names(tmp_path: Path, home: str) -> None:
+    for split in ("train", "val"):
+        folder = tmp_path / f"{home}x" / split
+        pictures(folder, "a.png")
+        (folder / "a.txt").write_text(CAR if split == "val" else "")
+    (tmp_path / "data.yaml").write_text("names: [car]")
+    data, splits = settings_of(str(tmp_path), [])
+    assert (data.images, data.annotations) == (f"{home}x/{{split}}", f"{home}x/{{split}}")
+    assert splits == ("train", "val")
+    assert masks_of(open_dataset(data, "val"))["a"].any()
 
 
 def test_boxes_that_are_written_as_polygons_are_said(tmp_path: Path) -> None:

@@ -11,26 +11,32 @@ from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import SPLITS, folders_below
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import is_image
+from segtrain.data.index.skeleton import is_dir
 from segtrain.data.storage import Store
 
 # The first bytes of a file say what it is.
 _HEAD = 1 << 16
-# At most this many files of a folder are looked at.
-_FEW = 3
-# So many names of images show in which folder they are.
-_NAMES = 20
-_SPLIT = re.compile(rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])")
+# At most this many files of a folder are looked at, and this many that are not empty.
+_MANY, _FEW = 20, 3
+_SPLIT = re.compile(
+    rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.I
+)
 
 
-def files(root: str, store: Store, ending: str, most: int = _FEW) -> Iterator[tuple[str, str]]:
-    """The path under the root and the first 64 KiB of files with an ending, such as ".json"; only
-    the first ``most`` files of a folder.
+def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
+    """The path under the root and the first 64 KiB of files with an ending, such as ".json"; of a
+    folder only the first files, up to the third that is not empty.
     """
     for folder in ("", *folders_below(root, store)):
-        for name in store.list(os.path.join(root, folder), ending)[:most]:
+        full = 0
+        for name in store.list(os.path.join(root, folder), ending)[:_MANY]:
             path = os.path.join(folder, name)
             with open(local_copy(os.path.join(root, path)), "rb") as stream:
-                yield path, stream.read(_HEAD).decode("utf-8", "replace")
+                head = stream.read(_HEAD).decode("utf-8", "replace")
+            yield path, head
+            full += bool(head)
+            if full == _FEW:
+                break
 
 
 def by_split(paths: Sequence[str]) -> tuple[str, list[str]]:
@@ -39,14 +45,25 @@ def by_split(paths: Sequence[str]) -> tuple[str, list[str]]:
     """
     templates: dict[str, list[str]] = defaultdict(list)
     for path in paths:
-        names = _SPLIT.findall(path.lower())
+        names = _SPLIT.findall(path)
         if not names:
             templates[path].append("all")
-            continue
-        at = path.lower().index(names[-1])
-        split = path[at : at + len(names[-1])]
-        templates[path.replace(split, "{split}")].append(split)
+        for template in _templates(path, names[-1]) if names else ():
+            templates[template].append(names[-1])
     return max(templates.items(), key=lambda item: len(item[1]))
+
+
+def _templates(path: str, split: str) -> list[str]:
+    """A path with ``{split}`` for each name of a split, and for the last one: ``train/train.json``
+    has it twice, of ``train_data/train`` the first may be a part of a name.
+    """
+    parts = _SPLIT.split(path)
+    at = [number for number, part in enumerate(parts) if part == split]
+    texts = [
+        "".join("{split}" if n in some else part for n, part in enumerate(parts))
+        for some in (at, at[-1:])
+    ]
+    return [*dict.fromkeys(texts)]
 
 
 def folder_of(
@@ -101,7 +118,7 @@ def detected(
     first = template.replace("{split}", splits[0])
     near = os.path.dirname(first)
     folder = folder_of(images(os.path.join(root, first)), near, root, store, splits[0], masks)
-    return _settings(template, splits, near if folder is None else folder)
+    return _settings(root, store, template, splits, near if folder is None else folder)
 
 
 def detected_in_folders(
@@ -124,22 +141,27 @@ def detected_in_folders(
     images = []
     for folder in folders:
         if f"{folder}/".startswith(os.path.join(first, "")):
-            names = store.list(os.path.join(root, folder), ending)[:_NAMES]
+            names = store.list(os.path.join(root, folder), ending)[:_MANY]
             near = folder_of(names, folder, root, store, splits[0])
             images.append(folder if near is None else near)
     shared = os.path.commonpath(images)
-    return _settings(template, splits, (together and _split_folder(shared)) or shared)
+    return _settings(root, store, template, splits, (together and _split_folder(shared)) or shared)
 
 
 def _split_folder(folder: str) -> str:
     """The part of a path up to the folder with the name of a split; "" without one."""
     parts = folder.split("/")
-    last = max((n for n, part in enumerate(parts, 1) if _SPLIT.search(part.lower())), default=0)
+    last = max((n for n, part in enumerate(parts, 1) if _SPLIT.search(part)), default=0)
     return "/".join(parts[:last])
 
 
-def _settings(template: str, splits: list[str], images: str) -> Detected:
-    split = re.search(rf"(?<![A-Za-z]){re.escape(splits[0])}(?![A-Za-z])", images)
-    if split and "{split}" in template:
-        images = f"{images[: split.start()]}{{split}}{images[split.end() :]}"
+def _settings(root: str, store: Store, template: str, splits: list[str], images: str) -> Detected:
+    """images: the folder of the images of the first split."""
+    if "{split}" in template:
+        templates = _templates(images, splits[0])
+        images = templates[0]
+        for text in templates[1:]:
+            folders = (os.path.join(root, text.replace("{split}", split)) for split in splits)
+            if all(is_dir(folder, store) for folder in folders):
+                images = text
     return {"annotations": template or ".", "images": images or "."}, splits

@@ -27,15 +27,13 @@ from segtrain.errors import file_error
 _OTHERS = re.compile(r"(classes|readme.*)\.txt", re.IGNORECASE)
 # The number of a class, and the fractions of a box or polygon.
 _ROW = re.compile(r"\s*\d+(\s+-?([01](\.\d*)?|\.\d+)(e-\d+)?){4,}\s*", re.IGNORECASE)
-# At most this many files of a folder are looked at: the first ones may be empty.
-_MANY = 20
 # Names of the classes, the preferred file first.
 _NAMES = ("data.yaml", "dataset.yaml", ".yaml", ".yml", "classes.txt", "obj.names")
 
 
 def _detect(root: str, store: Store) -> Detected | None:
     rows_of: dict[str, list[str]] = {}
-    for path, head in find.files(root, store, ".txt", _MANY):
+    for path, head in find.files(root, store, ".txt"):
         if not _OTHERS.fullmatch(os.path.basename(path)):
             rows = [row for row in head.splitlines() if row.strip()]
             # The last row may be cut.
