@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import zipfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +26,7 @@ from segtrain.errors import DataError, some_of
 from segtrain.infer.outputs import MARK, write_mask, write_overlay, write_probabilities
 from segtrain.infer.predictor import Picture, load, read_picture
 from segtrain.infer.stream import Item, segmented
+from segtrain.observe.journal import Say
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def predict(
     device: str = "auto",
     overrides: Iterable[str] = (),
     batch_size: int = 0,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
 ) -> list[PredictTask]:
     """Predict image files and the images in folders with the weights of a run; returns what was
     written.
@@ -118,7 +119,7 @@ class _Outputs:
         labels: LabelSpace,
         writers: ThreadPoolExecutor,
         most: int,
-        say: Callable[[str], None] | None,
+        say: Say | None,
     ) -> None:
         self.done: list[PredictTask] = []
         self.faults: list[str] = []
@@ -189,7 +190,7 @@ def plan(
     paths: Iterable[str | Path],
     out: Path,
     overlay: bool = True,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
     probabilities: bool = False,
 ) -> list[PredictTask]:
     """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``).
@@ -235,7 +236,7 @@ def plan(
     return list(jobs.values())
 
 
-def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tuple[Path, Path]]:
+def _below(path: Path, out: Path, say: Say | None) -> list[tuple[Path, Path]]:
     """(image, its name below ``out``) for a file, or for each image in a folder."""
     if path.is_file():
         return [(path, Path(path.name))]

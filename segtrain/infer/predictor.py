@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from segtrain.infer.stream import Item, Segmentation, Waiting, segmented
 from segtrain.infer.view import SHARE, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import nonfinite_logits, predict_classes
 from segtrain.models.base import normalization
+from segtrain.observe.journal import Say
 
 # PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but
 # hold palette indices, or channels of another color space.
@@ -47,7 +48,7 @@ def load(
     which: str = "best",
     device: str = "auto",
     model: nn.Module | None = None,
-    say: Callable[[str], None] = say,
+    say: Say = say,
 ) -> Predictor:
     """Load the model of a run folder, or of the folder of an export, as a ``Predictor``.
 
@@ -89,7 +90,7 @@ class Predictor:
     """
 
     def __init__(
-        self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say
+        self, model: nn.Module, config: Config, labels: LabelSpace, say: Say = say
     ) -> None:
         self.model, self.config, self.labels, self.say = model, config, labels, say
         self.view = View.of(config.eval, config.data.base_scale, labels.mirror)

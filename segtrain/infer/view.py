@@ -16,6 +16,7 @@ from segtrain.config import Config, keys_with, make_config
 from segtrain.config.load import parse_overrides
 from segtrain.errors import ConfigError
 from segtrain.evaluation.tiles import Forward, Size, View, scaled
+from segtrain.observe.journal import Say
 
 SHARE = 0.7  # share of the free memory that an image in one piece may take
 TILE_SHARE = 0.3  # share that a window may take
@@ -117,7 +118,7 @@ def fitted(
 def counted(
     forward: Forward,
     windows: int,
-    say: Callable[[str], None],
+    say: Say,
     now: Callable[[], float] = time.monotonic,
 ) -> Forward:
     """Wrap ``forward`` so that it reports every PROGRESS_S seconds how many of the ``windows`` of

@@ -94,6 +94,10 @@ _OBJECTS = ("spans", "scores", "derived", "versions", "protocol", "samples")
 LAST_TS = 253402300799.0  # the end of the year 9999, which datetime can still represent
 
 
+Say = Callable[[str], None]  # prints a line
+Event = Mapping[str, Any]
+
+
 def say_on_stderr(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
@@ -182,7 +186,7 @@ def is_time(ts: Any) -> bool:
 
 
 def parse_lines(
-    lines: Iterable[bytes], source: str, say: Callable[[str], None] = say_on_stderr
+    lines: Iterable[bytes], source: str, say: Say = say_on_stderr
 ) -> Iterator[dict[str, Any]]:
     """Events of raw lines, in order. Lines without a valid event are skipped, and listed in one
     warning at the end.
@@ -203,7 +207,7 @@ def parse_lines(
         say(f"warning: {source}: skipped {counted(len(bad), 'torn line')} (line {some_of(bad)})")
 
 
-def _is_sound(event: Mapping[str, Any]) -> bool:
+def _is_sound(event: Event) -> bool:
     """Whether an event has a name and a time, and no field of another type than the events of this
     version.
     """
@@ -216,9 +220,7 @@ def _is_sound(event: Mapping[str, Any]) -> bool:
     )
 
 
-def read_journal(
-    path: str | Path, say: Callable[[str], None] = say_on_stderr
-) -> list[dict[str, Any]]:
+def read_journal(path: str | Path, say: Say = say_on_stderr) -> list[dict[str, Any]]:
     """All complete events of a journal. ``path`` is a journal or a run folder.
 
     Raises DataError if the journal cannot be read.
@@ -244,7 +246,7 @@ def last_status(path: str | Path) -> str:
     return str(ends[-1].get("status", "")) if ends else ""
 
 
-def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict[str, Any]]:
+def curve(events: Iterable[Event], event: str = "step") -> list[dict[str, Any]]:
     """Events of one kind, ordered by step. Steps that a resumed process repeated replace the
     earlier ones.
     """
@@ -265,7 +267,7 @@ def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict
     return ordered
 
 
-def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def best_evaluation(evaluations: Sequence[Event]) -> dict[str, Any]:
     """The event of the best evaluation, as the run decided; empty if nothing has a score.
     ``evaluations``: a ``curve``.
 

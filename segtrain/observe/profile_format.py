@@ -19,7 +19,7 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from segtrain.base import json_text
 from segtrain.base.files import open_file
 from segtrain.errors import file_error
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 
 MINUTE = 60
 _NAME = re.compile(r"(?:^|/)system/(?:.*/)?(\d{10})\.(algo-\d+)\.json\Z")
@@ -137,7 +137,7 @@ def read_profile(
     start: float = -math.inf,
     end: float = math.inf,
     *,
-    say: Callable[[str], None] = say_on_stderr,
+    say: Say = say_on_stderr,
 ) -> dict[Series, Track]:
     """All series with readings from ``start`` to ``end`` (Unix seconds, inclusive), ordered by
     their first readings.

@@ -117,8 +117,8 @@ def _milestones(path: Path) -> Iterator[dict[str, Any]]:
     return (event for event in events if journal.is_time(event.get("ts")))
 
 
-def _sessions(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    sessions: list[list[Mapping[str, Any]]] = []
+def _sessions(events: Iterable[journal.Event]) -> list[list[journal.Event]]:
+    sessions: list[list[journal.Event]] = []
     for event in events:
         if event["event"] == "run_start" or not sessions:
             sessions.append([])
@@ -126,7 +126,7 @@ def _sessions(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any
     return sessions
 
 
-def _seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
+def _seconds(events: Sequence[journal.Event]) -> float | None:
     """Wall seconds of all processes, each from its ``run_start`` to its last event."""
     return (
         sum(max(0.0, part[-1]["ts"] - part[0]["ts"]) for part in _sessions(events))
@@ -135,7 +135,7 @@ def _seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
     )
 
 
-def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
+def _status(events: Sequence[journal.Event], path: Path) -> str:
     """done, stopped, or failed by the last event; else running, killed (ended without an event), or
     new (no event).
     """

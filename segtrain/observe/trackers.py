@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import MissingExtra, without_platforms
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 from segtrain.observe.tracker import MLflow, TensorBoard, TrackedRun, Tracker, WandB
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Trackers:
     run continues.
     """
 
-    def __init__(self, trackers: list[Tracker], say: Callable[[str], None] = say_on_stderr) -> None:
+    def __init__(self, trackers: list[Tracker], say: Say = say_on_stderr) -> None:
         self._trackers = trackers
         self._say = say
 
@@ -114,7 +114,7 @@ def open_trackers(
     kinds: Sequence[TrackerKind] = TRACKERS,
     *,
     rank: int = 0,
-    say: Callable[[str], None] = say_on_stderr,
+    say: Say = say_on_stderr,
     own: Sequence[Tracker] = (),
 ) -> Trackers:
     """The requested trackers and the user's ``own``; none on ranks other than 0.

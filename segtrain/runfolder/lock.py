@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from segtrain.bucket import url_forms
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 from segtrain.runfolder.holder import (
     Holder,
     bucket_mount,
@@ -72,7 +71,7 @@ class RunLock(Ownership):
     def follow(self, run: str) -> None:
         pass
 
-    def acquire(self, say: Callable[[str], None] = say_on_stderr) -> list[str]:
+    def acquire(self, say: Say = say_on_stderr) -> list[str]:
         """Also raises ConfigError if the folder cannot be written, or is in a mounted bucket."""
         if program := bucket_mount(self.folder):
             raise ConfigError(

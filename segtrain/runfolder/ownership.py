@@ -13,11 +13,10 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 from segtrain.runfolder.holder import Holder, this_process
 
 
@@ -66,7 +65,7 @@ class Ownership(ABC):
     def _remove(self, me: Holder) -> None:
         """Remove the claim if this process still has it."""
 
-    def acquire(self, say: Callable[[str], None] = say_on_stderr) -> list[str]:
+    def acquire(self, say: Say = say_on_stderr) -> list[str]:
         """Claim the place, unless this process has it. Returns remarks about a dead holder that it
         was taken from.
 
@@ -94,7 +93,7 @@ class Ownership(ABC):
         self._thread.start()
         return remarks
 
-    def _why_dead(self, claim: Claim, say: Callable[[str], None]) -> str | None:
+    def _why_dead(self, claim: Claim, say: Say) -> str | None:
         """Why the holder counts as dead, or None if the claim has changed hands meanwhile. Raises
         ConfigError.
         """

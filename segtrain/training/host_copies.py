@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from segtrain.data.workers.memory import SharedBlock
+from segtrain.observe.journal import Say
 from segtrain.parallel.model import whole_cpu
 
 CHUNK = 64 << 20  # bytes that are page-locked at a time; torch rounds them up to a power of two
@@ -40,7 +40,7 @@ class HostCopies:
     remaining tensors are copied at once, which waits, and ``say`` is called once.
     """
 
-    def __init__(self, device: torch.device, say: Callable[[str], None]) -> None:
+    def __init__(self, device: torch.device, say: Say) -> None:
         self._device, self._say, self._stream = device, say, torch.cuda.Stream(device)
         self._chunks: list[SharedBlock] = []
         self._chunk = self._used = 0  # the chunk that is being filled, and its bytes in use

@@ -17,7 +17,7 @@ from segtrain.base.units import duration
 from segtrain.config import Config
 from segtrain.config.limits import dollars_of, seconds_of
 from segtrain.errors import ConfigError
-from segtrain.observe.journal import FILE, last_status, read_journal
+from segtrain.observe.journal import FILE, Say, last_status, read_journal
 from segtrain.observe.spent import Spent, spent
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
@@ -136,7 +136,7 @@ class LimitGuard:
         images: int,
         begun: float,
         written_s: Callable[[], float],
-        say: Callable[[str], None],
+        say: Say,
         note: Callable[..., None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:

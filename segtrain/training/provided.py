@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from segtrain.errors import without_platforms
+from segtrain.observe.journal import Say
 from segtrain.observe.trackers import TRACKERS, TrackerKind
 
 if TYPE_CHECKING:
@@ -22,16 +23,12 @@ OnRank0 = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]  # every rank
 class Helpers(Protocol):
     """Makes samples for one rank, beside its own workers or in their place."""
 
-    def pool(
-        self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]
-    ) -> WorkerPool:
+    def pool(self, count: int, kind: str, say: Say, note: Callable[..., None]) -> WorkerPool:
         """``count`` local workers of a kind, and the helpers. ``say`` gets lines, ``note`` fields
         for the journal.
         """
 
-    def loader(
-        self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any
-    ) -> TrainLoader:
+    def loader(self, say: Say, on_rank_0: OnRank0, *args: Any, **settings: Any) -> TrainLoader:
         """A ``TrainLoader`` with these arguments whose samples may come from helpers. A
         collective.
         """

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from segtrain.insight.bench.child import child
 from segtrain.insight.bench.table import table
 from segtrain.insight.diagnose.differences import accepted
 from segtrain.insight.diagnose.verdict import HEALTHY
+from segtrain.observe.journal import Say
 
 SAMPLES = 64
 SECONDS = 2.0  # for each setting of the loader
@@ -37,7 +37,7 @@ def bench_data(
     device_ms: float | None = None,
     rate: float | None = None,
     as_json: bool = False,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> dict[str, Any]:
     """Measure, print a table or one JSON object, and return what was measured.
 

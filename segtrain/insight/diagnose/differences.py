@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segtrain.errors import ConfigError
-from segtrain.insight.diagnose.verdict import Verdict
+from segtrain.insight.diagnose.verdict import Settings, Verdict
 from segtrain.insight.runs.folder import flat
 
 EXACT, MORE, OTHER, WORDS = "exact", "more", "other", "words"
@@ -35,7 +35,7 @@ class Change:
         return f"{self.key} {shown(self.before)} -> {shown(self.after)}"
 
 
-def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differing(before: Settings, after: Settings) -> dict[str, tuple[Any, Any]]:
     """Settings that differ and can matter for speed: ``section.key`` -> both values. A missing key
     has its default.
     """
@@ -50,9 +50,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
     return {key: pair for key, pair in pairs.items() if key not in neutral and not equal(*pair)}
 
 
-def changes(
-    before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]
-) -> tuple[Change, ...]:
+def changes(before: Settings, after: Settings, proposed: Settings) -> tuple[Change, ...]:
     """The settings of the fix, changed or not, then all other differences. ``proposed``:
     ``section.key`` -> value.
     """
@@ -65,8 +63,8 @@ def changes(
 
 def possible(
     verdict: Verdict,
-    settings: Mapping[str, Any],
-    takes: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+    settings: Settings,
+    takes: Callable[[Settings], bool] = lambda _: True,
 ) -> Verdict:
     """The verdict, with a fix of settings that a run with the config ``settings`` lacks, and that
     its rules accept.
@@ -85,13 +83,13 @@ def possible(
     )
 
 
-def accepted(settings: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+def accepted(settings: Settings, change: Settings) -> bool:
     """Whether the config ``settings`` is valid with ``change`` (``section.key`` -> value), or is
     not without it.
     """
     from segtrain.config import make_config
 
-    def valid(changed: Mapping[str, Any]) -> bool:
+    def valid(changed: Settings) -> bool:
         sections = {
             key: dict(part) if isinstance(part, Mapping) else part for key, part in settings.items()
         }
@@ -141,7 +139,7 @@ def shown(value: Any) -> str:
 _FILES = {"data": {"classes", "transforms"}}
 
 
-def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+def decisive(settings: Settings) -> dict[str, Any]:
     """``section.key`` -> value of the settings that decide how long a step takes.
 
     The length and the batch are left out: they are compared as numbers of images.
@@ -158,7 +156,7 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def other_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def other_settings(before: Settings, now: Settings) -> list[str]:
     """What differs between two results of ``decisive``, in words."""
     return [
         f"{key}={now.get(key)}, and not {before.get(key)}"

@@ -7,13 +7,14 @@ profile is in another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from segtrain.insight.runs.folder import RunFolder, newest, read_folder, setting_of, silent
 from segtrain.observe import journal
+from segtrain.observe.journal import Event, Say
 from segtrain.observe.profile_format import Series
 from segtrain.observe.spans import Records
 
@@ -34,7 +35,7 @@ class HostLoad:
 @dataclass(frozen=True)
 class Evidence:
     ranks: tuple[Records, ...]
-    events: tuple[Mapping[str, Any], ...] = ()
+    events: tuple[Event, ...] = ()
     hosts: tuple[HostLoad, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -42,22 +43,22 @@ class Evidence:
         """``section.key`` of the run's config.yaml."""
         return setting_of(self.config, key, default)
 
-    def events_of(self, *kinds: str) -> list[Mapping[str, Any]]:
+    def events_of(self, *kinds: str) -> list[Event]:
         """The events of these kinds, in order."""
         return [event for event in self.events if event.get("event") in kinds]
 
     @property
-    def start(self) -> Mapping[str, Any]:
+    def start(self) -> Event:
         """The newest ``run_start``; empty where there is none."""
         return newest(self.events, "run_start")
 
 
-def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
+def gather(run: Path, say: Say = journal.say_on_stderr) -> Evidence:
     """Read the evidence of a run. Raises DataError where there are no spans."""
     return evidence_of(read_folder(run, say), say)
 
 
-def evidence_of(run: RunFolder, say: Callable[[str], None] = silent) -> Evidence:
+def evidence_of(run: RunFolder, say: Say = silent) -> Evidence:
     """The evidence of a run that is read already. Raises DataError where there are no spans."""
     ranks = run.spans()
     times = [

@@ -18,7 +18,7 @@ from segtrain.insight.diagnose.cores_rules import other_programs
 from segtrain.insight.diagnose.evidence import Evidence
 from segtrain.insight.diagnose.stats import SYNC_PHASES, Figures
 from segtrain.insight.diagnose.verdict import Fix, Verdict
-from segtrain.insight.diagnose.windows import steps_of
+from segtrain.insight.diagnose.windows import Window, steps_of
 from segtrain.observe.spans import NO_STEP, Records
 
 # Cause -> share of the time that its pauses may take, least number of pauses per run with the fix,
@@ -179,7 +179,7 @@ def _compiled(records: Records) -> tuple[float, float, int, float] | None:
     return seconds, usual, sum(map(steps_of, windows)), sum(w["seconds"] for w in windows)
 
 
-def _work(window: Mapping[str, Any]) -> float:
+def _work(window: Window) -> float:
     return float(sum(s for phase, s in window["phases"].items() if phase not in WAITS))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from segtrain.insight.diagnose.evidence import Evidence, HostLoad
 from segtrain.insight.diagnose.windows import (
     BucketReads,
+    Window,
     bucket_reads,
     cpu_wait_of,
     receive_cost,
@@ -236,13 +237,13 @@ def _steady(records: Records) -> tuple[dict[str, Any], ...]:
     return windows[:-1] if closing else windows
 
 
-def _usable(windows: Sequence[Mapping[str, Any]], records: Records) -> list[dict[str, Any]]:
+def _usable(windows: Sequence[Window], records: Records) -> list[dict[str, Any]]:
     """The windows that contain steps; empty if they cover no time."""
     usable = [_without_the_end(w, records) for w in windows if w["last"] >= w["first"]]
     return usable if sum(sum(w["phases"].values()) for w in usable) > 0 else []
 
 
-def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
+def _rank(records: Records, windows: Sequence[Window]) -> Rank:
     steps = sum(map(steps_of, windows))
     begin = records.begins[-1] if records.begins else {}
     ranks_on_host, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
@@ -294,7 +295,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
     )
 
 
-def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, Any]:
+def _without_the_end(window: Window, records: Records) -> dict[str, Any]:
     if window is not records.windows[-1]:
         return dict(window)
     phases = {phase: s for phase, s in window["phases"].items() if phase not in FINAL_PHASES}
@@ -303,7 +304,7 @@ def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, A
     return {**window, "phases": phases, "cpu_s": share * window.get("cpu_s", 0.0)}
 
 
-def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Samples | None:
+def _samples(work: list[Window], steps: int, counted: bool) -> Samples | None:
     made = sum(w.get("samples", 0) for w in work)
     if not made:
         return None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+Settings = Mapping[str, Any]  # section.key -> value, or section -> key -> value
 HEALTHY = "healthy"
 OTHER_PROGRAMS = "other-programs"  # the one cause that is no fault of the run
 
@@ -21,7 +22,7 @@ class Fix:
     they do.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     advice: str = ""
     alternatives: tuple[Fix, ...] = ()
 
@@ -46,9 +47,7 @@ class Fix:
         """All choices in one sentence."""
         return "; or: ".join(choice.text for choice in self.choices)
 
-    def within(
-        self, same: Callable[[str, Any], bool], takes: Callable[[Mapping[str, Any]], bool]
-    ) -> Fix:
+    def within(self, same: Callable[[str, Any], bool], takes: Callable[[Settings], bool]) -> Fix:
         """The fix without settings for which ``same`` is true, and without choices whose settings
         ``takes`` refuses, or that have none left.
         """

@@ -4,7 +4,7 @@ measured gain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -33,9 +33,9 @@ from segtrain.insight.diagnose.reasons import (
     reasons,
     stages,
 )
-from segtrain.insight.diagnose.verdict import Diagnosis, Fix, Verdict
+from segtrain.insight.diagnose.verdict import Diagnosis, Fix, Settings, Verdict
 from segtrain.insight.runs.folder import RunFolder, read_folder, settings_of, silent
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 from segtrain.observe.spans import FOLDER
 
 HELD = 0.25  # relative error that a predicted gain may have
@@ -173,7 +173,7 @@ class Verification:
 def verify(
     run: str | Path,
     other: str | Path,
-    say: Callable[[str], None] = say_on_stderr,
+    say: Say = say_on_stderr,
     shown: tuple[str, str] = ("", ""),
 ) -> Verification:
     """Compare two run folders, in any order. Raises DataError where one has no spans, or no window
@@ -191,7 +191,7 @@ def verify(
     return compare(compared(first, say, shown[0]), compared(second, say, shown[1]))
 
 
-def compared(run: RunFolder, say: Callable[[str], None] = silent, shown: str = "") -> ComparedRun:
+def compared(run: RunFolder, say: Say = silent, shown: str = "") -> ComparedRun:
     evidence = evidence_of(run, say)
     diagnosis = judge(evidence)
     if "images_per_s" not in diagnosis.facts:
@@ -231,9 +231,7 @@ def _closest(before: ComparedRun, after: ComparedRun) -> tuple[Fix | None, tuple
     )
 
 
-def _changes(
-    before: ComparedRun, after: ComparedRun, proposed: Mapping[str, Any]
-) -> tuple[Change, ...]:
+def _changes(before: ComparedRun, after: ComparedRun, proposed: Settings) -> tuple[Change, ...]:
     """The changes between two runs; empty if one of them has no config.yaml, because then they are
     not known.
     """

@@ -12,6 +12,9 @@ from typing import Any
 from segtrain.base.terminal import counted
 from segtrain.observe.spans import NO_STEP
 
+Window = Mapping[str, Any]
+Windows = Sequence[Window]
+
 
 @dataclass(frozen=True)
 class BucketReads:
@@ -82,7 +85,7 @@ class BucketReads:
         )
 
 
-def bucket_reads(windows: Iterable[Mapping[str, Any]]) -> BucketReads | None:
+def bucket_reads(windows: Iterable[Window]) -> BucketReads | None:
     """The sums over these windows; None if no window has requests to a bucket."""
     some = [window for window in windows if "bucket" in window]
     sums = [window["bucket"] for window in some]
@@ -125,7 +128,7 @@ def share_by_size(n: float, b: float, t: float, bb: float, bt: float) -> float |
     return min(1.0, max(0.0, slope * b / t))
 
 
-def samples_of_helpers(work: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
+def samples_of_helpers(work: Sequence[Window], steps: int) -> dict[str, float]:
     """Samples per step by host. ``work``: the field ``workers`` of the windows."""
     counts: Counter[str] = Counter()
     for window in work:
@@ -133,7 +136,7 @@ def samples_of_helpers(work: Sequence[Mapping[str, Any]], steps: int) -> dict[st
     return {host: count / steps for host, count in counts.items() if count > 0}
 
 
-def receive_cost(work: Sequence[Mapping[str, Any]]) -> float | None:
+def receive_cost(work: Sequence[Window]) -> float | None:
     """CPU seconds of the rank for a sample that a helper made; None if there were none, or it was
     not measured.
     """
@@ -147,9 +150,6 @@ def by_helpers(helper_samples: Mapping[str, float], own_samples: float) -> str:
     made = sum(helper_samples.values())
     share = made / max(1e-9, made + own_samples)
     return f"{share:.0%} by helpers on {counted(len(helper_samples), 'host')}" if made else ""
-
-
-Windows = Sequence[Mapping[str, Any]]
 
 
 def straggler_wait(ranks: Sequence[Windows]) -> tuple[float, float]:
@@ -201,11 +201,11 @@ def _means(windows: Windows) -> tuple[float, ...]:
     return tuple(spent / steps for spent in (*sums, sum(map(cpu_wait_of, windows))))
 
 
-def steps_of(window: Mapping[str, Any]) -> int:
+def steps_of(window: Window) -> int:
     return int(window["last"]) - int(window["first"]) + 1
 
 
-def cpu_wait_of(window: Mapping[str, Any]) -> float:
+def cpu_wait_of(window: Window) -> float:
     """Seconds for which the steps of a window waited for a core, at most the time that they
     took.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 
 from segtrain import __version__
@@ -11,9 +10,10 @@ from segtrain.base.terminal import counted
 from segtrain.errors import EXIT_ERROR
 from segtrain.insight.doctor import machine, packages
 from segtrain.insight.doctor.line import NOTE, PROBLEM, CheckLine
+from segtrain.observe.journal import Say
 
 
-def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
+def doctor(as_json: bool = False, say: Say = print) -> int:
     """Run all checks and print one line per check. Returns 2 if training is impossible, else 0."""
     lines = [*packages.checks(), *machine.checks()]
     if as_json:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from segtrain.config import Config
 from segtrain.data.dataset import Dataset
@@ -29,6 +29,7 @@ from segtrain.insight.plan.described import (
 from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.offers import HOSTS
 from segtrain.machines.gpu_names import gpu_named
+from segtrain.observe.journal import Say
 
 SAMPLES = 12  # whose cost is measured
 SIZED = 200  # whose bytes are looked up
@@ -48,7 +49,7 @@ def plan(
     hosts: Sequence[int] = HOSTS,
     probe: bool = False,
     described: tuple[int, tuple[int, int]] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> ConfigPlan:
     """Predict speed, time, and cost of training ``config`` on each machine type and number of
     hosts.
@@ -78,9 +79,7 @@ def job_without_data(config: Config, images: int, size: tuple[int, int]) -> Desc
     return DescribedJob(config, StoredSize(images, 0.0, 0), network, assumed_sample(config, size))
 
 
-def job_of(
-    config: Config, probe: bool, say: Callable[[str], None] = lambda text: None
-) -> DescribedJob:
+def job_of(config: Config, probe: bool, say: Say = lambda text: None) -> DescribedJob:
     """The job of a config. ``probe``: measure a sample, and a step if there is a GPU. Raises
     SegtrainError.
     """

@@ -17,6 +17,7 @@ from segtrain.insight.diagnose.stats import run_stats
 from segtrain.insight.plan.saved import FILE, read
 from segtrain.insight.runs.folder import RunFolder, load, silent
 from segtrain.insight.runs.remote import Services, local
+from segtrain.observe.journal import Event
 from segtrain.observe.spans import NO_STEP
 from segtrain.observe.spent import spent
 
@@ -137,7 +138,7 @@ def _left_out(place: Path, why: str) -> DataError:
 
 
 def _offer(
-    place: Path, plan: Mapping[str, Any], starts: Sequence[Mapping[str, Any]], on: str
+    place: Path, plan: Mapping[str, Any], starts: Sequence[Event], on: str
 ) -> Mapping[str, Any]:
     """The plan's offer for the machines of the run."""
     kinds = {

@@ -21,7 +21,7 @@ from segtrain.insight.report.html import esc, page, table, utc
 from segtrain.insight.report.page import write
 from segtrain.insight.report.timeline import Speed, axis, laps, means, speed, words
 from segtrain.insight.runs.folder import RunFolder, load
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 from segtrain.observe.scores import SHOWN, Score
 
 NOTHING = "-"
@@ -286,7 +286,7 @@ def diff(
     a: str | Path,
     b: str | Path,
     out: Path | None = None,
-    say: Callable[[str], None] = say_on_stderr,
+    say: Say = say_on_stderr,
 ) -> str:
     """The table for the console; the page goes to ``out`` if given. Raises DataError for a folder
     without a run.

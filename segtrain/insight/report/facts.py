@@ -11,6 +11,7 @@ from segtrain.base.units import duration
 from segtrain.config import Config
 from segtrain.insight.report.html import details, table, thinned
 from segtrain.insight.runs.folder import RunFolder, flat
+from segtrain.observe.journal import Event
 from segtrain.observe.scores import BEST
 
 
@@ -96,7 +97,7 @@ def happenings(run: RunFolder) -> str:
     return details(f"What happened, in order ({len(rows)} events)", events)
 
 
-def _event_text(event: Mapping[str, Any]) -> str:
+def _event_text(event: Event) -> str:
     seconds = event.get("seconds")
     time = (
         ""

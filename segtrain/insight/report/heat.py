@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 from segtrain.errors import DataError
 from segtrain.insight.report.timeline import TimeAxis
 from segtrain.insight.runs.folder import RunFolder
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 from segtrain.observe.profile_format import Series, Track
 
 # begin and end in seconds on the run's axis, and the phases
-Window = tuple[float, float, Mapping[str, Any]]
+TimedPhases = tuple[float, float, Mapping[str, Any]]
 NONE = 255  # value of a cell without a reading; other cells hold percent times two, 0 to 200
 GPUS = "GPUs"
 _CELLS = 300_000  # of one map: 400 kB in the page
@@ -50,9 +50,7 @@ class Map:
         return [None if np.ma.is_masked(value) else float(value) for value in means]
 
 
-def read_maps(
-    run: RunFolder, time: TimeAxis, say: Callable[[str], None] = say_on_stderr
-) -> list[Map]:
+def read_maps(run: RunFolder, time: TimeAxis, say: Say = say_on_stderr) -> list[Map]:
     """Maps of the GPUs of all hosts, of their memory, and of the cores of each host; empty without
     a profile.
 
@@ -155,7 +153,7 @@ def read_waits(run: RunFolder, time: TimeAxis) -> list[Map]:
         records = run.spans()
     except DataError:  # log.spans=false, or a run of an earlier version
         return []
-    rows: dict[str, list[Window]] = {}
+    rows: dict[str, list[TimedPhases]] = {}
     for record in records:
         begins = [(time.at(window["ts"]), window) for window in record.windows if window["seconds"]]
         windows = [
@@ -175,7 +173,7 @@ def read_waits(run: RunFolder, time: TimeAxis) -> list[Map]:
 
 
 def _waits(
-    windows: Sequence[Window], phases: Sequence[str], width: float, columns: int
+    windows: Sequence[TimedPhases], phases: Sequence[str], width: float, columns: int
 ) -> np.ndarray:
     """The cells of a row. Each column is the mean of the windows that overlap it, weighted by the
     overlap.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable
 from pathlib import Path
 
 from segtrain.base.files import writing
@@ -14,7 +13,7 @@ from segtrain.insight.report.heat import read_maps, read_waits
 from segtrain.insight.report.html import esc, page, utc
 from segtrain.insight.report.timeline import axis, laps, merged, pauses, phases, pieces, speed
 from segtrain.insight.runs.folder import RunFolder, load
-from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.journal import Say, say_on_stderr
 from segtrain.observe.scores import SHOWN
 
 FILE = "report.html"
@@ -32,7 +31,7 @@ NO_READING = (
 def report(
     folder: str | Path,
     open_it: bool = False,
-    say: Callable[[str], None] = say_on_stderr,
+    say: Say = say_on_stderr,
     *,
     out: Path | None = None,
     shown: str = "",
@@ -64,7 +63,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: str = "") -> str:
+def render(run: RunFolder, say: Say = say_on_stderr, shown: str = "") -> str:
     time, all_laps = axis(run.events), laps(run.events)
     maps, waits = read_maps(run, time, say), read_waits(run, time)
     pace = speed(all_laps)

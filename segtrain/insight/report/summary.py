@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.report import html
@@ -12,6 +9,7 @@ from segtrain.insight.report.html import esc
 from segtrain.insight.report.timeline import Speed, words
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.console import classes_note
+from segtrain.observe.journal import Event
 
 
 def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
@@ -62,7 +60,7 @@ def _state(run: RunFolder) -> tuple[str, str]:
     )
 
 
-def _stopped_by(event: Mapping[str, Any]) -> str:
+def _stopped_by(event: Event) -> str:
     """The signal or the limit that stopped a process, if this event tells it."""
     if event["event"] == "limit" and event.get("what") == "reached":
         return str(event.get("limit"))

@@ -11,7 +11,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,6 +22,7 @@ from segtrain.bucket import CLOUDS, command_of, scheme_of, split_url
 from segtrain.bucket.client import Client, client_of, etag_of
 from segtrain.bucket.download import download
 from segtrain.errors import DataError, file_error
+from segtrain.observe.journal import Say
 
 OUTAGE_S = 60.0  # seconds without an answer after which a request fails
 PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
@@ -214,9 +215,7 @@ class Copy:
             pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for thousands of files.
             self._keep()
 
-    def unpack(
-        self, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]
-    ) -> None:
+    def unpack(self, archive: WantedFile, names: re.Pattern[str], most: int, say: Say) -> None:
         """Unpack the files of a tar.gz whose names match ``names`` into the folder ``UNPACKED``.
 
         Group 1 of the match is the file's path in that folder. Files that would bring the sum above

@@ -8,7 +8,7 @@ journal.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,14 +22,12 @@ from segtrain.base.terminal import printable
 from segtrain.config import load_yaml, refuse_older_run
 from segtrain.errors import DataError, file_error
 from segtrain.observe import journal
+from segtrain.observe.journal import Event, Say
 from segtrain.observe.profile_format import Series, Track, read_profile
 from segtrain.observe.run_row import run_row
 from segtrain.observe.scores import BEST, Score
 from segtrain.observe.spans import FOLDER as SPANS
 from segtrain.observe.spans import Records, read_spans
-
-Event = Mapping[str, Any]
-Say = Callable[[str], None]
 
 
 def silent(text: str) -> None:

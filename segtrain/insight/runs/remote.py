@@ -34,7 +34,7 @@ from segtrain.insight.runs.bucket import (
     to_read_all_of,
 )
 from segtrain.insight.runs.table import list_runs
-from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
+from segtrain.observe.journal import FILE, Say, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
 
 # Most bytes that are fetched from a run, for each kind of file.
@@ -56,7 +56,7 @@ _TAIL = 32768  # bytes at the end of a journal that hold its newest event
 # seconds of the profile that are fetched before the first event and after the newest one
 _MARGIN_S = 120
 
-Say = Callable[[str], None]
+Say = Say
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from segtrain.base.cores import cores, runqueue_wait
 from segtrain.config import Config, Size
+from segtrain.observe.journal import Say
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.learner import Learner
 from segtrain.training.start.trial import undisturbed
@@ -39,7 +39,7 @@ def oversubscription_slowdown(
     config: Config,
     size: Size,
     images: int,
-    say: Callable[[str], None],
+    say: Say,
 ) -> dict[str, Any] | None:
     """The slowdown factors of a ``forward`` and a ``backward`` pass now, against the best number of
     ``threads``.
