@@ -19,6 +19,7 @@ from segtrain.config import Origin
 from segtrain.errors import ConfigError, some_of
 from segtrain.models.base import SegModel
 
+StateDict = Mapping[str, Tensor]
 # Keys under which training scripts keep the weights; the moving average first.
 _INSIDE = (
     "ema",
@@ -146,7 +147,7 @@ def _tensors(content: Any, levels: int = 4) -> dict[str, Tensor]:
     return next((state for state in inner if len(state) > len(own)), own)
 
 
-def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
+def renamed(source: StateDict, own: Iterable[str]) -> dict[str, Tensor]:
     """``source`` under the names of ``own``, if one change at the beginning of its names makes
     enough of them equal.
 
@@ -186,7 +187,7 @@ def _divided(name: str) -> list[tuple[str, str]]:
     ]
 
 
-def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
+def refuse_not_finite(tensors: StateDict, key: str) -> None:
     """Raises ConfigError with the first tensors that hold NaN or infinity."""
     invalid = [
         name
@@ -201,7 +202,7 @@ def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
         )
 
 
-def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]:
+def misfit(own: StateDict, source: StateDict) -> list[str]:
     """One remark for each tensor in both whose shape, number type, or layout does not fit."""
 
     def shape(value: Tensor) -> str:
@@ -258,7 +259,7 @@ def load_encoder(network: SegModel, path: str) -> None:
 
 
 @torch.no_grad()
-def fill(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
+def fill(own: StateDict, source: StateDict) -> None:
     """Copy tensors of equal names into ``own``, in place, whatever their dtype."""
     for name, value in source.items():
         own[name].copy_(value)

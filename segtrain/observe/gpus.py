@@ -20,7 +20,7 @@ def open_gpus() -> Callable[[], list[Value]]:
     If they cannot be read, one line says why, so that the gap does not look like idle GPUs.
     """
     if not any(Path("/dev").glob("nvidia[0-9]*")):
-        return lambda: []
+        return list
     try:
         import pynvml
     except ImportError:
@@ -28,13 +28,13 @@ def open_gpus() -> Callable[[], list[Value]]:
             "the system profile lacks the GPUs: it needs the package 'nvidia-ml-py': pip install "
             "nvidia-ml-py"
         )
-        return lambda: []
+        return list
     try:
         pynvml.nvmlInit()
         handles = visible(pynvml, os.environ)
     except pynvml.NVMLError as error:
         say_on_stderr(f"the system profile lacks the GPUs: {error}: nvidia-smi should say more")
-        return lambda: []
+        return list
     return read_with(pynvml, handles)
 
 

@@ -101,7 +101,7 @@ class HostSampler:
     def __init__(self, writer: ProfileWriter) -> None:
         self._writer = writer
         self._read_counters: ReadCounters | None = None
-        self._gpus: Callable[[], list[Value]] = lambda: []
+        self._gpus: Callable[[], list[Value]] = list
         self._before: Any = None
         self._failed = False
         self.written = 0

@@ -24,7 +24,7 @@ from segtrain.base.files import open_file, write_atomically
 from segtrain.base.json_text import read_json
 from segtrain.config import Origin, refuse_older_run
 from segtrain.errors import CheckpointError, some_of
-from segtrain.models.weights import misfit
+from segtrain.models.weights import StateDict, misfit
 from segtrain.observe import journal
 from segtrain.observe.scores import BEST
 
@@ -199,7 +199,7 @@ def _incomplete(path: Path, reason: str) -> CheckpointError:
     )
 
 
-def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+def misfits(own: StateDict, weights: StateDict) -> list[str]:
     """How ``weights`` differ from a model's tensors: one remark per tensor."""
     return [
         *(f"{key} is missing" for key in own if key not in weights),
@@ -212,7 +212,7 @@ def refuse_foreign(
     state: Mapping[str, Any],
     own: Mapping[str, Any],
     run_dir: str,
-    averaged: Mapping[str, Tensor] | None = None,
+    averaged: StateDict | None = None,
 ) -> None:
     """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
 
@@ -232,7 +232,7 @@ def refuse_foreign(
         )
 
 
-def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
+def _faults(state: Mapping[str, Any], own: StateDict) -> list[str]:
     """Remarks on missing and invalid parts. If all parts are valid, remarks on tensors that do not
     fit ``own``.
     """

@@ -18,14 +18,11 @@ class GradientTimes:
     """Hooks on the network of one rank for one step. Its last micro-batch counts.
 
     On a GPU, the marks are events on its stream, for which the host never waits. On a CPU, they are
-    the CPU time of the thread, which other programs do not change. ``mark``: makes a mark, in place
-    of these.
+    the CPU time of the thread, which other programs do not change.
     """
 
-    def __init__(
-        self, network: nn.Module, device: torch.device, mark: Callable[[], Any] | None = None
-    ) -> None:
-        self._mark = mark or (_event if device.type == "cuda" else time.thread_time)
+    def __init__(self, network: nn.Module, device: torch.device) -> None:
+        self._mark: Callable[[], Any] = _event if device.type == "cuda" else time.thread_time
         self._begin: Any = None
         # id of a parameter -> bytes and mark, in the order of the pass
         self._marks: dict[int, tuple[float, Any]] = {}

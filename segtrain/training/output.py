@@ -57,7 +57,7 @@ def stop(session: Session, signals: list[int], signaled: bool) -> int:
 
 
 def _stop_at_limit(session: Session) -> int:
-    state, output, guard = session.state, session.output, session.guard
+    guard = session.guard
     session.save("limit")
     session.saver.wait()
     write_end(session, "stopped")
@@ -67,26 +67,21 @@ def _stop_at_limit(session: Session) -> int:
         seconds, dollars = guard.took()
         limit = guard.limit.name
         spent = duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}")
-        output.screen.say(
-            f"stopped by {limit} after step {state.step:,} of {session.plan.steps:,}, {spent}: the "
-            f"state is saved, and the same command with a larger {limit.partition('=')[0]} goes on "
-            "from there"
+        session.output.screen.say(
+            f"stopped by {limit} after step {session.state.step:,} of "
+            f"{session.plan.steps:,}, {spent}: the state is saved, and the same command with a "
+            f"larger {limit.partition('=')[0]} goes on from there"
         )
     return 0
 
 
 def finish(session: Session) -> int:
     """Write the table of classes and what to do next. Returns the exit code."""
-    state, config, output, labels = (
-        session.state,
-        session.config,
-        session.output,
-        session.val.labels,
-    )
+    state, config, output = session.state, session.config, session.output
     session.saver.wait()
     write_end(session, "done")
     output.screen.say(f"\nlast evaluation, at step {state.step}")
-    output.screen.say(console.class_table(labels.names, state.scores))
+    output.screen.say(console.class_table(session.val.labels.names, state.scores))
     speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
     output.screen.say(
         f"best {state.best.text(state.scores)} at step {state.best.step}   "

@@ -250,9 +250,9 @@ def test_every_long_lap_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.rest_cpu == pytest.approx(0.11)
 
 
-def test_a_run_that_starves_is_told_once_for_each_cause() -> None:
+def test_a_run_that_starves_is_told_once_for_each_cause(tmp_path: Path) -> None:
     said: list[tuple[str, str]] = []
-    starving = Starving({}, lambda *told: said.append(told))
+    starving = Starving({}, lambda *told: said.append(told), tmp_path)
     fed, slow = rank_records(windows=12), starved(stages={"decode": 0.12}, cores=2, windows=12)
     few = starved(stages={"decode": 0.06}, workers=1, windows=12)
     for records, lines in (
@@ -273,7 +273,7 @@ def test_a_run_that_starves_is_told_once_for_each_cause() -> None:
     assert [cause for cause, _ in said] == ["decode", "too-few-workers"]
     assert "decode" in said[0][1]
     assert "data.workers=" in said[1][1]
-    short = Starving({}, lambda *told: said.append(told))
+    short = Starving({}, lambda *told: said.append(told), tmp_path)
     for _ in range(5):
         short.check(starved(windows=4))  # a few seconds tell nothing yet
     assert len(said) == 2

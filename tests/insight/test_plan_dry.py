@@ -5,6 +5,7 @@ in real passes.
 from __future__ import annotations
 
 import contextlib
+import time
 from itertools import count
 from typing import Any
 
@@ -64,13 +65,14 @@ def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch: str, encoder: str)
     assert shares[-1] == pytest.approx(1, abs=0.01)
 
 
-def test_a_run_measures_when_its_gradients_are_ready() -> None:
+def test_a_run_measures_when_its_gradients_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that counts its readings: of n gradients, the k-th is ready after k/n of the
     backward pass.
     """
     config = settings("pico", "resnet18")
     network, readings = build_model(config.model, CLASSES), count()
-    ready = GradientTimes(network, torch.device("cpu"), lambda: next(readings))
+    monkeypatch.setattr(time, "thread_time", lambda: next(readings))
+    ready = GradientTimes(network, torch.device("cpu"))
     for _ in range(2):  # two micro-batches
         network(torch.randn(2, 3, *config.data.crop), low=True)[0].sum().backward()
     computed = DryModel(config, CLASSES, 4).step(2).gradients

@@ -30,7 +30,7 @@ class Starving:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path | None = None
+        self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path
     ) -> None:
         self._config, self._tell, self._run = config, tell, run
         self._reported = self._seen = ""
@@ -61,7 +61,7 @@ class Starving:
         """The windows of the other ranks of this host, from the first step in ``mine`` on."""
         ranks_on_host = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
         first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + ranks_on_host)
-        recent = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
+        recent = [read_recent(self._run, rank) for rank in ranks]
         since = [
             replace(records, windows=tuple(w for w in records.windows if w["last"] >= first))
             for records in recent

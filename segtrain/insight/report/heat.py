@@ -20,6 +20,7 @@ from segtrain.observe.profile_format import Series, Track
 
 # begin and end in seconds on the run's axis, and the phases
 TimedPhases = tuple[float, float, Mapping[str, Any]]
+Rows = list[tuple[str, list[Track]]]  # names, each with the tracks whose mean it shows
 NONE = 255  # value of a cell without a reading; other cells hold percent times two, 0 to 200
 GPUS = "GPUs"
 _CELLS = 300_000  # of one map: 400 kB in the page
@@ -67,18 +68,18 @@ def read_maps(run: RunFolder, time: TimeAxis, say: Say = say_on_stderr) -> list[
     ]
 
 
-def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, list[Track]]]]]:
+def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, Rows]]:
     """Title and rows of each map; a row is the mean of its tracks."""
     nodes = sorted({series.node for series in tracks}, key=_natural)
     several = len(nodes) > 1
-    gpu_rows: dict[str, list[tuple[str, list[Track]]]] = {
+    gpu_rows: dict[str, Rows] = {
         "GPUUtilization": [],
         "GPUMemoryUtilization": [],
     }
     cores = []
     for node in nodes:
         own = {series: track for series, track in tracks.items() if series.node == node}
-        rows: list[tuple[str, list[Track]]] = []
+        rows: Rows = []
         for series in sorted(own, key=lambda series: _natural(series.name)):
             if series.dimension in gpu_rows:
                 # One map shows the GPUs of all hosts. Its row labels must be short, to fit beside
@@ -109,7 +110,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: TimeAxis) -> Map | None:
+def _map(title: str, rows: Rows, time: TimeAxis) -> Map | None:
     gaps = np.diff(np.asarray(rows[0][1][0].times))
     # A reading sometimes comes a little late: a column has two, so that none stays empty.
     width, columns = _grid(

@@ -187,11 +187,10 @@ def tiles(rows: Sequence[tuple[str, str, str]]) -> str:
     return f'<dl class="tiles">{cells}</dl>'
 
 
-def figure(key: str, title: str, numbers: str, note: str = "") -> str:
+def figure(key: str, title: str, numbers: str, note: str) -> str:
     """The box of the chart ``key``. ``numbers`` is its table."""
     return (
-        f'<figure id="{key}"><figcaption><b>{esc(title)}</b>'
-        f"{f' <span>{esc(note)}</span>' if note else ''}</figcaption>"
+        f'<figure id="{key}"><figcaption><b>{esc(title)}</b> <span>{esc(note)}</span></figcaption>'
         f'<div class="plot" tabindex="0" role="img" aria-label="{esc(title)}"></div>'
         f"{details('as a table', numbers)}</figure>"
     )

@@ -4,7 +4,7 @@ rows by class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,14 @@ from segtrain.config import Origin
 from segtrain.errors import ConfigError, some_of
 from segtrain.evaluation.load import load_export, read_description
 from segtrain.models.base import SegModel
-from segtrain.models.weights import fill, misfit, read_weights, refuse_not_finite, renamed
+from segtrain.models.weights import (
+    StateDict,
+    fill,
+    misfit,
+    read_weights,
+    refuse_not_finite,
+    renamed,
+)
 from segtrain.parallel.collective import digest, names_of, outliers_of
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
@@ -187,7 +194,7 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     )
 
 
-def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+def _refuse_misfits(own: StateDict, weights: StateDict, source: str) -> None:
     misfits = misfit(own, weights)
     if misfits:
         raise ConfigError(
