@@ -208,7 +208,10 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
     shapes = [(1, *size)] + ([(2, size[0] + 13, size[1] + 38)] if open_sizes else [])
     if open_sizes and (least := int(getattr(model, "least", 1))) > 1:
         shapes.append((1, least // 2, least // 2 + 3))
-    worst, largest, other, pixels = 0.0, 0.0, 0, 0
+    worst = 0.0
+    largest = 0.0
+    other = 0
+    pixels = 0
     for shape in shapes:
         images = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
         classes, logits = session.run(["classes", "logits"], {"images": images})
@@ -220,10 +223,8 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
                 f"{shape} and {expected.shape}",
                 code="onnx-outputs-shape",
             )
-        worst, largest = (
-            max(worst, float(np.abs(logits - expected).max())),
-            max(largest, float(np.abs(expected).max())),
-        )
+        worst = max(worst, float(np.abs(logits - expected).max()))
+        largest = max(largest, float(np.abs(expected).max()))
         other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
     if not worst <= TOLERANCE * largest:
         raise SegtrainError(

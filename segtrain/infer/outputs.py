@@ -67,7 +67,9 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     order = [int(index) for index in np.argsort(-counts, kind="stable") if counts[index]]
     font = ImageFont.load_default()
     line, box, gap = 18, 10, 6  # pixels
-    entries, x, y = [], gap, 4
+    entries = []
+    x = gap
+    y = 4
     for index in order:
         plain = ", not tinted" if is_background(labels.names, index) else ""
         text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}"

@@ -123,7 +123,10 @@ class _Outputs:
     ) -> None:
         self.done: list[PredictTask] = []
         self.faults: list[str] = []
-        self._jobs, self._labels, self._writers, self._say = jobs, labels, writers, say
+        self._jobs = jobs
+        self._labels = labels
+        self._writers = writers
+        self._say = say
         self._free = BoundedSemaphore(most)  # images that are being written, or wait for it
         # by number, from ``_next`` on
         self._outcomes: dict[int, DataError | tuple[str, Future[None]]] = {}

@@ -92,7 +92,10 @@ class Predictor:
     def __init__(
         self, model: nn.Module, config: Config, labels: LabelSpace, say: Say = say
     ) -> None:
-        self.model, self.config, self.labels, self.say = model, config, labels, say
+        self.model = model
+        self.config = config
+        self.labels = labels
+        self.say = say
         self.view = View.of(config.eval, config.data.base_scale, labels.mirror)
         device = self._device
         self.asynchronous = device.type == "cuda"  # ``launch`` does not wait for its results

@@ -28,7 +28,9 @@ def published(model: Model) -> Origin:
 
     Without weights, ImageNet's normalization.
     """
-    arch, name, weights = model.arch.lower(), model.encoder, model.encoder_weights
+    arch = model.arch.lower()
+    name = model.encoder
+    weights = model.encoder_weights
     if weights is None or arch not in SMP:
         return Origin(license="bsd-3-clause" if weights and arch != "pico" else "")
     kind, _, timm_name = name.partition("-")

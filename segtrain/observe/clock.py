@@ -45,7 +45,9 @@ class Clock:
         self._laps: list[dict[str, float]] = []
         self._last = now()
         self._rest_cpu, self._rest_since, self._sampled = 0.0, time.thread_time(), True
-        self._rest_lap, self._unseen, self._next_sample = 0.0, 0, 0.0
+        self._rest_lap = 0.0
+        self._unseen = 0
+        self._next_sample = 0.0
         self._cpu_wait_since, self._cpu_wait_asleep, self._cpu_wait_lap = runqueue_wait(), 0.0, 0.0
         self._lap_began = self._last
         self._rest_cpu_wait, self._rest_cpu_wait_lap, self._rest_cpu_wait_since = (

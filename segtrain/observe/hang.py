@@ -95,14 +95,14 @@ class Watchdog:
         report: Callable[[list[RankNotice], str], None],
         patient: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._position, self._recent, self._report, self._patient = (
-            position,
-            recent,
-            report,
-            patient,
-        )
+        self._position = position
+        self._recent = recent
+        self._report = report
+        self._patient = patient
         self._path = run / FOLDER / f"rank-{rank:05d}.txt"
-        self._rank, self._world, self._board = rank, world_size, board
+        self._rank = rank
+        self._world = world_size
+        self._board = board
         self._hang_s, self._limit_s = hang_s, limit_s
         self._every = min(LONGEST_PAUSE_S, hang_s / CHECKS)
         self._main = threading.get_ident()
@@ -126,9 +126,13 @@ class Watchdog:
                 self._board = None
 
     def _check(self) -> None:
-        position, now, board = self._position(), time.monotonic(), self._board
+        position = self._position()
+        now = time.monotonic()
+        board = self._board
         if position != self._seen:
-            self._seen, self._since, self._reported = position, now, False
+            self._seen = position
+            self._since = now
+            self._reported = False
         hangs = not self._reported and now - self._since >= self._hang_s
         hangs = hangs and (position.summing or (position.phase not in LONG and not self._patient()))
         if not hangs and (board is None or not board.is_raised(self._alarms + 1)):
@@ -234,14 +238,10 @@ def _last_collectives(entries: list[dict[str, Any]]) -> str:
         "",
     ]
     for entry in entries:
-        ago, number = (
-            time.time() - entry.get("time_created_ns", 0) / 1e9,
-            entry.get("collective_seq_id", "?"),
-        )
-        sizes, state = (
-            entry.get("input_sizes", "?"),
-            "ended" if entry.get("retired") else entry.get("state", "?"),
-        )
+        ago = time.time() - entry.get("time_created_ns", 0) / 1e9
+        number = entry.get("collective_seq_id", "?")
+        sizes = entry.get("input_sizes", "?")
+        state = "ended" if entry.get("retired") else entry.get("state", "?")
         lines.append(
             f"  {ago:10.3f}  {number:>6}  {entry.get('profiling_name', '?')}  {sizes}  {state}"
         )

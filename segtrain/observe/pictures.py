@@ -122,7 +122,9 @@ def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -
     hatched.
     """
     ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
-    places, x, y = [], 0, 0
+    places = []
+    x = 0
+    y = 0
     for text, _ in items:
         needs = 20 + math.ceil(ruler.textlength(text, font)) + 18
         if x and x + needs > width:

@@ -150,14 +150,14 @@ class Spans:
         bucket: Callable[[], Mapping[str, Any] | None] = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._clock, self._work, self._now = clock, work, now
-        self._begin, self._images, self._threads, self._shared, self._bucket = (
-            begin,
-            images,
-            threads,
-            shared,
-            bucket,
-        )
+        self._clock = clock
+        self._work = work
+        self._now = now
+        self._begin = begin
+        self._images = images
+        self._threads = threads
+        self._shared = shared
+        self._bucket = bucket
         self._step = first
         self._since = clock.pending[1]
         self._file: LineFile | None = None
@@ -208,7 +208,9 @@ class Spans:
             sum(seconds for phase, seconds in lap.items() if phase not in NO_STEP) for lap in laps
         )
         rounded = {phase: round(seconds, 6) for phase, seconds in phases.items()}
-        ts, times, work = self._now(), self._cpu_times(), self._work()
+        ts = self._now()
+        times = self._cpu_times()
+        work = self._work()
         window = {
             "ts": round(self._ts, 4),
             "seconds": round(sum(rounded.values()), 6),
@@ -233,7 +235,9 @@ class Spans:
         self._recent.append(window)
         self._write(window)
         self._step += len(laps)
-        self._ts, self._times, self._before = ts, times, work
+        self._ts = ts
+        self._times = times
+        self._before = work
         return True
 
     def close(self) -> None:
@@ -297,7 +301,9 @@ def read_recent(run: Path, rank: int) -> Records | None:
 
 
 def _records(lines: Iterable[bytes]) -> Records:
-    rank, begins, windows = 0, [], list[dict[str, Any]]()
+    rank = 0
+    begins = []
+    windows = list[dict[str, Any]]()
     for line in lines:
         try:
             item = json_text.sound(json_text.parse(line), _FORM)

@@ -25,7 +25,10 @@ def spent(events: Iterable[Mapping[str, Any]], price: float | None = None) -> Sp
     its kill, at most ``log.every`` steps.
     """
     seconds, dollars = 0.0, 0.0
-    priced, begin, last, cost = True, None, 0.0, 0.0
+    priced = True
+    begin = None
+    last = 0.0
+    cost = 0.0
     for event in [*events, {"event": "run_start"}]:
         if event["event"] == "run_start":
             if begin is not None:
@@ -33,10 +36,8 @@ def spent(events: Iterable[Mapping[str, Any]], price: float | None = None) -> Sp
             if "ts" not in event:
                 break
             own = event["price"] if event.get("price") is not None else price
-            priced, cost = (
-                priced and own is not None,
-                (own or 0.0) / 3600 * (event.get("hosts") or 1),
-            )
+            priced = priced and own is not None
+            cost = (own or 0.0) / 3600 * (event.get("hosts") or 1)
             begin = min(event["ts"], event.get("begun") or event["ts"])
         last = event["ts"]
     return Spent(seconds, dollars if priced else None)

@@ -59,7 +59,9 @@ class ControlRequests:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._toggles, self._obeyed = path, 0, 0
+        self._path = path
+        self._toggles = 0
+        self._obeyed = 0
         self._seen = self._identity()
         signal.signal(signal.SIGUSR2, self._toggle)
 

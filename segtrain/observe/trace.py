@@ -51,7 +51,9 @@ def file_of(run: Path, rank: int, step: int) -> Path:
 def read_order(run: Path) -> TraceRequest | None:
     """The request in a run folder; None if there is no valid one."""
     content = read_json(run / FOLDER / CONTROL)
-    number, first, steps = content.get("asked"), content.get("from"), content.get("steps")
+    number = content.get("asked")
+    first = content.get("from")
+    steps = content.get("steps")
     if not (isinstance(number, (int, float)) and isinstance(first, int) and isinstance(steps, int)):
         return None
     return TraceRequest(number, first, steps) if 0 < steps <= MOST_STEPS else None

@@ -73,7 +73,10 @@ def await_rank_0(store: Any, key: str, rank: int, silent_s: float) -> None:
     if rank == 0:
         store.add(key, 1)
         return
-    pause, signs, since, silent_s = 0.005, 0, time.monotonic(), max(silent_s, SILENT_S)
+    pause = 0.005
+    signs = 0
+    since = time.monotonic()
+    silent_s = max(silent_s, SILENT_S)
     try:
         while not _counter(store, key, silent_s):
             time.sleep(pause)

@@ -145,10 +145,8 @@ def _launched(launcher: Launcher, environ: Mapping[str, str]) -> Cluster:
     rank, world_size = number(environ, launcher.rank), number(environ, launcher.size)
     local_rank, local_world_size = 0, int(world_size == 1)
     if launcher.local_rank in environ and launcher.local_size in environ:
-        local_rank, local_world_size = (
-            number(environ, launcher.local_rank),
-            number(environ, launcher.local_size),
-        )
+        local_rank = number(environ, launcher.local_rank)
+        local_world_size = number(environ, launcher.local_size)
     address = environ.get("MASTER_ADDR") or ("127.0.0.1" if local_world_size == world_size else "")
     port = number(environ, "MASTER_PORT", "29500")
     source = RankStarter(launcher.name, ranks_in_order=launcher is TORCHRUN)

@@ -186,7 +186,10 @@ def start(
             strategy=name,
             world_size=cluster.world_size,
         )
-    gpus, backend, store, gpu = gpus_in_sight(device, cluster), "", None, 0
+    gpus = gpus_in_sight(device, cluster)
+    backend = ""
+    store = None
+    gpu = 0
     if name in ("ddp", "fsdp", "smddp"):
         backend = _backend(name, settings, bool(gpus))
         cluster, gpu, store = _join(backend, settings.timeout_s, cluster, gpus)

@@ -41,7 +41,9 @@ class Lease(Ownership):
         silent_s: float = SILENT_S,
     ) -> None:
         super().__init__(f"{client.base}/{prefix}".rstrip("/"), beat_s, silent_s)
-        self._client, self._key, self._outage_s = client, f"{prefix}{FILE}", outage_s
+        self._client = client
+        self._key = f"{prefix}{FILE}"
+        self._outage_s = outage_s
         self._version: Version | None = None
         self._count = 0
 

@@ -58,8 +58,12 @@ class Mirror:
         own: tuple[str, ...] = (),
         foreign: frozenset[str] = frozenset(),
     ) -> None:
-        self.client, self.folder, self.keep = client, folder, keep
-        self._prefix, self._own, self._foreign = prefix, own, foreign
+        self.client = client
+        self.folder = folder
+        self.keep = keep
+        self._prefix = prefix
+        self._own = own
+        self._foreign = foreign
         self._objects: dict[str, tuple[str, int]] = {}  # name -> etag and size of the object
         # name -> etag, size, and time of a file that is equal to its object
         self._uploaded: dict[str, list[object]] = {}

@@ -38,7 +38,9 @@ class Ownership(ABC):
     """
 
     def __init__(self, place: str, beat_s: float, silent_s: float) -> None:
-        self.place, self._beat_s, self._silent_s = place, beat_s, silent_s
+        self.place = place
+        self._beat_s = beat_s
+        self._silent_s = silent_s
         self._me: Holder | None = None
         self._winner: Holder | None = None  # who has taken over
         self._turn = threading.Lock()  # between the thread and callers

@@ -67,7 +67,9 @@ class BucketFolder:
         base, prefix = split_url(config.out)
         client = client_of(base)
         prefix = f"{prefix}/" if prefix else ""
-        self.url, self._outage_s, self._whole = config.out_bucket, config.data.outage_s, whole
+        self.url = config.out_bucket
+        self._outage_s = config.data.outage_s
+        self._whole = whole
         self._mirror = Mirror(
             client,
             prefix,
@@ -223,7 +225,9 @@ class BucketFolder:
             say_on_stderr(f"warning: {problem}")
 
     def _finish(self, uploading: threading.Thread, at_once: bool) -> None:
-        begin, announced, sent = time.monotonic(), False, list(self._mirror.sent)
+        begin = time.monotonic()
+        announced = False
+        sent = list(self._mirror.sent)
         self._ending = True
         self._wake.set()
         try:

@@ -61,7 +61,10 @@ class CheckpointWriter:
     def __init__(
         self, folder: Path, keep: int, background: bool, guard: Callable[[], None] = lambda: None
     ) -> None:
-        self.folder, self.keep, self.background, self._guard = folder, keep, background, guard
+        self.folder = folder
+        self.keep = keep
+        self.background = background
+        self._guard = guard
         self.slowest_s = 0.0  # the longest time in which a file was written
         self._thread: threading.Thread | None = None
         self._error: SegtrainError | None = None

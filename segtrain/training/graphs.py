@@ -46,7 +46,9 @@ class StepGraphs:
     """
 
     def __init__(self, learner: Learner, strategy: Strategy, aux_weight: float) -> None:
-        self._learner, self._strategy, self._aux_weight = learner, strategy, aux_weight
+        self._learner = learner
+        self._strategy = strategy
+        self._aux_weight = aux_weight
         # Warm-up and capture use one stream, because autograd remembers on which one a gradient is
         # accumulated.
         self._stream = torch.cuda.Stream(strategy.device)

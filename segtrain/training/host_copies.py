@@ -78,7 +78,9 @@ class HostCopies:
                 home.copy_(source, non_blocking=True)
                 source.record_stream(self._stream)
         self._copied, self._awaited = self._stream.record_event(), False
-        self._pairs, self._chunk, self._used = [], 0, 0
+        self._pairs = []
+        self._chunk = 0
+        self._used = 0
 
     def before_update(self) -> None:
         """Let the GPU finish the copies before what is launched next. The host does not wait."""

@@ -96,12 +96,10 @@ def first_batch(session: Session, loader: TrainLoader) -> None:
     """Wait until the first batch is ready. In a resumed run, DDP arranges its buckets meanwhile. A
     collective.
     """
-    config, plan, strategy, step = (
-        session.config,
-        session.plan,
-        session.strategy,
-        session.state.step,
-    )
+    config = session.config
+    plan = session.plan
+    strategy = session.strategy
+    step = session.state.step
     if step:
         images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
         settle_buckets(
@@ -122,15 +120,15 @@ def _recording(
     With log.spans=false it writes none of them: `segtrain profile` requests traces and stacks, but
     it finds the ranks only by their spans.
     """
-    config, strategy, learner = session.config, session.strategy, session.learner
+    config = session.config
+    strategy = session.strategy
+    learner = session.learner
     if not config.log.spans:
         yield lambda done: clock.sum_up()
         return
     cluster = strategy.cluster
-    images, size = (
-        [part.stop - part.start for part in loader.parts],
-        session.plan.crop_and_scale(session.state.step)[0],
-    )
+    images = [part.stop - part.start for part in loader.parts]
+    size = session.plan.crop_and_scale(session.state.step)[0]
     begin = Begin(
         rank=strategy.rank,
         host=socket.gethostname(),
@@ -269,12 +267,10 @@ def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) ->
 @contextlib.contextmanager
 def _watching(session: Session, clock: Clock) -> Iterator[None]:
     """Run a watchdog that notices hangs of the ranks; none with log.hang_s=0."""
-    config, strategy, state, output = (
-        session.config,
-        session.strategy,
-        session.state,
-        session.output,
-    )
+    config = session.config
+    strategy = session.strategy
+    state = session.state
+    output = session.output
     limit = config.parallel.timeout_s
     hang_s = limit / 2 if config.log.hang_s == "auto" else float(config.log.hang_s)
     if not hang_s:

@@ -141,13 +141,11 @@ class LimitGuard:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit, self.reached = limit, False
-        self._plan, self._images, self._written_s, self._say, self._note = (
-            plan,
-            images,
-            written_s,
-            say,
-            note,
-        )
+        self._plan = plan
+        self._images = images
+        self._written_s = written_s
+        self._say = say
+        self._note = note
         self._now, self._begin = now, now() - begun
         self._eval_s: list[float] = []
         self._save_s: list[float] = []

@@ -36,16 +36,21 @@ def run(session: Session, signals: list[int]) -> int:
     """Train from the session's step to the last one, or until a signal or a limit. Returns the exit
     code.
     """
-    config, plan, state, strategy, learner = (
-        session.config,
-        session.plan,
-        session.state,
-        session.strategy,
-        session.learner,
-    )
-    model, optimizer, scaler, ema = learner.model, learner.optimizer, learner.scaler, learner.ema
-    parameters, begun, logged = learner.parameters, state.step, state.step
-    clock, votes, loader = clock_of(strategy.device), Votes(strategy), _train_loader(session)
+    config = session.config
+    plan = session.plan
+    state = session.state
+    strategy = session.strategy
+    learner = session.learner
+    model = learner.model
+    optimizer = learner.optimizer
+    scaler = learner.scaler
+    ema = learner.ema
+    parameters = learner.parameters
+    begun = state.step
+    logged = state.step
+    clock = clock_of(strategy.device)
+    votes = Votes(strategy)
+    loader = _train_loader(session)
     sentinel = Sentinel(config, plan, strategy, learner, session.train, state.step)
     # With a limit, the time that a checkpoint takes must be known before the last one.
     limited = config.train.deadline or config.train.budget
@@ -131,7 +136,9 @@ def _score_and_save(session: Session, clock: Clock, last: bool, first_save: int 
     Both are due at their intervals and after the last step. A checkpoint is also due at a new best
     score, and after the step ``first_save``.
     """
-    step, plan, best = session.state.step, session.plan, False
+    step = session.state.step
+    plan = session.plan
+    best = False
     if last or step % plan.eval_every == 0:
         with clock("eval"):
             best = session.score()
@@ -143,12 +150,10 @@ def _score_and_save(session: Session, clock: Clock, last: bool, first_save: int 
 
 def _train_loader(session: Session) -> TrainLoader:
     """This rank's batches from the session's step on."""
-    config, plan, strategy, workers = (
-        session.config,
-        session.plan,
-        session.strategy,
-        session.plan.worker_count,
-    )
+    config = session.config
+    plan = session.plan
+    strategy = session.strategy
+    workers = session.plan.worker_count
     make: Callable[..., TrainLoader] = TrainLoader
     if session.helpers is not None:
         make = partial(
@@ -203,7 +208,10 @@ def _log(
     """Log the last ``steps`` steps. The loss is read only here, because reading waits for the
     device (docs/gpu.md).
     """
-    config, plan, state, output = session.config, session.plan, session.state, session.output
+    config = session.config
+    plan = session.plan
+    state = session.state
+    output = session.output
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
         raise not_finite(state.step, f"the loss ({loss})", config, updated=state.step > 1)
@@ -219,11 +227,9 @@ def _log(
     whole = sum(spans.values()) or 1e-9
     if session.strategy.world_size > 1:
         spans |= _late(session.strategy, spans)
-    rate, wait, epoch = (
-        steps * plan.batch_size / whole,
-        spans.get("wait", 0.0) / whole,
-        plan.epoch(state.step),
-    )
+    rate = steps * plan.batch_size / whole
+    wait = spans.get("wait", 0.0) / whole
+    epoch = plan.epoch(state.step)
     output.screen.step(state.step, epoch, loss, lr, rate, wait)
     if session.guard:
         session.guard.logged(state.step)

@@ -38,7 +38,9 @@ class _Requests(Generic[R]):
     """New requests in a file that ``read`` reads. A request from before the start is ignored."""
 
     def __init__(self, read: Callable[[Path], R | None], run: Path) -> None:
-        self._read, self._run, self._next_check = read, run, 0.0
+        self._read = read
+        self._run = run
+        self._next_check = 0.0
         self._last = read(run)
 
     def new(self) -> R | None:
@@ -58,7 +60,10 @@ class Tracer:
     """Writes traces. Call ``step`` after each step."""
 
     def __init__(self, run: Path, rank: int, clock: Clock, tally: StageTotals) -> None:
-        self._run, self._rank, self._clock, self._tally = run, rank, clock, tally
+        self._run = run
+        self._rank = rank
+        self._clock = clock
+        self._tally = tally
         self._requests = _Requests(trace.read_order, run)
         self._order: trace.TraceRequest | None = None  # a request whose trace has not begun
         self._open: _OpenTrace | None = None
@@ -150,7 +155,9 @@ class Stacker:
     """Samples stacks. Call ``step`` after each step."""
 
     def __init__(self, run: Path, rank: int, pool: WorkerPool) -> None:
-        self._run, self._rank, self._pool = run, rank, pool
+        self._run = run
+        self._rank = rank
+        self._pool = pool
         self._requests = _Requests(read_order, run)
         self._open: StackSampler | None = None
 

@@ -77,7 +77,9 @@ def _stop_at_limit(session: Session) -> int:
 
 def finish(session: Session) -> int:
     """Write the table of classes and what to do next. Returns the exit code."""
-    state, config, output = session.state, session.config, session.output
+    state = session.state
+    config = session.config
+    output = session.output
     session.saver.wait()
     write_end(session, "done")
     output.screen.say(f"\nlast evaluation, at step {state.step}")
@@ -124,7 +126,9 @@ def further(run_dir: Path, tensorboard: bool, parts: Mapping[str, str]) -> str:
     Where a command needs one of ``parts`` (which was passed in from Python), a Python call stands
     in its place.
     """
-    run, curves, text = quote(str(run_dir)), quote(f"{run_dir}/tensorboard"), repr(str(run_dir))
+    run = quote(str(run_dir))
+    curves = quote(f"{run_dir}/tensorboard")
+    text = repr(str(run_dir))
     model, data = (
         f", {name}={parts[role].rpartition('.')[2]}(...)" if role in parts else ""
         for name, role in (("model", "model"), ("data", "val_data"))

@@ -60,7 +60,9 @@ def train(
 
 
 def _run(session: Session, signals: list[int]) -> int:
-    config, state, output = session.config, session.state, session.output
+    config = session.config
+    state = session.state
+    output = session.output
     try:
         if state.step >= session.plan.steps:
             output.screen.say(
@@ -100,10 +102,8 @@ def _explained(
     error.
     """
     images = config.train.batch_size // config.train.accumulate // cluster.world_size
-    reason, size = (
-        str(error).splitlines()[0] if str(error) else "",
-        "x".join(map(str, config.data.crop)),
-    )
+    reason = str(error).splitlines()[0] if str(error) else ""
+    size = "x".join(map(str, config.data.crop))
     full = ("out of memory", "can't allocate memory", "not enough memory")
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in full):
         return SegtrainError(

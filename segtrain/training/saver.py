@@ -42,8 +42,13 @@ class Saver:
         output: Output,
         records: dict[str, Any],
     ) -> None:
-        self._config, self._strategy, self._learner, self._state = config, strategy, learner, state
-        self._lock, self._output, self._records = lock, output, records
+        self._config = config
+        self._strategy = strategy
+        self._learner = learner
+        self._state = state
+        self._lock = lock
+        self._output = output
+        self._records = records
         self._writer: CheckpointWriter | None = None
         self._copies: HostCopies | None = None  # of a GPU's state
         if strategy.rank == 0:
@@ -60,12 +65,10 @@ class Saver:
         Raises ConfigError if a weight is not finite: on a CPU now, on a GPU in ``settle``, so the
         host need not wait.
         """
-        begin, strategy, step, copies = (
-            time.perf_counter(),
-            self._strategy,
-            self._state.step,
-            self._copies,
-        )
+        begin = time.perf_counter()
+        strategy = self._strategy
+        step = self._state.step
+        copies = self._copies
         self.settle()
         bad, arrived = copy_to_host(nonfinite_weights(self._learner.parameters, strategy))
         self._unsettled = step, bad, arrived

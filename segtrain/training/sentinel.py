@@ -60,7 +60,9 @@ class Sentinel:
         dataset: Dataset,
         first: int,
     ) -> None:
-        self._config, self._plan, self._strategy = config, plan, strategy
+        self._config = config
+        self._plan = plan
+        self._strategy = strategy
         self._learner, self._dataset = learner, dataset
         self._every = config.log.sentinel
         self._first = first  # the first step whose samples were not checked yet, counted from 0
@@ -192,10 +194,8 @@ def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -
     column = columns[first]
     # if several are equally frequent, that of the lowest rank
     usual = max(column, key=column.count)
-    outliers, model = (
-        [rank for rank, value in enumerate(column) if value != usual],
-        column.index(usual),
-    )
+    outliers = [rank for rank, value in enumerate(column) if value != usual]
+    model = column.index(usual)
     name = list(tensors)[first]
     return SegtrainError(
         f"after step {step} the network is not the same on all ranks: {name} on "

@@ -61,7 +61,10 @@ class Session:
 
         Writes the scores. Returns whether they are the best so far.
         """
-        config, strategy, learner, state = self.config, self.strategy, self.learner, self.state
+        config = self.config
+        strategy = self.strategy
+        learner = self.learner
+        state = self.state
         begin, last = time.perf_counter(), state.step >= self.plan.steps
         with self.watch.paused(state):
             with mean_buffers(learner, strategy), averaged_weights(learner.plain, learner.ema):
@@ -140,7 +143,9 @@ def open_session(
     restored = restore(start, opened, network, data)
     output = announce(start, opened, network, data, restored)
 
-    learner, state, plan = restored.learner, restored.state, data.plan
+    learner = restored.learner
+    state = restored.state
+    plan = data.plan
     pool = _worker_pool(start, plan, output)
     saver = Saver(config, strategy, learner, state, lock, output, data.findings.records)
     watch = Stopwatch(strategy, pool.cpu_s, start.cpu_before_s)

@@ -51,11 +51,16 @@ def rate(
             steps = iter(loader)
             for _ in range(max(1, -(-warm // batch))):
                 next(steps)
-            begin, cpu, before, count = time.perf_counter(), time.process_time(), work(), 0
+            begin = time.perf_counter()
+            cpu = time.process_time()
+            before = work()
+            count = 0
             while count < 2 * batch or time.perf_counter() - begin < seconds:
                 next(steps)
                 count += batch
-            wall, cpu, after = time.perf_counter() - begin, time.process_time() - cpu, work()
+            wall = time.perf_counter() - begin
+            cpu = time.process_time() - cpu
+            after = work()
             memory = _memory([os.getpid(), *pool.pids()])
     window = {
         "ts": 1.0,

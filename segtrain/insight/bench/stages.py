@@ -89,7 +89,9 @@ def cold_reads(paths: Iterable[str | None]) -> dict[str, Any]:
     Returns ``ms_a_file`` (mean wall ms) and ``mb_per_s``. If there was no such file, returns
     ``why_not``.
     """
-    sizes, seconds, why = [], 0.0, NO_FILES
+    sizes = []
+    seconds = 0.0
+    why = NO_FILES
     for path in paths:
         if not path or not os.path.isfile(path):
             continue
@@ -150,7 +152,9 @@ def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
     source: SampleSource = RamCache(dataset) if data.cache == "ram" else dataset
     make = SampleMaker(source, data, config.train.seed)
     out = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)
-    costs, sizes, formats = list[Cost](), list[tuple[int, int, int]](), Counter[str]()
+    costs = list[Cost]()
+    sizes = list[tuple[int, int, int]]()
+    formats = Counter[str]()
     for index in range(len(dataset)):
         record = dataset.record(index)
         mask = pixels_of(record, dataset.labels)[1]  # refuses bad files before anything is counted

@@ -40,7 +40,9 @@ def bucket_verdict(starved: Starved, reads: BucketReads) -> Verdict:
     """The verdict on a loop whose samples wait for a bucket."""
     if reads.lost > LOST:
         return _faults(starved, reads)
-    samples, now, read = starved.samples, starved.now, starved.samples.stages["read"]
+    samples = starved.samples
+    now = starved.now
+    read = starved.samples.stages["read"]
     each = reads.seconds / max(1.0, reads.answered)
     rate = f"{rounded(reads.bytes / max(reads.wall, 1e-9) / 1e6)} MB/s"
     why = (

@@ -50,7 +50,9 @@ def too_few_cores(figures: Figures) -> Verdict | None:
     own = figures.cpu_wait * figures.own_part
     if own <= LOST * rank.step:
         return None
-    samples, gain, made = rank.samples, 1.0, ""
+    samples = rank.samples
+    gain = 1.0
+    made = ""
     if samples is not None and samples.workers:
         gain = max(
             1.0, rank.step / max(1e-9, replace(stages_of(figures, rank), wall=0.0, cpu=0.0).step)

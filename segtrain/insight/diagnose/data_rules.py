@@ -197,11 +197,9 @@ def _stage_that_waits(starved: Starved, waiting: float) -> Verdict:
         what = "threads wait for each other (Python's GIL)"
     else:
         enough = workers_needed(now, MOST_WAITING)
-        fix, then, what = (
-            Fix({"data.workers": enough}),
-            replace(now, workers=enough),
-            "it waits for something",
-        )
+        fix = Fix({"data.workers": enough})
+        then = replace(now, workers=enough)
+        what = "it waits for something"
     why = f"{starved.costs}; for {waiting:.0%} of that time it uses no core: {what}"
     return starved.verdict(starved.largest[1], why, fix, then, "medium")
 

@@ -11,7 +11,10 @@ from segtrain.errors import ConfigError
 from segtrain.insight.diagnose.verdict import Settings, Verdict
 from segtrain.insight.runs.folder import flat
 
-EXACT, MORE, OTHER, WORDS = "exact", "more", "other", "words"
+EXACT = "exact"
+MORE = "more"
+OTHER = "other"
+WORDS = "words"
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ def differing(before: Settings, after: Settings) -> dict[str, tuple[Any, Any]]:
     """
     from segtrain.config import Config, keys_with
 
-    left, right, neutral = flat(before), flat(after), keys_with("speed_neutral")
+    left = flat(before)
+    right = flat(after)
+    neutral = keys_with("speed_neutral")
     usual = flat(Config().model_dump(mode="json"))
     pairs = {
         key: (left.get(key, usual.get(key)), right.get(key, usual.get(key)))

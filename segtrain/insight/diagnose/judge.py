@@ -62,10 +62,8 @@ def judge(evidence: Evidence, on: str = "") -> Diagnosis:
 
 def _too_short(figures: Figures) -> str:
     """Why the run is too short to show its usual time of a step; "" if it is long enough."""
-    steps, seconds = (
-        min(rank.steps for rank in figures.ranks),
-        max(rank.steps * rank.step for rank in figures.ranks),
-    )
+    steps = min(rank.steps for rank in figures.ranks)
+    seconds = max(rank.steps * rank.step for rank in figures.ranks)
     if not figures.steady:
         return "too short to judge: it has only windows of its start"
     if steps < STEPS and seconds < SECONDS:

@@ -32,7 +32,9 @@ class Starving:
     def __init__(
         self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path
     ) -> None:
-        self._config, self._tell, self._run = config, tell, run
+        self._config = config
+        self._tell = tell
+        self._run = run
         self._reported = self._seen = ""
         self._times = 0
 

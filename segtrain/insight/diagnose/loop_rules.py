@@ -57,14 +57,10 @@ def own_thread(figures: Figures) -> Verdict | None:
             "a lock) out of the step, or do it only in logged steps"
         )
     else:
-        cause, why = (
-            "main-thread",
-            f"the loop's own thread computes between the phases for {passes}",
-        )
-        fix, sure = (
-            Fix(advice="move the work to the workers (data.transforms), or to logged steps"),
-            "medium",
-        )
+        cause = "main-thread"
+        why = f"the loop's own thread computes between the phases for {passes}"
+        fix = Fix(advice="move the work to the workers (data.transforms), or to logged steps")
+        sure = "medium"
         if figures.evidence.setting("log.digest", False):
             fix, sure = Fix({"log.digest": False}), "high"
     return Verdict(cause, share, why, fix, 1 / (1 - share), sure)

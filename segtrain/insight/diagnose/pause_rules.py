@@ -146,10 +146,8 @@ def compiling(figures: Figures) -> Verdict | None:
         return None
     pays = usual + seconds / (steps + left)
     words = f"without it a step may take up to {rounded(pays)} s, and the run still ends no later"
-    off, longer = (
-        Fix({"train.compile": False}, words),
-        Fix(advice="train longer: compiling is paid for only once"),
-    )
+    off = Fix({"train.compile": False}, words)
+    longer = Fix(advice="train longer: compiling is paid for only once")
     first, second = (off, longer) if pays > NEVER * usual else (longer, off)
     why = (
         f"torch.compile took {rounded(seconds)} s of the {rounded(whole)} s "

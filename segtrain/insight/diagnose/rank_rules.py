@@ -63,7 +63,9 @@ def _behind(figures: Figures, awake: bool) -> Behind | None:
     if not others or min(map(own, host)) <= max(map(own, others)):
         host, others = (), [rank for rank in figures.ranks if rank is not slow]
     usual = statistics.median(map(own, others))
-    seconds, least, step = own(slow) - usual, slow.least_own, slow.step
+    seconds = own(slow) - usual
+    least = slow.least_own
+    step = slow.step
     if awake:
         least, step = slow.least_awake, slow.step - slow.cpu_wait
     if seconds <= SLOWER * step or least - usual <= SLOWER / 2 * step:
@@ -78,7 +80,9 @@ def _behind(figures: Figures, awake: bool) -> Behind | None:
 
 
 def _slow(late: Behind) -> Verdict:
-    slow, seconds, host = late.slow, late.seconds, late.slow.host or "its host"
+    slow = late.slow
+    seconds = late.seconds
+    host = late.slow.host or "its host"
     cause, name = "slow-rank", f"rank {slow.rank} on {host}"
     if late.host:
         ranks = ", ".join(str(rank.rank) for rank in late.host)
@@ -145,10 +149,8 @@ def _network(figures: Figures) -> Verdict | None:
 def _send_less(figures: Figures, rank: Rank, spent: float, moving: float) -> tuple[Fix, float]:
     """Ways to exchange fewer bytes, and the gain of the first one."""
     setting = figures.evidence.setting
-    kind, ddp = (
-        setting("parallel.compress", "none"),
-        setting("parallel.strategy", "ddp") in ("auto", "ddp"),
-    )
+    kind = setting("parallel.compress", "none")
+    ddp = setting("parallel.strategy", "ddp") in ("auto", "ddp")
     # Only the last micro-batch of a step waits for gradients.
     gain = rank.step / (rank.step - spent * (1 - 1 / LARGER))
     times = f"train.batch_size and train.accumulate {LARGER} times as large"

@@ -167,7 +167,9 @@ def straggler_wait(ranks: Sequence[Windows]) -> tuple[float, float]:
         )
         for_cores = _slowest(cpu_waits, map(sum, zip(cpu_waits, rest)))
         count = sum(map(steps_of, block[0]))
-        steps, wait, held = steps + count, wait + count * for_samples, held + count * for_cores
+        steps += count
+        wait += count * for_samples
+        held += count * for_cores
     return wait / steps, held / steps
 
 

@@ -106,10 +106,14 @@ def strategies(job: DescribedJob, offer: Offer) -> list[Sharing]:
 
 def sources(job: DescribedJob, offer: Offer) -> list[DataSupply]:
     """Where the samples may come from, for the rate of an offer. Empty if they are generated."""
-    stored, machine, hosts = job.stored, offer.machine, offer.hosts
+    stored = job.stored
+    machine = offer.machine
+    hosts = offer.hosts
     if not stored.mean_bytes:
         return []
-    size, files, wants = stored.mean_bytes, stored.files, offer.rate[1]
+    size = stored.mean_bytes
+    files = stored.files
+    wants = offer.rate[1]
     ranks = max(1, machine.gpus) * hosts
     wire = machine.network_gbit * 1e9 / 8 * hosts / size
     local = NVME if 1e9 * machine.nvme_gb > stored.total_bytes else EBS
@@ -179,7 +183,9 @@ def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]
         f"{job.total:,.0f} images ({train.duration} of {job.stored.images:,}), {train.batch_size} "
         f"in a step over all GPUs, in {train.precision}, by {job.config.name or 'the defaults'}"
     )
-    notes, images, sample = list[str](), job.network.most, job.sample
+    notes = list[str]()
+    images = job.network.most
+    sample = job.sample
     dry = job.network.step(images)
     low, high = (1000 * factor * sample.cpu for factor in sample.spread)
     cost = f"a sample costs {1000 * sample.cpu:.3g} ms of CPU ({low:.2g} to {high:.2g})"
@@ -223,7 +229,9 @@ def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]
 
 def _details(job: DescribedJob, offer: Offer) -> list[str]:
     """Strategies and sources of data for an offer."""
-    lines, named, wants = list[str](), f"{offer.hosts} x {offer.machine.name}", offer.rate[1]
+    lines = list[str]()
+    named = f"{offer.hosts} x {offer.machine.name}"
+    wants = offer.rate[1]
     sharing, places = strategies(job, offer), sources(job, offer)
     if sharing:
         lines += ["", f"strategies on {named}:"]

@@ -218,7 +218,9 @@ def plan_config(
 ) -> ConfigPlan:
     """Every type of ``where`` with GPUs, at the config's global batch."""
     draws, offers = drawn(), list[Offer]()
-    left_out, dropped, terms = dict[str, str](), dict[tuple[str, int], str](), None
+    left_out = dict[str, str]()
+    dropped = dict[tuple[str, int], str]()
+    terms = None
     for machine in where:
         if not machine.gpus:
             continue

@@ -97,7 +97,9 @@ class DryModel:
         """
         if images == 2:
             return self._few
-        few, many, share = self._few, self._many, (images - 2) / (self.most - 2)
+        few = self._few
+        many = self._many
+        share = (images - 2) / (self.most - 2)
         return replace(
             many,
             peak=few.peak + share * (many.peak - few.peak),
@@ -117,10 +119,8 @@ class DryModel:
         try:
             tally = _network(self.config, network, images)
         except (NotImplementedError, RuntimeError, AttributeError) as error:
-            arch, reason = (
-                self.config.model.arch,
-                (str(error) or type(error).__name__).splitlines()[0][:150],
-            )
+            arch = self.config.model.arch
+            reason = (str(error) or type(error).__name__).splitlines()[0][:150]
             raise ConfigError(
                 f"model.arch={arch}: its memory and FLOPs cannot be computed ({reason}): use "
                 "plan --like RUN",

@@ -104,7 +104,9 @@ def exposed_gloo(
         for size, seconds in zip(sizes, left)
     ]
     begins = [backward * (ready[k] if ready else (k + 1) / len(sizes)) for k in range(len(sizes))]
-    now, started, active = 0.0, 0, list[int]()
+    now = 0.0
+    started = 0
+    active = list[int]()
     while started < len(sizes) or active:
         if started < len(sizes) and len(active) < 2 and begins[started] <= now:
             active.append(started)
@@ -138,7 +140,9 @@ def buckets_of(gradients: Sequence[tuple[float, float]]) -> tuple[tuple[float, f
     A bucket takes gradients in the order in which the backward pass makes them, until its size is
     reached (torch, reducer.cpp, compute_bucket_assignment_by_size).
     """
-    buckets, size, limit = list[tuple[float, float]](), 0.0, FIRST_BUCKET
+    buckets = list[tuple[float, float]]()
+    size = 0.0
+    limit = FIRST_BUCKET
     for each, ready in gradients:
         size += each
         if size >= limit:

@@ -156,7 +156,9 @@ def plan(
 
     ``own``: the machine that the terms hold for, if it is of no type.
     """
-    own, left_out, offers = own or all_types()[terms.machine], dict[str, str](), list[Offer]()
+    own = own or all_types()[terms.machine]
+    left_out = dict[str, str]()
+    offers = list[Offer]()
     draws = drawn()
     for machine in where or machines().values():
         if bool(machine.gpus) != bool(own.gpus):
@@ -231,7 +233,11 @@ def offer_of(
     if machine.gpu != own.gpu:
         ratio = gpus()[own.gpu].speed / gpus()[machine.gpu].speed
     (scores, score), (saves, save) = terms.scores, terms.saves
-    rates, bounds, alone, parts, trained = [], [], [], [], []
+    rates = []
+    bounds = []
+    alone = []
+    parts = []
+    trained = []
     for drawn in draws:
         slower = ratio * (drawn["speed"] if ratio != 1 else 1.0)
         again = drawn["again" if machine.gpus else "again on CPUs"]

@@ -83,7 +83,9 @@ def _curves(
             offer.dollars[0] for many in own.values() for offer in many
         ):
             continue  # the nodes of a cluster cost nothing
-        series, rows, ends = [], [], [limit / scale] * bool(limit)
+        series = []
+        rows = []
+        ends = [limit / scale] * bool(limit)
         for (name, many), color in zip(own.items(), COLORS):
             values = [offer.seconds if chart == "hours" else offer.dollars for offer in many]
             low, usual, high = ([value[k] / scale for value in values] for k in range(3))

@@ -162,7 +162,9 @@ def measured_sample(config: Config, dataset: Dataset) -> SampleSeconds:
         request = {"samples": min(SAMPLES, len(dataset)), "scratch": scratch, "packed": False}
         measured = child("stages", {"config": uncached.model_dump(mode="json"), **request})
     whole, cached = measured["stages"]["whole"], config.data.cache == "ram"
-    cpu, wall, left = whole["cpu_mean_ms"] / 1000, whole["wall_ms"] / 1000, 1.0
+    cpu = whole["cpu_mean_ms"] / 1000
+    wall = whole["wall_ms"] / 1000
+    left = 1.0
     if cached:
         once = sum(measured["stages"][stage]["wall_mean_ms"] for stage in ("read", "decode"))
         left = 1 - once / whole["wall_mean_ms"]

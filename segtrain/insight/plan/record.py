@@ -87,7 +87,9 @@ def errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 def text(record: Record) -> str:
     rows = [("figure", "runs", "in the 80 % interval", "mean absolute error", "signed mean")]
     for name, error in errors(record.rows).items():
-        inside, absolute, signed = error["inside"], error["absolute"], error["signed"]
+        inside = error["inside"]
+        absolute = error["absolute"]
+        signed = error["signed"]
         rows.append(
             (name, f"{error['runs']:.0f}", f"{inside:.1%}", f"{absolute:.1%}", f"{signed:+.1%}")
         )

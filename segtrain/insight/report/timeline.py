@@ -15,7 +15,9 @@ import numpy as np
 from segtrain.base import json_text
 from segtrain.insight.runs.folder import Event
 
-START, EVAL, CHECKPOINT = "start", "eval", "checkpoint"
+START = "start"
+EVAL = "eval"
+CHECKPOINT = "checkpoint"
 _SLACK = 2.0  # seconds that a profile may begin before the first event and end after the last
 
 
@@ -104,7 +106,9 @@ def axis(events: Sequence[Event]) -> TimeAxis:
 def laps(events: Iterable[Event]) -> list[Lap]:
     """All laps in order of time, including laps whose steps a resumed process repeated later."""
     all_laps: list[Lap] = []
-    step, before, first = 0, 0.0, True
+    step = 0
+    before = 0.0
+    first = True
     for event in events:
         if event["event"] == "run_start":
             step, first = 0, True
@@ -119,7 +123,9 @@ def laps(events: Iterable[Event]) -> list[Lap]:
                         begin, event["ts"], event["step"], event["step"] - step, spans, first, event
                     )
                 )
-            step, before, first = event["step"], event["ts"], False
+            step = event["step"]
+            before = event["ts"]
+            first = False
     return all_laps
 
 

@@ -221,7 +221,9 @@ class Copy:
         Group 1 of the match is the file's path in that folder. Files that would bring the sum above
         ``most`` bytes are left out, with a warning. The archive itself is not kept.
         """
-        folder, item, uri = self.folder / UNPACKED, archive.item, archive.item.uri
+        folder = self.folder / UNPACKED
+        item = archive.item
+        uri = archive.item.uri
         if self._marks.get(UNPACKED) == archive.mark and folder.is_dir():
             return
         shutil.rmtree(folder, ignore_errors=True)

@@ -247,10 +247,8 @@ def inside(objects: Iterable[Object], home: str) -> dict[str, Object]:
 def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None:
     cut = {name: want for name, want in wanted.items() if want.cut}
     if cut:
-        size, most = (
-            sum(want.item.size for want in cut.values()),
-            min(want.most for want in cut.values()),
-        )
+        size = sum(want.item.size for want in cut.values())
+        most = min(want.most for want in cut.values())
         names = next(iter(cut)) + (f" and {len(cut) - 1} more have" if len(cut) > 1 else " has")
         say(
             f"warning: {home}: {names} {_mb(size)}: of each, the first lines and the newest "

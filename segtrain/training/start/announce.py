@@ -35,14 +35,15 @@ def announce(
     restored: Restored,
 ) -> Output:
     """Open a run's output, and write how it begins or resumes."""
-    config, strategy, plan, state, saved = (
-        start.config,
-        start.strategy,
-        data.plan,
-        restored.state,
-        restored.saved,
-    )
-    run_dir, rank, findings, initial = config.run_dir, strategy.rank, data.findings, network.initial
+    config = start.config
+    strategy = start.strategy
+    plan = data.plan
+    state = restored.state
+    saved = restored.saved
+    run_dir = config.run_dir
+    rank = strategy.rank
+    findings = data.findings
+    initial = network.initial
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     derived = _derived(start, data, restored)
     screen.say(console.banner(f"segtrain {__version__}  {config.title}  #{config.hash}", derived))
@@ -118,7 +119,9 @@ def announce(
 
 def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, str]:
     """Derived quantities in words, for the banner and the journal."""
-    config, strategy, names = start.config, start.strategy, start.names
+    config = start.config
+    strategy = start.strategy
+    names = start.names
     plan, learner = data.plan, restored.learner
     sizes = [(p.numel(), p.requires_grad) for p in learner.plain.parameters()]
     size = f"{console.count(sum(n for n, _ in sizes))} parameters"
@@ -127,11 +130,9 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
             f", {console.count(sum(n for n, trained in sizes if trained))} of them trained "
             f"(the {config.model.freeze} is frozen)"
         )
-    images, ranks, accumulate = (
-        config.train.batch_size,
-        strategy.world_size,
-        config.train.accumulate,
-    )
+    images = config.train.batch_size
+    ranks = strategy.world_size
+    accumulate = config.train.accumulate
     threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
     arch = (
         f"{config.model.arch} {config.model.encoder if config.model.arch.lower() in SMP else ''}"

@@ -275,7 +275,10 @@ def _named(run_dir: Path, role: str, split: Split) -> str:
         saved_rows = {name: numbers for name, *numbers in read_list(path)}
     except DAMAGED:
         return f"which ones is not known, since {path} cannot be read"
-    before, added, changed, order = list(saved_rows), [], [], []
+    before = list(saved_rows)
+    added = []
+    changed = []
+    order = []
     for name, image, mask, crc in split.rows():
         then = saved_rows.pop(name, None)
         if then is None:

@@ -35,7 +35,9 @@ def load_shared_checkpoint(
     A rank reads its own file if this has the same checksums. Other ranks receive rank 0's file over
     the network.
     """
-    path, saved, remarks = newest.path, newest.state, list(newest.remarks)
+    path = newest.path
+    saved = newest.state
+    remarks = list(newest.remarks)
     if strategy.world_size == 1:
         return saved, remarks
     offer = strategy.broadcast_object([path.name, checkpoint.fingerprint(path)] if path else [])

@@ -145,7 +145,9 @@ def _claim_folder(start: Start, train: Dataset) -> FolderState:
     """Check all that can be checked without labels. Locks the run folder if it exists already.
     Raises SegtrainError.
     """
-    config, lock, labels = start.config, start.lock, train.labels
+    config = start.config
+    lock = start.lock
+    labels = train.labels
     run, remarks = lock.fetch()
     refuse_run_dir(config, start.names)
     if config.data.cache == "ram":
@@ -202,10 +204,8 @@ def check_data(start: Start, data: OpenedData) -> CheckedData:
         return asdict(findings)
 
     findings = Findings(**on_rank_0(start.strategy, on_this_rank))
-    train, val = (
-        without(data.train, findings.skipped["train"]),
-        without(data.val, findings.skipped["val"]),
-    )
+    train = without(data.train, findings.skipped["train"])
+    val = without(data.val, findings.skipped["val"])
     return CheckedData(train, val, findings, newest, _plan(start, train))
 
 
@@ -268,7 +268,9 @@ def restore(
     """Build the loss and the optimizer, and load the newest checkpoint if there is one. Raises
     CheckpointError.
     """
-    config, strategy, findings = start.config, start.strategy, data.findings
+    config = start.config
+    strategy = start.strategy
+    findings = data.findings
     learner = build_learner(
         config,
         start.objects,

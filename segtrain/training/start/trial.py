@@ -113,7 +113,9 @@ def _equal(value: Tensor, other: Tensor) -> bool:
 
 def _try_step(session: Session) -> None:
     """A step on noise without an update, and without the strategy's wrapper."""
-    config, learner, strategy = session.config, session.learner, session.strategy
+    config = session.config
+    learner = session.learner
+    strategy = session.strategy
     images = config.train.batch_size // (config.train.accumulate * strategy.world_size)
     batch = noise(learner, images, session.plan.crop_and_scale(0)[0], strategy.device)
     named = {name: value for name, value in learner.plain.named_parameters() if value.requires_grad}

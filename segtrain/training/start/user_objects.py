@@ -55,7 +55,9 @@ def _qualified(part: Any) -> str:
 
 def refuse_parts(parts: UserObjects) -> None:
     """Raises ConfigError for a part that cannot work with any config."""
-    model, criterion, trackers = parts.model, parts.criterion, parts.trackers
+    model = parts.model
+    criterion = parts.criterion
+    trackers = parts.trackers
     if model is not None:
         check_module(model)
     parameters = [] if model is None else list(model.parameters())
