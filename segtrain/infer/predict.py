@@ -50,7 +50,7 @@ def predict(
     device: str = "auto",
     overrides: Iterable[str] = (),
     batch_size: int = 0,
-    say: Say | None = None,
+    say: Say = lambda text: None,
 ) -> list[PredictTask]:
     """Predict image files and the images in folders with the weights of a run; returns what was
     written.
@@ -71,9 +71,7 @@ def predict(
     with all their names.
     """
     jobs = plan(paths, Path(out), overlay, say, probabilities)
-    predictor = load(
-        run_dir, *overrides, which=which, device=device, say=say or (lambda text: None)
-    )
+    predictor = load(run_dir, *overrides, which=which, device=device, say=say)
     threads = min(8, cores()) if predictor.asynchronous else 1
     with _threads("decode", threads) as readers, _threads("write", threads) as writers:
         outputs = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
@@ -119,7 +117,7 @@ class _Outputs:
         labels: LabelSpace,
         writers: ThreadPoolExecutor,
         most: int,
-        say: Say | None,
+        say: Say,
     ) -> None:
         self.done: list[PredictTask] = []
         self.faults: list[str] = []
@@ -161,14 +159,11 @@ class _Outputs:
                 outcome[1].result()
                 job = self._jobs[self._next]
                 self.done.append(job)
-                if self._say:
-                    progress = (
-                        f"{self._next + 1}/{len(self._jobs)}  " if len(self._jobs) > 1 else ""
-                    )
-                    self._say(
-                        f"{progress}{job.image} -> {job.mask}"
-                        + (f" ({outcome[0]})" if outcome[0] else "")
-                    )
+                progress = f"{self._next + 1}/{len(self._jobs)}  " if len(self._jobs) > 1 else ""
+                self._say(
+                    f"{progress}{job.image} -> {job.mask}"
+                    + (f" ({outcome[0]})" if outcome[0] else "")
+                )
             else:
                 return
             del self._outcomes[self._next]
@@ -193,7 +188,7 @@ def plan(
     paths: Iterable[str | Path],
     out: Path,
     overlay: bool = True,
-    say: Say | None = None,
+    say: Say = lambda text: None,
     probabilities: bool = False,
 ) -> list[PredictTask]:
     """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``).
@@ -239,7 +234,7 @@ def plan(
     return list(jobs.values())
 
 
-def _below(path: Path, out: Path, say: Say | None) -> list[tuple[Path, Path]]:
+def _below(path: Path, out: Path, say: Say) -> list[tuple[Path, Path]]:
     """(image, its name below ``out``) for a file, or for each image in a folder."""
     if path.is_file():
         return [(path, Path(path.name))]
@@ -252,7 +247,7 @@ def _below(path: Path, out: Path, say: Say | None) -> list[tuple[Path, Path]]:
     hidden = {
         file: None for file in files if system_folder(file.relative_to(path).parent.as_posix())
     }
-    if say and hidden:
+    if hidden:
         text = (
             f"{counted(len(hidden), 'file')} left out, because folders of the system hold no "
             f"data: {some_of([*hidden])}"
@@ -276,7 +271,7 @@ def _below(path: Path, out: Path, say: Say | None) -> list[tuple[Path, Path]]:
     # These do not end like an image file, or are not regular files (a FIFO, a device, a broken
     # link).
     others = [str(f.relative_to(path)) for f in sorted({*files} - {*images}) if f.name[0] != "."]
-    if say and others:
+    if others:
         left = counted(len(others), "file")
         say(f"{path}: {left} left out, by their names no images: {some_of(others)}")
     return [(file, file.relative_to(path)) for file in inside]

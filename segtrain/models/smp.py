@@ -59,8 +59,12 @@ class SmpModel(SegModel):
     def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
         if isinstance(self.segmentation_head, nn.Sequential):
             return self.segmentation_head[1](low)
-        factor = self.segmentation_head.upsampling_factor
-        return F.interpolate(low, scale_factor=factor, mode="bilinear", align_corners=True)
+        return F.interpolate(
+            low,
+            scale_factor=self.segmentation_head.upsampling_factor,
+            mode="bilinear",
+            align_corners=True,
+        )
 
 
 def build(model: Model, num_classes: int) -> SegModel:

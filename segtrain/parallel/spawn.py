@@ -89,10 +89,9 @@ def ranks_to_start(config: Config, say: Callable[[str], None]) -> int:
     at a barrier after each operator. ``say`` gets a line about idle GPUs. Raises ConfigError for
     more processes than GPUs.
     """
-    strategy = config.parallel.strategy
     procs = config.parallel.procs
     device = config.train.device
-    if strategy in ("single", "dp", "smddp"):
+    if config.parallel.strategy in ("single", "dp", "smddp"):
         return 1
     gpus = visible_gpus() if device != "cpu" else 0
     if device == "cuda" and not gpus:

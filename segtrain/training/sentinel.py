@@ -186,8 +186,7 @@ def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -
     """The error that names the first tensor that differs, and on which ranks. All ranks must call
     this.
     """
-    device = strategy.device
-    each = torch.stack([digest([value], device) for value in tensors.values()])
+    each = torch.stack([digest([value], strategy.device) for value in tensors.values()])
     columns = list(zip(*table(strategy, each).tolist()))
     differing = [k for k, column in enumerate(columns) if len(set(column)) > 1]
     first = differing[0]

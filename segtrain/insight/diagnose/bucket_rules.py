@@ -40,13 +40,12 @@ def bucket_verdict(starved: Starved, reads: BucketReads) -> Verdict:
     """The verdict on a loop whose samples wait for a bucket."""
     if reads.lost > LOST:
         return _faults(starved, reads)
-    samples = starved.samples
     now = starved.now
     read = starved.samples.stages["read"]
     each = reads.seconds / max(1.0, reads.answered)
     rate = f"{rounded(reads.bytes / max(reads.wall, 1e-9) / 1e6)} MB/s"
     why = (
-        f"reading takes {ms(read)} of the {ms(samples.wall)} of a sample: "
+        f"reading takes {ms(read)} of the {ms(starved.samples.wall)} of a sample: "
         f"{rounded(reads.in_flight, 2)} requests are in flight"
     )
     sure = "high" if reads.by_size is not None else "medium"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from segtrain.insight.runs.folder import RunFolder, newest, read_folder, setting_of, silent
@@ -74,14 +75,10 @@ def evidence_of(run: RunFolder, say: Say = silent) -> Evidence:
     return Evidence(ranks, run.events, tuple(_load(*host) for host in by_node.items()), run.config)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:
     def means(dimension: str) -> list[float]:
         return [
-            _mean(values) for series, values in readings.items() if series.dimension == dimension
+            fmean(values) for series, values in readings.items() if series.dimension == dimension
         ]
 
     by_name = {series.name: values for series, values in readings.items()}
@@ -93,6 +90,6 @@ def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:
         busy=sum(used) / 100,
         iowait=sum(means("I/OWaitPercentage")) / 100 / max(1, len(used)),
         memory=max(by_name.get("MemoryUsedPercent", [0.0])) / 100,
-        swap_bytes_s=sum(_mean(by_name.get(name, [0.0])) for name in swapped),
-        gpu=_mean(gpus) / 100 if gpus else None,
+        swap_bytes_s=sum(fmean(by_name.get(name, [0.0])) for name in swapped),
+        gpu=fmean(gpus) / 100 if gpus else None,
     )

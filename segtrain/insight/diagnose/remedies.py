@@ -8,7 +8,7 @@ segtrain/machines. All types are assumed to have cores and GPUs as fast as the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from segtrain.base.units import ms
@@ -41,9 +41,6 @@ class Remedy:
     price: float
     cost: float
     most: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 def with_helpers(now: Stages, cores: float, receive: float) -> float:
@@ -112,7 +109,7 @@ def remedy_facts(figures: Figures, verdicts: Sequence[Verdict], on: str = "") ->
         "remedies": {
             "machine": name,
             "price": machine.price,
-            "ways": [option.to_dict() for option in listed],
+            "ways": [asdict(option) for option in listed],
             "note": why_no_helpers(figures),
         }
     }

@@ -72,8 +72,7 @@ class Tally(TorchDispatchMode):
         outputs = list(_tensors(out))
         for tensor in outputs:
             self._born(tensor)
-        packet = func.overloadpacket
-        flops = _flops(packet, args, kwargs or {}, out)
+        flops = _flops(func.overloadpacket, args, kwargs or {}, out)
         if not func.is_view and outputs:
             moved = sum(t.numel() * t.element_size() for t in (*_tensors(args), *outputs))
             made = float(sum(t.numel() for t in outputs))

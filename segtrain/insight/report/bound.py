@@ -103,8 +103,9 @@ def _plain(text: str) -> str:
 
 
 def _basis(diagnosis: Diagnosis, running: bool) -> str:
-    facts = diagnosis.facts
-    steps, ranks, hosts = (counted(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts"))
+    steps, ranks, hosts = (
+        counted(diagnosis.facts[key], key[:-1]) for key in ("steps", "ranks", "hosts")
+    )
     return (
         f"From the spans of {steps} of {ranks} on {hosts}{', so far' * running}; the first second "
         "of each process and an evaluation at the end do not count. A step's time here is a mean, "

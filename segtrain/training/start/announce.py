@@ -137,7 +137,6 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
     arch = (
         f"{config.model.arch} {config.model.encoder if config.model.arch.lower() in SMP else ''}"
     ).strip()
-    classes = data.train.labels.num_classes
     auto = " (auto)" if "auto" in (config.eval.every, config.checkpoint.every) else ""
 
     def often(every: int) -> str:
@@ -155,7 +154,7 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
         else str(config.run_dir),
         "data": (
             f"{data.train.name}: {plan.samples} images to train, {len(data.val)} to score, "
-            f"{classes} classes"
+            f"{data.train.labels.num_classes} classes"
         ),
         "model": f"{names.get('model', arch)}, {size}",
         "images": origin.images(),

@@ -270,13 +270,12 @@ def restore(
     """
     config = start.config
     strategy = start.strategy
-    findings = data.findings
     learner = build_learner(
         config,
         start.objects,
         network.model,
         data.train.labels,
-        findings.class_weights,
+        data.findings.class_weights,
         strategy,
         start.precision,
     )
