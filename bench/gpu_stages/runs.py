@@ -96,9 +96,10 @@ def last_tensors(run: Path) -> dict[str, torch.Tensor]:
     threads of OpenMP.
     """
     torch.set_num_threads(1)
-    state, remarks = checkpoint.newest(run)
+    newest = checkpoint.newest(run)
+    state = newest.state
     if state is None:
-        raise RuntimeError(f"{run} has no complete checkpoint ({'; '.join(remarks)})")
+        raise RuntimeError(f"{run} has no complete checkpoint ({'; '.join(newest.remarks)})")
     moments = {f"{p}.{k}": v for p, slots in state["optimizer"].items() for k, v in slots.items()}
     found = {**state["model"], **{f"ema.{k}": v for k, v in state["ema"].items()}, **moments}
     return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}

@@ -137,7 +137,7 @@ def _unequal_weights(cluster: Cluster, whole_folder: str, resumed_folder: str) -
     """
     tensors = []
     for folder in (whole_folder, resumed_folder):
-        state, _ = checkpoint.newest(Path(folder))
+        state = checkpoint.newest(Path(folder)).state
         if state is None:
             raise RankFailed(f"{folder} has no complete checkpoint")
         moments = {

@@ -262,22 +262,23 @@ def _faults(state: Mapping[str, Any], own: StateDict) -> list[str]:
     return faults
 
 
-def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest checkpoint that loads, and one line about each newer checkpoint that does not."""
-    _, state, remarks = newest_file(run_dir, lazily)
-    return state, remarks
+@dataclass(frozen=True)
+class NewestCheckpoint:
+    """The newest checkpoint in a run folder that can be loaded; empty if there is none."""
+
+    path: Path | None = None
+    state: dict[str, Any] | None = None
+    remarks: tuple[str, ...] = ()  # about newer ones that cannot be loaded
 
 
-def newest_file(
-    run_dir: Path, lazily: bool = False
-) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
-    remarks: list[str] = []
+def newest(run_dir: Path, lazily: bool = False) -> NewestCheckpoint:
+    remarks: tuple[str, ...] = ()
     for path in reversed(checkpoints(run_dir)):
         try:
-            return path, read(path, lazily=lazily), remarks
+            return NewestCheckpoint(path, read(path, lazily=lazily), remarks)
         except CheckpointError as error:
-            remarks.append(f"skipped: {error}")
-    return None, None, remarks
+            remarks += (f"skipped: {error}",)
+    return NewestCheckpoint(remarks=remarks)
 
 
 def best_file(run_dir: Path) -> Path | None:
@@ -286,7 +287,7 @@ def best_file(run_dir: Path) -> Path | None:
 
     Raises CheckpointError if the named file is missing.
     """
-    last = newest(run_dir, lazily=True)[0]
+    last = newest(run_dir, lazily=True).state
     # After a kill, best.json may be the older one; without its newest file, the last checkpoint.
     best = max(best_of(last or {}) or Best(), named_best(run_dir) or Best())
     if not best.step:

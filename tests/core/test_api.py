@@ -90,7 +90,7 @@ class MyTracker:
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
-    state, _ = checkpoint.newest(out)
+    state = checkpoint.newest(out).state
     assert state is not None
     assert state["state"]["step"] == 3
     return dict(state["model"])

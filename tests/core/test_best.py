@@ -86,9 +86,10 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(
                 and None
             ),
         )
-        state, remarks = checkpoint.newest(run)
+        newest = checkpoint.newest(run)
+        state = newest.state
         assert state is not None
-        assert remarks == []
+        assert newest.remarks == ()
         expected = state["state"]["best_step"]
         assert expected == (best if state["state"]["step"] == 3 else 2)
         assert float(load_weights(run, "best")[0]["w"][0]) == expected  # before any run has gone on

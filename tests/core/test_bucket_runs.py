@@ -63,7 +63,7 @@ def train(
 
 def assert_equal_runs(first: Path, second: Path) -> None:
     """The newest checkpoints are equal, but for the seconds that they took."""
-    states = [checkpoint.newest(folder)[0] for folder in (first, second)]
+    states = [checkpoint.newest(folder).state for folder in (first, second)]
     one, two = states
     assert one is not None
     assert two is not None
@@ -185,7 +185,7 @@ def test_two_hosts_go_on_from_the_bucket(zygote: Any, tmp_path: Path, server: Bu
     assert "received rank 0's copy" in hosts[0].output
     assert f"going on from step {before} of 12" in hosts[0].output
     assert (there / "spans/rank-00001.jsonl").is_file()
-    state, _ = checkpoint.newest(there)
+    state = checkpoint.newest(there).state
     assert state is not None
     assert (state["world_size"], state["state"]["step"]) == (2, 12)
     assert "finished" in train(zygote, tmp_path, server, "three", *more)

@@ -104,7 +104,7 @@ def test_a_failure_after_a_checkpoint_got_its_name_is_not_said_of_it(
     monkeypatch.setattr(Path, "unlink", fail)
     with refused("checkpoint-not-removed", file=str(old), reason=os.strerror(errno.EACCES)):
         writer.save(2, state(2, best=2))
-    assert checkpoint.newest_file(run_dir)[0] == run_dir / "checkpoints/step-00000002.pt"
+    assert checkpoint.newest(run_dir).path == run_dir / "checkpoints/step-00000002.pt"
 
 
 def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:
@@ -112,7 +112,7 @@ def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:
     (run_dir / "checkpoints/.step-00000009.pt.part").write_bytes(b"torn")
     CheckpointWriter(run_dir / "checkpoints", keep=1, background=False)
     assert list((run_dir / "checkpoints").iterdir()) == []
-    assert checkpoint.newest(run_dir) == (None, [])
+    assert checkpoint.newest(run_dir) == checkpoint.NewestCheckpoint()
 
 
 def test_code_in_a_checkpoint_is_not_run(run_dir: Path) -> None:
@@ -169,9 +169,9 @@ def test_a_damaged_tensor_is_no_whole_checkpoint(run_dir: Path) -> None:
     place = content.index(weights.numpy().tobytes()[400:800])
     content[place : place + 40] = b"\x55" * 40
     paths[1].write_bytes(content)
-    found, _, remarks = checkpoint.newest_file(run_dir)
-    assert found == paths[0]
-    assert "step-00000002.pt is incomplete or damaged" in remarks[0]
+    newest = checkpoint.newest(run_dir)
+    assert newest.path == paths[0]
+    assert "step-00000002.pt is incomplete or damaged" in newest.remarks[0]
 
 
 def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(

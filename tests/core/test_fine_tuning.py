@@ -281,7 +281,7 @@ def started(zygote: Any, folder: Path, ranks: int, *more: str) -> str:
 def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_path: Path) -> None:
     """On one rank and on two, with ddp and fsdp; and it goes on to the bit after a stop."""
     started(zygote, tmp_path, 1)
-    first = newest(tmp_path / "run")[0]
+    first = newest(tmp_path / "run").state
     assert first is not None
     tuned = ["train.batch_size=4", "model.init=run", "model.freeze=encoder", "optim.ema=0.9"]
     cases = [
@@ -293,7 +293,7 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
         said = started(zygote, tmp_path, ranks, *tuned, *more, f"out={out}", "checkpoint.keep=9")
         assert "began with run: " in said
         assert "of them trained (the encoder is frozen)" in said
-        saved = newest(tmp_path / out)[0]
+        saved = newest(tmp_path / out).state
         assert saved is not None
         frozen = [name for name in saved["model"] if name.startswith(("stem.", "stages."))]
         assert frozen
@@ -312,7 +312,7 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
         assert len(event["taken"]) == len(first["model"])
     # Stopped after step 2 of 6 by hand: the later checkpoints are taken away, and model.init with
     # them.
-    whole = newest(tmp_path / "long")[0]
+    whole = newest(tmp_path / "long").state
     for path in (tmp_path / "long/checkpoints").glob("*.pt"):
         if path.name > "step-00000002.pt":
             path.unlink()
@@ -322,7 +322,7 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
         zygote, tmp_path, 1, *tuned, "train.duration=6st", "out=long", "checkpoint.keep=9"
     )
     assert "going on from step 2 of 6" in said
-    again = newest(tmp_path / "long")[0]
+    again = newest(tmp_path / "long").state
     assert whole is not None
     assert again is not None
     assert equal(again["model"], whole["model"])
@@ -358,13 +358,13 @@ def test_a_run_that_goes_on_needs_no_file_of_its_encoder(zygote: Any, tmp_path: 
     tuned = ["model.encoder_weights=encoder.pth", "model.freeze=encoder", "checkpoint.every=1st"]
     started(zygote, tmp_path, 1, *tuned)
     whole, checkpoints = (
-        newest(tmp_path / "run")[0],
+        newest(tmp_path / "run").state,
         sorted((tmp_path / "run/checkpoints").iterdir()),
     )
     checkpoints.pop().unlink()
     (tmp_path / "encoder.pth").unlink()
     assert "going on from step" in started(zygote, tmp_path, 1, *tuned)
-    again = newest(tmp_path / "run")[0]
+    again = newest(tmp_path / "run").state
     assert whole is not None
     assert again is not None
     assert equal(again["model"], whole["model"])

@@ -367,10 +367,10 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(
     (there / "step-00000004.pt").write_bytes(content[:-200])
     second = mirror_of(two)
     second.fetch(5)
-    path, state, remarks = checkpoint.newest_file(two)
-    assert path is not None
-    assert state is not None
-    assert (path.name, len(remarks)) == ("step-00000002.pt", 1)
+    newest = checkpoint.newest(two)
+    assert newest.path is not None
+    assert newest.state is not None
+    assert (newest.path.name, len(newest.remarks)) == ("step-00000002.pt", 1)
     save(two, 4, 2)
     second.upload_checkpoints(5, lambda: None, NEVER)
     assert checkpoint.read(there / "step-00000004.pt")["state"]["step"] == 4

@@ -62,7 +62,7 @@ def test_a_checkpoint_holds_the_statistics_of_each_rank(zygote: Any, tmp_path: P
         r.wait()
         for r in zygote.start_ranks(2, *command(out, "train.duration=3st", "eval.every=3st"))
     ] == [0, 0]
-    state, _ = checkpoint.newest(out)
+    state = checkpoint.newest(out).state
     assert state is not None
     rows = state["buffers_of_ranks"]
     assert not torch.equal(rows[0], rows[1])  # each saw other images

@@ -49,7 +49,7 @@ def on_hosts(zygote: Any, strategy: str, hosts: list[Path]) -> list[str]:
 
 
 def last(host: Path) -> dict[str, Any]:
-    state, _ = checkpoint.newest(host / "run")
+    state = checkpoint.newest(host / "run").state
     assert state is not None
     assert state["state"]["step"] == 6
     return state

@@ -249,7 +249,7 @@ def test_what_is_no_file_is_named_and_hides_no_other_run(
         ("config.yaml", settings_of),
         ("plan.json", lambda run: saved.read(run / "plan.json")),
         ("best.json", checkpoint.named_best),
-        ("checkpoints/step-00000001.pt", lambda run: checkpoint.newest(run)[0]),
+        ("checkpoints/step-00000001.pt", lambda run: checkpoint.newest(run).state),
         ("lock.json", lambda run: RunLock(run).acquire()),
         ("journal.jsonl", read_journal),
         ("spans/rank-0.jsonl", read_spans),

@@ -67,7 +67,7 @@ def digests(out: Path) -> dict[int, int]:
 
 
 def final(out: Path) -> dict[str, Any]:
-    state, _ = checkpoint.newest(out)
+    state = checkpoint.newest(out).state
     assert state is not None
     return state
 

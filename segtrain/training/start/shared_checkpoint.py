@@ -4,7 +4,6 @@ is assumed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,8 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
 
 
-@dataclass(frozen=True)
-class NewestCheckpoint:
-    """The newest checkpoint in rank 0's run folder that can be loaded; empty if there is none, and
-    on other ranks.
-    """
-
-    path: Path | None = None
-    state: dict[str, Any] | None = None
-    remarks: tuple[str, ...] = ()  # about newer ones that cannot be loaded
-
-
 def load_shared_checkpoint(
-    run_dir: Path, strategy: Strategy, newest: NewestCheckpoint
+    run_dir: Path, strategy: Strategy, newest: checkpoint.NewestCheckpoint
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Give every rank the ``newest`` checkpoint of rank 0. Returns it, and remarks. A collective.
 

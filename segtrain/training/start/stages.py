@@ -22,6 +22,7 @@ from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.observe.trackers import TrackerKind, refuse_trackers
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
+from segtrain.runfolder.checkpoint import NewestCheckpoint
 from segtrain.runfolder.rundir import (
     keep_names,
     make_run_dir,
@@ -44,7 +45,7 @@ from segtrain.training.start import faults, same_data
 from segtrain.training.start.agree import agree_on_config, agree_on_network, check_same_files
 from segtrain.training.start.derived import Plan, make_plan
 from segtrain.training.start.numerics import set_numerics
-from segtrain.training.start.shared_checkpoint import NewestCheckpoint, load_shared_checkpoint
+from segtrain.training.start.shared_checkpoint import load_shared_checkpoint
 from segtrain.training.start.user_objects import (
     UserObjects,
     open_splits,
@@ -188,7 +189,7 @@ class CheckedData:
     train: Dataset
     val: Dataset
     findings: Findings
-    newest: NewestCheckpoint
+    newest: NewestCheckpoint  # of rank 0; empty on other ranks
     plan: Plan
 
 
@@ -223,8 +224,7 @@ def prepare(
     remarks = [*checked.remarks, *lock.acquire()]
     refuse_run_dir(config, names)  # again: another run may have begun and ended here meanwhile
     if config.checkpoint.resume:
-        path, state, unreadable = checkpoint.newest_file(run_dir)
-        newest = NewestCheckpoint(path, state, tuple(unreadable))
+        newest = checkpoint.newest(run_dir)
     resumes = newest.state is not None
     if not resumes and (run_dir / JOURNAL).is_file() and (run_dir / "best.json").is_file():
         remarks.append(
