@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from segtrain.observe.clock import Clock
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """``torch.cuda.Event(enable_timing=True)``, or a stand-in."""
 
     def record(self) -> Any: ...
@@ -35,18 +35,18 @@ class DeviceClock(Clock):
     """
 
     def __init__(
-        self, event: Callable[[], Event], now: Callable[[], float] = time.perf_counter
+        self, event: Callable[[], DeviceEvent], now: Callable[[], float] = time.perf_counter
     ) -> None:
         super().__init__(now)
         self._event, self._free = event, [event()]
         self._before = self._recorded()
         # events not yet read, each with the phase that it ends
-        self._ahead: deque[tuple[str, Event]] = deque()
+        self._ahead: deque[tuple[str, DeviceEvent]] = deque()
         # For each lap that is not yet read: the number of events up to its end, and its last event.
-        self._ends: deque[tuple[int, Event]] = deque()
+        self._ends: deque[tuple[int, DeviceEvent]] = deque()
         self._count = self._read = 0
 
-    def _recorded(self) -> Event:
+    def _recorded(self) -> DeviceEvent:
         event = self._free.pop() if self._free else self._event()
         event.record()
         return event

@@ -22,11 +22,11 @@ Rule = Callable[[Figures], "Verdict | list[Verdict] | None"]
 # except other programs.
 When = Literal["always", "steady", "last"]
 # The charts in a report.
-Chart = Literal[
+ChartName = Literal[
     "data-wait", "sample-cost", "loop-phases", "step-phases", "rank-waits", "cores", "gpu-use"
 ]
 
-_DATA: tuple[Chart, ...] = ("data-wait", "sample-cost")
+_DATA: tuple[ChartName, ...] = ("data-wait", "sample-cost")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cause:
     words: str
     rule: Rule
     when: When = "steady"
-    charts: tuple[Chart, ...] = ()
+    charts: tuple[ChartName, ...] = ()
     lacks_cpu: bool = False
 
 

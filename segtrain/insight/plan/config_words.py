@@ -15,16 +15,16 @@ from segtrain.insight.plan.offers import Interval, Offer, assumed, drawn, offer_
 from segtrain.insight.plan.words import pauses, tables
 from segtrain.machines import gpus
 
-Range = tuple[float, float]
+Bounds = tuple[float, float]
 
 # bytes/s and seconds that no table of the offer has: (least, most), and where they are from.
-COPY: Range = (0.1e9, 0.8e9)
+COPY: Bounds = (0.1e9, 0.8e9)
 COPY_FROM = "a service copies 0.1 to 0.8 GB/s to a host: assumed"
-NVME: Range = (1e9, 3e9)
-EBS: Range = (0.25e9, 1e9)
+NVME: Bounds = (1e9, 3e9)
+EBS: Bounds = (0.25e9, 1e9)
 DISK_FROM = "a local NVMe disk reads 1 to 3 GB/s, a volume 0.25 to 1: assumed"
-MOUNT_S: Range = (0.02, 0.13)
-MOUNT_MOST: Range = (100.0, 300.0)
+MOUNT_S: Bounds = (0.02, 0.13)
+MOUNT_MOST: Bounds = (100.0, 300.0)
 MOUNT_FROM = (
     "20 to 130 ms a file, at most 100 to 300 files/s of a mount: bench/accounts.py, "
     "assumed from account 4"
@@ -34,7 +34,7 @@ FSX_FROM = (
     "1.2 TiB at 125 to 1000 MB/s per TiB: page of FSx for Lustre, as remembered; without "
     "the first read from S3"
 )
-BUCKET_S: Range = (0.03, 0.1)
+BUCKET_S: Bounds = (0.03, 0.1)
 BUCKET_MOST = 5500.0  # GET requests/s of one prefix of S3
 IN_FLIGHT = 64  # requests of a rank that the reader has at most in flight, by rule of thumb
 BUCKET_FROM = (
@@ -65,8 +65,8 @@ class DataSupply:
     """
 
     name: str
-    start: Range
-    limit: Range
+    start: Bounds
+    limit: Bounds
     bound: str
     enough: bool
     source: str
@@ -125,19 +125,19 @@ def sources(job: DescribedJob, offer: Offer) -> list[DataSupply]:
     answers = -(-files * stored.images // LISTED)
     listing = (answers * LIST_S[0], answers * LIST_S[1])
 
-    def bucket_rate(each: int) -> Range:
+    def bucket_rate(each: int) -> Bounds:
         low, high = (
             min(ranks * IN_FLIGHT / seconds, BUCKET_MOST) / each for seconds in BUCKET_S[::-1]
         )
         return min(low, wire), min(high, wire)
 
-    def at(rates: Range) -> Range:
+    def at(rates: Bounds) -> Bounds:
         return rates[0] / size, rates[1] / size
 
     disk = f"copied first (File mode), to {'the local NVMe disk' if local is NVME else 'a volume'}"
     read = at((hosts * local[0], hosts * local[1]))
     fsx = at((1e6 * FSX_GB * FSX_MB_S[0], 1e6 * FSX_GB * FSX_MB_S[1]))
-    rows: list[tuple[str, Range, Range, str, str]] = [
+    rows: list[tuple[str, Bounds, Bounds, str, str]] = [
         (disk, (copies[0], copies[1]), read, "the disk", f"{COPY_FROM}; {DISK_FROM}"),
         (
             "mounted bucket (FastFile, FUSE)",

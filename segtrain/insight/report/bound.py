@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from segtrain.base.terminal import counted
 from segtrain.base.units import percent, short_seconds
 from segtrain.errors import DataError
-from segtrain.insight.diagnose.causes import CAUSES, Chart
+from segtrain.insight.diagnose.causes import CAUSES, ChartName
 from segtrain.insight.diagnose.evidence import evidence_of
 from segtrain.insight.diagnose.judge import UNKNOWN, judge
 from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis, Fix, Verdict
@@ -30,7 +30,7 @@ SLOW_ROW = "the others wait for the rank that waits least"
 
 COST_ID, COST = "samplecost", "What a sample costs"
 _DATA, _RANKS = WAITS
-TITLES: dict[Chart, str] = {  # beginnings of the titles of the charts that show evidence
+TITLES: dict[ChartName, str] = {  # beginnings of the titles of the charts that show evidence
     "data-wait": _DATA,
     "sample-cost": COST,
     "loop-phases": charts.LOOP,
@@ -162,7 +162,7 @@ def _choice(fix: Fix) -> str:
     )
 
 
-def _links(shown: tuple[Chart, ...], places: Mapping[str, str]) -> str:
+def _links(shown: tuple[ChartName, ...], places: Mapping[str, str]) -> str:
     links = [
         (title, key)
         for chart in shown
