@@ -225,7 +225,8 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
             )
         worst = max(worst, float(np.abs(logits - expected).max()))
         largest = max(largest, float(np.abs(expected).max()))
-        other, pixels = other + int((classes != expected.argmax(1)).sum()), pixels + classes.size
+        other = other + int((classes != expected.argmax(1)).sum())
+        pixels = pixels + classes.size
     if not worst <= TOLERANCE * largest:
         raise SegtrainError(
             f"logits differ from torch's by up to {worst:.3g}; the largest logit is {largest:.3g}",

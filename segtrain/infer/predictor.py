@@ -165,7 +165,8 @@ class Predictor:
 
     def _fitted(self, size: Size, name: str) -> View:
         """The view of an image, in windows if it does not fit into memory, with a remark."""
-        stride, crop = int(getattr(self.model, "stride", 32)), self.config.data.crop
+        stride = int(getattr(self.model, "stride", 32))
+        crop = self.config.data.crop
         view, remark = fitted(
             self.view, size, self._bytes_per_pixel, free_memory(self._device), crop, stride
         )

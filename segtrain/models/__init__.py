@@ -4,8 +4,6 @@ or the ranks.
 
 from __future__ import annotations
 
-from segtrain.config import architectures
-from segtrain.models.base import SegModel
 from segtrain.models.factory import build_model
 
-__all__ = ["SegModel", "architectures", "build_model"]
+__all__ = ["build_model"]

@@ -40,9 +40,7 @@ def doubled_kernel(weight: Tensor) -> Tensor:
     return F.pad(rows, (1, 0, 0, 0)) + F.pad(rows, (0, 1, 0, 0))
 
 
-def upsample_conv(
-    x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor | None = None
-) -> Tensor:
+def upsample_conv(x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``conv3x3(cat([nearest_x2(x), skip]))`` with padding 1, without storing upsampled or
     concatenated tensors.
 

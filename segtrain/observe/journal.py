@@ -185,9 +185,7 @@ def is_time(ts: Any) -> bool:
     return isinstance(ts, (int, float)) and 0 <= ts <= LAST_TS
 
 
-def parse_lines(
-    lines: Iterable[bytes], source: str, say: Say = say_on_stderr
-) -> Iterator[dict[str, Any]]:
+def parse_lines(lines: Iterable[bytes], source: str, say: Say) -> Iterator[dict[str, Any]]:
     """Events of raw lines, in order. Lines without a valid event are skipped, and listed in one
     warning at the end.
     """

@@ -61,7 +61,8 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
     )
     batch = train.get("batch_size")
     speeds = [event["images_per_s"] for event in steps if event.get("images_per_s")]
-    speed, epoch = median(speeds) if speeds else None, steps[-1].get("epoch") if steps else None
+    speed = median(speeds) if speeds else None
+    epoch = steps[-1].get("epoch") if steps else None
     seconds = (
         steps[-1]["step"] * batch / epoch / speed
         if epoch and speed and isinstance(batch, int)

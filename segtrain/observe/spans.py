@@ -266,7 +266,8 @@ class Records:
 
 def read_spans(run: str | Path) -> list[Records]:
     """The spans of all ranks, by rank. Raises DataError if there are none."""
-    records, files = list[Records](), sorted(Path(run, FOLDER).glob("rank-*.jsonl"))
+    records = list[Records]()
+    files = sorted(Path(run, FOLDER).glob("rank-*.jsonl"))
     if not files:
         raise file_error(
             str(run),

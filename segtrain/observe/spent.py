@@ -32,7 +32,8 @@ def spent(events: Iterable[Mapping[str, Any]], price: float | None = None) -> Sp
     for event in [*events, {"event": "run_start"}]:
         if event["event"] == "run_start":
             if begin is not None:
-                seconds, dollars = seconds + last - begin, dollars + (last - begin) * cost
+                seconds = seconds + last - begin
+                dollars = dollars + (last - begin) * cost
             if "ts" not in event:
                 break
             own = event["price"] if event.get("price") is not None else price

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import MissingExtra, without_platforms
-from segtrain.observe.journal import Say, say_on_stderr
+from segtrain.observe.journal import Say
 from segtrain.observe.tracker import MLflow, TensorBoard, TrackedRun, Tracker, WandB
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Trackers:
     run continues.
     """
 
-    def __init__(self, trackers: list[Tracker], say: Say = say_on_stderr) -> None:
+    def __init__(self, trackers: list[Tracker], say: Say) -> None:
         self._trackers = trackers
         self._say = say
 
@@ -97,7 +97,7 @@ class Trackers:
         self._trackers = []
 
 
-def refuse_trackers(log: Log, kinds: Sequence[TrackerKind] = TRACKERS) -> None:
+def refuse_trackers(log: Log, kinds: Sequence[TrackerKind]) -> None:
     """Raise MissingExtra for a requested tracker that is not installed."""
     for kind in kinds:
         value = getattr(log, kind.setting)
@@ -111,10 +111,10 @@ def refuse_trackers(log: Log, kinds: Sequence[TrackerKind] = TRACKERS) -> None:
 def open_trackers(
     log: Log,
     run: TrackedRun,
-    kinds: Sequence[TrackerKind] = TRACKERS,
+    kinds: Sequence[TrackerKind],
     *,
     rank: int = 0,
-    say: Say = say_on_stderr,
+    say: Say,
     own: Sequence[Tracker] = (),
 ) -> Trackers:
     """The requested trackers and the user's ``own``; none on ranks other than 0.

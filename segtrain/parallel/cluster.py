@@ -142,7 +142,8 @@ def checked(cluster: Cluster) -> Cluster:
 
 
 def _launched(launcher: Launcher, environ: Mapping[str, str]) -> Cluster:
-    rank, world_size = number(environ, launcher.rank), number(environ, launcher.size)
+    rank = number(environ, launcher.rank)
+    world_size = number(environ, launcher.size)
     local_rank, local_world_size = 0, int(world_size == 1)
     if launcher.local_rank in environ and launcher.local_size in environ:
         local_rank = number(environ, launcher.local_rank)

@@ -83,7 +83,7 @@ def broadcast_bytes(strategy: Strategy, source: int, content: bytes, wanted: boo
     return b"".join(parts)
 
 
-def broadcast_json(strategy: Strategy, source: int, value: Any = None) -> Any:
+def broadcast_json(strategy: Strategy, source: int, value: Any) -> Any:
     """Rank ``source``'s JSON value on every rank."""
     text = json.dumps(value).encode() if strategy.rank == source else b""
     return json.loads(broadcast_bytes(strategy, source, text))

@@ -55,7 +55,7 @@ class Mirror:
         prefix: str,
         folder: Path,
         keep: int,
-        own: tuple[str, ...] = (),
+        own: tuple[str, ...],
         foreign: frozenset[str] = frozenset(),
     ) -> None:
         self.client = client
@@ -129,7 +129,8 @@ class Mirror:
         in the bucket.
         """
         self.fetch_records((*_NEEDED, *_APPENDED, BEST), outage_s)
-        local, remote = checkpoint.checkpoints(self.folder), self._checkpoints()
+        local = checkpoint.checkpoints(self.folder)
+        remote = self._checkpoints()
         for name in reversed(remote):
             step = checkpoint.step_of(Path(name))
             if local and checkpoint.step_of(local[-1]) > step:
@@ -244,7 +245,8 @@ class Mirror:
         which names it.
         """
         while True:
-            best, local = checkpoint.named_best(self.folder), checkpoint.checkpoints(self.folder)
+            best = checkpoint.named_best(self.folder)
+            local = checkpoint.checkpoints(self.folder)
             names = [path.name for path in local if best and path.name == best.file] + [
                 path.name for path in local[-1:]
             ]

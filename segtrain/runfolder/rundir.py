@@ -62,7 +62,8 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
             run=place,
         )
     try:
-        before, now = load_saved(config_file).trained_settings(), config.trained_settings()
+        before = load_saved(config_file).trained_settings()
+        now = config.trained_settings()
     except ConfigError as error:
         raise ConfigError(
             f"{place} holds a run whose config cannot be read ({error}): choose another out=FOLDER",
@@ -225,7 +226,7 @@ def differences(
     return lines
 
 
-def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
+def open_run(run_dir: str | Path, overrides: list[str]) -> Config:
     """The config of a run folder, with overrides. Raises SegtrainError if it is not a run
     folder.
     """
@@ -236,4 +237,4 @@ def open_run(run_dir: str | Path, overrides: list[str] | None = None) -> Config:
             code="not-a-run-folder",
             found=str(run_dir),
         )
-    return load_saved(path, [*(overrides or []), f"out={run_dir}"])
+    return load_saved(path, [*overrides, f"out={run_dir}"])

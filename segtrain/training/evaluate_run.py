@@ -83,7 +83,8 @@ def score(
         refuse_void(dataset)
         if images and not cluster.rank:
             open_folder(images)
-        local_ranks, on_cpu = strategy.cluster.local_world_size, strategy.device.type == "cpu"
+        local_ranks = strategy.cluster.local_world_size
+        on_cpu = strategy.device.type == "cpu"
         workers = worker_count(config.data.workers, cores(), local_ranks, on_cpu)
         result = evaluation.evaluate(
             model.to(strategy.device),

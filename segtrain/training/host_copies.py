@@ -100,7 +100,8 @@ class HostCopies:
             while self._chunk < len(self._chunks):
                 chunk = self._chunks[self._chunk]
                 if self._used + size <= chunk.size:
-                    begin, self._used = self._used, self._used + -(-size // ALIGNED) * ALIGNED
+                    begin = self._used
+                    self._used = self._used + -(-size // ALIGNED) * ALIGNED
                     return torch.from_numpy(chunk.array[begin : begin + size])
                 self._chunk, self._used = self._chunk + 1, 0
             if self._short or not self._grown(max(size, CHUNK)):

@@ -72,7 +72,8 @@ def compile_first(session: Session, loader: TrainLoader) -> None:
 
 def graphs_first(session: Session, loader: TrainLoader) -> StepGraphs | None:
     """With train.cuda_graph, the CUDA graphs for all image sizes of the steps to come."""
-    config, images = session.config, {part.stop - part.start for part in loader.parts}
+    config = session.config
+    images = {part.stop - part.start for part in loader.parts}
     if not config.train.cuda_graph:
         return None
     graphs = StepGraphs(session.learner, session.strategy, config.loss.aux_weight)

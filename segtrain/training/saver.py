@@ -52,7 +52,8 @@ class Saver:
         self._writer: CheckpointWriter | None = None
         self._copies: HostCopies | None = None  # of a GPU's state
         if strategy.rank == 0:
-            folder, settings = config.run_dir / "checkpoints", config.checkpoint
+            folder = config.run_dir / "checkpoints"
+            settings = config.checkpoint
             self._writer = CheckpointWriter(folder, settings.keep, settings.background, lock.check)
             if strategy.device.type == "cuda":
                 self._copies = HostCopies(strategy.device, output.screen.say)

@@ -179,7 +179,8 @@ def open_session(
 
 def _worker_pool(start: Start, plan: Plan, output: Output) -> WorkerPool:
     """The workers of this rank, with its helpers."""
-    workers, rank = (plan.worker_count.start, plan.worker_kind), start.strategy.rank
+    workers = (plan.worker_count.start, plan.worker_kind)
+    rank = start.strategy.rank
     if start.helpers is None:
         return WorkerPool(*workers)
     say = output.screen.say if rank == 0 else lambda text: say_on_stderr(f"rank {rank}: {text}")

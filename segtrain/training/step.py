@@ -253,7 +253,8 @@ class Votes:
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        self._device, self._on_gpu = strategy.device, strategy.device.type == "cuda"
+        self._device = strategy.device
+        self._on_gpu = strategy.device.type == "cuda"
         self.delay = 2 if self._on_gpu and strategy.backend != "gloo" else 1
         self.signaled = False  # whether a rank that voted for the stop had received a signal
         self._coming: deque[tuple[Tensor, Any]] = deque()

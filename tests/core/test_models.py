@@ -11,8 +11,8 @@ import pytest
 import torch
 from conftest import refused
 
-from segtrain.config import Model
-from segtrain.models import architectures, build_model
+from segtrain.config import Model, architectures
+from segtrain.models import build_model
 
 SIZE = (70, 93)
 SMP = [arch for arch in architectures() if arch != "pico" and not arch.startswith("torchvision/")]

@@ -103,7 +103,8 @@ def cold_reads(paths: Iterable[str | None]) -> dict[str, Any]:
         seconds += time.perf_counter() - begin
     if not sizes:
         return {"why_not": why}
-    mean, rate = 1000 * seconds / len(sizes), sum(sizes) / 1e6 / max(seconds, 1e-9)
+    mean = 1000 * seconds / len(sizes)
+    rate = sum(sizes) / 1e6 / max(seconds, 1e-9)
     return {"files": len(sizes), "ms_a_file": mean, "mb_per_s": rate}
 
 

@@ -54,7 +54,8 @@ def verdicts(
     figures = run_stats(Evidence((records,), config=settings))
     ranked = data_verdicts(figures) if figures else []
     best = {one["kind"]: one["per_s"] for one in sorted(rates, key=lambda one: one["per_s"])}
-    fastest, kind = max(best, key=lambda kind: best[kind], default=""), worker_kind(config.data)
+    fastest = max(best, key=lambda kind: best[kind], default="")
+    kind = worker_kind(config.data)
     if ranked and best.get(fastest, 0.0) > WORTH * best.get(kind, float("inf")):
         measured = f"measured: {best[fastest]:.0f} samples/s instead of {best[kind]:.0f}"
         fix = Fix({"data.worker_kind": fastest}, measured, ranked[0].fix.choices)

@@ -193,7 +193,8 @@ def _stage_that_waits(starved: Starved, waiting: float) -> Verdict:
         and samples.workers * samples.cpu / samples.wall > 0.7
     ):
         # All threads together use only about one core.
-        fix, then = Fix({"data.worker_kind": "process"}), replace(now, wall=samples.cpu)
+        fix = Fix({"data.worker_kind": "process"})
+        then = replace(now, wall=samples.cpu)
         what = "threads wait for each other (Python's GIL)"
     else:
         enough = workers_needed(now, MOST_WAITING)

@@ -62,7 +62,8 @@ class Starving:
     def _others(self, mine: Records) -> list[Records]:
         """The windows of the other ranks of this host, from the first step in ``mine`` on."""
         ranks_on_host = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
-        first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + ranks_on_host)
+        first = mine.windows[0]["first"]
+        ranks = range(mine.rank + 1, mine.rank + ranks_on_host)
         recent = [read_recent(self._run, rank) for rank in ranks]
         since = [
             replace(records, windows=tuple(w for w in records.windows if w["last"] >= first))

@@ -88,7 +88,8 @@ def threads(figures: Figures) -> Verdict | None:
     rank = max(figures.ranks, key=lambda rank: rank.threads)
     if figures.on_gpu or rank.threads * rank.ranks_on_host < THREADS * rank.host_cores:
         return None
-    measured, enough = rank.crowded, max(1, rank.host_cores // rank.ranks_on_host)
+    measured = rank.crowded
+    enough = max(1, rank.host_cores // rank.ranks_on_host)
     passes = {phase: rank.spent(phase) for phase in ("forward", "backward")}
     times = {
         phase: max(1.0, float(measured[phase])) if measured else rank.threads / enough

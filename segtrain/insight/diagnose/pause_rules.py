@@ -90,7 +90,8 @@ def _pause(
 
 
 def _logging(figures: Figures) -> Verdict:
-    share, every = figures.most("log"), int(figures.evidence.setting("log.every", 10))
+    share = figures.most("log")
+    every = int(figures.evidence.setting("log.every", 10))
     why = (
         f": a log line takes {ms(share * figures.step * every)}, every {every} steps of "
         f"{ms(figures.step)}"
@@ -100,7 +101,8 @@ def _logging(figures: Figures) -> Verdict:
 
 def _checkpoint(figures: Figures) -> Verdict:
     share, evidence = figures.most("checkpoint"), figures.evidence
-    every, count = interval_of(evidence, "checkpoint"), len(evidence.events_of("checkpoint"))
+    every = interval_of(evidence, "checkpoint")
+    count = len(evidence.events_of("checkpoint"))
     background = (
         {"checkpoint.background": True}
         if evidence.setting("checkpoint.background", True) is False

@@ -86,7 +86,8 @@ def _slow(late: Behind) -> Verdict:
     cause, name = "slow-rank", f"rank {slow.rank} on {host}"
     if late.host:
         ranks = ", ".join(str(rank.rank) for rank in late.host)
-        cause, name = "slow-host", f"host {slow.host} (rank{'s' * (len(late.host) > 1)} {ranks})"
+        cause = "slow-host"
+        name = f"host {slow.host} (rank{'s' * (len(late.host) > 1)} {ranks})"
     why = (
         f"{name} takes {ms(late.usual + seconds)} per step for its own work, the others "
         f"{ms(late.usual)}, and then "
@@ -96,7 +97,8 @@ def _slow(late: Behind) -> Verdict:
     advice = f"check {host}: other programs, clock speeds, disks; leave it out if it stays slow"
     no_core, saved = min(seconds, slow.cpu_wait), seconds
     if no_core > CROWD * seconds and not late.awake:
-        why, saved = f"{why}, where it waits {ms(no_core)} for a free CPU core", no_core
+        why = f"{why}, where it waits {ms(no_core)} for a free CPU core"
+        saved = no_core
         advice = (
             f"free the cores of {host}: other programs use them, or its ranks and workers "
             "are too many"

@@ -85,7 +85,7 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     )
 
 
-def remedy_facts(figures: Figures, verdicts: Sequence[Verdict], on: str = "") -> dict[str, Any]:
+def remedy_facts(figures: Figures, verdicts: Sequence[Verdict], on: str) -> dict[str, Any]:
     """``remedies`` for the facts of a diagnosis; empty if there are none, or if the machine type is
     unknown.
 
@@ -133,7 +133,8 @@ def receiving(figures: Figures) -> float:
     """CPU seconds of a rank for a sample that a helper made: as the run has measured it, else for
     its crop.
     """
-    samples, crop = figures.most_starved_rank.samples, figures.evidence.setting("data.crop", (0, 0))
+    samples = figures.most_starved_rank.samples
+    crop = figures.evidence.setting("data.crop", (0, 0))
     if samples is not None and samples.receive is not None:
         return samples.receive
     return receive_seconds(*(crop if isinstance(crop, (list, tuple)) else (crop, crop)))

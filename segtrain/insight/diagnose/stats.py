@@ -246,7 +246,8 @@ def _usable(windows: Sequence[Window], records: Records) -> list[dict[str, Any]]
 def _rank(records: Records, windows: Sequence[Window]) -> Rank:
     steps = sum(map(steps_of, windows))
     begin = records.begins[-1] if records.begins else {}
-    ranks_on_host, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
+    ranks_on_host = max(1, begin.get("local_world_size", 1))
+    cores = max(1, begin.get("cores", 1))
     phases: dict[str, float] = {}
     for window in windows:
         for phase, spent in window["phases"].items():

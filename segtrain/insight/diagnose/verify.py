@@ -280,7 +280,8 @@ def _beside(run: Path) -> list[Path]:
 
 
 def _prediction(pair: Verification) -> str:
-    words, before = " ".join(pair.fix.words) if pair.fix else "", pair.before.shown
+    words = " ".join(pair.fix.words) if pair.fix else ""
+    before = pair.before.shown
     if pair.predicted is None:
         return f"proposed by {before}: {words}, no gain predicted; measured {pair.measured:.2f}x"
     why = (

@@ -100,7 +100,8 @@ def bucket_reads(windows: Iterable[Window]) -> BucketReads | None:
     if not total("requests"):
         return None
     retries, seconds = by_kind("retries"), total("seconds")
-    number, mb = total("requests") - sum(retries.values()), total("bytes") / 1e6
+    number = total("requests") - sum(retries.values())
+    mb = total("bytes") / 1e6
     return BucketReads(
         requests=total("requests"),
         late=total("late"),

@@ -104,7 +104,8 @@ def needed() -> Iterator[CheckLine]:
         name for name, least in NEEDED.items() if numbers(version(name) or "0") < numbers(least)
     ]
     for package in wrong:
-        least, fix = NEEDED[package], f"pip install '{package}>={NEEDED[package]}'"
+        least = NEEDED[package]
+        fix = f"pip install '{package}>={NEEDED[package]}'"
         text = f"{version(package) or 'missing'}; {least} or later is required"
         yield CheckLine(PROBLEM, package, text, fix, fatal=package in FATAL)
     if not wrong:

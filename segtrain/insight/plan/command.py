@@ -108,7 +108,8 @@ def _like(args: Namespace, overrides: list[str], services: Services) -> None:
     from segtrain.insight.runs.folder import run_home, settings_of
     from segtrain.insight.runs.remote import local
 
-    limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
+    limits = (seconds_of(args.deadline), budget_of(args.budget))
+    hosts = hosts_of(args.hosts)
     where = machines_of(args.where)
     run = local(args.like, services=services)
     if not run.folder.is_dir():
@@ -139,7 +140,8 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     from segtrain.insight.plan.saved import save
     from segtrain.insight.plan.spot import market_of
 
-    limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
+    limits = (seconds_of(args.deadline), budget_of(args.budget))
+    hosts = hosts_of(args.hosts)
     market = market_of(args.spot, args.preemptions)
     config = load_config(args.config, overrides)
     described = described_of(args.images, args.image_size)

@@ -91,7 +91,8 @@ def strategies(job: DescribedJob, offer: Offer) -> list[Sharing]:
     # The weights are gathered for the forward and for the backward pass, and the gradients are
     # reduced and scattered.
     more = (2 * weights + terms.gradients) / (2 * terms.gradients)
-    own, gathered = 2 * share * terms.gradients, share * (2 * weights + terms.gradients)
+    own = 2 * share * terms.gradients
+    gathered = share * (2 * weights + terms.gradients)
     return [
         Sharing("ddp", ddp, own, rate(1.0), "all-reduce of the gradients"),
         Sharing(

@@ -19,7 +19,7 @@ from segtrain.insight.plan import device, model
 from segtrain.insight.plan.device import ModelCost
 from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.memory import need, refusal
-from segtrain.insight.plan.offers import DRAWN, HOSTS, Offer, Offers, drawn, offer_of
+from segtrain.insight.plan.offers import DRAWN, Offer, Offers, drawn, offer_of
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import Gpu, Machine, gpus
 
@@ -213,9 +213,7 @@ class ConfigPlan(Offers):
     dropped: dict[tuple[str, int], str]
 
 
-def plan_config(
-    job: DescribedJob, where: Sequence[Machine], hosts: Sequence[int] = HOSTS
-) -> ConfigPlan:
+def plan_config(job: DescribedJob, where: Sequence[Machine], hosts: Sequence[int]) -> ConfigPlan:
     """Every type of ``where`` with GPUs, at the config's global batch."""
     draws, offers = drawn(), list[Offer]()
     left_out = dict[str, str]()

@@ -150,7 +150,8 @@ def _network(config: Config, network: SegModel, images: int) -> Tally:
         parameter.grad = None
     existing = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
     # auto: 16 bits on most GPUs
-    tally, dtype = Tally(existing), AUTOCAST.get(config.train.precision, torch.bfloat16)
+    tally = Tally(existing)
+    dtype = AUTOCAST.get(config.train.precision, torch.bfloat16)
     with ExitStack() as stack:
         stack.enter_context(_gradient_order(network, tally))
         stack.enter_context(tally)

@@ -41,11 +41,13 @@ def need(config: Config, dry: Dry, ranks: int, strategy: str = "ddp") -> MemoryN
     """
     everything, trained = (float(_FLOAT * number) for number in dry.parameters)
     state = trained * moments(config) + (everything + dry.buffers if config.optim.ema else 0.0)
-    fixed, gradients = everything + dry.buffers + state, trained if ranks > 1 else 0.0
+    fixed = everything + dry.buffers + state
+    gradients = trained if ranks > 1 else 0.0
     if strategy == "fsdp" and ranks > 1:
         # The encoder and the rest are gathered for a step, so only what lies between steps is
         # shared.
-        fixed, gradients = everything + dry.buffers + (everything + state) / ranks, trained / ranks
+        fixed = everything + dry.buffers + (everything + state) / ranks
+        gradients = trained / ranks
     return MemoryNeed(
         fixed=fixed,
         gradients=gradients,

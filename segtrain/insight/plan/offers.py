@@ -326,7 +326,8 @@ def _exposed(
     inside = NVLINK if linked else PCIE
     between = (drawn["network"] * machine.network_gbit * 1e9 / 8, drawn["latency"])
     sizes = [size for size, _ in terms.buckets] or model.bucket_sizes(terms.gradients)
-    backward, ready = model.BACKWARD * device, [ready for _, ready in terms.buckets]
+    backward = model.BACKWARD * device
+    ready = [ready for _, ready in terms.buckets]
     if not machine.gpus:
         return model.exposed_gloo(
             backward, sizes, ready, hosts * local, *(between if hosts > 1 else LOOPBACK)

@@ -268,7 +268,8 @@ def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
             code="run-too-short",
             found=str(run),
         )
-    batch, before = config.train.batch_size, past_run.setting("train.batch_size", 0)
+    batch = config.train.batch_size
+    before = past_run.setting("train.batch_size", 0)
     samples = round(seen[-1][0] * before / seen[-1][1]) if seen else 0
     steps = duration_in_steps(config.train.duration, samples, batch)
     images = batch / ranks

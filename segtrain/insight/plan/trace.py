@@ -104,9 +104,11 @@ class Autocast(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in _HALF:
-            args, kwargs = self._cast(args, self.dtype), self._cast(kwargs or {}, self.dtype)
+            args = self._cast(args, self.dtype)
+            kwargs = self._cast(kwargs or {}, self.dtype)
         elif name in _FULL:
-            args, kwargs = self._cast(args, torch.float32), self._cast(kwargs or {}, torch.float32)
+            args = self._cast(args, torch.float32)
+            kwargs = self._cast(kwargs or {}, torch.float32)
         return func(*args, **(kwargs or {}))
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:

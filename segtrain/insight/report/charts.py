@@ -148,7 +148,8 @@ def spread(charts: Charts, laps: Sequence[Lap], names: Sequence[str]) -> str:
     ]
     numbers = table(("phase", "10 %", "median", "90 %", "longest"), rows)
     # The last of at most 40 bins also has the largest hundredth of the times.
-    low, most = 1000 * min(times), max(1000 * quantiles(times, 0.99)[0], 1010 * min(times))
+    low = 1000 * min(times)
+    most = max(1000 * quantiles(times, 0.99)[0], 1010 * min(times))
     edges = np.linspace(low, most, max(1, min(40, len(times) // 2)) + 1)
     marks = [
         (1000 * value, label)

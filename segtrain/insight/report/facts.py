@@ -62,7 +62,8 @@ def data(run: RunFolder) -> dict[str, str]:
 
 
 def config_table(run: RunFolder) -> str:
-    usual, rows = settings(Config().model_dump(mode="json")), settings(run.config)
+    usual = settings(Config().model_dump(mode="json"))
+    rows = settings(run.config)
     changed = {key: value for key, value in rows.items() if usual.get(key) != value}
     rest = {key: value for key, value in rows.items() if key not in changed}
     if not rows:

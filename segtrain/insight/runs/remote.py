@@ -282,7 +282,8 @@ def _profile(
         if name.startswith("profile/")
     ]
     first, last = _times(folder)
-    start, end = first - _MARGIN_S, max(last, *(item.modified for item in objects)) + _MARGIN_S
+    start = first - _MARGIN_S
+    end = max(last, *(item.modified for item in objects)) + _MARGIN_S
     minutes = _minutes(own, start, end) or _minutes(objects, start, end)
     size = sum(item.size for _, _, item in minutes)
     every = -(-size // MOST_PROFILE)

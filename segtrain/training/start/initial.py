@@ -106,7 +106,8 @@ def _names_beside(path: Path) -> tuple[str, ...]:
     """The class names of EXPORT/weights.safetensors and RUN/checkpoints/step-N.pt, from the files
     beside them.
     """
-    export, run = path.parent / "model.json", path.parent.parent / "labels.json"
+    export = path.parent / "model.json"
+    run = path.parent.parent / "labels.json"
     try:
         if export.is_file():
             return tuple(map(str, json_text.read_json(export)["labels"]["names"]))

@@ -279,7 +279,8 @@ def restore(
         strategy,
         start.precision,
     )
-    run_dir, begun = config.run_dir, config.model.init or config.model.encoder_weights
+    run_dir = config.run_dir
+    begun = config.model.init or config.model.encoder_weights
     saved, remarks = (
         load_shared_checkpoint(run_dir, strategy, data.newest)
         if config.checkpoint.resume
