@@ -36,7 +36,7 @@ from segtrain.observe.journal import Journal
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.collective import digest
-from segtrain.parallel.model import full_state, load_full_state
+from segtrain.parallel.model import full_state, load_full_state, whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.training import instruments, loop, sentinel
 from segtrain.training.host_copies import HostCopies
@@ -166,7 +166,7 @@ def resume(net: Any, name: str) -> list[str]:
     for parameter in net.parameters():
         parameter.grad = torch.zeros_like(parameter)
     first.step()
-    load_full_state(net, second, *full_state(net, first))
+    load_full_state(net, second, *full_state(net, first, whole_cpu))
     second.step()
     fresh, resumed = placed(first), placed(second)
     return [
