@@ -80,8 +80,7 @@ def gradients(
         micros, upsample = _thinned(micros, upsample, precision.loss_stride, seed)
     totals: list[Tensor] | None = None
     if not criterion.needs_logits:
-        label_totals = torch.stack([criterion.totals(None, micro.masks) for micro in micros]).sum(0)
-        totals, votes = _reduced(strategy, [label_totals], votes, clock)
+        totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes, clock)
     elif len(micros) > 1:
         with clock("forward"):
             totals, votes = _totals_by_extra_forward(
@@ -142,6 +141,10 @@ def seed_generators(seed: int) -> None:
 def seed_of(seed: int, rank: int, micro: int) -> int:
     """The seed of dropout in a micro-batch: a function of step, rank, and micro-batch."""
     return (seed * 1_000_003 + rank * 1009 + micro) % (2**63)
+
+
+def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
+    return torch.stack([criterion.totals(None, micro.masks) for micro in micros]).sum(0)
 
 
 def _thinned(
