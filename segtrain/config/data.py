@@ -48,6 +48,7 @@ class Data(Section):
         "via",
         "supervisely",
         "label-studio",
+        "kaggle-rle",
         "objects",
     ] = setting(
         ["storage", "listing", "eval"],
@@ -99,6 +100,12 @@ class Data(Section):
         "",
         description="annotations whose shapes have several attributes: the one that names the "
         "class. Empty: the only one",
+    )
+    rle_order: Literal["columns", "rows"] = setting(
+        ["storage", "listing", "eval"],
+        "columns",
+        description="layout 'kaggle-rle': whether pixels count down the columns, as in most "
+        "competitions, or along the rows",
     )
     absent_mask: Literal["auto", "leave-out", "background", "error"] = setting(
         ["listing", "eval"],

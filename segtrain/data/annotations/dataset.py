@@ -11,6 +11,7 @@ import numpy as np
 
 from segtrain.data.annotations.draw import Paint, draw, stored_orientation
 from segtrain.data.annotations.mask_files import files_of, load_pixels
+from segtrain.data.annotations.read import reading
 from segtrain.data.file_dataset import FileDataset
 from segtrain.data.index.entries import Entries
 from segtrain.data.pixels import decode
@@ -93,7 +94,7 @@ class AnnotatedDataset(FileDataset):
             is_upright = content["upright"]
         size = upright if is_upright else stored
         load_pixels(content["shapes"], self._content, entry.image, size)
-        with DECODE:
+        with DECODE, reading(str(entry.mask), entry.image):
             mask = draw(
                 content["shapes"],
                 size,

@@ -16,7 +16,7 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
-from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, to_text
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Order, Shape, to_text
 from segtrain.data.index.entries import ColumnBuilder, Entries
 from segtrain.data.index.layout import Detected, Layout, root_store
 from segtrain.data.index.listing import WARNING, Watch, entries_of
@@ -37,13 +37,16 @@ _UPLOAD = re.compile("^[0-9a-f]{8}-")
 
 
 class Where(NamedTuple):
-    """Where the annotations of a split are: paths in ``store``. label_key: ``data.label_key``."""
+    """Where the annotations of a split are: paths in ``store``. label_key, rle_order: settings of
+    ``data``.
+    """
 
     annotations: str
     images: str
     root: str
     store: Store
     label_key: str
+    rle_order: Order
 
 
 class Format(NamedTuple):
@@ -81,7 +84,7 @@ def _where(data: config.Data, split: str, store: Store) -> Where:
         for text in (data.annotations, data.images)
         for path in (os.path.normpath(text.replace("{split}", split)),)
     )
-    return Where(annotations, images, root, store, data.label_key)
+    return Where(annotations, images, root, store, data.label_key, data.rle_order)
 
 
 def _annotations(form: Format, where: Where, watch: Watch | None = None) -> Annotations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -17,6 +18,9 @@ from PIL import Image
 from segtrain.data.annotations.shapes import Shape, ring
 from segtrain.data.bucket.tree import local_copy
 from segtrain.errors import DataError, SegtrainError, file_error
+
+# The longest cell of a table, in characters.
+_LONGEST = 1 << 27
 
 
 @contextlib.contextmanager
@@ -48,6 +52,13 @@ def text_of(path: str) -> str:
     """The content of a text file. Raises DataError."""
     with reading(path), open(local_copy(path), encoding="utf-8-sig") as stream:
         return stream.read()
+
+
+def rows_of(path: str) -> list[dict[str, str]]:
+    """The rows of a CSV file, by its first line. Raises DataError."""
+    csv.field_size_limit(_LONGEST)
+    with reading(path):
+        return list(csv.DictReader(io.StringIO(text_of(path).removeprefix("#"), newline="")))
 
 
 @lru_cache(4)

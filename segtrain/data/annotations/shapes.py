@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 # The class of shapes in a file that names no class.
 UNNAMED = ""
+# How the pixels of an image are counted.
+Order = Literal["columns", "rows"]
 Points = Sequence[Sequence[float]]
 _FAR = 1_000_000
 
@@ -24,9 +26,11 @@ class Shape:
     united; (0, 0) is the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x
     [r, r + 1). holes: rings that are cut out of the polygons. pixels: in place of polygons, what
     ``encoded`` returns, or {"file": path} of a mask of two values, or with "segments" also the
-    ids of its segments. at: x and y of the upper left
-    pixel of ``pixels``. rank: shapes of a higher rank are drawn later; those of equal rank in the
-    order of the file. relative: the points are fractions of the width and height of the image.
+    ids of its segments. at: x and y of the upper left pixel of ``pixels``. rank: shapes of a higher
+    rank are drawn later; those of equal rank in the order of the file. relative: the points are
+    fractions of the width and height of the image. runs: in place of polygons, int64 (n, 2), the
+    first pixel of each run, and the one after the last; pixels count down the columns or along the
+    rows of the image, by ``order``.
     """
 
     name: str
@@ -36,6 +40,8 @@ class Shape:
     at: tuple[int, int] = (0, 0)
     rank: int = 0
     relative: bool = False
+    runs: np.ndarray | None = None
+    order: Order = "columns"
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,9 @@ def to_text(image: Annotated) -> str:
     rows = []
     for shape in sorted(image.shapes, key=lambda shape: shape.rank):
         row: dict[str, Any] = {"name": shape.name}
-        if shape.pixels is None:
+        if shape.runs is not None:
+            row |= {"runs": shape.runs.tolist(), "order": shape.order}
+        elif shape.pixels is None:
             row["polygons"] = [points.ravel().tolist() for points in shape.polygons]
             row["holes"] = [points.ravel().tolist() for points in shape.holes]
             row["relative"] = shape.relative

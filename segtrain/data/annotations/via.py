@@ -5,8 +5,6 @@ https://www.robots.ox.ac.uk/~vgg/software/via/
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections import Counter, defaultdict
@@ -16,7 +14,7 @@ import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, polygon, reading, text_of
+from segtrain.data.annotations.read import json_of, polygon, reading, rows_of
 from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, box, ellipse
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
@@ -28,8 +26,6 @@ _JSON = re.compile(
     re.DOTALL,
 )
 _CSV = re.compile("#?filename,file_size,file_attributes,region_count,region_id,region_shape_attr")
-# The longest cell of a table, in characters.
-_LONGEST = 1 << 27
 
 
 class _Region(NamedTuple):
@@ -74,11 +70,9 @@ def _regions(items: Any) -> list[_Region]:
 
 
 def _rows(path: str) -> list[_Image]:
-    text = text_of(path).removeprefix("#")
     regions = defaultdict[tuple[str, str], list[_Region]](list)
-    csv.field_size_limit(_LONGEST)
     with reading(path):
-        for row in csv.DictReader(io.StringIO(text)):
+        for row in rows_of(path):
             of_image = regions[row["filename"], row["file_size"]]
             shape = json.loads(row["region_shape_attributes"])
             if shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from segtrain.data.annotations.coco import COCO
 from segtrain.data.annotations.cvat import CVAT
+from segtrain.data.annotations.kaggle_rle import KAGGLE_RLE
 from segtrain.data.annotations.label_studio import LABEL_STUDIO
 from segtrain.data.annotations.labelme import LABELME
 from segtrain.data.annotations.objects import OBJECTS
@@ -25,6 +26,7 @@ RIVALS = (
     YOLO,
     CVAT,
     LABEL_STUDIO,
+    KAGGLE_RLE,
     LABELME,
     VIA,
     SUPERVISELY,

@@ -1,0 +1,95 @@
+"""Run lengths in a CSV file, as in competitions of Kaggle: one row for each object or class.
+
+https://www.kaggle.com/c/severstal-steel-defect-detection/overview/evaluation
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+
+import numpy as np
+
+from segtrain.data.annotations import find
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.read import reading, rows_of
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape
+from segtrain.data.index.layout import Detected
+from segtrain.data.storage import Store
+
+# Names of columns, in lower case and without blanks and underlines.
+_RUNS = ("encodedpixels", "rlemask", "rle", "encoding", "segmentation", "annotation")
+_IMAGE_AND_CLASS = ("imageidclassid", "imagelabel")
+_IMAGE = ("imageid", "image", "img", "id", "filename")
+_CLASS = ("classid", "class", "label", "celltype")
+# Cells of images in which nothing is annotated.
+_EMPTY = ("", "-1", "nan")
+_LOOKS = re.compile(r'.*[\n,"]\d+ \d+[\d ]*[",\s]', re.DOTALL)
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    paths = [
+        path
+        for path, head in find.files(root, store, ".csv", most=8)
+        if _LOOKS.match(f"{head}\n") and "submission" not in os.path.basename(path).lower()
+        for columns in ({*map(_plain, head.partition("\n")[0].split(","))},)
+        if columns & {*_RUNS} and columns & {*_IMAGE, *_IMAGE_AND_CLASS}
+    ]
+    return find.detected(root, store, paths, lambda path: [*_runs(path)][:20])
+
+
+def _plain(column: str) -> str:
+    return re.sub(r'[\s_"]', "", column).lower()
+
+
+def _runs(path: str) -> dict[str, list[tuple[str, str]]]:
+    """Image -> the class and the run lengths of each row."""
+    images = defaultdict[str, list[tuple[str, str]]](list)
+    with reading(path):
+        for row in rows_of(path):
+            cells = {_plain(str(column)): cell or "" for column, cell in row.items()}
+            both = _cell(cells, _IMAGE_AND_CLASS)
+            image, _, name = both.rpartition("_") if both else (_cell(cells, _IMAGE), "", "")
+            if not image:
+                raise ValueError(f"a row without an image: the columns are {list(row)}")
+            rows = images[image]
+            runs = _cell(cells, _RUNS).strip()
+            if runs.lower() not in _EMPTY:
+                rows.append((name or _cell(cells, _CLASS) or UNNAMED, runs))
+    return dict(images)
+
+
+def _cell(cells: dict[str, str], columns: tuple[str, ...]) -> str:
+    return next((cells[column] for column in columns if cells.get(column)), "")
+
+
+def _read(where: Where) -> Annotations:
+    file = where.annotations
+    images = []
+    for image, rows in _runs(file).items():
+        with reading(file, image):
+            shapes = tuple(
+                Shape(name, runs=_pairs(runs), order=where.rle_order) for name, runs in rows
+            )
+        images.append(Annotated(image, file, shapes, upright=False))
+    names = {shape.name for image in images for shape in image.shapes}
+    numbers = all(name.isdecimal() for name in names)
+    return Annotations(tuple(images), {name: int(name) if numbers else 0 for name in names})
+
+
+def _pairs(runs: str) -> np.ndarray:
+    """int64 (n, 2): the first pixel of each run, from 0, and the pixel after the last."""
+    numbers = np.array([int(number) for number in runs.split()], np.int64)
+    if len(numbers) % 2:
+        raise ValueError("a start without a length")
+    begins, lengths = numbers[::2] - 1, numbers[1::2]
+    ends = begins + lengths
+    if begins.min() < 0 or lengths.min() < 1 or (begins[1:] < ends[:-1]).any():
+        raise ValueError("runs that overlap, are not sorted, or do not start from 1")
+    return np.stack([begins, ends], 1)
+
+
+KAGGLE_RLE = Format(
+    "kaggle-rle", "a CSV file with the columns ImageId and EncodedPixels (Kaggle)", _detect, _read
+).layout
