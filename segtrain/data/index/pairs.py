@@ -171,13 +171,13 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
     entries = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
     used = (
-        {*in_images.values(), *(in_masks[name] for name in in_images)}
+        {*in_images.values(), *(in_masks[name] for name in in_images if name in in_masks)}
         if together
         else {*in_images.values()}
     )
     left = [os.path.join(images, path) for path in sorted(set(paths[0]) - used)]
     if not together:
-        used = {in_masks[name] for name in in_images}
+        used = {in_masks[name] for name in in_images if name in in_masks}
         left += [os.path.join(masks, path) for path in sorted(set(paths[1]) - used)]
     if left:
         why = (
