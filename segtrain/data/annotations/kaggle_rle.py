@@ -31,7 +31,7 @@ _LOOKS = re.compile(r'.*[\n,"]\d+ \d+[\d ]*[",\s]', re.DOTALL)
 def _detect(root: str, store: Store) -> Detected | None:
     paths = [
         path
-        for path, head in find.files(root, store, ".csv", most=8)
+        for path, head in find.files(root, store, ".csv")
         if _LOOKS.match(f"{head}\n") and "submission" not in os.path.basename(path).lower()
         for columns in ({*map(_plain, head.partition("\n")[0].split(","))},)
         if columns & {*_RUNS} and columns & {*_IMAGE, *_IMAGE_AND_CLASS}
