@@ -294,13 +294,25 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
     ids(root / "label/1.png", (0, 255))
     with refused("classes-missing", ids=[0, 1, 255]) as caught:
         check_folder(str(root), None, [])
-    found = shlex.split(str(caught.value).rpartition("found so far: ")[2])
-    assert found == [
+    proposed = shlex.split(str(caught.value).rpartition("in place of ?: ")[2])
+    assert proposed == [
         f"data.root={root}",
         "data.layout=folders",
         "data.images=image",
         "data.masks=label",
+        "data.classes=['?0', '?1']",
     ]
+    with refused("class-name-missing"):
+        check_folder(str(root), None, proposed[-1:])
+    ids(root / "label/1.png", (3, 4))
+    with refused("classes-missing") as caught:
+        check_folder(str(root), None, [])
+    assert "data.label_map={0: 0, 1: 1, 3: 2, 4: 3}" in str(caught.value)
+    for mask in (root / "label").iterdir():
+        Image.new("RGB", (16, 12), (9, 0, 255)).save(mask)
+    with refused("classes-missing") as caught:
+        check_folder(str(root), None, [])
+    assert "data.classes={'?0': [9, 0, 255]}" in str(caught.value)
 
 
 # Names of folders in public data sets, with a split of each name that they use.

@@ -19,10 +19,12 @@ from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
+from segtrain.data.audit.mask_colors import shares
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, shown
+from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, rgb, shown
 from segtrain.data.audit.overlap import overlap_finding
 from segtrain.data.audit.sampling import AuditSample, sample_of
+from segtrain.data.audit.tried import LISTED
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
@@ -173,15 +175,30 @@ def _opened(data: Data, split: str) -> Dataset:
             open_dataset(data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()}), split)
         )
         ids = ids_of(values)
-        if not ids:
+        if not (ids or 0 < len(values.colors) <= LISTED):
             raise
+        what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
+        settings = pasted(data, **_unnamed(sorted(ids) or sorted(values.colors), bool(ids), data))
         message = (
-            f"{error}\n  the masks of {split} have the ids {shown(ids)}\n  found so far: "
-            f"{pasted(data)}"
+            f"{error}\n  the masks of {split} have the {what}\n  write the names of the classes "
+            f"in place of ?: {settings}"
         )
         raise ConfigError(
             message, code=error.code, **{**error.values, "ids": sorted(ids)}
         ) from None
+
+
+def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
+    """The settings data.classes and data.label_map of these ids or colors, with ? for names."""
+    if not are_ids:
+        return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
+    kept = [value for value in values if value != data.ignore_index]
+    table = {value: number for number, value in enumerate(kept)}
+    counted_on = kept == list(range(len(kept)))
+    return {
+        "classes": [f"?{value}" for value in kept],
+        **({} if counted_on else {"label_map": table}),
+    }
 
 
 def _some_values(dataset: Dataset) -> MaskValues:

@@ -86,7 +86,7 @@ def colors_wanted(
             "make masks of class ids"
         )
         return SplitFinding(message, True)
-    text = f"{message}. The masks have {_shares(colors, colors)}"
+    text = f"{message}. The masks have {shares(colors, colors)}"
     alone = sum(count == 1 for count in values.masks.values())
     near = any(_differ(*pair) <= _NEAR for pair in combinations(colors, 2))
     if near or (len(colors) > labels.num_classes and alone > len(colors) / 2):
@@ -142,7 +142,7 @@ def unknown_colors(
     unknown = {color: n for color, n in values.colors.items() if color not in labels.colors}
     if not unknown or values.cut or len(unknown) + len(labels.colors) > LISTED:
         return None
-    message = f"{where}: colors of no class: {_shares(unknown, values.colors)}"
+    message = f"{where}: colors of no class: {shares(unknown, values.colors)}"
     if not works(labels.num_classes, labels.colors, values.colors):
         return _named(data, labels, values.colors, message)
     table = table_of(
@@ -151,7 +151,8 @@ def unknown_colors(
     return SplitFinding(f"{message}. To ignore them", settings={"data.classes": table})
 
 
-def _shares(colors: dict[int, int], pixels: dict[int, int]) -> str:
+def shares(colors: dict[int, int], pixels: dict[int, int]) -> str:
+    """The most frequent colors with their shares of all ``pixels`` as text."""
     most = sorted(colors.items(), key=lambda pair: -pair[1])[:SHOWN]
     return ", ".join(f"{rgb(color)} {percent(count, pixels)}" for color, count in most)
 
