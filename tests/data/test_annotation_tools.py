@@ -266,11 +266,11 @@ RECT = {"x": 2, "y": 3, "width": 4, "height": 5}
 def test_the_attribute_of_via_that_names_the_class(tmp_path: Path) -> None:
     via(
         tmp_path,
-        region("rect", {"kind": "car", "state": "new", "note": ""}, **RECT),
+        region("rect", {"kind": "car", "state": "new", "note": "", "ok": {"a": 1, "b": 1}}, **RECT),
         region("rect", {"kind": "", "state": {"old": True, "new": False}}, **{**RECT, "x": 12}),
         region("point", {"kind": "car"}, cx=1, cy=1),
     )
-    with refused("label-key-unclear", found=["kind", "state"]):
+    with refused("label-key-unclear", found=["kind", "ok", "state"]):
         opened(tmp_path)
     with refused("label-key-unclear"):
         opened(tmp_path, "data.label_key=class")

@@ -54,7 +54,7 @@ def _read(where: Where) -> Annotations:
     images, others = list[Annotated](), list[str]()
     for name in sorted(where.store.walk(where.annotations)):
         path = os.path.join(where.annotations, name)
-        content = json_of(path) if name.endswith(".json") else None
+        content = json_of(path, without="imageData") if name.endswith(".json") else None
         if isinstance(content, dict) and "shapes" in content:
             images.append(_annotated(content, path, name, pictures))
         elif content is not None:

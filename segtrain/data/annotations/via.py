@@ -85,7 +85,7 @@ def _class_key(regions: list[_Region], where: Where) -> str:
     values: dict[str, list[str]] = defaultdict(list)
     for region in regions:
         for key, value in region.attributes.items():
-            values[key] += [_label(value)] * bool(value)
+            values[key] += [str(value)] * bool(value)
     used = sorted(key for key in values if values[key])
     same = len({tuple(values[key]) for key in used}) == 1  # such as the class in two languages
     key = where.label_key or (used[0] if same else "")
