@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from annotated_sets import FORMATS, cvat, masks_of, needs_formats, opened, referenced
 from conftest import refused
+from PIL import Image
 
 from segtrain import config
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
+from segtrain.data.labels import presets
 
 SCENE = {1: "road", 2: "car", 3: "traffic sign"}
 
@@ -88,3 +90,32 @@ def test_entities_and_videos_of_cvat_are_refused(tmp_path: Path) -> None:
     cvat(tmp_path, '></image><track id="0" label="a"/><image name="1.png">')
     with refused("annotation-of-video"):
         opened(tmp_path)
+
+
+@needs_formats
+@pytest.mark.parametrize("folder", ["cvat-segmentation-mask", "cvat-camvid"])
+def test_exported_masks_of_cvat_are_the_reference(folder: str) -> None:
+    with refused("list-file-missing" if "mask" in folder else "files-unpaired"):
+        opened(FORMATS / folder)  # no mask of a frame without shapes
+    dataset = opened(FORMATS / folder, "data.absent_mask=leave-out")
+    expected = referenced(dataset, FORMATS / folder / "mask.png", SCENE)
+    assert list(masks_of(dataset)) == ["frame 1"]
+    assert np.array_equal(dataset.read_mask(0), expected)
+
+
+@pytest.mark.parametrize(("colored", "layout"), [(True, "folders"), (False, "camvid")])
+def test_colors_of_cvat_begin_with_a_black_background(
+    tmp_path: Path, colored: bool, layout: str
+) -> None:
+    mask = np.zeros((2, 3, 3) if colored else (2, 3), np.uint8)
+    mask[0, 0] = (0, 0, 142) if colored else 1
+    for folder, pixels in (("Train", np.zeros((2, 3, 3), np.uint8)), ("Trainannot", mask)):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(pixels).save(tmp_path / folder / "a b.png")
+    (tmp_path / "label_colors.txt").write_text("220 220 0 traffic sign\n0 0 142 car\n")
+    dataset = opened(tmp_path)
+    assert settings_of(str(tmp_path), [])[0].layout == layout
+    # SegNet's masks hold ids of its own classes, whatever the table beside them says.
+    names = ("background", "traffic sign", "car") if colored else presets.CAMVID11.names
+    assert dataset.labels.names == names
+    assert dataset.read_mask(0)[0].tolist() == [2 if colored else 1, 0, 0]

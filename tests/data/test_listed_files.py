@@ -188,3 +188,21 @@ def test_train_extra_of_cityscapes_has_coarse_masks(tmp_path: Path) -> None:
         "a_gtFine_labelIds.png",
         "a_gtCoarse_labelIds.png",
     ]
+
+
+def test_listed_images_without_a_mask_are_left_out_on_request(tmp_path: Path) -> None:
+    """CVAT lists frames without shapes, and writes no mask for them."""
+    for name in ("frame 1", "frame 2", "frame 3"):
+        picture(tmp_path / f"JPEGImages/{name}.png")
+    ids(tmp_path / "SegmentationClass/frame 2.png")
+    (tmp_path / "ImageSets/Segmentation").mkdir(parents=True)
+    lines = tmp_path / "ImageSets/Segmentation/train.txt"
+    lines.write_text("frame 1\nframe 2\nframe 3\n")
+    data = Data(layout="voc", root=str(tmp_path), absent_mask="leave-out")
+    dataset = open_dataset(data, "train")
+    assert [entry.meta["name"] for entry in dataset.entries] == ["frame 2"]
+    assert dataset.entries[0].image.endswith("frame 2.png")
+    assert len(dataset.notes) == 1
+    lines.write_text("frame 2\nframe 4\n")  # neither its image nor its mask exists
+    with refused("list-file-missing", count=1):
+        open_dataset(data, "train")

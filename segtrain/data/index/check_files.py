@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket, key_in, split_url
 from segtrain.data.index.entries import Column, Entries
-from segtrain.data.index.listing import Watch
+from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error, some_of
 
@@ -19,21 +19,29 @@ _MANY = 1000
 
 def checked(entries: Entries, source: str, watch: Watch) -> Entries:
     """Return the entries. Raises DataError if there are none, a file is missing, or an image is
-    listed twice.
+    listed twice. If ``watch.leaves_out``, images without a mask are left out, with a warning.
     """
     if not len(entries):
         raise file_error(
             source, "the split has no rows: check the list and data.split", code="split-empty"
         )
     files, what, code = _repeated(entries.image), "listed twice", "list-file-repeated"
+    fix = "correct the list"
     if not files:
-        files, what, code = (
-            _absent(entries.image, watch) + _absent(entries.mask, watch),
-            "missing",
-            "list-file-missing",
-        )
+        images, masks = _absent(entries.image, watch), _absent(entries.mask, watch)
+        files = [str(entries.image[row]) for row in images]
+        if watch.leaves_out and 0 < len(masks) < len(entries):
+            left_out = some_of([str(entries.image[row]) for row in masks])
+            watch.notes.append(
+                f"{WARNING}{counted(len(masks), 'image')} without a mask left out: {left_out}"
+            )
+            entries = entries.select(sorted({*range(len(entries))} - {*masks}))
+        else:
+            files += [str(entries.mask[row]) for row in masks]
+            fix += ", or leave these images out: data.absent_mask=leave-out" * (not images)
+        what, code = "missing", "list-file-missing"
     if files:
-        message = f"{counted(len(files), 'file')} {what}: {some_of(files)}: correct the list"
+        message = f"{counted(len(files), 'file')} {what}: {some_of(files)}: {fix}"
         raise file_error(source, message, code=code, found=files[:5], count=len(files))
     return entries
 
@@ -53,9 +61,9 @@ def _repeated(paths: Column) -> list[str]:
     return [path for path, count in Counter(map(absolute, paths)).items() if count > 1]
 
 
-def _absent(paths: Column, watch: Watch) -> list[str]:
-    """Paths that are not existing files, in the order of the list. A folder with many listed files
-    is read once.
+def _absent(paths: Column, watch: Watch) -> list[int]:
+    """The rows of paths that are not existing files. A folder with many listed files is read
+    once.
     """
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):
@@ -72,4 +80,4 @@ def _absent(paths: Column, watch: Watch) -> list[str]:
             with os.scandir(folder) as listing:
                 there = {item.name for item in listing if item.is_file()}
         absent += [row for row in rows if os.path.basename(str(paths[row])) not in there]
-    return [str(paths[row]) for row in sorted(absent)]
+    return sorted(absent)

@@ -17,6 +17,9 @@ from segtrain.errors import DataError
 IGNORED = ("void", "ignore", "ignored", "__ignore__", "unlabeled", "unlabelled")
 # The first label of labelme, whose ids count from -1. It stores this one as 255.
 _LABELME = "__ignore__"
+# CVAT's file of colors has no line for the background, which is black.
+_COLORS = "label_colors.txt"
+_BLACK = (0, 0, 0)
 # Numbers, a name, numbers, and CVAT's parts. A number after the name needs a mark between them:
 # "lane 2" is a name.
 _LINE = re.compile(
@@ -77,6 +80,8 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
             code="classes-file-empty",
             file=str(path),
         )
+    if path.name == _COLORS and all(row.color not in (None, _BLACK) for row in rows):
+        rows = [ClassRow("background", color=_BLACK), *rows]
     return space_of(rows, ignore_index, str(path))
 
 
