@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from data_files import ids, picture
 from PIL import Image
 
 from segtrain.config import Data
+from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 
@@ -79,3 +81,19 @@ def test_images_without_masks_are_not_background(tmp_path: Path) -> None:
     assert len(dataset) == 2
     assert any("new.png" in note for note in dataset.notes)
     assert len(open_dataset(data.model_copy(update={"absent_mask": "background"}), "train")) == 3
+
+
+def test_masks_of_two_annotators_are_no_classes(tmp_path: Path) -> None:
+    for number in range(2):
+        picture(tmp_path / f"a{number}.jpg")
+        ids(tmp_path / f"a{number}_1stHO.png", (255, 255, 255, 0))
+        ids(tmp_path / f"a{number}_2ndHO.png", (0, 255, 255, 0))
+    with refused("masks-alike", found=["1stHO", "2ndHO"]) as caught:
+        detect(str(tmp_path))
+    first = shlex.split(str(caught.value).splitlines()[1])
+    assert first[3] == "data.pair=['{name}.jpg', '{name}_1stHO.png']"
+    data = settings_of(str(tmp_path), [*first, "data.classes=[background, vessel]"])[0]
+    assert len(open_dataset(data, "train")) == 1
+    for number in range(2):  # parts of one image
+        ids(tmp_path / f"a{number}_2ndHO.png", (0, 0, 255, 255))
+    assert detect(str(tmp_path))[0].layout == "objects"

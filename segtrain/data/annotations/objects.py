@@ -4,14 +4,16 @@ or with a part of its own in the name.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from segtrain.config.paste import command
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
@@ -105,7 +107,7 @@ def _class_of(mask: OwnedMask) -> str:
     """The class that the name of a mask names."""
     if mask.folder:
         return mask.part
-    part = _NUMBER.sub("", _ENDING.sub("", mask.part)).strip("_-. ")
+    part = _ENDING.sub("", _NUMBER.sub("", mask.part)).strip("_-. ")
     return _OBJECT if _RANDOM.fullmatch(part) or _RANDOM.fullmatch(mask.part) else part
 
 
@@ -157,8 +159,46 @@ def _detect(root: str, store: Store) -> Detected | None:
         if max(map(len, owners.masks.values()), default=0) > 1 and all(
             _is_binary(os.path.join(folder, path)) for path in some
         ):
-            return {"images": images, "annotations": masks}, splits
+            settings = {"images": images, "annotations": masks}
+            divided = {} if "{split}" in masks else {"data.split_by": {"val": "20%"}}
+            _refuse_alike(root, folder, owners, settings, divided)
+            return settings, splits
     return None
+
+
+def _refuse_alike(
+    root: str, folder: str, owners: _Owners, settings: dict[str, str], more: dict[str, Any]
+) -> None:
+    """Raise DataError if two masks of an image, of different classes by their names, have most of
+    their pixels in common: they may be of two annotators. more: settings that both ways need.
+    """
+    image, masks = next((image, these) for image, these in owners.masks.items() if len(these) > 1)
+    classes = {_class_of(mask): mask for mask in masks}
+    pixels = {
+        name: decode.decode_mask(local_copy(os.path.join(folder, mask.path))) > 0
+        for name, mask in classes.items()
+    }
+    for one, other in itertools.combinations(pixels, 2):
+        if pixels[one].shape != pixels[other].shape:
+            continue
+        both = np.count_nonzero(pixels[one] & pixels[other])
+        if 2 * both > np.count_nonzero(pixels[one] | pixels[other]):
+            stem, ending = os.path.splitext(os.path.basename(image))
+            pair = [NAME + ending, os.path.basename(classes[one].path).replace(stem, NAME)]
+            of_one = {
+                "data.layout": "folders",
+                "data.images": settings["images"],
+                "data.masks": settings["annotations"],
+                "data.pair": pair,
+            }
+            as_classes = {f"data.{key}": value for key, value in settings.items()}
+            message = (
+                f"{root}: the masks {one!r} and {other!r} of {image} have most pixels in common: "
+                "are they of two annotators, or two classes? To read one of them:\n  "
+                f"{command({**of_one, **more})}\nas classes:\n  "
+                f"{command({'data.layout': 'objects', **as_classes, **more})}"
+            )
+            raise DataError(message, code="masks-alike", folder=root, found=[one, other])
 
 
 def _places(root: str, store: Store) -> Iterator[tuple[str, str, list[str]]]:
