@@ -28,6 +28,7 @@ from segtrain.data.index.detect_pairs import (
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import NAME, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
+from segtrain.data.index.split_by import proposal
 from segtrain.data.index.unpaired import OwnedMask, owned_masks, several_masks
 from segtrain.data.index.walk import images_below
 from segtrain.data.pixels import decode
@@ -160,8 +161,9 @@ def _detect(root: str, store: Store) -> Detected | None:
             _is_binary(os.path.join(folder, path)) for path in some
         ):
             settings = {"images": images, "annotations": masks}
-            divided = {} if "{split}" in masks else {"data.split_by": {"val": "20%"}}
-            _refuse_alike(root, folder, owners, settings, divided)
+            rule = proposal([os.path.splitext(image)[0] for image in owners.masks])
+            more = {} if "{split}" in masks or not rule else {"data.split_by": {"val": rule.val}}
+            _refuse_alike(root, folder, owners, settings, more)
             return settings, splits
     return None
 
