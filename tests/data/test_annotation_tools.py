@@ -132,6 +132,26 @@ def test_names_of_splits_in_other_names(tmp_path: Path, home: str) -> None:
     assert masks_of(open_dataset(data, "val"))["a"].any()
 
 
+@pytest.mark.parametrize(
+    ("rows", "fits"),
+    [
+        ("0.0 1e-05 0 5e-1 0 .5 0.5", True),
+        (f"\r\n{CAR}\r\n", True),
+        ("1 0 1 1 0 0 1", False),
+        ("0 0.1 0.2", False),
+        ("0.5 0.1 0.1 0.5 0.1 0.5 0.5", False),
+        (f"{CAR}\nroad 0.5 0.5 0.1 0.1\n", False),
+    ],
+)
+def test_which_texts_are_labels_of_yolo(tmp_path: Path, rows: str, fits: bool) -> None:
+    yolo(tmp_path, {"a": f"{rows}\n{rows}"})
+    if fits:
+        assert opened(tmp_path).labels.names == ("background", "car", "road")
+    else:
+        with refused("layout-unknown"):
+            opened(tmp_path)
+
+
 def test_boxes_that_are_written_as_polygons_are_said(tmp_path: Path) -> None:
     for count, said in ((9, 0), (10, 1)):
         yolo(tmp_path, {"a": "\n".join([CAR] * count)})
@@ -147,6 +167,7 @@ def test_boxes_that_are_written_as_polygons_are_said(tmp_path: Path) -> None:
         (CAR.replace("0.5", "50"), "names: [car, road]", "annotation-invalid"),
         (CAR.replace("0.5", "nan"), "names: [car, road]", "annotation-invalid"),
         (CAR, "names: car", "annotation-invalid"),
+        (CAR, "names: [no, yes]", "annotation-invalid"),
         (CAR, "names: [car]\nkpt_shape: [17, 3]", "annotation-invalid"),
         (CAR, "nc: 2", "class-names-missing"),
     ],

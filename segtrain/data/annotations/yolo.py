@@ -25,8 +25,6 @@ from segtrain.errors import file_error
 
 # Files without labels among those with labels.
 _OTHERS = re.compile(r"(classes|readme.*)\.txt", re.IGNORECASE)
-# The number of a class, and the fractions of a box or polygon.
-_ROW = re.compile(r"\s*\d+(\s+-?([01](\.\d*)?|\.\d+)(e-\d+)?){4,}\s*", re.IGNORECASE)
 # Names of the classes, the preferred file first.
 _NAMES = ("data.yaml", "dataset.yaml", ".yaml", ".yml", "classes.txt", "obj.names")
 
@@ -38,11 +36,24 @@ def _detect(root: str, store: Store) -> Detected | None:
             rows = [row for row in head.splitlines() if row.strip()]
             # The last row may be cut.
             rows_of.setdefault(os.path.dirname(path), []).extend(rows[:-1] or rows)
-    rows_of = {folder: rows for folder, rows in rows_of.items() if all(map(_ROW.fullmatch, rows))}
+    rows_of = {folder: rows for folder, rows in rows_of.items() if _are_labels(rows)}
     lengths = {len(row.split()) for rows in rows_of.values() for row in rows}
     if not lengths or (max(lengths) < 7 and pair_of_folders(root, store)):
         return None
     return find.detected_in_folders(root, store, sorted(rows_of), ".txt")
+
+
+def _are_labels(rows: list[str]) -> bool:
+    """Whether each row is the number of a class and the fractions of a box or polygon."""
+    try:
+        for number, *values in ([float(value) for value in row.split()] for row in rows):
+            fractions = all(-0.5 <= value <= 1.5 for value in values)
+            if not (number.is_integer() and len(values) >= 4 and fractions):
+                return False
+    except ValueError:
+        return False
+    # Rows of 0 and 1 may be anything.
+    return not rows or "." in "".join(rows)
 
 
 def _read(where: Where) -> Annotations:
@@ -118,7 +129,12 @@ def _classes(content: dict[str, Any]) -> dict[int, str]:
     if not isinstance(names, (list, dict)):
         raise ValueError("names: neither a list nor a mapping")
     pairs = names.items() if isinstance(names, dict) else enumerate(names)
-    return {int(number): str(name) for number, name in pairs}
+    classes = {int(number): name for number, name in pairs}
+    # YAML reads a plain `no` as false.
+    for name in classes.values():
+        if isinstance(name, bool) or not isinstance(name, (str, int)):
+            raise ValueError(f"names: {name!r} is not a text: put it in quotes")
+    return {number: str(name) for number, name in classes.items()}
 
 
 def _notes(content: dict[str, Any], path: str) -> tuple[str, ...]:
