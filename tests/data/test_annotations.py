@@ -188,3 +188,30 @@ def test_shapes_without_a_class_are_of_the_only_one(tmp_path: Path) -> None:
         dataset = open_dataset(data, split)
         assert dataset.labels.names == ("background", "kudzu")
         assert int(dataset.read_mask(0).sum()) == 70
+
+
+def test_tools_annotate_images_as_their_exif_rotation_shows_them(tmp_path: Path) -> None:
+    """The image is stored upside down. Kaggle's run lengths are of the stored pixels."""
+    image = Image.new("RGB", (4, 3))
+    image.getexif()[0x0112] = 3
+    region = {
+        "original_width": 4,
+        "original_height": 3,
+        "value": {"x": 0, "y": 0, "width": 25, "height": 34, "rectanglelabels": ["a"]},
+    }
+    tasks = [{"data": {"image": "a.png"}, "annotations": [{"result": [region]}]}]
+    files = {
+        "cvat.xml": "<annotations><version>1.1</version><image name='a.png' width='4' height='3'>"
+        "<box label='a' xtl='0' ytl='0' xbr='1' ybr='1'/></image></annotations>",
+        "label-studio.json": json.dumps(tasks),
+        "kaggle-rle.csv": "ImageId,EncodedPixels\na.png,1 1\n",
+    }
+    corners = []
+    for name, text in files.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        image.save(folder / "a.png", exif=image.getexif())
+        (folder / name).write_text(text)
+        mask = masks_of(opened(folder))["a"]
+        corners.append((int(mask.sum()), *np.argwhere(mask)[0].tolist()))
+    assert corners == [(1, 2, 3), (1, 2, 3), (1, 0, 0)]

@@ -73,6 +73,7 @@ def test_subsets_of_a_cvat_project_are_splits(tmp_path: Path) -> None:
         '><polygon label="a" points="1"/>',
         '><polygon points="0,0;9,0;9,9"/>',
         '><blob label="a"/>',
+        '/><image width="30" height="20">',
         "></annotations>",
     ],
 )

@@ -44,7 +44,8 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 
 def _names(path: str) -> list[str]:
-    return [_name(image) for image in _xml(path).iter("image")][:20]
+    with reading(path):
+        return [_name(image) for image in _xml(path).iter("image")][:20]
 
 
 def _name(image: Element) -> str:
