@@ -127,6 +127,13 @@ class Data(Section):
         default_factory=dict,
         description="raw id -> train id; -1 means ignore. Empty: the mapping of the layout",
     )
+    mask_code: Literal["none", "ade20k", "cityscapes", "mapillary", "mots", "cut"] = setting(
+        ["storage", "eval", "speed_neutral"],
+        "none",
+        description="masks whose values hide the class id, as in these data sets: R // 10 * 256 + "
+        "G (ADE20K, full), v // 1000 (Cityscapes instanceIds, MOTS), v // 256 (Mapillary). cut: "
+        "colors that are cut at 128 to 0 or 255 in each channel",
+    )
     ignore_index: int = setting(
         ["eval", "speed_neutral"],
         255,

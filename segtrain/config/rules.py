@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from segtrain.config.data import Data
     from segtrain.config.run import Config
 
+# Layouts of one mask file for each image.
+_MASK_FILES = ("camvid", "cityscapes", "ade20k", "voc", "folders", "list")
 Rule = tuple[bool, str, dict[str, Any]]
 
 
@@ -96,6 +98,9 @@ def _policies(data: Data) -> None:
     if data.faults == "skip" and data.check == "off":
         why = "data.faults=skip needs the check that finds faulty files: set data.check=full"
         raise SettingError(why, advice={"data.check": "full"})
+    if data.mask_code != "none" and data.layout not in _MASK_FILES:
+        why = f"data.mask_code={data.mask_code}: layout {data.layout!r} does not read masks of ids"
+        raise SettingError(f"{why}: use none", advice={"data.mask_code": "none"})
     if data.color_jitter_on == "device" and (data.transforms or data.rotate):
         key = "transforms" if data.transforms else "rotate"
         why = (

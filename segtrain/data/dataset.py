@@ -61,7 +61,7 @@ class Dataset:
     entries: image, mask, and metadata of each sample, see ``Entry``. root: the folder to which
     names are relative in fingerprints; "" if there is none. notes: sentences for the user about the
     listing. reading: how images of more than 8 bits or 3 bands become RGB. store: where the bytes
-    are.
+    are. mask_code: ``data.mask_code``.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Dataset:
     notes: tuple[str, ...] = field(default=(), compare=False)
     reading: Reading = PLAIN
     store: Store = field(default=LOCAL, compare=False, repr=False)
+    mask_code: str = "none"
 
     # Facts about a way of storing samples. A subclass overrides those that differ.
 
@@ -248,6 +249,8 @@ class Dataset:
         ``stamped``: the result of ``stamps``, if it is known.
         """
         digest = hashlib.sha256(self.labels.identity())
+        if self.mask_code != "none":
+            digest.update(self.mask_code.encode())
         sizes = (self.stamps() if stamped is None else stamped)[:, :, 0]
         for begin in range(0, len(self), 4096):
             digest.update(

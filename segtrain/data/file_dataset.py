@@ -12,8 +12,9 @@ import numpy as np
 
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import files, stamps
+from segtrain.data.labels.mask_code import decoded
 from segtrain.data.pixels import decode
-from segtrain.data.stages import READ, took
+from segtrain.data.stages import DECODE, READ, took
 from segtrain.data.storage import Range
 
 
@@ -40,7 +41,12 @@ class FileDataset(Dataset):
         return self._content(self.entries[index].image)
 
     def stored_mask(self, index: int) -> Any:
-        return self._content(self.mask_path(index))
+        path = self.mask_path(index)
+        content = self._content(path)
+        if self.mask_code == "none":
+            return content
+        with DECODE:
+            return decoded(decode.decode_mask(content, path), self.mask_code, path)
 
     def size(self, index: int) -> tuple[int, int]:
         path = self.entries[index].image

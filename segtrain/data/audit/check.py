@@ -16,6 +16,7 @@ from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
 from segtrain.data.audit.audit import AuditReport, audit
+from segtrain.data.audit.coded_ids import code_of
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
@@ -34,6 +35,7 @@ from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
+from segtrain.data.labels.mask_code import CODES
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, some_of
 
@@ -171,17 +173,18 @@ def _opened(data: Data, split: str) -> Dataset:
     except ConfigError as error:
         if error.code != "classes-missing":
             raise
-        values = _some_values(
-            open_dataset(data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()}), split)
-        )
+        values, coded = _some_values(data, split), ""
+        if data.mask_code == "none" and (code := code_of(values)):
+            data = data.model_copy(update={"mask_code": code})
+            values, coded = _some_values(data, split), f" (coded: {CODES[code].formula})"
         ids = ids_of(values)
         if not (ids or 0 < len(values.colors) <= LISTED):
             raise
         what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
         settings = pasted(data, **_unnamed(sorted(ids) or sorted(values.colors), bool(ids), data))
         message = (
-            f"{error}\n  the masks of {split} have the {what}\n  write the names of the classes "
-            f"in place of ?: {settings}"
+            f"{error}\n  the masks of {split} have the {what}{coded}\n  write the names of the "
+            f"classes in place of ?: {settings}"
         )
         raise ConfigError(
             message, code=error.code, **{**error.values, "ids": sorted(ids)}
@@ -201,9 +204,10 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
     }
 
 
-def _some_values(dataset: Dataset) -> MaskValues:
+def _some_values(data: Data, split: str) -> MaskValues:
     """The values in some masks of a split. Masks that cannot be read are left out."""
-    values = MaskValues()
+    named = data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()})
+    dataset, values = open_dataset(named, split), MaskValues()
     for index in range(0, len(dataset), max(1, len(dataset) // _SOME)):
         with ignoring_file_faults():
             values.add(raw_and_values(dataset, index)[1])

@@ -8,6 +8,7 @@ from bisect import bisect
 
 from segtrain import config
 from segtrain.config.paste import Settings
+from segtrain.data.audit.coded_ids import coded_finding
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_colors import (
     clashing_palettes,
@@ -38,6 +39,9 @@ def mask_finding(
         values.add(of_split)
     if labels.num_classes == 1:
         return _one_class(data, labels, splits)
+    coded = coded_finding(data, labels, values, where)
+    if coded:
+        return coded
     ids = values.ids
     if values.colors and labels.colors:
         finding = unknown_colors(data, labels, values, where)

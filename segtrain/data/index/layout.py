@@ -62,6 +62,7 @@ def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:
         tuple(notes),
         Reading.from_data(data),
         store,
+        data.mask_code,
     )
 
 

@@ -79,7 +79,15 @@ def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...
     with ``notes``.
     """
     entries = LazyEntries(len(keep), partial(_entry_of, dataset.entries, keep))
-    facts = dataset.labels, entries, dataset.root, notes, dataset.reading, dataset.store
+    facts = (
+        dataset.labels,
+        entries,
+        dataset.root,
+        notes,
+        dataset.reading,
+        dataset.store,
+        dataset.mask_code,
+    )
     return Subset(dataset.name, split, *facts, base=dataset, keep=keep)
 
 
