@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from PIL import Image
 from pycocotools import mask as rle
 
 from segtrain.data.annotations.draw import draw, stored_orientation
+from segtrain.data.annotations.read import run_lengths
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index import listing
@@ -215,3 +217,50 @@ def test_tools_annotate_images_as_their_exif_rotation_shows_them(tmp_path: Path)
         mask = masks_of(opened(folder))["a"]
         corners.append((int(mask.sum()), *np.argwhere(mask)[0].tolist()))
     assert corners == [(1, 2, 3), (1, 2, 3), (1, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("images", 1, "id"), 0, "0.png and of 1.png"),
+        (("images", 1, "file_name"), None, "file_name is None"),
+        (("categories", 0, "name"), {}, "a name is {}"),
+        (("annotations", 1, "category_id"), "10", "annotation 1: "),
+        (("annotations", 0, "segmentation"), [[1, 2, "x"]], "annotation 0: "),
+        (("annotations", 0, "segmentation"), {"size": [20, 30], "counts": [9, 9]}, "18 pixels"),
+        (("annotations", 0, "segmentation"), {"size": [20, 30], "counts": ""}, "0 pixels"),
+        (("annotations", 0, "segmentation"), {"size": [30, 20], "counts": [600]}, "size [30, 20]"),
+    ],
+)
+def test_what_a_coco_file_has_wrong_is_named(
+    tmp_path: Path, place: tuple[Any, ...], value: Any, words: str
+) -> None:
+    coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
+    content = json.loads((tmp_path / "train.json").read_text())
+    content[place[0]][place[1]][place[2]] = value
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    with refused("annotation-invalid") as caught:
+        opened(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_annotations_of_no_image_are_counted(tmp_path: Path) -> None:
+    coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
+    content = json.loads((tmp_path / "train.json").read_text())
+    content["annotations"][0]["image_id"] = "0"
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    assert "1 annotations left out" in opened(tmp_path).notes[0]
+    content["annotations"][1]["image_id"] = "1"
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    with refused("annotation-invalid"):
+        opened(tmp_path)
+
+
+def test_run_lengths_of_the_compressed_form() -> None:
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        pixels = rng.random(tuple(rng.integers(1, 90, 2))) < (number % 7) / 6
+        runs = rle.encode(np.asfortranarray(pixels, np.uint8))
+        lengths = run_lengths(runs["counts"])
+        decoded = np.repeat(np.arange(len(lengths)) % 2, lengths).reshape(pixels.shape, order="F")
+        assert np.array_equal(decoded, pixels)

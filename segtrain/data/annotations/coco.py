@@ -14,10 +14,19 @@ import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import boxes_alone, json_of, polygon, reading
+from segtrain.data.annotations.read import (
+    boxes_alone,
+    by_key,
+    json_of,
+    polygon,
+    reading,
+    run_lengths,
+    text,
+)
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, encoded
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
+from segtrain.data.index.listing import WARNING
 from segtrain.data.storage import Store
 
 KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
@@ -38,7 +47,10 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 
 def _is_coco(content: Any) -> bool:
-    return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
+    return isinstance(content, dict) and all(
+        isinstance(content.get(key), list) and all(isinstance(item, dict) for item in content[key])
+        for key in ("images", "annotations", "categories")
+    )
 
 
 def _has_areas(content: Any) -> bool:
@@ -46,19 +58,20 @@ def _has_areas(content: Any) -> bool:
 
 
 def _images(path: str) -> list[str]:
-    return [str(image["file_name"]) for image in json_of(path)["images"][:20]]
+    return [text(image["file_name"], "a file_name") for image in json_of(path)["images"][:20]]
 
 
 def _read(where: Where) -> Annotations:
     content = json_of(where.annotations)
     with reading(where.annotations):
-        names = {item["id"]: str(item["name"]) for item in content["categories"]}
+        categories = by_key(content["categories"], "id")
+        names = {key: text(item["name"], "a name") for key, item in categories.items()}
         by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         for item in content["annotations"]:
             by_image[item["image_id"]].append(item)
         images = tuple(
-            _annotated(image, by_image.pop(image["id"], []), names, where.annotations)
-            for image in content["images"]
+            _annotated(image, by_image.pop(key, []), names, where.annotations)
+            for key, image in by_key(content["images"], "id").items()
         )
         used = {item["category_id"] for item in content["annotations"]}
         # Roboflow adds a category with the name of the project, in which nothing is annotated.
@@ -70,7 +83,12 @@ def _read(where: Where) -> Annotations:
         if not any(image.shapes for image in images) and any(image.left_out for image in images):
             raise boxes_alone(where.annotations)
         orphans = sum(map(len, by_image.values()))
-        notes = (f"{orphans:,} annotations of images that the file does not list",) * bool(orphans)
+        if orphans == len(content["annotations"]) > 0:
+            raise ValueError(f"no image has the image_id {next(iter(by_image))!r} or any other")
+        notes = (
+            f"{WARNING}{orphans:,} annotations left out, because the file lists no image with "
+            f"their image_id, such as {next(iter(by_image), '')!r}",
+        ) * bool(orphans)
     return Annotations(images, {names[item["id"]]: item["id"] for item in listed}, notes=notes)
 
 
@@ -80,9 +98,14 @@ def _annotated(
     size = (int(image["height"]), int(image["width"]))
     shapes, left_out = list[Shape](), Counter[str]()
     for item in items:
-        shape = _shape(item.get("segmentation"), names[item["category_id"]], size, left_out)
+        with reading(file, f"annotation {item.get('id')}"):
+            if item["category_id"] not in names:
+                raise ValueError(f"no category has the id {item['category_id']!r}")
+            shape = _shape(item.get("segmentation"), names[item["category_id"]], size, left_out)
         shapes += [shape] if shape else []
-    return Annotated(str(image["file_name"]), file, tuple(shapes), size, None, left_out)
+    return Annotated(
+        text(image["file_name"], "a file_name"), file, tuple(shapes), size, None, left_out
+    )
 
 
 def _shape(area: Any, name: str, size: tuple[int, int], left_out: Counter[str]) -> Shape | None:
@@ -94,7 +117,12 @@ def _shape(area: Any, name: str, size: tuple[int, int], left_out: Counter[str]) 
     if isinstance(area, dict) and "counts" in area:
         if tuple(area["size"]) != size:
             raise ValueError(f"a mask of the size {area['size']} in an image of {size}")
-        runs = area if isinstance(area["counts"], (str, bytes)) else rle.frPyObjects(area, *size)
+        counts = area["counts"]
+        compressed = isinstance(counts, (str, bytes))
+        pixels = int(sum(run_lengths(counts) if compressed else counts))
+        if pixels != size[0] * size[1]:
+            raise ValueError(f"run lengths of {pixels:,} pixels in an image of {size}")
+        runs = area if compressed else rle.frPyObjects(area, *size)
         return Shape(name, pixels=encoded(rle.decode(runs)))
     if isinstance(area, dict):
         raise ValueError(f"a segmentation with the keys {sorted(area)}")

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from segtrain.data.annotations.read import reading
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import SPLITS, folders_below
 from segtrain.data.index.layout import Detected
@@ -116,8 +117,10 @@ def detected(
         return None
     template, splits = by_split(paths)
     first = template.replace("{split}", splits[0])
-    near = os.path.dirname(first)
-    folder = folder_of(images(os.path.join(root, first)), near, root, store, splits[0], masks)
+    near, path = os.path.dirname(first), os.path.join(root, first)
+    with reading(path):
+        names = images(path)
+    folder = folder_of(names, near, root, store, splits[0], masks)
     return _settings(root, store, template, splits, near if folder is None else folder)
 
 

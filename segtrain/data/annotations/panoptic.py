@@ -11,7 +11,7 @@ from typing import Any
 from segtrain.data.annotations import find
 from segtrain.data.annotations.coco import KEYS
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, reading
+from segtrain.data.annotations.read import by_key, json_of, reading, text
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.skeleton import is_dir
@@ -31,7 +31,7 @@ def _detect(root: str, store: Store) -> Detected | None:
 def _has_segments(path: str) -> bool:
     content = json_of(path)
     items = content.get("annotations") if isinstance(content, dict) else None
-    return isinstance(items, list) and any("segments_info" in item for item in items[:1])
+    return isinstance(items, list) and items[:1] != [] and "segments_info" in (items[0] or ())
 
 
 def _images(path: str) -> list[str]:
@@ -49,9 +49,10 @@ def _read(where: Where) -> Annotations:
     content = json_of(where.annotations)
     folder = _masks(where.annotations, where.root, where.store)
     with reading(where.annotations):
-        classes = {str(item["name"]): item["id"] for item in content["categories"]}
-        names = {category: name for name, category in classes.items()}
-        images = {image["id"]: image for image in content["images"]}
+        categories = by_key(content["categories"], "id")
+        names = {key: text(item["name"], "a name") for key, item in categories.items()}
+        classes = {name: key for key, name in names.items()}
+        images = by_key(content["images"], "id")
         annotated = tuple(
             _annotated(images[item["image_id"]], item, names, where.annotations, folder)
             for item in content["annotations"]

@@ -107,6 +107,41 @@ def png_pixels(content: bytes, size: tuple[int, int] | None) -> np.ndarray:
     return pixels
 
 
+def by_key(items: Sequence[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:
+    """The items by a key of theirs. Raises ValueError if two have the same."""
+    found: dict[Any, dict[str, Any]] = {}
+    for item in items:
+        if found.setdefault(item[key], item) is not item:
+            names = [
+                str(entry.get("file_name", entry.get("name"))) for entry in (found[item[key]], item)
+            ]
+            raise ValueError(f"the {key} {item[key]!r} is that of {' and of '.join(names)}")
+    return found
+
+
+def text(value: Any, what: str) -> str:
+    """A text that is not empty. Raises ValueError for anything else."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{what} is {value!r} instead of text")
+    return value
+
+
+def run_lengths(counts: str | bytes) -> np.ndarray:
+    """The run lengths in COCO's compressed form, int64 (rleFrString in maskApi.c)."""
+    chars = np.frombuffer(counts.encode() if isinstance(counts, str) else counts, np.uint8)
+    values = chars.astype(np.int64) - 48
+    last = values & 32 == 0  # the last character of a number
+    number = np.cumsum(last) - last
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    place = 5 * (np.arange(len(values)) - starts[number])
+    sums = np.bincount(number, (values & 31) << place).astype(np.int64)
+    negative = (values[last] & 16) > 0
+    sums[negative] -= np.left_shift(1, place[last][negative] + 5)
+    for first in (1, 2):  # from the fourth number on, the difference to the last but one
+        sums[first::2] = np.cumsum(sums[first::2])
+    return sums
+
+
 def boxes_alone(file: str) -> DataError:
     reason = "the labels are boxes alone, without polygons: export them for segmentation"
     return file_error(file, reason, code="boxes-alone")
