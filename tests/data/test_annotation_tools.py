@@ -132,6 +132,16 @@ def test_names_of_splits_in_other_names(tmp_path: Path, home: str) -> None:
     assert masks_of(open_dataset(data, "val"))["a"].any()
 
 
+def test_yolo_fractions_are_those_of_the_upright_image(tmp_path: Path) -> None:
+    yolo(tmp_path, {"a": "0 0 0 0.3 0 0.3 0.5 0 0.5"})
+    image = Image.open(tmp_path / "images/a.png")
+    image.getexif()[0x0112] = 6
+    image.save(tmp_path / "images/a.png", exif=image.getexif())
+    upright = np.zeros((20, 10), np.uint8)
+    upright[:10, :3] = 1
+    assert np.array_equal(masks_of(opened(tmp_path))["a"], np.rot90(upright))
+
+
 @pytest.mark.parametrize(
     ("rows", "fits"),
     [

@@ -40,6 +40,18 @@ def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
                 break
 
 
+def files_above(folder: str, root: str, store: Store, endings: Sequence[str]) -> list[str]:
+    """The files with these endings in the nearest folder that has any, from a folder up to the
+    root; those of the first ending first. An ending with a slash is a whole name.
+    """
+    while True:
+        names = store.list(folder, "")
+        files = [os.path.join(folder, n) for end in endings for n in names if f"/{n}".endswith(end)]
+        if files or folder in (root, os.path.dirname(folder)):
+            return files
+        folder = os.path.dirname(folder)
+
+
 def by_split(paths: Sequence[str]) -> tuple[str, list[str]]:
     """A path for all splits, with ``{split}`` in place of the name of the split, and the splits of
     the most files that differ only in it. A path without the name of a split: itself, and "all".

@@ -19,7 +19,6 @@ from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box,
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
 
-_META = "meta.json"
 _KEYS = ('"objects"', '"size"')
 # Geometries without an area.
 _LINES = ("point", "line", "polyline", "graph", "cuboid", "cuboid_2d", "point_3d")
@@ -44,14 +43,7 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 
 def _meta_files(where: Where) -> list[str]:
-    """meta.json in the nearest folder above the annotations."""
-    folder = where.annotations
-    while True:
-        if _META in where.store.list(folder, _META):
-            return [os.path.join(folder, _META)]
-        if folder in (where.root, os.path.dirname(folder)):
-            return []
-        folder = os.path.dirname(folder)
+    return find.files_above(where.annotations, where.root, where.store, ("/meta.json",))
 
 
 def _read(where: Where) -> Annotations:

@@ -26,7 +26,7 @@ from segtrain.errors import file_error
 # Files without labels among those with labels.
 _OTHERS = re.compile(r"(classes|readme.*)\.txt", re.IGNORECASE)
 # Names of the classes, the preferred file first.
-_NAMES = ("data.yaml", "dataset.yaml", ".yaml", ".yml", "classes.txt", "obj.names")
+_NAMES = ("/data.yaml", "/dataset.yaml", ".yaml", ".yml", "/classes.txt", "/obj.names")
 
 
 def _detect(root: str, store: Store) -> Detected | None:
@@ -93,13 +93,7 @@ def _shape(row: list[float], names: dict[int, str], left_out: Counter[str]) -> S
 
 def _names_files(where: Where) -> list[str]:
     """The nearest files above the labels that may name the classes."""
-    folder = where.annotations
-    while True:
-        there = where.store.list(folder, "")
-        files = [os.path.join(folder, n) for end in _NAMES for n in there if n.endswith(end)]
-        if files or folder in (where.root, os.path.dirname(folder)):
-            return files
-        folder = os.path.dirname(folder)
+    return find.files_above(where.annotations, where.root, where.store, _NAMES)
 
 
 def _names(where: Where) -> tuple[dict[int, str], tuple[str, ...]]:
