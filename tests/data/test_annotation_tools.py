@@ -318,7 +318,11 @@ def test_the_attribute_of_via_that_names_the_class(tmp_path: Path) -> None:
 @needs_formats
 def test_the_table_of_via_is_its_project(tmp_path: Path) -> None:
     masks = [
-        masks_of(opened(FORMATS / "via", f"data.annotations={name}"))["scene"]
+        masks_of(
+            opened(
+                FORMATS / "via", "data.layout=via", "data.images=images", f"data.annotations={name}"
+            )
+        )["scene"]
         for name in ("via_project.json", "via1_region_data.json", "via_region_data.csv")
     ]
     assert np.array_equal(masks[0], masks[1])

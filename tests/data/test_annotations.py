@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,17 @@ def test_run_lengths_of_the_compressed_form() -> None:
         lengths = run_lengths(runs["counts"])
         decoded = np.repeat(np.arange(len(lengths)) % 2, lengths).reshape(pixels.shape, order="F")
         assert np.array_equal(decoded, pixels)
+
+
+def test_several_annotation_files_stop_the_detection(tmp_path: Path) -> None:
+    coco(tmp_path, [[0, "road", BOX]])
+    shutil.copy(tmp_path / "train.json", tmp_path / "keypoints.json")
+    with refused("annotations-ambiguous") as caught:
+        opened(tmp_path)
+    assert str(caught.value).splitlines()[1:] == [
+        "  \"data.annotations='{split}.json'\"",
+        "  data.annotations=keypoints.json",
+    ]
+    assert opened(tmp_path, "data.annotations=keypoints.json").split == "all"
+    (tmp_path / "keypoints.json").rename(tmp_path / "val.json")
+    assert opened(tmp_path).split == "train"

@@ -124,10 +124,34 @@ def detected(
     """Settings and splits for annotations at these paths under the root; None without any.
 
     images: the names of some images in the annotations at a path. masks: as in ``folder_of``.
+    Raises Several if paths remain that could be read instead.
     """
     if not paths:
         return None
     template, splits = by_split(paths)
+    rest = sorted({*paths} - {template.replace("{split}", split) for split in splits})
+    if rest:
+        ways = [(template, splits), *(by_split([path]) for path in rest)]
+        raise Several([_one(root, store, *way, images, masks) for way in ways])
+    return _one(root, store, template, splits, images, masks)
+
+
+class Several(Exception):
+    """Annotations of one format that could each be read. ways: the settings and splits of each."""
+
+    def __init__(self, ways: list[Detected]) -> None:
+        super().__init__(ways)
+        self.ways = ways
+
+
+def _one(
+    root: str,
+    store: Store,
+    template: str,
+    splits: list[str],
+    images: Callable[[str], Sequence[str]],
+    masks: Sequence[str],
+) -> Detected:
     first = template.replace("{split}", splits[0])
     near, path = os.path.dirname(first), os.path.join(root, first)
     with reading(path):

@@ -14,8 +14,10 @@ from typing import NamedTuple
 from segtrain import config
 from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
+from segtrain.config.paste import command
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
+from segtrain.data.annotations.find import Several
 from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Order, Shape, to_text
 from segtrain.data.index.entries import ColumnBuilder, Entries
 from segtrain.data.index.layout import Detected, Layout, root_store
@@ -69,12 +71,23 @@ class Format(NamedTuple):
         return Layout(
             self.name,
             self.example,
-            self.detect,
+            partial(_detect, self),
             lister=partial(_entries, self),
             open=partial(_open, self),
             class_files=(),
             needs=lambda data: (data.images, data.annotations),
         )
+
+
+def _detect(form: Format, root: str, store: Store) -> Detected | None:
+    """What ``form.detect`` finds. Raises DataError if several files could be read."""
+    try:
+        return form.detect(root, store)
+    except Several as error:
+        ways = {way["annotations"]: (way, splits) for way, splits in error.ways}
+        pasted = "".join(f"\n  {command({'data.annotations': path})}" for path in ways)
+        message = f"{root}: has several annotation files: say which to read, with one of{pasted}"
+        raise DataError(message, code="annotations-ambiguous", folder=root, ways=ways) from None
 
 
 def _where(data: config.Data, split: str, store: Store) -> Where:

@@ -263,11 +263,12 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
         data = load_config(root, overrides).data
     else:
         values: dict[str, Any] = {"root": root}
-        if not _layout_given(root, overrides):
-            detected, splits = detect(root)
-            values = detected.model_dump(exclude_unset=True)
         settings = parse_overrides(overrides)
         data_overrides = settings.get("data", {})
+        if not _layout_given(root, overrides):
+            given = data_overrides if isinstance(data_overrides, dict) else {}
+            detected, splits = detect(root, str(given.get("annotations", "")))
+            values = detected.model_dump(exclude_unset=True)
         if values.get("layout") == "folders" and isinstance(data_overrides, dict):
             values |= detect_pairs.choose(detected, data_overrides, splits, tree_of(root))
         # Overrides are parsed as YAML; detected values are not, since they have their types.

@@ -12,6 +12,7 @@ from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.detect_pairs import is_drawn
+from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, RIVALS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import folders_in
@@ -33,9 +34,11 @@ _SPLIT_SETTINGS = (
 )
 
 
-def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
+def detect(root: str, annotations: str = "") -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout
     fits.
+
+    annotations: the value of data.annotations to choose if several fit.
 
     The settings include train_split and split if the splits are not named train and val (but VAL,
     for example).
@@ -51,7 +54,7 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
     fits = (
         (layout.name, *settings_and_splits)
         for layout in LAYOUTS.values()
-        if (settings_and_splits := layout.detect(root, store))
+        if (settings_and_splits := _fit(layout, root, store, annotations))
     )
     # Shards without an index come last: a tar file may only be the download of the data set beside
     # it.
@@ -69,6 +72,17 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
         if usual not in order and other:
             settings = {key: other, **settings}
     return config.Data.model_validate({"root": root, "layout": layout, **settings}), tuple(order)
+
+
+def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected | None:
+    """What ``layout.detect`` finds, with these annotations if several could be read."""
+    try:
+        return layout.detect(root, store)
+    except DataError as error:
+        if error.code != "annotations-ambiguous" or annotations not in error.values["ways"]:
+            raise
+        way: Detected = error.values["ways"][annotations]
+        return way
 
 
 def _refuse_rivals(root: str, fits: list[tuple[str, dict[str, Any], list[str]]]) -> None:
