@@ -63,7 +63,7 @@ def by_split(paths: Sequence[str]) -> tuple[str, list[str]]:
             templates[path].append("all")
         for template in _templates(path, names[-1]) if names else ():
             templates[template].append(names[-1])
-    return max(templates.items(), key=lambda item: len(item[1]))
+    return max(templates.items(), key=lambda item: (len(item[1]), "{split}" in item[0]))
 
 
 def _templates(path: str, split: str) -> list[str]:
