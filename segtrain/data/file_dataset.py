@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from segtrain.data.dataset import Dataset
+from segtrain.data.index.names import is_array
 from segtrain.data.index.stamps import files, stamps
 from segtrain.data.labels.mask_code import decoded
 from segtrain.data.pixels import decode
+from segtrain.data.pixels.array_mask import array_mask
 from segtrain.data.stages import DECODE, READ, took
 from segtrain.data.storage import Range
 
@@ -43,10 +45,12 @@ class FileDataset(Dataset):
     def stored_mask(self, index: int) -> Any:
         path = self.mask_path(index)
         content = self._content(path)
-        if self.mask_code == "none":
+        array = is_array(path)
+        if self.mask_code == "none" and not array:
             return content
         with DECODE:
-            return decoded(decode.decode_mask(content, path), self.mask_code, path)
+            raw = array_mask(content, path) if array else decode.decode_mask(content, path)
+            return raw if self.mask_code == "none" else decoded(raw, self.mask_code, path)
 
     def size(self, index: int) -> tuple[int, int]:
         path = self.entries[index].image

@@ -82,12 +82,12 @@ def test_several_masks_of_an_image(tmp_path: Path, name: str) -> None:
     for seed in (1, 2):
         image, *masks = (text.replace("#", str(seed)) for text in SEVERAL[name])
         picture(tmp_path / image, seed=seed)
-        for mask, values in zip(masks, ((0, 0, 255, 255), (0, 255, 255, 255))):
+        for mask, values in zip(masks, ((0, 0, 0, 255), (0, 255, 255, 255))):
             ids(tmp_path / mask, values, (12, 16))
     dataset = open_dataset(detect(str(tmp_path))[0], "all")
     assert dataset.labels.names == ("background", "car", "road")
     # Where both are, the smaller one counts.
-    assert [dataset.read_mask(index)[0, :4].tolist() for index in range(2)] == [[0, 1, 2, 2]] * 2
+    assert [dataset.read_mask(index)[0, :4].tolist() for index in range(2)] == [[0, 1, 1, 2]] * 2
     for seed in (1, 2):
         for text in SEVERAL[name][1:]:
             ids(tmp_path / text.replace("#", str(seed)), (0, 1, 2))

@@ -25,7 +25,7 @@ from segtrain.data.index.names import (
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.skeleton import NAMES
 from segtrain.data.index.unpaired import several_masks
-from segtrain.data.index.walk import images_below
+from segtrain.data.index.walk import images_below, masks_below
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
@@ -194,12 +194,12 @@ def ranked_pairs(root: str, folders: list[str], store: Store) -> list[Template]:
         own = [
             name
             for name in inner
-            if _holds_images(root, there.get(f"{masks}/{name}".lower(), ".none"), store)
+            if _holds_masks(root, there.get(f"{masks}/{name}".lower(), ".none"), store)
         ]
         # Folders below a split are not splits, but cities or scenes.
         if own and not set(images.lower().split("/")) & set(SPLITS):
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
-        elif _holds_images(root, images, store) and _holds_images(root, masks, store):
+        elif _holds_images(root, images, store) and _holds_masks(root, masks, store):
             *template, split = _with_split(images, masks)
             splits = templates[template[0], template[1]]
             if split not in splits:
@@ -278,6 +278,10 @@ def _holds_images(root: str, folder: str, store: Store) -> bool:
     return next(images_below(os.path.join(root, folder), store), None) is not None
 
 
+def _holds_masks(root: str, folder: str, store: Store) -> bool:
+    return next(masks_below(os.path.join(root, folder), store), None) is not None
+
+
 def _patterns(
     root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
 ) -> list[str] | None:
@@ -316,8 +320,8 @@ def in_all_splits(
 
 def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:
     """Sorted paths of the images and of the masks of a split."""
-    paths = (os.path.join(root, folder.replace("{split}", split)) for folder in folders)
-    listings = [sorted(images_below(path, store)) for path in paths]
+    images, masks = (os.path.join(root, folder.replace("{split}", split)) for folder in folders)
+    listings = [sorted(images_below(images, store)), sorted(masks_below(masks, store))]
     # Of a large folder in a bucket, only the first names are known, so one list may be longer than
     # the other.
     return listings if store is LOCAL else [names[: min(map(len, listings))] for names in listings]

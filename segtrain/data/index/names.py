@@ -18,6 +18,8 @@ from segtrain.data.storage import LOCAL, Store, system_folder
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif")
 )
+# Masks may also be arrays, in a folder without any image file.
+ARRAYS = (".npy", ".npz", ".mat")
 NAME = "{name}"
 # ``propose`` compares patterns on at most this many images and this many masks.
 _LOOKED_AT = 2000
@@ -28,6 +30,10 @@ _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 def is_image(name: str) -> bool:
     return name[:1] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def is_array(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in ARRAYS
 
 
 def images_in(folder: str, store: Store) -> list[str]:

@@ -9,7 +9,7 @@ from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.data.index.entries import Column, Entries, column_of, with_endings
 from segtrain.data.index.listing import WARNING, Watch
-from segtrain.data.index.names import NAME, SUFFIXES, Patterns, name_in, part, propose
+from segtrain.data.index.names import NAME, SUFFIXES, Patterns, is_array, name_in, part, propose
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
@@ -34,9 +34,10 @@ def pair(
     left out instead, with a warning. ``what``: what the folders should hold. ``fix``: returns the
     advice at the end of that error, given the paths of the images and the masks.
     """
+    files = pictures(folders[0], what[0], watch), _masks(folders[1], what[1], watch)
     in_images, in_masks = (
-        _named(folder, pictures(folder, held, watch), NAME + ending)
-        for folder, held, ending in zip(folders, what, endings)
+        _named(folder, paths, NAME + ending)
+        for folder, paths, ending in zip(folders, files, endings)
     )
     if not in_images:
         kinds = ", ".join(sorted(SUFFIXES))
@@ -150,7 +151,7 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     Raises DataError for a pattern that matches no file, for two files with the same name, and for
     files without a partner.
     """
-    paths = pictures(images, "data.images", watch), pictures(masks, "data.masks", watch)
+    paths = pictures(images, "data.images", watch), _masks(masks, "data.masks", watch)
     in_images, in_masks = (
         _named(images, paths[0], patterns[0]),
         _named(masks, paths[1], patterns[1]),
@@ -186,6 +187,12 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
         )
         watch.notes.append(f"{WARNING}{counted(len(left), 'file')} {why}: {some_of(left)}")
     return entries
+
+
+def _masks(folder: str, what: str, watch: Watch) -> list[str]:
+    """Relative paths of the masks in a folder: of arrays if it has no image. Raises DataError."""
+    images = pictures(folder, what, watch)
+    return images or [path for path in watch.store.walk(folder) if is_array(path)]
 
 
 def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:

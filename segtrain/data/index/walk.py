@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import SUFFIXES, is_folder, is_image
+from segtrain.data.index.names import SUFFIXES, is_array, is_folder, is_image
 from segtrain.data.storage import LOCAL, Store, is_run, system_folder
 from segtrain.errors import DataError, closest, some_of
 
@@ -87,6 +88,15 @@ def _in_bucket(folder: str, what: str, watch: Watch) -> list[str]:
 def images_below(folder: str, store: Store) -> Iterator[str]:
     """Relative paths of the images in a folder and below it; none for a missing folder."""
     return (path for path in store.walk(folder) if is_image(os.path.basename(path)))
+
+
+def masks_below(folder: str, store: Store) -> Iterator[str]:
+    """The same for masks: arrays if there is no image."""
+    images = images_below(folder, store)
+    first = next(images, None)
+    if first is None:
+        return (path for path in store.walk(folder) if is_array(path))
+    return itertools.chain((first,), images)
 
 
 def _identity(folder: str) -> tuple[int, int]:

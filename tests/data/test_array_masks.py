@@ -1,0 +1,131 @@
+"""Tests of masks in files of NumPy and MATLAB."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotated_sets import FORMATS, needs_formats, opened
+from conftest import refused
+from data_files import picture
+from PIL import Image
+
+from segtrain.data.pixels.array_mask import array_mask
+
+IDS = np.array([[0, 1, 2, 2, 2], [2, 1, 0, 0, 0]])
+PLANES = np.arange(3)[:, None, None] == IDS
+
+
+def npy(array: Any, pickled: bool = False) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=pickled)
+    return stream.getvalue()
+
+
+def npz(*arrays: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, *arrays)
+    return stream.getvalue()
+
+
+@needs_formats
+@pytest.mark.parametrize(
+    ("folder", "file", "reference"),
+    [
+        ("npy/labels", "a.npy", "npy"),
+        ("npy/labels", "c.npy", "npy"),
+        ("CrackForest/groundTruth", "001.mat", "crackforest"),
+        ("sbd/cls", "2008_000002.mat", "sbd"),
+    ],
+)
+def test_the_samples(folder: str, file: str, reference: str) -> None:
+    content = (FORMATS / "mat-npy" / folder / file).read_bytes()
+    expected = np.array(Image.open(FORMATS / f"mat-npy/mask_{reference}.png"))
+    ids = array_mask(content, file)
+    assert np.array_equal(ids - ids.min(), expected - expected.min())
+
+
+@needs_formats
+@pytest.mark.parametrize("file", ["v73.mat", "BSDS/groundTruth/2018.mat"])
+def test_other_matlab_files_are_refused(file: str) -> None:
+    with refused("mask-array-invalid"):
+        array_mask((FORMATS / "mat-npy" / file).read_bytes(), file)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [IDS, IDS.astype(np.float64), PLANES, np.moveaxis(PLANES, 0, 2), IDS[None], IDS[..., None]],
+)
+def test_ids_and_planes(array: np.ndarray) -> None:
+    ids = array_mask(npy(array), "a.npy")
+    assert (ids.dtype, ids.tolist()) == (np.uint8, IDS.tolist())
+    assert array_mask(npz(array), "a.npz").tolist() == IDS.tolist()
+
+
+def test_wide_ids_and_colors_keep_their_values() -> None:
+    assert array_mask(npy(IDS * 1000), "a.npy").dtype == np.uint16
+    colors = np.stack([IDS * 9, IDS, IDS], -1).astype(np.uint8)
+    assert np.array_equal(array_mask(npy(colors), "a.npy"), colors)
+
+
+class Harm:
+    def __reduce__(self) -> Any:
+        return (sys.exit, (3,))
+
+
+def bomb() -> bytes:
+    """An archive whose one array unpacks to far more than the largest image."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.npy", b"")
+    content = bytearray(stream.getvalue())
+    at = content.index(b"PK\x01\x02") + 24  # the size in the directory
+    content[at : at + 4] = (0xF0000000).to_bytes(4, "little")
+    return bytes(content)
+
+
+HOSTILE = {
+    "half ids.npy": npy(IDS / 2),
+    "negative.npy": npy(IDS - 1),
+    "not finite.npy": npy(np.where(IDS, np.nan, 1)),
+    "deep.npy": npy(IDS * 100_000),
+    "overlapping planes.npy": npy(PLANES | PLANES[:1]),
+    "free pixels.npy": npy(PLANES[1:]),
+    "objects.npy": npy(np.array([[Harm()]], object), True),
+    "pickle.npy": pickle.dumps(Harm()),
+    "empty.npy": npy(np.zeros((0, 4))),
+    "flat.npy": npy(np.zeros(4)),
+    "cut.npy": npy(IDS)[:-3],
+    "huge.npy": npy(IDS).replace(b"(2, 5), }        ", b"(2999, 999999), }"),
+    "two.npz": npz(IDS, IDS),
+    "bomb.npz": bomb(),
+    "text.mat": b"no matrix",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_other_content_is_refused(name: str) -> None:
+    with refused("mask-array-invalid", file=name):
+        array_mask(HOSTILE[name], name)
+
+
+def test_arrays_are_masks_where_no_image_is(tmp_path: Path) -> None:
+    picture(tmp_path / "images/a.png", size=(2, 5))
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/a.npy").write_bytes(npy(IDS))
+    dataset = opened(tmp_path, "data.classes=[a, b, c]")
+    assert dataset.read_mask(0).tolist() == IDS.tolist()
+    Image.fromarray(IDS.astype(np.uint8)[::-1]).save(tmp_path / "labels/a.png")
+    assert opened(tmp_path, "data.classes=[a, b, c]").read_mask(0).tolist() == IDS[::-1].tolist()
+
+
+def test_matlab_needs_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    with refused("missing-package", package="scipy"):
+        array_mask(b"", "a.mat")
