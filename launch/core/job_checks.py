@@ -23,11 +23,11 @@ Files = Mapping[str, "Path | bytes"]
 
 def short_run(job: Job, least_s: int) -> Iterator[Finding]:
     if job.max_run < least_s:
-        yield warning(
+        yield (warning if job.max_run else error)(
             "max-run-short",
             f"max_run={job.max_run} s is short: the start alone takes minutes, and a number "
             "without a unit is seconds",
-            f"--max-run {job.max_run}{'h' if job.max_run <= 72 else 'm'}, if that was meant",
+            f"--max-run {job.max_run or 1}{'h' if job.max_run <= 72 else 'm'}, if that was meant",
         )
 
 

@@ -121,6 +121,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     "two tasks with one run folder": (
         "plain", {"array": ["out=/workspace/a train.seed=0", "out=/workspace/a train.seed=1"]}, (), "error array-out"),
     "task with a wrong value": ("plain", {"array": ["train.seed=x"]}, (), "error config"),
+    "setting that the tasks replace": ("plain", {"seeds": "0,1"}, ("train.seed=3",), "warning array-over-setting"),
     "task with a strategy": ("plain", {"array": ["parallel.strategy=single"]}, (), "error array-strategy"),
     "task with a batch smaller than the ranks": ("plain", {"array": ["train.batch_size=6"]}, (), "error batch-small"),
     "name of a variable": ("plain", {"environment": {"A B": "1"}}, (), "error env-name"),
@@ -144,6 +145,8 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     "config without its data": ("plain", {"config": "configs/camvid_cpu.yaml"}, (), "error data-missing"),
     "data that is not there": (
         "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace/nowhere"}, (), "error data-not-there"),
+    "data of the settings that is not there": (
+        "plain", {"config": "configs/camvid_cpu.yaml"}, ("data.root=/workspace/nowhere",), "error data-not-there"),
     "results inside the data": (
         "plain", {"config": "configs/camvid_cpu.yaml", "data": "/usr", "output": "/usr/runs"}, (), "warning results-in-data"),
     "weights to fetch": (

@@ -44,6 +44,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "variable of Vertex AI": ({"environment": ["CLUSTER_SPEC={}"]}, ()),
     "secret": ({"environment": ["HF_TOKEN=abc"]}, ()),
     "label of the launcher": ({"labels": ["segtrain-job=mine"]}, ()),
+    "label with a capital": ({"labels": ["team=Vision"]}, ()),
     "key of another region": (
         {"kms": "projects/p/locations/us-east1/keyRings/r/cryptoKeys/k"}, ()),
     "no project": ({"project": None}, ()),
@@ -89,6 +90,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     # places
     "output on this machine": ({"output": "runs/"}, ()),
     "checkpoints on this machine": ({"checkpoints": "runs/a"}, ()),
+    "bucket with a capital": ({"output": "gs://Street-results/jobs"}, ()),
+    "data in a bucket with a capital": ({"data": "gs://Street-data/camvid"}, ()),
     "bucket of the example": ({"output": "gs://MY-BUCKET/jobs"}, ()),
     "results inside the data": ({"output": "gs://street-data/camvid/jobs"}, ()),
     "class names nobody gives": ({}, ("data.layout=folders",)),
@@ -102,6 +105,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "data said twice": ({}, ("data.root=gs://other/camvid",)),
     # scheduling
     "hours without their letter": ({"max_run": "6"}, ()),
+    "no time": ({"max_run": "0h"}, ()),
     "a wait without flex-start": ({"max_wait": "2h"}, ()),
     "spot with a run folder of the machine": (
         {"scheduling": "spot"}, ("out=runs/a",)),

@@ -144,6 +144,19 @@ def test_another_version_on_a_node_has_its_finding() -> None:
     has([found], "warning python-version", "n2 has segtrain 0.9")
 
 
+def test_data_of_the_settings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = [BATCH, "data.root=nowhere", "data.layout=camvid"]
+    job = load_job(SlurmJob, None, PLAIN, settings)
+    # nodes look from their root folder
+    assert f"-e {Path('nowhere').absolute()} ]" in probe.text(job, ROOT, ROOT / "token")
+
+    def away(*_: object) -> None:
+        raise SegtrainError("no cluster")
+
+    monkeypatch.setattr(online, "read", away)
+    has(online.online(job), "warning data-not-there", "nowhere")
+
+
 @pytest.mark.parametrize("key", WRONG_ANSWERS)
 def test_an_answer_of_a_node_has_its_finding(key: str) -> None:
     wrong, expected, text = WRONG_ANSWERS[key]

@@ -135,7 +135,7 @@ class SlurmJob(job.Job):
         0,
         "N",
         "tasks of the array that run at the same time (default: all)",
-        read=values.at_least(0),
+        read=values.at_least(1),
     )
     after: str = option(
         "",

@@ -17,7 +17,7 @@ Start = Literal["task", "node"]
 # sees its own alone.
 Bind = Literal["node", "task"]
 _GPUS = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]*):)?(\d+)")
-_MEMORY = re.compile(r"\d+[KMGT]?")
+_MEMORY = re.compile(r"\d+[KMGT]|0")
 _AFTER = re.compile(r"(?:(after|afterany|afterok|afternotok|aftercorr):)?(\d+(?:_\d+)?)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -38,11 +38,13 @@ def gpus(value: Any, where: str) -> Gpus:
     if isinstance(value, Mapping):
         described = values.strict_mapping(value, ("type", "count"), where)
         kind = values.text(described.get("type", ""), f"{where}.type")
-        return Gpus(values.at_least(0)(described.get("count", 1), f"{where}.count"), kind)
-    match = _GPUS.fullmatch(values.text(value, where))
-    if match is None:
-        raise values.wrong(where, value, "COUNT or TYPE:COUNT for each node, as 4 or h100:8")
-    return Gpus(int(match[2]), match[1] or "")
+        count = described.get("count", 1)
+    else:
+        match = _GPUS.fullmatch(values.text(value, where))
+        if match is None:
+            raise values.wrong(where, value, "COUNT or TYPE:COUNT for each node, as 4 or h100:8")
+        kind, count = match[1] or "", match[2]
+    return Gpus(values.at_least(0)(count, f"{where}.count"), kind)
 
 
 def name(value: Any, where: str) -> str:
@@ -53,9 +55,9 @@ def name(value: Any, where: str) -> str:
 
 
 def memory(value: Any, where: str) -> str:
-    """``64G``, or megabytes as Slurm reads a bare number; ``0`` is all memory of a node."""
+    """``64G``; ``0`` is all memory of a node. Slurm reads other bare numbers as megabytes."""
     if not _MEMORY.fullmatch(values.text(value, where)):
-        raise values.wrong(where, value, "memory of each node, as 64G, or 0 for all of it")
+        raise values.wrong(where, value, "memory of each node, as 64G or 64000M, or 0 for all")
     return str(value)
 
 

@@ -14,6 +14,10 @@ from launch.platforms.vertex import job_parts as parts
 from launch.platforms.vertex.job_parts import Accelerator, Lustre, Nfs
 
 COMMAND = job.command("vertex")
+NETWORK = "projects/NUMBER/global/networks/NAME"
+TENSORBOARD = "projects/P/locations/R/tensorboards/ID"
+RESERVATION = "projects/P/zones/Z/reservations/NAME"
+KEY = "projects/P/locations/R/keyRings/RING/cryptoKeys/KEY"
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,16 @@ class VertexJob(job.Job):
         "", "gs://...", "folder for the code (default: the output)", DATA, read=values.place
     )
     requirements: str = option("", "FILE", "further packages for pip", DATA, read=values.local_path)
-    disk_gb: int = option(100, "GB", "boot disk of each host (default: 100)", MACHINES)
-    disk_type: str = option("pd-ssd", "NAME", "boot disk of each host (default: pd-ssd)", MACHINES)
+    disk_gb: int = option(
+        100, "GB", "boot disk of each host (default: 100)", MACHINES, read=values.at_least(10)
+    )
+    disk_type: str = option(
+        "pd-ssd",
+        "NAME",
+        "boot disk of each host (default: pd-ssd)",
+        MACHINES,
+        read=parts.named_as("a type, as pd-ssd or hyperdisk-balanced", "(pd|hyperdisk)-[a-z-]+"),
+    )
     scheduling: parts.Scheduling = option(
         "STANDARD", "NAME", "standard (default), spot, or flex-start", TIME, read=parts.scheduling
     )
@@ -94,21 +106,30 @@ class VertexJob(job.Job):
     restart_all: bool = option(False, "", "restart all replicas when one of them restarts", TIME)
     disable_retries: bool = option(False, "", "do not start again after an internal error", TIME)
     service_account: str = option(
-        "", "EMAIL", "account that the job runs as (default: Vertex AI's service agent)"
+        "",
+        "EMAIL",
+        "account that the job runs as (default: Vertex AI's service agent)",
+        read=parts.named_as("NAME@DOMAIN.gserviceaccount.com"),
     )
-    network: str = option("", "NAME", "peered network: projects/NUMBER/global/networks/NAME")
+    network: str = option("", "NAME", f"peered network: {NETWORK}", read=parts.named_as(NETWORK))
     reserved_ip_ranges: tuple[str, ...] = option(
         (), "NAME", "allocated range of the peered network; repeatable", flag="--reserved-ip-range"
     )
     psc_attachment: str = option("", "NAME", "network attachment of Private Service Connect")
-    tensorboard: str = option("", "NAME", "TensorBoard: projects/P/locations/R/tensorboards/ID")
+    tensorboard: str = option(
+        "", "NAME", f"TensorBoard: {TENSORBOARD}", read=parts.named_as(TENSORBOARD)
+    )
     experiment: str = option("", "NAME", "Vertex AI experiment")
     experiment_run: str = option("", "NAME", "run of the experiment")
     persistent_resource: str = option(
         "", "ID", "persistent resource, whose machines already run", MACHINES
     )
     reservation: str = option(
-        "", "NAME", "reserved machines: projects/P/zones/Z/reservations/NAME", MACHINES
+        "",
+        "NAME",
+        f"reserved machines: {RESERVATION}",
+        MACHINES,
+        read=parts.named_as(RESERVATION),
     )
     nfs: tuple[Nfs, ...] = option(
         (),
@@ -124,9 +145,7 @@ class VertexJob(job.Job):
         DATA,
         read=parts.lustre,
     )
-    kms: str = option(
-        "", "NAME", "key of the disks: projects/P/locations/R/keyRings/RING/cryptoKeys/KEY"
-    )
+    kms: str = option("", "NAME", f"key of the disks: {KEY}", read=parts.named_as(KEY))
     web_access: bool = option(False, "", "allow a shell in the containers, from the console")
     labels: Mapping[str, str] = option(
         dict, "KEY=VALUE", "label of the job; repeatable", flag="--label"

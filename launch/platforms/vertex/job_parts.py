@@ -5,7 +5,7 @@ user's text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -59,18 +59,28 @@ def accelerator(value: Any, where: str) -> Accelerator | None:
     if isinstance(value, Mapping):
         described = values.strict_mapping(value, ("type", "count"), where)
         kind = values.text(described.get("type", ""), f"{where}.type")
-        return (
-            Accelerator(kind, values.whole(described.get("count", 1), f"{where}.count"))
-            if kind
-            else None
-        )
-    text = values.text(value, where)
-    if not text:
-        return None
-    match = _ACCELERATOR.fullmatch(text)
-    if match is None:
-        raise values.wrong(where, value, "TYPE:COUNT, as NVIDIA_TESLA_T4:4")
-    return Accelerator(match[1], int(match[2] or 1))
+        count = described.get("count", 1)
+    else:
+        match = _ACCELERATOR.fullmatch(values.text(value, where))
+        if value and match is None:
+            raise values.wrong(where, value, "TYPE:COUNT, as NVIDIA_TESLA_T4:4")
+        kind, count = (match[1], match[2] or 1) if match else ("", 1)
+    return Accelerator(kind, values.at_least(1)(count, f"{where}.count")) if kind else None
+
+
+def named_as(form: str, pattern: str = "") -> Callable[[Any, str], str]:
+    """A function that reads a name of this form, in which capitals stand for any word, or with this
+    pattern. An empty text stays.
+    """
+    expected = re.compile(pattern or re.sub("[A-Z]+", "[^/@]+", form))
+
+    def read(value: Any, where: str) -> str:
+        name = values.text(value, where)
+        if name and not expected.fullmatch(name):
+            raise values.wrong(where, value, form)
+        return name
+
+    return read
 
 
 def scheduling(value: Any, where: str) -> Any:

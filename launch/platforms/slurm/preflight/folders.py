@@ -7,11 +7,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 
 from launch.core import job_checks
+from launch.core.bundle import all_settings
 from launch.core.findings import Finding, error, warning
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.state import SlurmState
@@ -44,7 +45,10 @@ def folders(job: SlurmJob, cluster: SlurmState, probed: bool) -> Iterator[Findin
         )
     else:
         yield from _room(job, place)
-    yield from _data(job, probed)
+    if not probed:
+        yield from data_folder(job, warning if job.setup else error)  # its lines may bring the data
+    results = {"output": os.path.abspath(job.output)}
+    yield from job_checks.results_in_data("data", local_data(job), results)
     # Another job of this user with one of the run folders, which waits or runs.
     ours = {run.resolve() for run in job.runs()}
     over = _ended_before(
@@ -95,17 +99,23 @@ def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
         )
 
 
-def _data(job: SlurmJob, probed: bool) -> Iterator[Finding]:
-    if not job.data or "://" in job.data:
-        return
-    data, output = Path(job.data).absolute(), Path(job.output).absolute()
-    if not probed and not os.path.exists(data):
-        yield (warning if job.setup else error)(  # its lines may bring the data
+def local_data(job: SlurmJob) -> str:
+    """The folder of the job's data set; "" for one in a bucket, and for generated images."""
+    settings = all_settings(job)
+    data = str(job.data or settings.get("data.root") or "")
+    if not data or "://" in data or settings.get("data.layout", "scenes") == "scenes":
+        return ""
+    return os.path.abspath(os.path.expanduser(data))
+
+
+def data_folder(job: SlurmJob, level: Callable[..., Finding]) -> Iterator[Finding]:
+    """A finding of ``level`` if this host does not have the data set of the job."""
+    if (data := local_data(job)) and not os.path.exists(data):
+        yield level(
             "data-not-there",
-            f"data={job.data!r}: there is no such folder here",
+            f"data={data!r}: there is no such folder here",
             "--data FOLDER that all nodes see",
         )
-    yield from job_checks.results_in_data("data", str(data), {"output": str(output)})
 
 
 def _ended_before(after: str, others: Mapping[str, str]) -> set[str]:

@@ -9,7 +9,7 @@ from launch.core.findings import Finding, error, errors, note, warning
 from launch.platforms.slurm.follow import ENDED
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.cluster_settings import cluster_settings
-from launch.platforms.slurm.preflight.folders import folders
+from launch.platforms.slurm.preflight.folders import data_folder, folders
 from launch.platforms.slurm.preflight.nodes import nodes
 from launch.platforms.slurm.preflight.partitions import partitions
 from launch.platforms.slurm.preflight.probe import Replies, answers, ask_nodes
@@ -42,6 +42,7 @@ def online(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Fi
     try:
         cluster = read(ask)
     except SegtrainError as problem:
+        findings += data_folder(job, warning)  # this host may not have the cluster's disks
         cure = "on a host that submits"
         return [*findings, note("slurm-not-asked", f"the cluster is not asked: {problem}", cure)]
     return list(

@@ -15,7 +15,7 @@ from shlex import quote
 from launch.core.findings import Finding, error, note, warning
 from launch.core.job import PACKAGE
 from launch.platforms.slurm.job import SlurmJob
-from launch.platforms.slurm.preflight.folders import existing
+from launch.platforms.slurm.preflight.folders import existing, local_data
 from launch.platforms.slurm.preflight.state import SlurmState, listed
 from launch.platforms.slurm.script import environment
 
@@ -53,7 +53,7 @@ def text(job: SlurmJob, folder: Path, token: Path) -> str:
         mark=MARK,
         token=quote(str(token)),
         folder=quote(str(folder)),
-        data=quote(job.data if job.data and "://" not in job.data else "/"),
+        data=quote(local_data(job) or "/"),
         interface=quote(job.interface or "lo"),
         setup="\n".join(job.setup),
         variables=f"export PYTHONPATH={quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}" if path else "",
@@ -201,7 +201,7 @@ def answers(job: SlurmJob, replies: Replies, folder: Path, version: str) -> Iter
     if there := nodes("data"):
         yield (warning if job.setup else error)(  # its lines may bring the data
             "data-not-visible",
-            f"data={job.data!r}: {there} does not see it",
+            f"data={local_data(job)!r}: {there} does not see it",
             "--data on a file system of all nodes",
         )
     yield from _python(job, replies, version)

@@ -150,6 +150,12 @@ def _array(job: SlurmJob) -> Iterator[Finding]:
                 yield error(
                     "array-strategy", f"array: {setting}: all tasks have one strategy", "--strategy"
                 )
+            elif (key := setting.partition("=")[0]) in job.settings:
+                yield warning(
+                    "array-over-setting",
+                    f"{key}={job.settings[key]}: the tasks of the array have values of their own",
+                    f"leave out {key}, or the array",
+                )
 
 
 def _weights(config: Config) -> Iterator[Finding]:

@@ -1,6 +1,4 @@
-"""Checks of a job's names, networks, times, and restarts. What Vertex AI refuses at once is left to
-it.
-"""
+"""Checks of a job's names, networks, times, and restarts."""
 
 from __future__ import annotations
 
@@ -15,6 +13,8 @@ from launch.platforms.vertex.request import BUNDLE, JOB, LABEL, region
 
 API = "Vertex AI API v1, CustomJob and CustomJobSpec (google-cloud-aiplatform 2.7.0)"
 # Variables that Vertex AI or the launcher sets in a container.
+# International letters are allowed too, but no capitals.
+_LABEL = re.compile(r"[^\W\d_][\w-]{0,62}=[\w-]{0,63}")
 _RESERVED = re.compile(rf"CLUSTER_SPEC|TF_CONFIG|AIP_\w+|CLOUD_ML_\w+|{BUNDLE}|{JOB}")
 
 
@@ -25,6 +25,14 @@ def names(job: VertexJob) -> Iterator[Finding]:
             f"labels.{LABEL}: the launcher sets this label",
             "give it another name",
         )
+    for label in map("=".join, job.labels.items()):
+        if label != label.lower() or not _LABEL.fullmatch(label):
+            yield error(
+                "label",
+                f"label {label!r}: lowercase letters, digits, _ and -, and a letter first",
+                f"--label {label.lower()}",
+                API,
+            )
     yield from variables(job)
     for key in job.environment:
         if _RESERVED.fullmatch(key):

@@ -13,6 +13,7 @@ from launch.platforms.vertex.request import output
 
 # Placeholders in the names of the examples, which a user must replace.
 PLACEHOLDER = re.compile(r"\bMY-|\bPROJECT\b|\bBUCKET\b")
+_IN_BUCKET = re.compile(rf"gs://(.*({PLACEHOLDER.pattern}).*|[a-z0-9][a-z0-9._-]+[a-z0-9](/.*)?)")
 FUSE = "Vertex AI: use Cloud Storage as a mounted file system (its mount takes no options)"
 
 
@@ -50,11 +51,11 @@ def placeholders(job: VertexJob) -> list[str]:
 
 
 def _written(key: str, place: str) -> Iterator[Finding]:
-    if place and not place.startswith("gs://"):
+    if place and not _IN_BUCKET.fullmatch(place):
         yield error(
             f"{key}-uri",
-            f"{key}={place!r} is not the address of a bucket: what a job writes elsewhere is "
-            "gone with its machines",
+            f"{key}={place!r} is not the address of a bucket (in lowercase): what a job writes "
+            "elsewhere is gone with its machines",
             f"--{key} gs://BUCKET/FOLDER",
         )
 
@@ -80,10 +81,10 @@ def _data(job: VertexJob) -> Iterator[Finding]:
             "credentials",
             "copy it with the Storage Transfer Service, then --data gs://BUCKET/FOLDER",
         )
-    elif scheme != "gs":
+    elif not _IN_BUCKET.fullmatch(data):
         yield error(
             "data-place",
-            f"data={data!r} is neither in a bucket, nor in a mount of the job "
+            f"data={data!r} is neither in a bucket (in lowercase), nor in a mount of the job "
             f"({', '.join(mounts) or 'it has none'})",
             "gcloud storage rsync -r FOLDER gs://BUCKET/FOLDER, then --data gs://BUCKET/FOLDER",
         )
