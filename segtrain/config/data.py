@@ -47,6 +47,7 @@ class Data(Section):
         "labelme",
         "via",
         "supervisely",
+        "geojson",
         "label-studio",
         "kaggle-rle",
         "objects",

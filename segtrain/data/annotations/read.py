@@ -8,17 +8,20 @@ import io
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from segtrain.data.annotations.shapes import Shape, ring
 from segtrain.data.bucket.tree import local_copy
-from segtrain.errors import DataError, SegtrainError, file_error
+from segtrain.errors import DataError, SegtrainError, file_error, some_of
+
+if TYPE_CHECKING:
+    from segtrain.data.annotations.layout import Where
 
 # The longest cell of a table, in characters.
 _LONGEST = 1 << 27
@@ -140,6 +143,25 @@ def run_lengths(counts: str | bytes) -> np.ndarray:
     for first in (1, 2):  # from the fourth number on, the difference to the last but one
         sums[first::2] = np.cumsum(sums[first::2])
     return sums
+
+
+def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
+    """The attribute of shapes that names the class; "" if they have none."""
+    values: dict[str, list[str]] = defaultdict(list)
+    for of_shape in attributes:
+        for key, value in of_shape.items():
+            values[key] += [str(value)] * bool(value)
+    used = sorted(key for key in values if values[key])
+    same = len({tuple(values[key]) for key in used}) == 1  # such as the class in two languages
+    key = where.label_key or (used[0] if same else "")
+    if key not in used and (used or (key and attributes)):
+        texts = [f"{name} ({some_of(sorted(set(values[name])), 3)})" for name in used]
+        message = (
+            f"{where.annotations}: data.label_key is {key!r}, and the shapes have the attributes "
+            f"{', '.join(texts)}: set it to the one that names the class"
+        )
+        raise DataError(message, code="label-key-unclear", file=where.annotations, found=used)
+    return key
 
 
 def boxes_alone(file: str) -> DataError:

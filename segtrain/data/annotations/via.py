@@ -14,11 +14,10 @@ import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, polygon, reading, rows_of
+from segtrain.data.annotations.read import json_of, label_key, polygon, reading, rows_of
 from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, box, ellipse
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
-from segtrain.errors import DataError, some_of
 
 # The project; or an export, of whose images some may have no region.
 _JSON = re.compile(
@@ -46,7 +45,7 @@ def _detect(root: str, store: Store) -> Detected | None:
 def _read(where: Where) -> Annotations:
     images = _images(where.annotations)
     with reading(where.annotations):
-        key = _class_key([region for _, regions in images for region in regions], where)
+        key = label_key([r.attributes for _, regions in images for r in regions], where)
         annotated = tuple(
             _annotated(name, regions, key, where.annotations) for name, regions in images
         )
@@ -78,25 +77,6 @@ def _rows(path: str) -> list[_Image]:
             if shape:
                 of_image.append(_Region(shape, json.loads(row["region_attributes"])))
     return [(name, of_image) for (name, _), of_image in regions.items()]
-
-
-def _class_key(regions: list[_Region], where: Where) -> str:
-    """The attribute that names the class; "" if the regions have no attributes."""
-    values: dict[str, list[str]] = defaultdict(list)
-    for region in regions:
-        for key, value in region.attributes.items():
-            values[key] += [str(value)] * bool(value)
-    used = sorted(key for key in values if values[key])
-    same = len({tuple(values[key]) for key in used}) == 1  # such as the class in two languages
-    key = where.label_key or (used[0] if same else "")
-    if key not in used and (used or (key and regions)):
-        texts = [f"{name} ({some_of(sorted(set(values[name])), 3)})" for name in used]
-        message = (
-            f"{where.annotations}: data.label_key is {key!r}, and the regions have the attributes "
-            f"{', '.join(texts)}: set it to the one that names the class"
-        )
-        raise DataError(message, code="label-key-unclear", file=where.annotations, found=used)
-    return key
 
 
 def _annotated(name: str, regions: list[_Region], key: str, file: str) -> Annotated:

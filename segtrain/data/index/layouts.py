@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from segtrain.data.annotations.coco import COCO
 from segtrain.data.annotations.cvat import CVAT
+from segtrain.data.annotations.geojson import GEOJSON
 from segtrain.data.annotations.kaggle_rle import KAGGLE_RLE
 from segtrain.data.annotations.label_studio import LABEL_STUDIO
 from segtrain.data.annotations.labelme import LABELME
@@ -30,6 +31,7 @@ RIVALS = (
     LABELME,
     VIA,
     SUPERVISELY,
+    GEOJSON,
     FOLDERS,
 )
 LAYOUTS = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 
 from segtrain import config
+from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import CLASS_FILES, Detected, Layout
@@ -54,8 +55,10 @@ def _detect_camvid(root: str, store: Store) -> Detected | None:
 def _are_colors(root: str, split: str, store: Store) -> bool:
     folder = os.path.join(root, split + "annot")
     masks = sorted(images_below(folder, store))[:1]
-    paths = [os.path.join(folder, mask) for mask in masks]
-    return any(decode.read_header(local_copy(path), path).channels == 3 for path in paths)
+    with ignoring_file_faults():
+        paths = [os.path.join(folder, mask) for mask in masks]
+        return any(decode.read_header(local_copy(path), path).channels == 3 for path in paths)
+    return False
 
 
 def _segnet_ids(own: LabelSpace) -> LabelSpace:

@@ -1,0 +1,119 @@
+"""GeoJSON over GeoTIFF images: one layer of polygons for all images, or one for each split.
+
+https://datatracker.ietf.org/doc/html/rfc7946
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from segtrain.data.annotations import find
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.read import json_of, label_key, polygon, reading
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape
+from segtrain.data.bucket.tree import local_copy
+from segtrain.data.index.detect_pairs import MASK_WORDS
+from segtrain.data.index.layout import Detected
+from segtrain.data.index.walk import images_below
+from segtrain.data.storage import Store
+from segtrain.errors import MissingExtra
+
+# Without a member "crs", coordinates are longitude and latitude (RFC 7946, section 4).
+_WGS84 = "OGC:CRS84"
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    paths = [
+        path
+        for ending in (".geojson", ".json")
+        for path, head in find.files(root, store, ending)
+        if '"FeatureCollection"' in head and 'Polygon"' in head
+    ]
+    return find.detected(root, store, paths, lambda path: [*_geotiffs(root, store)][:20])
+
+
+def _geotiffs(folder: str, store: Store) -> Iterator[str]:
+    """Paths of TIFF files below a folder, without rasters of labels."""
+    for path in images_below(folder, store):
+        stem, ending = os.path.splitext(os.path.basename(path).lower())
+        if ending in (".tif", ".tiff") and stem not in MASK_WORDS:
+            yield path
+
+
+def _read(where: Where) -> Annotations:
+    content = json_of(where.annotations)
+    with reading(where.annotations):
+        features = [f for f in content["features"] if f["geometry"] is not None]
+        properties = [
+            {key: value for key, value in (f["properties"] or {}).items() if isinstance(value, str)}
+            for f in features
+        ]
+        key = label_key(properties, where)
+        names = [str(values.get(key, UNNAMED)) for values in properties]
+        crs = content.get("crs", {}).get("properties", {}).get("name", _WGS84)
+        geometries = [feature["geometry"] for feature in features]
+        in_crs: dict[str, list[dict[str, Any]]] = {}
+        images = tuple(
+            _annotated(path, where, crs, geometries, names, in_crs)
+            for path in sorted(_geotiffs(where.images, where.store))
+        )
+        if features and not any(image.shapes for image in images):
+            raise ValueError(f"no polygon lies in an image, by its coordinates in {crs}")
+    return Annotations(images, dict.fromkeys(names, 0))
+
+
+def _annotated(
+    image: str,
+    where: Where,
+    crs: str,
+    geometries: list[dict[str, Any]],
+    names: list[str],
+    in_crs: dict[str, list[dict[str, Any]]],
+) -> Annotated:
+    """in_crs: the geometries in the coordinate systems of the images so far."""
+    try:
+        import rasterio
+        from rasterio.warp import transform_geom
+    except ImportError:
+        raise MissingExtra("rasterio", "geo", "GeoJSON") from None
+    path = os.path.join(where.images, image)
+    with reading(path), rasterio.open(local_copy(path)) as source:
+        size, to_map, own = (source.height, source.width), source.transform, source.crs
+        if own is None:
+            raise ValueError("the image has no coordinate system")
+        if str(own) not in in_crs:
+            in_crs[str(own)] = transform_geom(crs, own, geometries)
+    to_pixels = np.array(~to_map).reshape(3, 3)
+    shapes, left_out = list[Shape](), Counter[str]()
+    for geometry, name in zip(in_crs[str(own)], names):
+        parts = _polygons(geometry)
+        if not parts:
+            left_out[str(geometry["type"])] += 1
+        rings = [
+            [np.array(ring)[:, :2] @ to_pixels[:2, :2].T + to_pixels[:2, 2] for ring in part]
+            for part in parts
+        ]
+        inside = [part for part in rings if _touches(part[0], size)]
+        if inside:
+            holes = [ring for part in inside for ring in part[1:]]
+            shape = polygon(name, [part[0] for part in inside], left_out, holes)
+            shapes += [shape] if shape else []
+    return Annotated(image, where.annotations, tuple(shapes), size, False, left_out)
+
+
+def _polygons(geometry: dict[str, Any]) -> list[Any]:
+    """The polygons of a geometry, each a list of rings: the outline, then the holes."""
+    kind, coordinates = geometry["type"], geometry.get("coordinates") or []
+    return [coordinates] if kind == "Polygon" else coordinates if kind == "MultiPolygon" else []
+
+
+def _touches(ring: np.ndarray, size: tuple[int, int]) -> bool:
+    return bool((ring.max(0) > 0).all() and (ring.min(0) < size[::-1]).all())
+
+
+GEOJSON = Format("geojson", "a GeoJSON file of polygons, and GeoTIFF images", _detect, _read).layout
