@@ -217,15 +217,20 @@ def _places(root: str, store: Store) -> Iterator[tuple[str, str, list[str]]]:
     if several:
         template, splits = find.by_split(several)
         yield template or ".", template or ".", splits
-    for (images, masks), splits in ranked_pairs(root, folders, store)[:1]:
+    pairs = ranked_pairs(root, folders, store)
+    for (images, masks), splits in pairs[:1]:
         one, other = names_of_pair(root, (images, masks), splits[0], store)
         if several_masks(one, other, _image_pattern(one, other)):
             yield images, masks, splits
+    if pairs:
+        return
     in_split = [name for name in folders if name.lower() in SPLITS]
     for folder, splits in (("{split}", in_split), (".", ["all"])):
-        names = names_of_pair(root, (folder, folder), splits[0], store)[0] if splits else []
-        if several_masks(names, names, NAME, together=True):
-            yield folder, folder, splits
+        if splits:
+            place = os.path.join(root, folder.replace("{split}", splits[0]))
+            names = sorted(images_below(place, store))
+            if several_masks(names, names, NAME, together=True):
+                yield folder, folder, splits
 
 
 def _is_binary(path: str) -> bool:
