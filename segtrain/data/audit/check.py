@@ -30,7 +30,7 @@ from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index import detect_pairs
-from segtrain.data.index.detect import detect, left_out
+from segtrain.data.index.detect import detect, left_out, split_files
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
@@ -156,9 +156,16 @@ def check_folder(
         message, settings = missing(
             data, all_splits, lambda split: names_of(datasets.get(split) or _opened(data, split))
         )
-        of_folder += (
-            [SplitFinding(f"{first.name}: {message}", settings=settings)] if message else []
-        )
+        if message:
+            of_folder.append(SplitFinding(f"{first.name}: {message}", settings=settings))
+            if files := split_files(data.root):
+                index = os.path.join(os.path.dirname(files[0]), "{split}")
+                own = (
+                    f"{some_of(files)} may divide the set, and are not read. If each line has an "
+                    "image and a mask: data.layout=list "
+                    f"data.index={index}{os.path.splitext(files[0])[1]}"
+                )
+                of_folder.append(SplitFinding(own))
         data = with_settings(data, settings)
     complete = (
         replace(report, findings=tuple(findings[split])) for split, report in reports.items()

@@ -11,10 +11,10 @@ from segtrain import config
 from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.data.bucket import OUTAGE_S, store_of
-from segtrain.data.index.detect_pairs import is_drawn
+from segtrain.data.index.detect_pairs import SPLITS, is_drawn
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, RIVALS
-from segtrain.data.index.lists import LIST
+from segtrain.data.index.lists import ENDINGS, LIST
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.walk import images_below, no_folder
@@ -114,6 +114,17 @@ def left_out(data: config.Data, splits: Sequence[str]) -> list[str]:
         f"{folder} ({counted(count, 'image file')})"
         for folder, count in sorted(counts.items())
         if not is_drawn(folder)
+    ]
+
+
+def split_files(root: str) -> list[str]:
+    """Text files named like splits, which may divide a data set: ``splits/train.txt``."""
+    store = tree_of(root)
+    return [
+        f"{folder}{name}"
+        for folder in ("", "splits/")
+        for name in store.list(f"{root}/{folder}".rstrip("/"), "")
+        if os.path.splitext(name)[0].lower() in SPLITS and name.endswith((*ENDINGS, ".txt"))
     ]
 
 

@@ -207,14 +207,14 @@ def _json_rows(path: str) -> Iterator[dict[str, str]]:
         yield {str(key): "" if value is None else str(value) for key, value in row.items()}
 
 
-_ENDINGS = (".csv", ".tsv", ".jsonl")
+ENDINGS = (".csv", ".tsv", ".jsonl")
 # At most this many text files of a bucket are read to find out whether they are lists.
 _MOST_TEXTS = 20
 
 
 def _detect(root: str, store: Store) -> Detected | None:
     names = sorted(os.listdir(root)) if store is LOCAL else store.list(root, "")
-    lists = [name for name in names if name.endswith(_ENDINGS) and name not in CLASS_TABLES]
+    lists = [name for name in names if name.endswith(ENDINGS) and name not in CLASS_TABLES]
     texts = [name for name in names if name.endswith(".txt")][
         : None if store is LOCAL else _MOST_TEXTS
     ]
