@@ -33,7 +33,7 @@ def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
         for name in store.list(os.path.join(root, folder), ending)[:_MANY]:
             path = os.path.join(folder, name)
             with open(local_copy(os.path.join(root, path)), "rb") as stream:
-                head = stream.read(_HEAD).decode("utf-8", "replace")
+                head = stream.read(_HEAD).decode("utf-8-sig", "replace")
             yield path, head
             full += bool(head)
             if full == _FEW:

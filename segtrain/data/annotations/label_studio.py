@@ -17,7 +17,7 @@ import numpy as np
 from segtrain.base.terminal import counted
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading
+from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading, text
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box, ellipse, encoded
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import SUFFIXES
@@ -43,9 +43,9 @@ def _image(task: dict[str, Any]) -> str:
     file of the server /data/local-files/?d=folder/a.png, any other a URL.
     """
     data = task.get("data", task)
-    for text in (*data.values(), data.get("image")):
-        if isinstance(text, str):
-            name = urllib.parse.unquote(text.partition("?d=")[2] or text.partition("?")[0])
+    for value in (*data.values(), data.get("image")):
+        if isinstance(value, str):
+            name = urllib.parse.unquote(value.partition("?d=")[2] or value.partition("?")[0])
             if os.path.splitext(name)[1].lower() in SUFFIXES:
                 return name
     raise ValueError(f"a task without an image: {sorted(data)}")
@@ -103,7 +103,7 @@ def _label(region: dict[str, Any]) -> str:
     names = [name for key in value if key.endswith("labels") for name in value[key]]
     if len(names) > 1:
         raise ValueError(f"a region of several classes: {names}")
-    return str(names[0]) if names else ""
+    return text(names[0], "a label") if names else ""
 
 
 def _shape(

@@ -17,7 +17,7 @@ import numpy as np
 from segtrain.base.terminal import counted
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading
+from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading, text
 from segtrain.data.annotations.shapes import (
     Annotated,
     Annotations,
@@ -88,7 +88,7 @@ def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]
 def _shape(
     item: dict[str, Any], size: tuple[int, int] | None, left_out: Counter[str]
 ) -> Shape | None:
-    name, points = str(item["label"]), ring(item["points"])
+    name, points = text(item["label"], "a label"), ring(item["points"])
     kind = item.get("shape_type") or "polygon"
     if kind in _LINES:
         left_out[kind] += 1
@@ -105,8 +105,10 @@ def _shape(
         radius = math.dist(points[0], points[1])
         return Shape(name, (ellipse((points[0][0], points[0][1]), (radius, radius)),))
     if kind == "mask":
-        pixels = png_pixels(base64.b64decode(item["mask"]), size)
-        left, top = np.rint(points.min(0)).astype(int).tolist()
+        (left, top), (right, bottom) = (
+            np.rint(corner).astype(int).tolist() for corner in (points.min(0), points.max(0))
+        )
+        pixels = png_pixels(base64.b64decode(item["mask"]), (bottom - top + 2, right - left + 2))
         return Shape(name, pixels=encoded(pixels), at=(left, top))
     raise ValueError(f"the unknown shape_type {kind!r}")
 

@@ -136,6 +136,7 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
     keys = {name: key for one in read for name, key in one.classes.items()}
     background = next((one.background for one in read if one.background), "")
     labels, ids, rest = _labels(data, sorted(keys, key=lambda n: (keys[n], n)), background)
+    alike = () if data.classes else _alike(labels.names)
     _refuse_unknown(read[-1], where, ids, labels)
     entries, notes = entries_of(data, split, partial(_entries, form), store)
     return AnnotatedDataset(
@@ -144,7 +145,10 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
         labels,
         entries,
         store.place(data.root),
-        tuple(notes),
+        (
+            *notes,
+            *(f"{WARNING}the classes {names} differ only by case or blanks" for names in alike),
+        ),
         Reading.from_data(data),
         store,
         train_ids_of=ids,
@@ -185,6 +189,18 @@ def _labels(
         rest = ids.get(background, data.ignore_index)
     drawn = {train_id for train_id in ids.values() if train_id not in (rest, data.ignore_index)}
     return space, {**ids, UNNAMED: drawn.pop()} if len(drawn) == 1 else ids, rest
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Notes about names that differ only by case or blanks."""
+    by_form = defaultdict[str, list[str]](list)
+    for name in names:
+        by_form[re.sub(r"[\s_-]", "", name).casefold()].append(name)
+    return [
+        f"{WARNING}the classes {alike} differ only by case or blanks"
+        for alike in by_form.values()
+        if len(alike) > 1
+    ]
 
 
 def _is_background(name: str) -> bool:

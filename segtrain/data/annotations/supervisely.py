@@ -14,7 +14,7 @@ from typing import Any
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading
+from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading, text
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box, encoded, ring
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
@@ -56,7 +56,7 @@ def _read(where: Where) -> Annotations:
     for path in _meta_files(where):
         content = json_of(path)
         with reading(path):
-            names = [str(item["title"]) for item in content["classes"]]
+            names = [text(item["title"], "a title") for item in content["classes"]]
     return Annotations(tuple(images), {name: number for number, name in enumerate(names)})
 
 
@@ -73,7 +73,7 @@ def _annotated(path: str, image: str) -> Annotated:
 
 
 def _shape(item: dict[str, Any], size: tuple[int, int], left_out: Counter[str]) -> Shape | None:
-    name, kind = str(item["classTitle"]), item["geometryType"]
+    name, kind = text(item["classTitle"], "a classTitle"), item["geometryType"]
     if kind in _LINES:
         left_out[kind] += 1
         return None

@@ -20,6 +20,7 @@ from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
+from segtrain.data.index.skeleton import is_dir
 from segtrain.data.storage import Store
 from segtrain.errors import file_error
 
@@ -40,20 +41,57 @@ def _detect(root: str, store: Store) -> Detected | None:
     lengths = {len(row.split()) for rows in rows_of.values() for row in rows}
     if not lengths or (max(lengths) < 7 and pair_of_folders(root, store)):
         return None
-    return find.detected_in_folders(root, store, sorted(rows_of), ".txt")
+    return _divided(root, store) or find.detected_in_folders(root, store, sorted(rows_of), ".txt")
 
 
 def _are_labels(rows: list[str]) -> bool:
-    """Whether each row is the number of a class and the fractions of a box or polygon."""
+    """Whether most rows are labels, so that ``_read`` names the others. Rows of 0 and 1 may be
+    anything.
+    """
+    most = 2 * sum(map(_is_label, rows)) > len(rows)
+    return not rows or (most and "." in "".join(rows))
+
+
+def _is_label(row: str) -> bool:
+    """Whether a row is the number of a class and the fractions of a box or polygon."""
     try:
-        for number, *values in ([float(value) for value in row.split()] for row in rows):
-            fractions = all(-0.5 <= value <= 1.5 for value in values)
-            if not (number.is_integer() and len(values) >= 4 and fractions):
-                return False
+        number, *values = (float(value) for value in row.split())
     except ValueError:
         return False
-    # Rows of 0 and 1 may be anything.
-    return not rows or "." in "".join(rows)
+    fractions = all(-0.5 <= value <= 1.5 for value in values)
+    return number.is_integer() and len(values) >= 4 and fractions
+
+
+def _divided(root: str, store: Store) -> Detected | None:
+    """The folders of ``train`` and ``val`` in a file beside the data, if both have images and
+    labels, and their paths differ in one folder.
+    """
+    where = Where(root, root, root, store, "", "columns")
+    for path in _names_files(where):
+        with reading(path):
+            content = _content(path)
+        texts = [content.get(key) for key in ("train", "val")]
+        if not all(isinstance(text, str) for text in texts):
+            continue
+        # Roboflow's paths lead out of the folder.
+        parts = [re.sub(r"^(\.{1,2}/)+", "", str(text)).rstrip("/").split("/") for text in texts]
+        differ = [n for n, (one, other) in enumerate(zip(*parts)) if one != other]
+        if len(parts[0]) != len(parts[1]) or len(differ) != 1:
+            continue
+        splits = [part[differ[0]] for part in parts]
+        images = "/".join([*parts[0][: differ[0]], "{split}", *parts[0][differ[0] + 1 :]])
+        labels = images[::-1].replace("images"[::-1], "labels"[::-1], 1)[::-1]
+        folders = (
+            os.path.join(root, text.replace("{split}", split))
+            for text in (images, labels)
+            for split in splits
+        )
+        if images != labels and all(is_dir(folder, store) for folder in folders):
+            settings = {"train_split": splits[0], "split": splits[1]}
+            usual = {"train_split": "train", "split": "val"}
+            settings = settings if settings != usual else {}
+            return {**settings, "images": images, "annotations": labels}, splits
+    return None
 
 
 def _read(where: Where) -> Annotations:
@@ -132,8 +170,16 @@ def _classes(content: dict[str, Any]) -> dict[int, str]:
 
 
 def _notes(content: dict[str, Any], path: str) -> tuple[str, ...]:
-    same = content.get("val") and content.get("val") == content.get("train")
-    return (f"{WARNING}{path}: val is train: scores would be of training images",) * bool(same)
+    train, val = content.get("train"), content.get("val")
+    notes = []
+    if val and val == train:
+        notes.append(f"{WARNING}{path}: val is train: scores would be of training images")
+    if any(isinstance(value, list) or str(value).endswith(".txt") for value in (train, val)):
+        notes.append(
+            f"{WARNING}{path}: train={train} and val={val} are not read, only single folders: "
+            "check the splits"
+        )
+    return tuple(notes)
 
 
 YOLO = Format(
