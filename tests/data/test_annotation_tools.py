@@ -396,3 +396,38 @@ def test_broken_files_are_refused_with_their_name(tmp_path: Path, content: str) 
     (tmp_path / "via.json").write_text(content)
     with refused("annotation-invalid", file=str(tmp_path / "via.json")):
         opened(tmp_path)
+
+
+def test_the_division_of_yolo_is_that_of_data_yaml(tmp_path: Path) -> None:
+    for folder in ("alpha", "beta"):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        (tmp_path / "labels" / folder).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (20, 20)).save(tmp_path / f"images/{folder}/{folder}{number}.png")
+            text = "\ufeff0 0.1 0.1 0.9 0.1 0.5 0.9\n" if number == 0 else "0 .1 .1 .9 .1 .5 .9\n"
+            (tmp_path / f"labels/{folder}/{folder}{number}.txt").write_text(text, encoding="utf-8")
+    yaml = tmp_path / "data.yaml"
+    yaml.write_text("names: [road]\ntrain: ../images/alpha\nval: ./images/beta/\n")
+    data, splits = settings_of(str(tmp_path), [])
+    assert (data.train_split, data.split, splits) == ("alpha", "beta", ("alpha", "beta"))
+    assert len(open_dataset(data, "alpha")) == 4
+    (tmp_path / "labels/beta/beta3.txt").write_text("0.5 word\n")
+    with refused("annotation-invalid", place="line 1"):
+        open_dataset(settings_of(str(tmp_path), [])[0], "beta")
+    (tmp_path / "labels/beta/beta3.txt").write_text("")
+    yaml.write_text("names: [road]\ntrain: [images/alpha]\nval: images/beta\n")
+    notes = opened(tmp_path).notes
+    assert any("are not read" in note for note in notes)
+
+
+@pytest.mark.parametrize("label", [None, "", [], True])
+def test_a_label_is_text(tmp_path: Path, label: Any) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
+    shape = {"label": label, "points": [[1, 1], [9, 1], [9, 9]], "shape_type": "polygon"}
+    content = {"shapes": [shape], "imagePath": "a.png", "imageHeight": 20, "imageWidth": 20}
+    (tmp_path / "a.json").write_text(json.dumps({"version": "5", **content}))
+    with refused("annotation-invalid", place="shape 0"):
+        opened(tmp_path)
+    shapes = [{**shape, "label": name} for name in ("Cat", "cat ")]
+    (tmp_path / "a.json").write_text(json.dumps({"version": "5", **content, "shapes": shapes}))
+    assert any("only by case or blanks" in note for note in opened(tmp_path).notes)

@@ -41,7 +41,8 @@ def _detect(root: str, store: Store) -> Detected | None:
     contents = {path: json_of(os.path.join(root, path)) for path in paths}
     paths = [path for path in paths if _is_coco(contents[path])]
     # Boxes beside masks are left alone. Without masks, ``_read`` refuses them.
-    if not any(map(_has_areas, map(contents.get, paths))) and pair_of_folders(root, store):
+    alone = paths and not any(map(_has_areas, map(contents.get, paths)))
+    if alone and pair_of_folders(root, store):
         return None
     return find.detected(root, store, paths, _images)
 

@@ -26,6 +26,8 @@ from segtrain.errors import file_error
 
 # Files without labels among those with labels.
 _OTHERS = re.compile(r"(classes|readme.*)\.txt", re.IGNORECASE)
+# A text of so many characters may be the beginning of a longer file.
+_LONG = 60_000
 # Names of the classes, the preferred file first.
 _NAMES = ("/data.yaml", "/dataset.yaml", ".yaml", ".yml", "/classes.txt", "/obj.names")
 
@@ -35,8 +37,10 @@ def _detect(root: str, store: Store) -> Detected | None:
     for path, head in find.files(root, store, ".txt"):
         if not _OTHERS.fullmatch(os.path.basename(path)):
             rows = [row for row in head.splitlines() if row.strip()]
-            # The last row may be cut.
-            rows_of.setdefault(os.path.dirname(path), []).extend(rows[:-1] or rows)
+            # The last row of a long file is cut.
+            rows_of.setdefault(os.path.dirname(path), []).extend(
+                rows[: -1 if len(head) > _LONG else None]
+            )
     rows_of = {folder: rows for folder, rows in rows_of.items() if _are_labels(rows)}
     lengths = {len(row.split()) for rows in rows_of.values() for row in rows}
     if not lengths or (max(lengths) < 7 and pair_of_folders(root, store)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from segtrain import config
@@ -12,11 +12,13 @@ from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.detect_pairs import SPLITS, is_drawn
+from segtrain.data.index.folders import FOLDERS
 from segtrain.data.index.layout import Detected, Layout
-from segtrain.data.index.layouts import LAYOUTS, RIVALS
-from segtrain.data.index.lists import ENDINGS, LIST
+from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
+from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import tree_of
+from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
@@ -24,6 +26,8 @@ from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
 _SPLITS = ("train", "val", "test")
+# The name of a layout, its settings, and its splits.
+Fit = tuple[str, dict[str, Any], list[str]]
 # Layouts whose folders hold nothing else.
 _PARTED = ("folders", "camvid", "ade20k")
 # Settings for the training and evaluation splits: the default name, and the names to look for if it
@@ -51,16 +55,12 @@ def detect(root: str, annotations: str = "") -> tuple[config.Data, tuple[str, ..
     )
     if not there:
         raise no_folder(root, "the data folder", store_of(root, OUTAGE_S))
-    fits = (
-        (layout.name, *settings_and_splits)
-        for layout in LAYOUTS.values()
-        if (settings_and_splits := _fit(layout, root, store, annotations))
-    )
+    fits = _fits(root, store, annotations)
     # Shards without an index come last: a tar file may only be the download of the data set beside
     # it.
     best = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))
-    if best[0] in {layout.name for layout in RIVALS}:
-        _refuse_rivals(root, [best, *(fit for fit in fits if fit[0] != LIST.name)])
+    if best[0] in {layout.name for layout in (OBJECTS, *RIVALS)}:
+        _refuse_rivals(root, [best, *(fit for fit in fits if _is_rival(root, fit, best))])
     layout, settings, splits = best
     if layout == SHARDS.name and not splits:
         raise _unknown(root, store)
@@ -74,6 +74,18 @@ def detect(root: str, annotations: str = "") -> tuple[config.Data, tuple[str, ..
     return config.Data.model_validate({"root": root, "layout": layout, **settings}), tuple(order)
 
 
+def _fits(root: str, store: Store, annotations: str) -> Iterator[Fit]:
+    """The layouts that fit a folder, the most likely first."""
+    first = ""
+    for layout in LAYOUTS.values():
+        # A folder of several masks per image has folders of images and of masks, too.
+        if not (first == OBJECTS.name and layout is FOLDERS):
+            fit = _fit(layout, root, store, annotations)
+            if fit:
+                first = first or layout.name
+                yield (layout.name, *fit)
+
+
 def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected | None:
     """What ``layout.detect`` finds, with these annotations if several could be read."""
     try:
@@ -85,7 +97,18 @@ def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected 
         return way
 
 
-def _refuse_rivals(root: str, fits: list[tuple[str, dict[str, Any], list[str]]]) -> None:
+def _is_rival(root: str, fit: Fit, best: Fit) -> bool:
+    """Whether a layout could be meant instead of the best one. Lists of pairs could, if the folder
+    has no splits otherwise.
+    """
+    name, settings, splits = fit
+    if name != LIST.name:
+        return True
+    lists = (settings["index"].replace("{split}", split) for split in splits)
+    return best[2] == [POOL] and all(has_pairs(os.path.join(root, path)) for path in lists)
+
+
+def _refuse_rivals(root: str, fits: list[Fit]) -> None:
     """Raise DataError if a folder has several layouts, with the settings of each."""
     if len(fits) > 1:
         ways = "".join(

@@ -71,6 +71,14 @@ def is_plain(path: str) -> bool:
     return False
 
 
+def has_pairs(path: str) -> bool:
+    """Whether a list pairs images with masks, by the columns in its first line or by two paths."""
+    if not path.endswith(ENDINGS):
+        return _lists_pairs(path)
+    first = next(lines(path), "")
+    return {"image", "mask"} <= set(re.findall(r"\w+", first)) or _two(first) is not None
+
+
 def _two(line: str) -> list[str] | None:
     """The two image paths in a line; None for any other line."""
     line = line.strip()
