@@ -94,7 +94,7 @@ class Data(Section):
         "auto",
         description="annotations: the shape that wins where several overlap. 'file': the last in "
         "the file; 'smallest': the one with the fewest pixels; 'void': none, the pixels are "
-        "ignored. auto: see layouts.md",
+        "ignored. auto: see annotations.md",
     )
     label_key: str = setting(
         ["storage", "listing", "eval"],

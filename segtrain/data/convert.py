@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
 import re
 import shlex
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.base.cores import cores
+from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
@@ -24,6 +27,7 @@ from segtrain.data.audit.statistics import grouped
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import POOL
+from segtrain.data.labels.class_file import read_classes
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
 from segtrain.data.storage import Store
@@ -85,7 +89,7 @@ def convert_folder(
             made = Path(temporary) / "set"
             for dataset in datasets:
                 result[dataset.split] = _convert(dataset, made, say, nearest)
-            (made / "classes.txt").write_text(_classes(datasets[0].labels), encoding="utf-8")
+            _write_classes(made / "classes.txt", datasets[0].labels)
             made.replace(target)
     except OSError as error:
         message = (
@@ -133,24 +137,33 @@ def _convert(
         )
         message += "; ".join(grouped(faults))
         raise DataError(message, code="samples-faulty", split=dataset.split, faults=len(faults))
-    done = (
-        f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of "
-        f"{pixels:,} pixels"
-    )
-    done += (
-        f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
-    )
+    done = f"{dataset.split}: {counted(len(dataset), 'mask')} written and read again"
+    if dataset.separate_files:
+        done += (
+            f", {ambiguous:,} of {pixels:,} pixels ({ambiguous / pixels:.2%}) were about halfway "
+            "between two values and took the nearest"
+        )
     say(done + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
     return {"masks": len(dataset), "pixels": pixels, "ambiguous": ambiguous, "worst": list(worst)}
 
 
-def _classes(labels: LabelSpace) -> str:
-    """The names, one per line, with colors if the classes have some."""
-    lines = zip(labels.palette, labels.names)
-    return "".join(
-        f"{' '.join(map(str, color))} {name}\n" if labels.colors else f"{name}\n"
-        for color, name in lines
-    )
+def _write_classes(path: Path, labels: LabelSpace) -> None:
+    """Write the names, one per line, with colors if the classes have some; as JSON if a line would
+    be read otherwise.
+    """
+    lines = [
+        f"{' '.join(map(str, color))} {name}" if labels.colors else name
+        for color, name in zip(labels.palette, labels.names)
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with contextlib.suppress(DataError, ConfigError):
+        if read_classes(path).names == labels.names:
+            return
+    rows = [{"name": name, "id": train_id} for train_id, name in enumerate(labels.names)]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    if read_classes(path).names != labels.names:
+        message = f"{path.name}: the names {list(labels.names)} are not read back: rename classes"
+        raise DataError(message, code="classes-readback-differs", found=labels.names)
 
 
 def _safe(name: str) -> str:

@@ -197,3 +197,21 @@ def test_what_is_not_files_is_converted_to_the_same_samples(tmp_path, packed):
             for mine, theirs in zip(made.read(index), source.read(index)):
                 assert np.array_equal(mine, theirs)
         assert made.labels.names == source.labels.names
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("road, wet", "a;b"),
+        ("3 wheeler", "4 wheeler"),
+        ("car #1", "#5 bus"),
+        ("a\nb", "c"),
+        ("no", "1 2 3 x"),
+        ('q"q', "{b}"),
+    ],
+)
+def test_the_names_of_the_classes_are_read_back(tmp_path, names):
+    coco(tmp_path / "set", [[k, names[k % 2], [2, 2, 12, 2, 12, 9]] for k in range(4)], 4)
+    convert_folder(str(tmp_path / "set"), str(tmp_path / "out"), None, [], [].append)
+    dataset = open_dataset(detect(str(tmp_path / "out"))[0], "train")
+    assert dataset.labels.names == ("background", *sorted(names))

@@ -65,10 +65,7 @@ class PackSummary:
         if self.skipped:
             lines.append(f"{self.split}: {self.skipped:,} faulty samples left out")
         if self.masks == "train":
-            lines.append(
-                f"{self.split}: masks hold train ids, since their raw ids or colors do not fit "
-                "into 8 bits"
-            )
+            lines.append(f"{self.split}: masks hold train ids, in place of colors or other ids")
         return "\n".join(lines)
 
 
