@@ -221,6 +221,12 @@ def _data(subparsers: Any) -> None:
     check.add_argument(
         "--write", metavar="FILE", type=Path, help="write the settings as a new config to train on"
     )
+    check.add_argument(
+        "--page",
+        type=_local,
+        metavar="FILE",
+        help="also write a page with pictures of samples and their masks, FILE.html",
+    )
     _json(check)
     _take_settings(check)
     fetch = _command(

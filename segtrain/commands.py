@@ -176,10 +176,16 @@ def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None
 def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.data.audit.check import check_folder, refuse_existing
 
-    refuse_existing(args.write)
+    refuse_existing(write=args.write, page=args.page)
     checked = check_folder(args.dir, args.split, overrides, args.sample, args.seed)
     if args.write and not checked.failed:
         write_atomically(args.write, checked.config().encode(), "FILE for --write")
+    if args.page:
+        from segtrain.insight.report.data_check import render
+        from segtrain.insight.report.page import write
+        from segtrain.observe.journal import say_on_stderr
+
+        say_on_stderr(f"page: {write(args.page, render(checked))}")
     if args.json:
         print(json.dumps({report.split: report.to_dict() for report in checked.reports}))
     else:

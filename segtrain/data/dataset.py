@@ -194,15 +194,15 @@ class Dataset:
             else decode.decode_image(stored, path, self.reading)
         )
 
-    def read_mask(self, index: int) -> np.ndarray:
-        """The mask as train ids, uint8 (H, W)."""
-        return self.train_ids(self.stored_mask(index), index)
+    def read_mask(self, index: int, strict: bool = True) -> np.ndarray:
+        """The mask as train ids, uint8 (H, W), by ``LabelSpace.remap``."""
+        return self.train_ids(self.stored_mask(index), index, strict)
 
-    def train_ids(self, stored: Any, index: int) -> np.ndarray:
+    def train_ids(self, stored: Any, index: int, strict: bool = True) -> np.ndarray:
         """The train ids, uint8 (H, W), of what ``stored_mask`` returned."""
         path = str(self.entries[index].mask)
         mask = stored if isinstance(stored, np.ndarray) else decode.decode_mask(stored, path)
-        return mask if self.ids == "train" else self.labels.remap(mask, path)
+        return mask if self.ids == "train" else self.labels.remap(mask, path, strict)
 
     def ready(self, content: Any, name: str) -> Any:
         """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot

@@ -17,7 +17,6 @@ from segtrain.errors import DataError
 # Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only
 # files with this mark are replaced.
 MARK = "segtrain"
-ALPHA = 0.55  # share of the class colors in an overlay
 
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
@@ -43,17 +42,10 @@ def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpac
 
 
 def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace) -> None:
-    """The class colors over the image (share ``ALPHA``) as PNG, and below it a legend of the
-    classes that occur.
-
-    If class 0 is named background, its pixels keep the image's own colors.
-    """
+    """``LabelSpace.overlay`` as PNG, and below it a legend of the classes that occur."""
     from PIL import Image
 
-    mixed = image * np.float32(1 - ALPHA) + labels.colorize(ids) * np.float32(ALPHA)
-    if is_background(labels.names, 0):
-        mixed = np.where((ids == 0)[:, :, None], image, mixed)
-    pixels = np.concatenate([mixed.round().astype(np.uint8), legend(ids, labels, image.shape[1])])
+    pixels = np.concatenate([labels.overlay(image, ids), legend(ids, labels, image.shape[1])])
     _write_png(path, Image.fromarray(pixels), "overlay", compress_level=1)
 
 

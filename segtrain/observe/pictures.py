@@ -65,7 +65,7 @@ def colorize(mask: np.ndarray, palette: Sequence[Color], ignore_index: int = 255
     return table[mask]
 
 
-def _fit(picture: np.ndarray, width: int, height: int, labels: bool = False) -> np.ndarray:
+def fit(picture: np.ndarray, width: int, height: int, labels: bool = False) -> np.ndarray:
     """Resize to (height, width). Labels take the nearest pixel. Pictures shrink by area mean and
     grow linearly.
     """
@@ -90,13 +90,13 @@ def error_panel(
     If the panel is smaller than the image, a pixel is the redder, the more of the pixels that it
     covers are wrong.
     """
-    gray = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
+    gray = cv2.cvtColor(fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
     panel = np.repeat((160 + 0.35 * gray)[:, :, None], 3, axis=2)
     void = sample.truth == ignore_index
     wrong = ((sample.truth != sample.prediction) & ~void).astype(np.float32)
-    density = _fit(wrong, width, height)[:, :, None]
+    density = fit(wrong, width, height)[:, :, None]
     panel = panel * (1 - density) + np.array(WRONG, np.float32) * density
-    hatched = (_fit(void.astype(np.float32), width, height)[:, :, None] >= 0.5) & _hatch(
+    hatched = (fit(void.astype(np.float32), width, height)[:, :, None] >= 0.5) & _hatch(
         height, width
     )
     return np.where(hatched, _STRIPE, panel).round().astype(np.uint8)
@@ -198,13 +198,13 @@ def _panels(
     height: int,
 ) -> list[np.ndarray]:
     def labels(mask: np.ndarray) -> np.ndarray:
-        small = _fit(mask, width, height, labels=True)
+        small = fit(mask, width, height, labels=True)
         colored = colorize(small, palette, ignore_index)
         hatched = (small == ignore_index)[:, :, None] & _hatch(height, width)
         return np.where(hatched, _STRIPE, colored)
 
     return [
-        _fit(sample.image, width, height),
+        fit(sample.image, width, height),
         labels(sample.truth),
         labels(sample.prediction),
         error_panel(sample, width, height, ignore_index),

@@ -5,6 +5,7 @@ sample says.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from segtrain.data.audit.sampling import AuditSample
 from segtrain.data.datasets import open_dataset
 from segtrain.data.file_dataset import FileDataset
 from segtrain.errors import EXIT_RESUMABLE
+from segtrain.insight.report.data_check import render
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
@@ -57,6 +59,9 @@ def test_a_bucket_has_the_report_of_its_folder(
     server.fault = 0.1
     there = check_folder(url, None, settings)
     assert there.text().replace(url, str(folder)) == here.text()
+    pictures = [re.findall('src="[^"]+"', render(checked)) for checked in (here, there)]
+    assert pictures[0] == pictures[1]
+    assert len(pictures[0]) > 12
     ours, theirs = (
         json.dumps([report.to_dict() for report in checked.reports]) for checked in (here, there)
     )

@@ -38,7 +38,7 @@ from segtrain.errors import DataError, some_of
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
 # Version of the cached statistics.
-VERSION = 11
+VERSION = 12
 # Most kinds of faults that one error lists.
 _SHOWN = 20
 # Samples in flight at once.
@@ -166,11 +166,14 @@ def _scan(
     labels = dataset.labels
     # Pixels and images of each class, in the faulty samples and in the others.
     statistics = np.zeros((2, 2, 256), np.int64)
+    # The most pixels of each class in one sample without a fault, and the index of that sample.
+    largest = np.zeros((2, 256), np.int64)
     sizes, forms = Counter[tuple[int, int]](), Counter[str]()
     faults: list[tuple[str, str]] = []
     bad: list[int] = []
     transient = False
     suspicious: dict[str, list[str]] = {kind: [] for kind in _WARNINGS}
+    examples: list[tuple[str, int]] = []
     brightest = (-1, "")
     tiles, values = Tiles.from_source(dataset), MaskValues()
     mask_crc = np.zeros(len(dataset), np.uint32)
@@ -194,7 +197,11 @@ def _scan(
                 forms[sample.properties.form] += 1
                 if sample.properties.brightest > brightest[0]:
                     brightest = sample.properties.brightest, dataset.entries[index].image
+            larger = sample.counts > largest[0]
+            largest[0, larger], largest[1, larger] = sample.counts[larger], index
             for kind, file in sample.warnings:
+                if not suspicious[kind]:
+                    examples.append((" ".join(_WARNINGS[kind]), index))
                 suspicious[kind].append(file)
     counts, images_with = statistics[int(len(bad) < len(dataset))]
     pixels, void = counts[: labels.num_classes].copy(), int(counts[labels.ignore_index])
@@ -202,6 +209,11 @@ def _scan(
         f"{counted(len(suspicious[kind]), noun)} {text}: {some_of(suspicious[kind], 3)}"
         for kind, (noun, text) in _WARNINGS.items()
         if suspicious[kind]
+    ]
+    examples += [
+        (f"the most pixels of {labels.names[index]}", int(largest[1, index]))
+        for index in np.argsort(pixels, kind="stable")
+        if largest[0, index]
     ]
     report = AuditReport(
         name=dataset.name,
@@ -221,6 +233,7 @@ def _scan(
         mask_crc=mask_crc,
         forms=dict(forms.most_common()),
         brightest=brightest,
+        examples=tuple(examples),
     )
     return report, transient
 

@@ -47,11 +47,15 @@ _SOME = 50
 class Checked:
     """A checked folder: the settings that describe it, whether they were detected, and a report of
     each split.
+
+    datasets: the splits. audited: the part of each split that its report is about.
     """
 
     data: Data
     detected: bool
     reports: tuple[AuditReport, ...]
+    datasets: dict[str, Dataset]
+    audited: dict[str, Dataset]
 
     @property
     def failed(self) -> bool:
@@ -64,6 +68,11 @@ class Checked:
             values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
         )
 
+    @property
+    def command(self) -> str:
+        """The command that trains. Empty after a fault, and if the settings were not detected."""
+        return f"segtrain train {pasted(self.data)}" if self.detected and not self.failed else ""
+
     def text(self, written: Path | None = None) -> str:
         """Text for a terminal: the reports of all splits.
 
@@ -75,18 +84,19 @@ class Checked:
             head = [f"{written} was not written: correct the faults below"]
         elif written:
             head = [f"{written} has these settings: segtrain train {shlex.quote(str(written))}"]
-        elif self.detected and not self.failed:
-            head = [f"segtrain train {pasted(self.data)}"]
+        elif self.command:
+            head = [self.command]
         if self.detected or written:
             head.insert(0, self.config().rstrip())
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
 
 
-def refuse_existing(config: Path | None) -> None:
-    """Raise ConfigError if the file that ``--write`` names exists."""
-    if config and config.exists():
-        message = f"--write {config}: exists already: name another file, or remove it"
-        raise ConfigError(message, code="file-exists", file=str(config))
+def refuse_existing(**files: Path | None) -> None:
+    """Raise ConfigError if the file of an option, such as ``write`` for ``--write``, exists."""
+    for option, file in files.items():
+        if file and file.exists():
+            message = f"--{option} {file}: exists already: name another file, or remove it"
+            raise ConfigError(message, code="file-exists", file=str(file))
 
 
 def check_folder(
@@ -170,7 +180,7 @@ def check_folder(
     complete = (
         replace(report, findings=tuple(findings[split])) for split, report in reports.items()
     )
-    return Checked(data, detected, tuple(complete))
+    return Checked(data, detected, tuple(complete), datasets, audited)
 
 
 def _opened(data: Data, split: str) -> Dataset:

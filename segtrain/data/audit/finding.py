@@ -18,13 +18,14 @@ class SplitFinding:
 
     ``settings`` are the proposed fix, and ``others`` are fixes for other cases, as pairs
     (condition, settings). If the finding is ``fatal``, the check fails, and training does not
-    start.
+    start. ``pairs``: some images that are in two splits, as (name in train, name in the other).
     """
 
     message: str
     fatal: bool = False
     settings: Settings = field(default_factory=dict)
     others: tuple[tuple[str, Settings], ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
         """The message, then one line for each way to paste a fix."""

@@ -176,11 +176,10 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         message += f": {', '.join(pairs)}{more}"
     message += ". A score on them says nothing about new images"
     if data.overlap == "accept":
-        return SplitFinding(f"{message} (data.overlap=accept)")
+        return SplitFinding(f"{message} (data.overlap=accept)", pairs=shared.pairs)
     settings: dict[str, object] = {}
     if shared.same and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     fix = "Divide the data set" if settings else "Remove them from one of the splits"
-    return SplitFinding(
-        f"{message}. {fix}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),)
-    )
+    anyway = ("to continue anyway", {"data.overlap": "accept"})
+    return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs)

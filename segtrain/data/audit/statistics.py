@@ -38,9 +38,10 @@ class AuditReport:
     each mask, to detect changed labels; 0 for a faulty sample. forms: kind of image, such as "8-bit
     RGB" -> number of images. brightest: the largest value in images of more than 8 bits, and the
     file that has it; -1 if there is no such image. values: the values that the masks store.
-    findings: problems with the settings and the splits. sample: the sample that was audited; None:
-    the whole split. file: name of the cached file. ``findings``, ``sample``, and ``file`` are not
-    cached.
+    examples: (what it shows, index) of samples without a fault: one for each kind of warning, then
+    one for each class, the rarest first. findings: problems with the settings and the splits.
+    sample: the sample that was audited; None: the whole split. file: name of the cached file.
+    ``findings``, ``sample``, and ``file`` are not cached.
     """
 
     name: str
@@ -61,6 +62,7 @@ class AuditReport:
     forms: dict[str, int] = field(default_factory=dict)
     brightest: tuple[int, str] = (-1, "")
     values: MaskValues = field(default_factory=MaskValues)
+    examples: tuple[tuple[str, int], ...] = ()
     findings: tuple[SplitFinding, ...] = ()
     sample: AuditSample | None = None
     file: str = field(default="", compare=False)
@@ -69,6 +71,14 @@ class AuditReport:
     def failed(self) -> bool:
         """Whether faults or fatal findings prevent training."""
         return bool(self.faults) or any(finding.fatal for finding in self.findings)
+
+    @property
+    def fault_count(self) -> int:
+        return len(self.faults) + sum(finding.fatal for finding in self.findings)
+
+    @property
+    def warning_count(self) -> int:
+        return len(self.warnings) + sum(not finding.fatal for finding in self.findings)
 
     def table(self) -> str:
         """Text for a terminal."""
@@ -111,19 +121,18 @@ class AuditReport:
         # Findings explain the faults of single files, so they come first.
         lines += [f"fault: {text}" for text in (*fatal, *grouped(self.faults))]
         where = f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
-        count = len(self.faults) + len(fatal)
-        warnings = counted(len(self.warnings) + len(others), "warning")
-        lines.append(f"{counted(count, 'fault')}{where}, {warnings}")
+        warnings = counted(self.warning_count, "warning")
+        lines.append(f"{counted(self.fault_count, 'fault')}{where}, {warnings}")
         return "\n".join([*lines, *([drawn.text()] if drawn else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without ``mask_crc``. ``from_dict`` reads all but weights,
-        findings, and sample.
+        """Plain values for JSON, without ``mask_crc`` and ``examples``. ``from_dict`` reads all but
+        weights, findings, and sample.
         """
         content = {
             f.name: getattr(self, f.name)
             for f in fields(self)
-            if f.name not in ("mask_crc", "sample", "file")
+            if f.name not in ("mask_crc", "examples", "sample", "file")
         }
         return {
             **content,
@@ -137,10 +146,10 @@ class AuditReport:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> AuditReport:
-        """A report without ``findings`` and ``sample``. Raises KeyError, TypeError, or ValueError
-        for wrong content.
+        """A report without ``examples``, ``findings``, and ``sample``. Raises KeyError, TypeError,
+        or ValueError for wrong content.
         """
-        others = ("mask_crc", "findings", "sample", "file")
+        others = ("mask_crc", "examples", "findings", "sample", "file")
         values = {f.name: content[f.name] for f in fields(cls) if f.name not in others}
         values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
         values |= {
@@ -152,22 +161,27 @@ class AuditReport:
 
 
 _ARRAYS = ("pixels", "images_with", "bad")
+Fault = tuple[str, str]  # file, message
 
 
-def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
-    """One line for each kind of fault: the message of the first file, the number of others, and two
-    of their names.
-
-    faults: (file, message). Faults are of one kind if their messages, without the file, agree up to
-    the first digit.
+def kinds_of(faults: Sequence[Fault]) -> list[list[Fault]]:
+    """The faults of each kind. Faults are of one kind if their messages, without the file, agree up
+    to the first digit.
     """
-    kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    kinds: dict[str, list[Fault]] = defaultdict(list)
     for file, message in faults:
         kinds[re.sub(r"\d.*", "", message.replace(file, ""), flags=re.DOTALL)].append(
             (file, message)
         )
+    return [*kinds.values()]
+
+
+def grouped(faults: Sequence[Fault]) -> list[str]:
+    """One line for each kind of fault: the message of the first file, the number of others, and two
+    of their names.
+    """
     lines = []
-    for (_, message), *others in kinds.values():
+    for (_, message), *others in kinds_of(faults):
         names = ", ".join(file for file, _ in others[:2]) + ", ..." * (len(others) > 2)
         lines.append(message + (f"; {len(others):,} more like this: {names}" if others else ""))
     return lines
@@ -212,7 +226,8 @@ def load(path: Path) -> AuditReport | None:
     try:
         content = json.loads(read_text(path))
         mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
-        return replace(AuditReport.from_dict(content), mask_crc=mask_crc)
+        examples = tuple((text, index) for text, index in content["examples"])
+        return replace(AuditReport.from_dict(content), mask_crc=mask_crc, examples=examples)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error):
         return None
 
@@ -223,7 +238,8 @@ def save(path: Path, report: AuditReport) -> tuple[str, ...]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as stream:
             mask_crc = base64.b64encode(zlib.compress(report.mask_crc.tobytes())).decode()
-            stream.write(json.dumps({**report.to_dict(), "mask_crc": mask_crc}).encode())
+            content = {**report.to_dict(), "mask_crc": mask_crc, "examples": report.examples}
+            stream.write(json.dumps(content).encode())
     except OSError as error:
         where = f"{error.strerror}: {path.parent}"
         return (f"statistics are not cached ({where}): set SEGTRAIN_CACHE to a writable folder",)

@@ -16,6 +16,7 @@ from segtrain.errors import ConfigError, DataError, some_of
 Color = tuple[int, int, int]
 # Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.
 MAX_CLASSES = 254
+ALPHA = 0.55  # share of the class colors in an overlay
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class LabelSpace:
         return ids == {index: index for index in range(self.num_classes)}
 
     @cached_property
-    def _unknown(self) -> int:
+    def unknown(self) -> int:
         """A uint8 value that is not a train id. It marks unknown ids."""
         return next(
             v for v in range(255, -1, -1) if v != self.ignore_index and v >= self.num_classes
@@ -85,8 +86,8 @@ class LabelSpace:
 
     @cached_property
     def _table(self) -> np.ndarray:
-        """uint8 [65536]: train id of each raw id, or ``_unknown``."""
-        table = np.full(1 << 16, self._unknown, np.uint8)
+        """uint8 [65536]: train id of each raw id, or ``unknown``."""
+        table = np.full(1 << 16, self.unknown, np.uint8)
         for raw, train in self.raw_to_train.items():
             if 0 <= raw < len(table):
                 table[raw] = train
@@ -98,26 +99,26 @@ class LabelSpace:
         known (1 or 0).
         """
         table = self._table[:256].copy()
-        return table, (table != self._unknown).astype(np.uint8)
+        return table, (table != self.unknown).astype(np.uint8)
 
     @cached_property
     def _color_table(self) -> np.ndarray:
         """uint8 [2 ** 24]: train id of each color. These 16 MB are made when the first RGB mask is
         read.
         """
-        table = np.full(1 << 24, self._unknown, np.uint8)
+        table = np.full(1 << 24, self.unknown, np.uint8)
         for color, train in self.colors.items():
             table[color] = train
         return table
 
-    def remap(self, raw: np.ndarray, source: str = "the mask") -> np.ndarray:
+    def remap(self, raw: np.ndarray, source: str = "the mask", strict: bool = True) -> np.ndarray:
         """Map raw values to train ids: integers (H, W), or RGB uint8 (H, W, 3), to uint8 (H, W).
 
         Raises DataError that names ``source``, each unknown value with its pixel count, and the
-        fix.
+        fix. Without ``strict``, unknown values become ``unknown``.
         """
         if raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8:
-            return self._remap_rgb(raw, source)
+            return self._remap_rgb(raw, source, strict)
         if raw.ndim != 2 or raw.dtype.kind not in "uib":
             message = (
                 f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one "
@@ -134,18 +135,19 @@ class LabelSpace:
             mapped = np.take(self._table, raw)
         else:
             values, inverse = np.unique(raw, return_inverse=True)
-            train_ids = [self.raw_to_train.get(int(value), self._unknown) for value in values]
+            train_ids = [self.raw_to_train.get(int(value), self.unknown) for value in values]
             mapped = np.array(train_ids, np.uint8)[inverse.reshape(raw.shape)]
-        self._refuse_unknown(mapped, raw, source)
+        if strict:
+            self._refuse_unknown(mapped, raw, source)
         return mapped
 
-    def _remap_rgb(self, raw: np.ndarray, source: str) -> np.ndarray:
+    def _remap_rgb(self, raw: np.ndarray, source: str, strict: bool) -> np.ndarray:
         if not self.colors:
             if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(
                 raw[..., 0], raw[..., 2]
             ):
                 # the same ids in all three channels
-                return self.remap(np.ascontiguousarray(raw[..., 0]), source)
+                return self.remap(np.ascontiguousarray(raw[..., 0]), source, strict)
             message = (
                 f"{source}: is an RGB mask, but the classes have no colors: set "
                 "data.classes=FILE with lines "
@@ -156,13 +158,14 @@ class LabelSpace:
         code |= raw[..., 1].astype(np.int32) << 8
         code |= raw[..., 2]
         mapped = np.take(self._color_table, code)
-        self._refuse_unknown(mapped, code, source, colors=True)
+        if strict:
+            self._refuse_unknown(mapped, code, source, colors=True)
         return mapped
 
     def _refuse_unknown(
         self, mapped: np.ndarray, raw: np.ndarray, source: str, colors: bool = False
     ) -> None:
-        unknown = mapped == self._unknown
+        unknown = mapped == self.unknown
         if not unknown.any():
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
@@ -215,6 +218,16 @@ class LabelSpace:
         table = np.zeros((256, 3), np.uint8)
         table[: self.num_classes] = self.palette
         return table[mask]
+
+    def overlay(self, image: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """The class colors over an image, uint8 (H, W, 3), with the share ``ALPHA``.
+
+        If class 0 is named background, its pixels keep the image's own colors.
+        """
+        mixed = image * np.float32(1 - ALPHA) + self.colorize(mask) * np.float32(ALPHA)
+        if is_background(self.names, 0):
+            mixed = np.where((mask == 0)[:, :, None], image, mixed)
+        return mixed.round().astype(np.uint8)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the inverse of ``from_dict``."""

@@ -16,7 +16,7 @@ from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis, Fix, Verdict
 from segtrain.insight.diagnose.words import headline
 from segtrain.insight.report import charts
 from segtrain.insight.report.heat import GPUS, WAITS
-from segtrain.insight.report.html import bars, esc
+from segtrain.insight.report.html import bars, copied, esc
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.spans import FOLDER
 
@@ -151,13 +151,7 @@ def _card(number: int, verdict: Verdict, places: Mapping[str, str]) -> str:
 
 
 def _choice(fix: Fix) -> str:
-    line = esc(" ".join(fix.words))
-    copied = (
-        f'<span class="copy"><code>{line}</code>'
-        f'<button type="button" data-copy="{line}" aria-label="Copy {line}" '
-        "hidden>copy</button></span>"
-    )
-    return (copied if fix.settings else "") + (
+    return (copied(" ".join(fix.words)) if fix.settings else "") + (
         f'<span class="words">{esc(fix.advice)}</span>' if fix.advice else ""
     )
 

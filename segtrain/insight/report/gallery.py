@@ -110,25 +110,31 @@ def _sheets(folder: Path) -> str:
         folder.glob("*.png"),
         key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name),
     )
-    return "".join(_figure(path, _fitted(path, _MOST_BYTES // len(paths))) for path in paths)
+    return "".join(_figure(path, _small(path, _MOST_BYTES // len(paths))) for path in paths)
 
 
 def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
     if isinstance(drawn, str):
         return f"<p class=quiet>{esc(drawn)}</p>"
     data, size = drawn
-    text = base64.b64encode(data).decode("ascii")
     title, subtitle = _SHEETS.get(path.stem, (path.stem, ""))
     return (
         f'<figure class="picture"><figcaption><b>{esc(title)}</b> '
         f"<span>{esc(subtitle)}</span></figcaption>"
-        f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" '
-        f'alt="{esc(title)}: {_ALT}">'
-        "</figure>"
+        f"{image(data, size, f'{title}: {_ALT}')}</figure>"
     )
 
 
-def _fitted(path: Path, share: int) -> tuple[bytes, tuple[int, int]] | str:
+def image(data: bytes, size: tuple[int, int], alt: str) -> str:
+    """An element with the bytes of a JPEG of ``size`` (width, height)."""
+    text = base64.b64encode(data).decode("ascii")
+    return (
+        f'<img src="data:image/jpeg;base64,{text}" width="{size[0]}" height="{size[1]}" '
+        f'alt="{esc(alt)}">'
+    )
+
+
+def _small(path: Path, share: int) -> tuple[bytes, tuple[int, int]] | str:
     """A picture as JPEG of at most ``share`` bytes with its width and height, or why it is
     missing.
     """
@@ -139,10 +145,19 @@ def _fitted(path: Path, share: int) -> tuple[bytes, tuple[int, int]] | str:
         return f"{path.name} cannot be read: it is no picture"
     except (OSError, ValueError) as error:
         return f"{path.name} cannot be read: {error}"
-    small = next(
-        (form for size in _FORMS if len((form := _jpeg(picture, *size))[0]) <= share), None
+    return (
+        fitted(picture, _FORMS, share)
+        or f"{path.name} is left out, it would make the page heavy: see {path}"
     )
-    return small or f"{path.name} is left out, it would make the page heavy: see {path}"
+
+
+def fitted(
+    picture: Image.Image, forms: Sequence[tuple[int, int]], most: int
+) -> tuple[bytes, tuple[int, int]] | None:
+    """A picture as JPEG, with its width and height, in the first form (width, quality) that takes
+    at most ``most`` bytes.
+    """
+    return next((form for size in forms if len((form := _jpeg(picture, *size))[0]) <= most), None)
 
 
 def _jpeg(picture: Image.Image, width: int, quality: int) -> tuple[bytes, tuple[int, int]]:

@@ -169,10 +169,21 @@ def details(summary: str, content: str) -> str:
     return f"<details><summary>{esc(summary)}</summary>{content}</details>"
 
 
+def copied(text: str) -> str:
+    """A line of code with a button that copies it."""
+    line = esc(text)
+    return (
+        f'<span class="copy"><code>{line}</code>'
+        f'<button type="button" data-copy="{line}" aria-label="Copy {line}" '
+        "hidden>copy</button></span>"
+    )
+
+
 def key(items: Sequence[tuple[str, str]]) -> str:
-    """(label, color) of each series."""
+    """(label, color) of each series. A color is one of report.css, or ``#rrggbb``."""
     swatches = (
-        f'<span><i style="background:var(--{color})"></i>{esc(label)}</span>'
+        '<span><i style="background:'
+        f'{color if color.startswith("#") else f"var(--{color})"}"></i>{esc(label)}</span>'
         for label, color in items
     )
     return f'<p class="key">{" ".join(swatches)}</p>'
