@@ -55,6 +55,8 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     """
     from PIL import Image, ImageDraw, ImageFont
 
+    from segtrain.observe.pictures import drawable
+
     counts = np.bincount(ids.ravel(), minlength=256)[: labels.num_classes]
     order = [int(index) for index in np.argsort(-counts, kind="stable") if counts[index]]
     font = ImageFont.load_default()
@@ -64,9 +66,8 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     y = 4
     for index in order:
         plain = ", not tinted" if is_background(labels.names, index) else ""
-        text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}"
-        # the font has no other characters
-        text = text.encode("latin-1", "replace").decode("latin-1")
+        name = drawable(labels.names[index])
+        text = f"{name} {100 * counts[index] / ids.size:.1f}%{plain}"
         length = box + gap + round(font.getlength(text)) + 2 * gap
         if x + length > width and x > gap:
             x, y = gap, y + line

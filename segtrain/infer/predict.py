@@ -197,7 +197,7 @@ def plan(
     extension, the names of the outputs keep it: ``a.jpg.png``.
     ``say`` reports files that are left out.
     """
-    pairs = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
+    pairs = [pair for path in map(Path, paths) for pair in _below(path, say)]
     if not pairs:
         raise DataError("no image to predict: name files or folders", code="no-images")
     inputs = {image.resolve() for image, _ in pairs}
@@ -234,15 +234,15 @@ def plan(
     return list(jobs.values())
 
 
-def _below(path: Path, out: Path, say: Say) -> list[tuple[Path, Path]]:
-    """(image, its name below ``out``) for a file, or for each image in a folder."""
+def _below(path: Path, say: Say) -> list[tuple[Path, Path]]:
+    """(image, its name in the output) for a file, or for each image in a folder, without the
+    outputs of earlier calls.
+    """
     if path.is_file():
         return [(path, Path(path.name))]
     if not path.is_dir():
         problem = "is neither a file nor a folder" if path.exists() else "no such file or folder"
         raise DataError(f"{path}: {problem}", code="image-missing", file=str(path))
-    # Outputs of an earlier call may lie below ``path``.
-    made = [(out / kind).resolve() for kind in ("masks", "overlays", "probabilities")]
     files = sorted(file for file in path.rglob("*") if not file.is_dir())
     hidden = {
         file: None for file in files if system_folder(file.relative_to(path).parent.as_posix())
@@ -253,17 +253,15 @@ def _below(path: Path, out: Path, say: Say) -> list[tuple[Path, Path]]:
             f"data: {some_of([*hidden])}"
         )
         say(f"{path}: {text}")
-    files = [file for file in files if file not in hidden]
+    outputs = {"masks", "overlays", "probabilities"}
     files = [
-        file for file in files if not (file.suffix == ".npz" and made[2] in file.resolve().parents)
+        file
+        for file in files
+        if file not in hidden
+        and not (outputs & {*file.relative_to(path).parts[:-1]} and file.is_file() and _ours(file))
     ]
     images = [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
-    inside = [
-        file
-        for file in images
-        if not (any(m in file.resolve().parents for m in made) and _ours(file))
-    ]
-    if not inside:
+    if not images:
         endings = ", ".join(sorted(SUFFIXES))
         raise DataError(
             f"{path}: no image in this folder ({endings})", code="no-images", folder=str(path)
@@ -274,7 +272,7 @@ def _below(path: Path, out: Path, say: Say) -> list[tuple[Path, Path]]:
     if others:
         left = counted(len(others), "file")
         say(f"{path}: {left} left out, by their names no images: {some_of(others)}")
-    return [(file, file.relative_to(path)) for file in inside]
+    return [(file, file.relative_to(path)) for file in images]
 
 
 def _ours(path: Path) -> bool:

@@ -7,6 +7,7 @@ Captions give the mIoU of each image, and a legend shows the classes that occur.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,15 @@ def error_panel(
     return np.where(hatched, _STRIPE, panel).round().astype(np.uint8)
 
 
+def drawable(text: str) -> str:
+    r"""``text`` in the characters that the font of Pillow has: ``é`` becomes ``e``, and ``青``
+    ``\u9752``.
+    """
+    letters = unicodedata.normalize("NFKD", text)
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return plain.encode("ascii", "backslashreplace").decode()
+
+
 def _clip(
     draw: ImageDraw.ImageDraw, text: str, font: Font, width: float, tail: bool = False
 ) -> str:
@@ -161,7 +171,7 @@ def contact_sheet(
     masks = [mask for sample in samples for mask in (sample.prediction, sample.truth)]
     used = {index for mask in masks for index in np.unique(mask).tolist()}
     items: list[tuple[str, Color | None]] = [
-        (name, palette[i]) for i, name in enumerate(names) if i in used
+        (drawable(name), palette[i]) for i, name in enumerate(names) if i in used
     ]
     items += [*([("void", None)] if ignore_index in used else []), ("wrong", WRONG)]
 
@@ -176,7 +186,10 @@ def contact_sheet(
     draw = ImageDraw.Draw(sheet)
     if title:
         draw.text(
-            (_MARGIN, _MARGIN - 2), _clip(draw, title, large, total_width - 2 * _MARGIN), INK, large
+            (_MARGIN, _MARGIN - 2),
+            _clip(draw, drawable(title), large, total_width - 2 * _MARGIN),
+            INK,
+            large,
         )
     sheet.paste(legend, (_MARGIN, top - 8 - legend.height))
     for column, head in enumerate(heads):
@@ -220,7 +233,8 @@ def _draw_caption(
     y: int,
     width: int,
 ) -> None:
-    draw.text((_MARGIN, y), _clip(draw, sample.name, font, 2 * width, tail=True), INK, font)
+    name = _clip(draw, drawable(sample.name), font, 2 * width, tail=True)
+    draw.text((_MARGIN, y), name, INK, font)
     miou = image_miou(sample.truth, sample.prediction, num_classes, ignore_index)
     valid = sample.truth != ignore_index
     wrong = float((sample.truth != sample.prediction)[valid].mean()) if valid.any() else math.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from conftest import refused
 from PIL import Image
 
+from segtrain.data.labels.space import LabelSpace
+from segtrain.infer.outputs import legend
 from segtrain.observe.pictures import (
     PAPER,
     VOID,
@@ -114,6 +117,19 @@ def test_a_long_legend_stays_between_the_margins() -> None:
     shown = PredictedImage("a", np.zeros((60, 80, 3), np.uint8), mask, mask)
     sheet = contact_sheet([shown], [f"class {7**k}" for k in range(48)], [(0, 0, 0)] * 48)
     assert has(sheet, PAPER)[:, -16:].all()
+
+
+def test_names_beyond_ascii_can_be_told_apart() -> None:
+    mask = np.zeros((6, 40), np.uint8)
+    labels = [LabelSpace((name,), PALETTE[:1]) for name in ("red", "réd", "青", "い")]
+    red, accent, blue, other = (legend(mask, space, 200) for space in labels)
+    assert np.array_equal(red, accent)
+    assert not np.array_equal(blue, other)
+    sheets = [
+        contact_sheet([replace(sample(), name=name)], ["road", name, "sky"], PALETTE, title=name)
+        for name in ("red", "réd")
+    ]
+    assert np.array_equal(*sheets)
 
 
 def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

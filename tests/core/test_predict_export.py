@@ -91,6 +91,9 @@ def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path
     # own files are replaced
     again = predict.predict(run, [tmp_path / "in"], tmp_path / "out", overlay=False)
     assert len(again) == 2
+    # and never taken for inputs
+    predict.predict(run, [tmp_path / "in"], tmp_path / "in")
+    assert len(predict.plan([tmp_path / "in"], tmp_path / "elsewhere")) == 2
 
 
 def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
