@@ -103,7 +103,7 @@ def _figure(dataset: Dataset, index: int, texts: Sequence[str]) -> str:
     content = "<p class=blank>cannot be read</p>"
     if picture and (form := gallery.fitted(picture, _FORMS, _MOST_BYTES)):
         content = gallery.image(*form, name)
-    remarks = "".join(f"<div>{esc(text)}</div>" for text in texts)
+    remarks = "".join(f"<div>{esc(text)}</div>" for text in filter(None, texts))
     faults = "".join(f"<div class=bad>{esc(problem)}</div>" for problem in problems)
     return (
         f'<figure class="picture">{content}<figcaption><b>{esc(name)}</b>{remarks}{faults}'
