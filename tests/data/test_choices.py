@@ -274,16 +274,3 @@ def test_pairs_that_are_not_read_are_named_also_in_a_bucket(server: BucketServer
     for place in (str(root), "s3://bkt/areas"):
         text = check_folder(place, None, [CLASSES]).text()
         assert "4 other folders not read: train/Urban/images/ (" in text
-
-
-def test_lists_that_divide_a_set_without_splits_are_named(tmp_path: Path) -> None:
-    root = write(tmp_path / "set", "images/#.png", "masks/#.png")
-    (root / "train.txt").write_text("a\n")
-    assert "train.txt may divide the set" in check_folder(str(root), None, [CLASSES]).text()
-    (root / "train.txt").unlink()
-    names = sorted(path.name for path in (root / "images").iterdir())
-    for split in ("train", "val"):
-        rows = [f"images/{name},masks/{name}" for name in names]
-        (root / f"{split}.csv").write_text("\n".join(["image,mask", *rows]))
-    with refused("layouts-ambiguous", found=["folders", "list"]):
-        check_folder(str(root), None, [CLASSES])
