@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from segtrain.bucket import url_forms
 from segtrain.config.facts import setting
-from segtrain.config.label_values import check_class_names, check_label_map
+from segtrain.config.label_values import check_class_names, check_label_map, check_pair
 from segtrain.config.rules import check_data
 from segtrain.config.section import LocalPath, ReadablePlace, Section, Size
 from segtrain.config.sources import pinned
@@ -16,7 +16,7 @@ from segtrain.config.split_by import SplitBy
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Channel = Annotated[int, Field(ge=0, le=255)]
-Std = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
 Color = tuple[Channel, Channel, Channel]  # red, green, blue
 Auto = Literal["auto"]
 
@@ -155,12 +155,31 @@ class Data(Section):
         description="TIFF images with more than three bands: an error, or only the first three "
         "bands are used",
     )
-    mean: Union[tuple[Share, Share, Share], None] = Field(
+    channels: int = setting(
+        ["eval", "listing"],
+        3,
+        ge=1,
+        le=16,
+        description="bands of the images",
+    )
+    values: Literal["auto", "8-bit", "stored"] = setting(
+        ["eval", "listing"],
+        "auto",
+        description="'8-bit': images become 8-bit RGB. 'stored': values of 8 or 16 bits, or "
+        "floating-point numbers, are kept; see bands.md. auto: 8-bit for 3 channels, else stored",
+    )
+    nodata: Union[Annotated[float, Field(allow_inf_nan=False)], Literal["nan"], None] = setting(
+        ["eval"],
+        None,
+        description="stored values: the value of pixels without data, whose labels are ignored. "
+        "null: as the tag of each file says. NaN and infinite values never count as data",
+    )
+    mean: Union[tuple[float, ...], None] = Field(
         None,
         description="mean of the images (red, green, blue; 0 to 1) that the network expects. null: "
-        "as its pretrained weights do, else ImageNet's",
+        "as its pretrained weights do, else ImageNet's. Stored values: a number for each band",
     )
-    std: Union[tuple[Std, Std, Std], None] = Field(
+    std: Union[tuple[Positive, ...], None] = Field(
         None, description="standard deviation of the images, like data.mean"
     )
     split_by: SplitBy = setting(
@@ -333,6 +352,12 @@ class Data(Section):
 
     _check_classes = field_validator("classes", mode="before")(check_class_names)
     _check_label_map = field_validator("label_map", mode="before")(check_label_map)
+    _check_pair = field_validator("pair")(check_pair)
+
+    @property
+    def stored(self) -> bool:
+        """Whether images keep their stored values, of any number of bands."""
+        return self.values == "stored" or (self.values == "auto" and self.channels != 3)
 
     @property
     def own_splits(self) -> bool:
@@ -362,21 +387,6 @@ class Data(Section):
     def _ordered(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
         if value is not None and not 0.01 <= value[0] <= value[1] <= 100:
             raise ValueError("must be [low, high] with 0.01 <= low <= high <= 100")
-        return value
-
-    @field_validator("pair")
-    @classmethod
-    def _pair(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
-        for text in value or ():
-            if text.count("{name}") != 1 or "/" in text:
-                expected = "a file name that contains {name} once, such as '{name}_mask.png'"
-                raise ValueError(
-                    f"{text!r} must be {expected}; set folders in data.images and data.masks"
-                )
-        if value and value[0] == value[1]:
-            raise ValueError(
-                "the image and the mask have the same pattern: give the mask another one"
-            )
         return value
 
     @field_validator("split_by", mode="before")

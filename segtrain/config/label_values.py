@@ -1,5 +1,5 @@
 """Checks of class names and label maps, whose values YAML may read as another type (`no` is read as
-false).
+false), and of the names of images and masks.
 """
 
 from __future__ import annotations
@@ -102,3 +102,16 @@ def _text(name: Any) -> str:
     if isinstance(name, bool):
         return "yes" if name else "no"
     return "null" if name is None else str(name)
+
+
+def check_pair(value: tuple[str, str] | None) -> tuple[str, str] | None:
+    """Raises ValueError for patterns of names that do not fit together."""
+    for text in value or ():
+        if text.count("{name}") != 1 or "/" in text:
+            expected = "a file name that contains {name} once, such as '{name}_mask.png'"
+            raise ValueError(
+                f"{text!r} must be {expected}; set folders in data.images and data.masks"
+            )
+    if value and value[0] == value[1]:
+        raise ValueError("the image and the mask have the same pattern: give the mask another one")
+    return value

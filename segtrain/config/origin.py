@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segtrain.config.data import Data
+from segtrain.errors import ConfigError
 
 # Of ImageNet's training images, in values from 0 to 1.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -18,8 +19,8 @@ _FREE = ("", "apache-2.0", "bsd-3-clause", "mit")
 
 @dataclass(frozen=True)
 class Origin:
-    """The network takes ``(x / 255 - mean) / std`` of RGB images. ``license``: of its pretrained
-    weights, or "".
+    """The network takes ``(x / 255 - mean) / std`` of RGB images, or ``(x - mean) / std`` of stored
+    values. ``license``: of its pretrained weights, or "".
     """
 
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -33,11 +34,25 @@ class Origin:
         Raises ValueError, TypeError, or AttributeError.
         """
         images = saved.get("input", saved)
-        data = Data(mean=images.get("mean"), std=images.get("std"))
-        return cls(license=str(saved.get("license", ""))).changed(data)
+        mean, std = (
+            tuple(map(float, images.get(key) or default))
+            for key, default in (("mean", cls.mean), ("std", cls.std))
+        )
+        if len(mean) != len(std) or min(std) <= 0:
+            raise ValueError(f"mean {mean} and std {std} do not fit")
+        return cls(mean, std, str(saved.get("license", "")))
 
     def changed(self, data: Data) -> Origin:
-        """The origin with ``data.mean`` and ``data.std``, if they are set."""
+        """The origin with ``data.mean`` and ``data.std``, if they are set. Raises ConfigError if
+        stored values need them.
+        """
+        if data.stored and not (data.mean and data.std):
+            raise ConfigError(
+                f"data.mean and data.std: stored values need a number for each of the "
+                f"{data.channels} bands: `segtrain data check` measures and prints them",
+                code="normalization-missing",
+                key="data.mean",
+            )
         return replace(self, mean=data.mean or self.mean, std=data.std or self.std)
 
     def images(self) -> str:

@@ -18,7 +18,7 @@ Rule = tuple[bool, str, dict[str, Any]]
 
 def check_data(data: Data) -> Data:
     """Raises SettingError for settings of the data that do not go together."""
-    for check in (_root, _divided, _helped, _policies):
+    for check in (_root, _divided, _helped, _policies, _normalized, _stored):
         check(data)
     return data
 
@@ -112,6 +112,41 @@ def _policies(data: Data) -> None:
             "data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0"
         )
         raise SettingError(why, advice={"data.class_balanced_crop_prob": 0})
+
+
+def _normalized(data: Data) -> None:
+    for key, values in (("mean", data.mean), ("std", data.std)):
+        if values is None:
+            continue
+        if len(values) != data.channels:
+            why = f"has {len(values)} numbers: give {data.channels}, one for each of data.channels"
+        elif not data.stored and not all(0 <= value <= 1 for value in values):
+            why = "is not from 0 to 1: divide by 255, or set data.values=stored"
+        else:
+            continue
+        raise SettingError(f"data.{key} {why}")
+
+
+def _stored(data: Data) -> None:
+    """What goes with 8-bit RGB only."""
+    if not data.stored:
+        if data.channels != 3:
+            why = f"data.values=8-bit makes 3 bands, but data.channels={data.channels}"
+            raise SettingError(f"{why}: set data.values=stored", advice={"data.values": "stored"})
+        return
+    for key, neutral in (
+        ("hue", 0.0),
+        ("bits", "auto"),
+        ("extra_bands", "error"),
+        ("transforms", ""),
+        ("helpers", "none"),
+    ):
+        if getattr(data, key) != neutral:
+            why = f"data.channels={data.channels} and data.values={data.values} keep stored values"
+            raise SettingError(
+                f"data.{key} is for 8-bit RGB, but {why}: leave it out",
+                advice={f"data.{key}": neutral},
+            )
 
 
 def rules_of_training(config: Config) -> list[Rule]:

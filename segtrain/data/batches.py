@@ -17,6 +17,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.order import eval_groups
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.data.pixels.floats import Floats
+from segtrain.data.pixels.reading import Reading
 from segtrain.data.train_loader import EvalLoader, TrainLoader, image_sizes, normalize, worker_kind
 from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError
@@ -58,14 +59,18 @@ class BatchLoader:
         if data is None:
             self.dataset = open_dataset(config.data, name)
         else:
-            self.dataset = own_dataset(data, own_labels(data, config.data), name)
+            self.dataset = own_dataset(
+                data, own_labels(data, config.data), name, Reading.from_data(config.data)
+            )
         if dtype not in DTYPES:
             message = f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: pass one of them"
             raise ConfigError(message, code="loader-dtype", found=dtype)
         origin = Origin().changed(config.data)
-        self.floats = (
-            None if dtype == "uint8" else Floats(dtype, channels_last, origin.mean, origin.std)
-        )
+        if dtype == "uint8" and config.data.stored:
+            message = "dtype='uint8' has no place for stored values of bands: pass 'float32'"
+            raise ConfigError(message, code="loader-dtype", found=dtype)
+        form = dtype, channels_last, origin.mean, origin.std, config.data.stored
+        self.floats = None if dtype == "uint8" else Floats(*form)
         self.config, self.train, self.epoch = config, train, 0
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         self.world_size = (
@@ -137,7 +142,12 @@ class BatchLoader:
     def _whole_images(self) -> Iterator[tuple[Tensor, Tensor]]:
         prefetch = self.config.data.prefetch
         with EvalLoader(
-            self.dataset, self._groups, self.workers, prefetch, sizes=self._sizes
+            self.dataset,
+            self._groups,
+            self.workers,
+            prefetch,
+            sizes=self._sizes,
+            reading=self.dataset.reading,
         ) as batches:
             for _, images, masks in batches:  # in memory that the loader reuses
                 if self.floats is None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from segtrain.base.memory import memory_limit
 from segtrain.bucket.faults import ignoring_file_faults
-from segtrain.data.dataset import SampleSource
+from segtrain.data.dataset import Dataset, SampleSource
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.stages import DECODE
 from segtrain.data.storage import Range
@@ -35,7 +35,9 @@ def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     step = max(1, len(source) // _SIZES)
     some = range(step // 2, len(source), step)
     pixels = sum(_pixels(source, index) for index in some) / len(some)
-    each, (limit, _) = int(4 * pixels * len(source)), memory_limit()
+    bands = source.reading.bands if isinstance(source, Dataset) else None
+    per_pixel = 4 * bands.channels + 1 if bands else 4
+    each, (limit, _) = int(per_pixel * pixels * len(source)), memory_limit()
     if each * ranks <= 0.8 * limit:
         return
     copies = (

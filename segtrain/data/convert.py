@@ -25,7 +25,7 @@ from segtrain.config import Data
 from segtrain.config.paste import command
 from segtrain.data.audit.statistics import grouped
 from segtrain.data.dataset import Dataset
-from segtrain.data.datasets import open_dataset
+from segtrain.data.datasets import open_dataset, refuse_stored
 from segtrain.data.index.split_by import POOL
 from segtrain.data.labels.class_file import read_classes
 from segtrain.data.labels.space import LabelSpace
@@ -67,6 +67,7 @@ def convert_folder(
             )
             raise ConfigError(message, code="convert-in-bucket", found=place)
     data, names = settings_of(root, overrides)
+    refuse_stored(data, "segtrain data convert")
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         message = f"{folder}: exists already: choose another folder to convert to"
         raise DataError(message, code="folder-exists", folder=folder)

@@ -21,7 +21,8 @@ from segtrain.data.index.entries import Entry
 from segtrain.data.index.stamps import listing_text
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
-from segtrain.data.pixels.crop import StoredSample, size_error
+from segtrain.data.pixels.bands import BandImage
+from segtrain.data.pixels.crop import StoredSample, pixels_of, size_error
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.stages import DECODE
 from segtrain.data.storage import LOCAL, Range, Store
@@ -60,8 +61,8 @@ class Dataset:
 
     entries: image, mask, and metadata of each sample, see ``Entry``. root: the folder to which
     names are relative in fingerprints; "" if there is none. notes: sentences for the user about the
-    listing. reading: how images of more than 8 bits or 3 bands become RGB. store: where the bytes
-    are. mask_code: ``data.mask_code``.
+    listing. reading: how images of more than 8 bits or 3 bands become RGB, or keep their values.
+    store: where the bytes are. mask_code: ``data.mask_code``.
     """
 
     name: str
@@ -126,7 +127,7 @@ class Dataset:
     # What a way of storing samples must answer.
 
     def stored_image(self, index: int) -> Any:
-        """The bytes of an image file, or an array uint8 (H, W, 3) RGB."""
+        """The bytes of an image file, a file of bands, or an array uint8 (H, W, 3) RGB."""
         raise NotImplementedError
 
     def stored_mask(self, index: int) -> Any:
@@ -179,15 +180,21 @@ class Dataset:
         return StoredSample(image, mask, entry.image, entry.mask or "", self.ids)
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Image uint8 (H, W, 3) RGB and mask uint8 (H, W) of train ids."""
+        """Image uint8 (H, W, 3) RGB, or float32 (H, W, bands), and mask uint8 (H, W) of train
+        ids.
+        """
+        if self.reading.bands:
+            return pixels_of(self.record(index), self.labels)
         image, mask = self.read_image(index), self.read_mask(index)
         if image.shape[:2] != mask.shape:
             raise self.other_size(index, image.shape[:2], mask.shape)
         return image, mask
 
     def read_image(self, index: int) -> np.ndarray:
-        """The decoded image, uint8 (H, W, 3) RGB."""
+        """The decoded image, uint8 (H, W, 3) RGB, or float32 (H, W, bands)."""
         stored, path = self.stored_image(index), self.entries[index].image
+        if isinstance(stored, BandImage):
+            return stored.read()[0]
         return (
             stored
             if isinstance(stored, np.ndarray)
@@ -208,7 +215,7 @@ class Dataset:
         """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot
         apply ``reading``.
         """
-        if self.reading == PLAIN:
+        if self.reading == PLAIN or isinstance(content, BandImage):
             return content
         with DECODE:
             return decode.ready(content, name, self.reading)

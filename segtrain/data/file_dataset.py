@@ -16,8 +16,9 @@ from segtrain.data.index.stamps import files, stamps
 from segtrain.data.labels.mask_code import decoded
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.array_mask import array_mask
+from segtrain.data.pixels.bands import BandImage
 from segtrain.data.stages import DECODE, READ, took
-from segtrain.data.storage import Range
+from segtrain.data.storage import LOCAL, Range
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,12 @@ class FileDataset(Dataset):
         took(len(content))
         return content if len(content) else decode.load(b"", path)[0]
 
-    def stored_image(self, index: int) -> bytes | memoryview:
-        return self._content(self.entries[index].image)
+    def stored_image(self, index: int) -> Any:
+        path = self.entries[index].image
+        if self.reading.bands:
+            source = path if self.store is LOCAL else self._content(path)
+            return BandImage(source, path, self.reading.bands)
+        return self._content(path)
 
     def stored_mask(self, index: int) -> Any:
         path = self.mask_path(index)
@@ -53,12 +58,17 @@ class FileDataset(Dataset):
             return raw if self.mask_code == "none" else decoded(raw, self.mask_code, path)
 
     def size(self, index: int) -> tuple[int, int]:
+        if self.reading.bands:
+            header = self.stored_image(index).header
+            return header.height, header.width
         path = self.entries[index].image
         with self.store.open(path) as stream:
             header = decode.read_header(stream, path)
         return header.height, header.width
 
     def header(self, index: int) -> decode.Header:
+        if self.reading.bands:
+            return self.stored_image(index).header
         path = self.entries[index].image
         with self.store.open(path) as stream:
             return decode.check_whole(stream, path)

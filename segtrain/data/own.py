@@ -18,6 +18,7 @@ from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.class_file import ClassRow, space_of
 from segtrain.data.labels.classes import label_space, with_sides
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of, reason_of
 
 # Each thread keeps the last item that it read, because name, size, and pixels of a sample are
@@ -32,8 +33,8 @@ def is_rgb(image: np.ndarray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Items:
-    """``items`` as a function from index to (image uint8 (H, W, 3), mask uint8 (H, W) of train
-    ids). Picklable.
+    """``items`` as a function from index to (image uint8 (H, W, 3) or float32 (H, W, bands), mask
+    uint8 (H, W) of train ids). Picklable.
     """
 
     items: Any
@@ -41,6 +42,7 @@ class _Items:
     split: str
     names: dict[int, str]
     sizes: dict[int, tuple[int, int]]
+    reading: Reading = PLAIN
 
     def __call__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         last = getattr(_LAST, "item", None)
@@ -79,11 +81,14 @@ class _Items:
         )
         item_id = item[2]
         where = f"{where} ({item_id})"
-        if not is_rgb(image):
-            message = (
-                f"{where}: the image is {image.dtype} {image.shape}: return uint8 (H, W, "
-                "3) RGB from 0 to 255"
+        bands = self.reading.bands
+        if not (bands.fits(image) if bands else is_rgb(image)):
+            wanted = (
+                f"numbers (H, W, {bands.channels})"
+                if bands
+                else "uint8 (H, W, 3) RGB from 0 to 255"
             )
+            message = f"{where}: the image is {image.dtype} {image.shape}: return {wanted}"
             raise DataError(
                 message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype)
             )
@@ -96,7 +101,11 @@ class _Items:
                 message, code="item-shape", index=index, image=image.shape, mask=mask.shape
             )
         name = item_id if isinstance(item_id, str) else f"{self.split}/{item_id}"
-        return np.ascontiguousarray(image), self.labels.remap(mask, where), name
+        mask = self.labels.remap(mask, where)
+        if bands:
+            image, void = bands.filled(bands.marked(image))
+            mask = np.where(void, np.uint8(self.labels.ignore_index), mask)
+        return np.ascontiguousarray(image), mask, name
 
     def name(self, index: int) -> str:
         if index not in self.names:
@@ -176,11 +185,12 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
     return default
 
 
-def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
+def own_dataset(items: Any, labels: LabelSpace, split: str, reading: Reading = PLAIN) -> Dataset:
     """A map-style dataset as a split.
 
     items: has ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W),
-    id). Several threads read it at once. A string id identifies the image in all splits: if the
+    id). With bands in ``reading``, images are (H, W, bands) of any number type.
+    Several threads read it at once. A string id identifies the image in all splits: if the
     training and the validation split have the same id, the image counts as one that is in both. The
     optional attribute ``ids`` gives all ids at once. Without it, every item is read here, because a
     resumed run compares the ids. Raises DataError for an item that cannot be used.
@@ -196,7 +206,7 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
         )
     ids = _listed(items, "ids")
     names = {i: k if isinstance(k, str) else f"{split}/{k}" for i, k in enumerate(ids)}
-    read = _Items(items, labels, split, names, {})
+    read = _Items(items, labels, split, names, {}, reading)
     if not ids:
         with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(read.name, range(count)))
@@ -209,4 +219,5 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
                 "give each item its own"
             )
             raise DataError(message, code="ids-repeated", indexes=(earlier, index))
-    return OwnDataset(name, split, labels, LazyEntries(count, read.entry), make=read)
+    entries = LazyEntries(count, read.entry)
+    return OwnDataset(name, split, labels, entries, reading=reading, make=read)

@@ -20,8 +20,9 @@ from segtrain.data.augment.transforms import transforms_of
 from segtrain.data.dataset import SampleSource
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
-from segtrain.data.pixels.floats import Floats
+from segtrain.data.pixels.floats import Floats, Pixels
 from segtrain.data.pixels.jpeg_tiles import Tiles
+from segtrain.data.pixels.reading import Reading
 from segtrain.data.stages import AUGMENT, DECODE, READ
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
@@ -64,10 +65,18 @@ class SampleMaker:
     transforms: Any = None
     floats: Floats | None = None
     tiles: Tiles = field(init=False)
+    reading: Reading = field(init=False)
 
     def __post_init__(self) -> None:
+        self.reading = Reading.from_data(self.data)
         self.tiles = Tiles.from_source(self.source)
         self.transforms = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
+        if self.reading.bands and self.transforms is not None:
+            message = (
+                "data.transforms take 8-bit RGB images, but data.channels and data.values keep "
+                "stored values: leave the transforms out"
+            )
+            raise ConfigError(message, code="transforms-of-bands", key="data.transforms")
 
     def __call__(
         self,
@@ -77,7 +86,7 @@ class SampleMaker:
         colors_out: np.ndarray | None = None,
     ) -> None:
         """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both
-        contiguous.
+        contiguous. For bands, ``image_out`` is the memory uint8 [bytes] of float32 (h, w, C).
 
         ``colors_out``: uint8 [COLOR_BYTES]. If given, the color terms and the covered part are
         written there (see ``colors_in``), and the crop keeps its colors: the device changes them.
@@ -85,9 +94,7 @@ class SampleMaker:
         DataError naming the file.
         """
         try:
-            made = image_out = (
-                image_out if self.floats is None else self.floats.view(image_out, *task.crop)
-            )
+            made = image_out = self.form.view(image_out, *task.crop)
             if self.floats is not None and self.transforms is not None:
                 made = np.empty((*task.crop, 3), np.uint8)
             if self.transforms is None or self.data.transforms_mode == "after":
@@ -98,6 +105,11 @@ class SampleMaker:
                 self.floats.write(made, image_out)
         except Exception as error:
             raise named(self.source, task.index, error) from error
+
+    @property
+    def form(self) -> Floats | Pixels:
+        """The form of the images."""
+        return self.floats or self.reading.pixels
 
     def _make(
         self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None
@@ -121,9 +133,12 @@ class SampleMaker:
             colors, covered = colors_in(colors_out)
             colors[0], covered[0] = color_terms(geometry.colors), geometry.covered(task.crop)
             geometry = geometry.plain()
+        if self.reading.bands:
+            geometry = geometry.plain()
         jpeg_index = self.tiles.get(task.index, record.image_name, record.image, size)
         floats = self.floats if self.transforms is None else None
-        write_crop(record, labels, geometry, task.crop, (image_out, mask_out), jpeg_index, floats)
+        out, fill = (image_out, mask_out), self.reading.fill
+        write_crop(record, labels, geometry, task.crop, out, jpeg_index, floats, fill)
         if geometry.flip and labels.mirror:
             table = np.arange(256, dtype=np.uint8)
             table[: labels.num_classes] = labels.mirror
@@ -144,13 +159,18 @@ class SampleMaker:
 
 
 def make_whole(
-    source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.ndarray
+    source: SampleSource,
+    form: Pixels,
+    index: int,
+    image_out: np.ndarray,
+    mask_out: np.ndarray,
 ) -> None:
     """Write a whole image and its mask, for evaluation. Raises DataError naming the file."""
     try:
         with READ:
             record = source.record(index)
         with DECODE:
+            image_out = form.view(image_out, *mask_out.shape)
             write_whole(record, source.labels, (image_out, mask_out))
     except Exception as error:
         raise named(source, index, error) from error

@@ -24,6 +24,7 @@ from segtrain.data.dataset import SampleSource
 from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import normalize as normalize
+from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task, make_whole, named
 from segtrain.data.storage import LOCAL
 from segtrain.data.workers.autoscaler import Autoscaler
@@ -42,7 +43,8 @@ class Batch:
     the next step.
     """
 
-    # uint8 (n, H, W, 3), RGB; or normalized (n, 3, H, W), if the loader makes floats
+    # uint8 (n, H, W, 3), RGB; float32 (n, H, W, bands) in stored units; or normalized (n, C, H, W),
+    # if the loader makes floats
     images: torch.Tensor
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     indices: np.ndarray  # int64 [n], of the samples in the data set
@@ -82,7 +84,7 @@ def colors_on_device(data: Data, device: str) -> bool:
     """Whether color jitter runs on the device. auto: on CUDA, unless rotation or user transforms
     run after it.
     """
-    after = data.transforms or data.rotate
+    after = data.transforms or data.rotate or data.stored
     return data.color_jitter_on == "device" or (
         data.color_jitter_on == "auto" and device == "cuda" and not after
     )
@@ -166,7 +168,8 @@ class TrainLoader(Loader):
             )
             crop, scale = self.crop_and_scale(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
-            size = sum(offsets(shape, 0, self.floats)[-1] for shape in shapes)
+            form = self.maker.form
+            size = sum(offsets(shape, 0, form)[-1] for shape in shapes)
             batch, start = BatchTask(self.maker, ring.take(size), []), 0
             for part, shape in zip(self.parts, shapes):
                 tasks = [
@@ -174,11 +177,11 @@ class TrainLoader(Loader):
                 ]
                 numbers = indices[part].tolist()
                 images, masks, memory = batch.lay_out(
-                    self.dataset, tasks, numbers, shape, start, self.colors, self.floats
+                    self.dataset, tasks, numbers, shape, start, self.colors, form
                 )
                 looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
                 batch.result.append(Batch(images, masks, indices[part], epochs[part], looks))
-                start = offsets(shape, start, self.floats)[-1]
+                start = offsets(shape, start, form)[-1]
             if self.lends:
                 ring.lend(batch.block, batch.views)
             yield batch
@@ -201,8 +204,8 @@ def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
 
 
 class EvalLoader(Loader):
-    """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3),
-    masks uint8 (n, H, W).
+    """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3) or as
+    ``reading`` says, masks uint8 (n, H, W).
 
     The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers. ``sizes``: those
     of all images of the data set, if they are known; otherwise the header of the first image in
@@ -219,9 +222,11 @@ class EvalLoader(Loader):
         kind: str = "thread",
         pool: WorkerPool | None = None,
         sizes: Sequence[tuple[int, int]] | None = None,
+        reading: Reading = PLAIN,
     ) -> None:
         super().__init__(workers, kind, pool, max(1, prefetch), pin_memory)
         self.dataset, self.groups, self.sizes = dataset, groups, sizes
+        self.form = reading.pixels
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -230,7 +235,7 @@ class EvalLoader(Loader):
         return iter(self.groups)
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
-        maker = partial(make_whole, self.dataset)
+        maker = partial(make_whole, self.dataset, self.form)
         for group in self.groups:
             indices = np.asarray(group, np.int64)
             try:
@@ -238,9 +243,8 @@ class EvalLoader(Loader):
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
             shape = (len(indices), height, width)
-            batch = BatchTask(maker, ring.take(offsets(shape)[-1]))
-            images, masks, _ = batch.lay_out(
-                self.dataset, indices.tolist(), indices.tolist(), shape
-            )
+            batch = BatchTask(maker, ring.take(offsets(shape, 0, self.form)[-1]))
+            numbers = indices.tolist()
+            images, masks, _ = batch.lay_out(self.dataset, numbers, numbers, shape, form=self.form)
             batch.result = (indices, images, masks)
             yield batch

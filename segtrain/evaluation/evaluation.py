@@ -29,6 +29,7 @@ from segtrain.base.precision import autocast, tf32
 from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.order import eval_groups
+from segtrain.data.pixels.bands import visible
 from segtrain.data.train_loader import EvalLoader, image_sizes, normalize
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
@@ -112,7 +113,14 @@ def evaluate(
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
             pin = device.type == "cuda"
             with EvalLoader(
-                dataset, groups, workers, prefetch, pin_memory=pin, pool=pool, sizes=sizes
+                dataset,
+                groups,
+                workers,
+                prefetch,
+                pin_memory=pin,
+                pool=pool,
+                sizes=sizes,
+                reading=dataset.reading,
             ) as loader:
                 shown = _loop(predict, DeviceFeed(loader, device), tally, dataset, wanted)
             tally.settle()
@@ -241,7 +249,7 @@ class _Tally:
 def _predictor(
     forward: Forward, view: View, size: Size | None, device: torch.device, form: tuple[Any, ...]
 ) -> Predict:
-    """A function that maps images uint8 (n, H, W, 3) and masks (n, H, W) to (truth, predicted ids,
+    """A function that maps images (n, H, W, bands) and masks (n, H, W) to (truth, predicted ids,
     nonfinite).
 
     All three are on the device. Truth (resized by nearest neighbor) and ids have the ``size``, or
@@ -299,10 +307,12 @@ def _spread(count: int, wanted: int) -> list[int]:
 def _picture(
     dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor
 ) -> PredictedImage:
-    """Copies of an image (1, H, W, 3), resized to (h, w), and of its truth and prediction (1, h,
-    w).
+    """Copies of an image (1, H, W, bands), resized to (h, w), and of its truth and prediction (1,
+    h, w).
     """
     size = (truth.shape[-2], truth.shape[-1])
+    if image.dtype != torch.uint8:
+        image = torch.from_numpy(visible(image[0].cpu().numpy()))[None]
     pixels = (
         resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
     )

@@ -40,9 +40,9 @@ def load_run(
         model, facts = load_export(run_dir, module)
         return model, exported_config(facts), LabelSpace.from_dict(facts["labels"])
     config, labels = read_description(run_dir)
-    network = _network(
-        config.model, labels.num_classes, read_parts(run_dir).get("model", ""), module, str(run_dir)
-    )
+    name = read_parts(run_dir).get("model", "")
+    form = labels.num_classes, config.data.channels
+    network = _network(config.model, form, name, module, str(run_dir))
     weights, network.origin = load_weights(run_dir, which)
     return _filled(network, weights, str(run_dir)), config, labels
 
@@ -97,7 +97,8 @@ def load_export(
             f"({error})"
         )
         raise CheckpointError(f"{why}: export the run again", code="export-damaged") from None
-    network = _network(config.model, classes, name, module, str(folder))
+    form = classes, config.data.channels
+    network = _network(config.model, form, name, module, str(folder))
     network.origin = Origin(license=str(facts.get("license", ""))).changed(config.data)
     return _filled(network, weights, str(folder)), facts
 
@@ -111,16 +112,16 @@ def exported_config(facts: Mapping[str, Any]) -> Config:
 
 
 def assemble(
-    settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str
+    settings: Model, form: tuple[int, int], weights: Mapping[str, Tensor], source: str
 ) -> SegModel:
     """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained
-    file is fetched.
+    file is fetched. ``form``: the numbers of classes and of bands.
     """
-    return _filled(_network(settings, num_classes, "", None, source), weights, source)
+    return _filled(_network(settings, form, "", None, source), weights, source)
 
 
 def _network(
-    settings: Model, num_classes: int, name: str, module: nn.Module | None, source: str
+    settings: Model, form: tuple[int, int], name: str, module: nn.Module | None, source: str
 ) -> SegModel:
     """The network that ``settings`` describe, or the user's own: ``module``, or a new instance of
     the class ``name``.
@@ -129,7 +130,7 @@ def _network(
     no arguments. Otherwise raises ConfigError, which asks the user to pass the module.
     """
     if not name and module is None:
-        return build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)
+        return build_model(settings.model_copy(update={"encoder_weights": None}), *form)
     package, _, attribute = name.rpartition(".")
     kind = getattr(sys.modules.get(package), attribute, None)
     if module is None and isinstance(kind, type) and issubclass(kind, nn.Module):
@@ -143,7 +144,7 @@ def _network(
         raise ConfigError(
             f"{source} was trained with the module {name}: {fix}", code="own-model-missing"
         )
-    return as_seg_model(module, num_classes)
+    return as_seg_model(module, form[0])
 
 
 def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> SegModel:

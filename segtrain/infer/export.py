@@ -60,7 +60,8 @@ def export(
     folder, so an error there leaves the files in ``out`` unchanged. Then they are moved to ``out``
     one by one, model.json last.
 
-    model.onnx has the input ``images``, uint8 (N, H, W, 3) RGB, and the outputs ``classes``, uint8
+    model.onnx has the input ``images``, uint8 (N, H, W, 3) RGB or float32 (N, H, W, bands) in
+    stored units, and the outputs ``classes``, uint8
     (N, H, W), and ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and
     cropping. N, H, and W are dynamic if an exporter supports that and no ``size`` (H, W) is given.
     Otherwise, N is 1, and (H, W) is ``size`` (default: the training crop). ``opset``: of the file
@@ -105,12 +106,12 @@ def export(
                 plain = network
                 if not module:
                     settings = config.model.model_copy(update={"fast": False})
-                    plain = assemble(
-                        settings, labels.num_classes, network.state_dict(), str(run_dir)
-                    )
+                    form = labels.num_classes, config.data.channels
+                    plain = assemble(settings, form, network.state_dict(), str(run_dir))
                 path = Path(partial, "model.onnx")
+                stored = config.data.stored
                 onnx = facts["onnx"] = write_onnx(
-                    network, path, size or config.data.crop, opset, facts, plain, not size
+                    network, path, size or config.data.crop, opset, facts, plain, not size, stored
                 )
                 names.append("model.onnx")
             Path(partial, "model.json").write_text(
@@ -154,6 +155,13 @@ def describe(
     config: Config, labels: LabelSpace, model: SegModel, run_dir: Path, which: str
 ) -> dict[str, Any]:
     """The content of model.json: what a program needs to use the weights."""
+    data = config.data
+    reading: dict[str, Any] = {"bits": data.bits, "extra_bands": data.extra_bands}
+    pixels, formula = "uint8 RGB, (N, H, W, 3), upright", "(x / 255 - mean) / std"
+    if data.stored:
+        reading = {"channels": data.channels, "values": "stored", "nodata": data.nodata}
+        pixels = f"float32, (N, H, W, {data.channels}), in stored units, NaN where there is no data"
+        formula = "(x - mean) / std, 0 for NaN"
     best = named_best(run_dir) if which == "best" else None
     scored = {"checkpoint": best.file, "step": best.step, "miou": best.miou} if best else {}
     versions = {"segtrain": __version__, "torch": torch.__version__}
@@ -165,9 +173,9 @@ def describe(
         "license": model.origin.license,
         "labels": labels.to_dict(),
         "input": {
-            "pixels": "uint8 RGB, (N, H, W, 3), upright",
-            "reading": {"bits": config.data.bits, "extra_bands": config.data.extra_bands},
-            "normalize": "(x / 255 - mean) / std",
+            "pixels": pixels,
+            "reading": reading,
+            "normalize": formula,
             "mean": list(model.origin.mean),
             "std": list(model.origin.std),
             "crop": list(config.data.crop),

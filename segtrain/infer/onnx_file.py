@@ -21,18 +21,18 @@ from torch import Tensor, nn
 
 from segtrain.data.train_loader import normalize
 from segtrain.errors import MissingExtra, SegtrainError
-from segtrain.models.base import normalization
+from segtrain.models.base import channels_of, normalization
 
 # Largest difference of logits between onnxruntime and torch, as a share of the largest logit.
 TOLERANCE = 1e-3
 # Height, width in pixels.
 Size = tuple[int, int]
-Write = Callable[[nn.Module, Path, Size, int, bool], None]
+Write = Callable[["Deployed", Path, Size, int, bool], None]
 
 
 class Deployed(nn.Module):
-    """A model that maps images uint8 (N, H, W, 3) RGB to ids uint8 (N, H, W) and logits float32 (N,
-    C, H, W).
+    """A model that maps images uint8 (N, H, W, 3) RGB, or float32 (N, H, W, bands) in ``stored``
+    units, to ids uint8 (N, H, W) and logits float32 (N, C, H, W). NaN counts as the mean.
 
     It pads images to a multiple of the model's stride, and to its smallest size. The code has no
     branch on the image size, so that an exporter can keep H and W dynamic.
@@ -41,20 +41,23 @@ class Deployed(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self, model: nn.Module, mean: Sequence[float], std: Sequence[float], stored: bool = False
+    ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.stored = model, stored
+        unit, shape = 1.0 if stored else 255.0, (1, len(mean), 1, 1)
         pads = bool(getattr(model, "pads", False))
         self.stride, self.least = (
             int(getattr(model, name, 1)) if pads else 1 for name in ("stride", "least")
         )
-        self.register_buffer("shift", torch.tensor([255.0 * m for m in mean]).view(1, 3, 1, 1))
-        self.register_buffer(
-            "scale", torch.tensor([1.0 / (255.0 * s) for s in std]).view(1, 3, 1, 1)
-        )
+        self.register_buffer("shift", torch.tensor([unit * m for m in mean]).view(shape))
+        self.register_buffer("scale", torch.tensor([1.0 / (unit * s) for s in std]).view(shape))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = (images.permute(0, 3, 1, 2).to(torch.float32) - self.shift) * self.scale
+        if self.stored:
+            x = torch.where(torch.isnan(x), torch.zeros_like(x), x)
         height, width = x.shape[-2], x.shape[-1]
         if self.stride > 1:
             # ``_padded`` does not use -(-side // stride), because ONNX rounds integer division
@@ -63,6 +66,11 @@ class Deployed(nn.Module):
             x = F.pad(x, (0, right, 0, below))
         logits = self.model(x)[:, :, :height, :width]
         return logits.argmax(1).to(torch.uint8), logits
+
+    def example(self, count: int, size: Size) -> Tensor:
+        """Images of the form that it takes."""
+        shape = count, *size, self.shift.shape[1]
+        return torch.zeros(shape, dtype=torch.float32 if self.stored else torch.uint8)
 
     def _padded(self, side: Any) -> Any:
         whole = (side + self.stride - 1) // self.stride * self.stride
@@ -89,6 +97,7 @@ def write_onnx(
     facts: dict[str, Any],
     plain: nn.Module | None = None,
     dynamic: bool = True,
+    stored: bool = False,
 ) -> dict[str, Any]:
     """Write and check an ONNX file; returns how it was made and how much it differs from torch, as
     plain values.
@@ -96,12 +105,12 @@ def write_onnx(
     Tries torch.export and then tracing, first with dynamic sizes (if ``dynamic``), then with fixed
     ones. Keeps the first file whose outputs in onnxruntime agree with torch. "tried" in the result
     lists why earlier attempts failed. ``plain``: the network to write, which is ``model`` without
-    fast layers that depend on the image size. ``facts`` go into the file's metadata as JSON, under
-    "segtrain". Raises SegtrainError if no file agrees.
+    fast layers that depend on the image size. ``stored``: see ``Deployed``. ``facts`` go
+    into the file's metadata as JSON, under "segtrain". Raises SegtrainError if no file agrees.
     """
     import onnx
 
-    deployed = Deployed(plain or model, *normalization(model)).eval()
+    deployed = Deployed(plain or model, *normalization(model), stored).eval()
     tried: list[str] = []
     for open_sizes in (True, False)[not dynamic :]:
         for exporter, write in EXPORTERS:
@@ -110,7 +119,7 @@ def write_onnx(
                 # ``_pool`` avoids this.
                 with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
                     write(deployed, path, size, opset or 18, open_sizes)
-                comparison = _check(model, path, size, open_sizes)
+                comparison = _check(model, path, size, open_sizes, stored)
                 if opset not in (None, comparison["opset"]):
                     raise SegtrainError(
                         f"it has opset {comparison['opset']}", code="onnx-opset-differs"
@@ -141,15 +150,13 @@ def write_onnx(
     )
 
 
-def _torch_export(
-    deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool
-) -> None:
+def _torch_export(deployed: Deployed, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
     # torch.export would treat a size of 1 as a constant: that of the batch, and of the features at
     # the largest stride.
     if open_sizes:
         least = 2 * int(getattr(deployed.model, "stride", 1))
         size = max(size[0], least), max(size[1], least)
-    example = torch.zeros(2, *size, 3, dtype=torch.uint8)
+    example = deployed.example(2, size)
     axes = {
         0: torch.export.Dim("n"),
         1: torch.export.Dim("height", min=2),
@@ -169,7 +176,7 @@ def _torch_export(
     )
 
 
-def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
+def _trace(deployed: Deployed, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
     axes = {
         "images": {0: "n", 1: "height", 2: "width"},
         "classes": {0: "n", 1: "height", 2: "width"},
@@ -177,7 +184,7 @@ def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: 
     axes["logits"] = {0: "n", 2: "height", 3: "width"}
     torch.onnx.export(
         deployed,
-        (torch.zeros(1, *size, 3, dtype=torch.uint8),),
+        (deployed.example(1, size),),
         str(path),
         input_names=["images"],
         output_names=["classes", "logits"],
@@ -192,8 +199,11 @@ def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: 
 EXPORTERS: tuple[tuple[str, Write], ...] = (("torch.export", _torch_export), ("tracing", _trace))
 
 
-def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[str, Any]:
+def _check(
+    model: nn.Module, path: Path, size: Size, open_sizes: bool, stored: bool
+) -> dict[str, Any]:
     """Compare onnxruntime with torch on random pixels; with dynamic sizes, also on other sizes.
+    Some ``stored`` values are missing.
 
     Raises SegtrainError if the outputs differ (see TOLERANCE).
     """
@@ -213,10 +223,17 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
     other = 0
     pixels = 0
     for shape in shapes:
-        images = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
+        seen: np.ndarray = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
+        images = seen
+        if stored:
+            seen = rng.normal(*normalization(model), (*shape, channels_of(model)))
+            seen = seen.astype(np.float32)
+            seen[:, 0, 0] = normalization(model)[0]
+            images = seen.copy()
+            images[:, 0, 0] = np.nan
         classes, logits = session.run(["classes", "logits"], {"images": images})
         with torch.no_grad():
-            expected = model(normalize(torch.from_numpy(images), *normalization(model))).numpy()
+            expected = model(normalize(torch.from_numpy(seen), *normalization(model))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
             raise SegtrainError(
                 f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not uint8 "

@@ -12,6 +12,7 @@ import numpy as np
 
 from segtrain.base.files import writing
 from segtrain.data.labels.space import LabelSpace, is_background
+from segtrain.data.pixels.bands import NODATA_TAG, tifffile_for
 from segtrain.errors import DataError
 
 # Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only
@@ -28,6 +29,30 @@ def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
     picture = Image.fromarray(ids)
     picture.putpalette(labels.colorize(np.arange(256, dtype=np.uint8)[None])[0].tobytes())
     _write_png(path, picture, "class ids")
+
+
+def write_geotiff(
+    path: Path, ids: np.ndarray, labels: LabelSpace, place: dict[int, tuple[Any, ...]]
+) -> None:
+    """Ids uint8 (H, W) as an 8-bit palette GeoTIFF with the tags ``place``; void is its nodata
+    value.
+    """
+    colors = labels.colorize(np.arange(256, dtype=np.uint8)[None])[0]
+    nodata = (NODATA_TAG, 2, 0, str(labels.ignore_index), True)
+    tifffile = tifffile_for(f"writing {path}")
+    _write(
+        path,
+        lambda file: tifffile.imwrite(
+            file,
+            ids,
+            photometric="palette",
+            colormap=colors.T.astype(np.uint16) * 257,
+            compression="zlib",
+            software=MARK,
+            metadata=None,
+            extratags=[*place.values(), nodata],
+        ),
+    )
 
 
 def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpace) -> None:

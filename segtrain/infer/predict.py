@@ -13,20 +13,30 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import BoundedSemaphore
+from typing import Any
 
 import numpy as np
 
 from segtrain.base.cores import cores
 from segtrain.base.terminal import counted
-from segtrain.data.index.names import SUFFIXES
+from segtrain.data.index.names import IMAGE_ARRAYS, SUFFIXES
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.bands import georeference, visible
 from segtrain.data.pixels.decode import Reading
 from segtrain.data.storage import system_folder
 from segtrain.errors import DataError, some_of
-from segtrain.infer.outputs import MARK, write_mask, write_overlay, write_probabilities
+from segtrain.infer.outputs import (
+    MARK,
+    write_geotiff,
+    write_mask,
+    write_overlay,
+    write_probabilities,
+)
 from segtrain.infer.predictor import Picture, load, read_picture
 from segtrain.infer.stream import Item, segmented
 from segtrain.observe.journal import Say
+
+_SOFTWARE = 305  # the TIFF tag that names the program
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class PredictTask:
     mask: Path
     overlay: Path | None
     probabilities: Path | None = None
+    # the tags of a GeoTIFF, if the mask becomes one: see ``bands.georeference``
+    place: dict[int, tuple[Any, ...]] | None = None
 
 
 def predict(
@@ -56,8 +68,9 @@ def predict(
     written.
 
     ``out/masks/NAME.png`` holds train ids as palette indices, at the size of the image and upright
-    by its EXIF orientation. ``out/overlays/NAME.png`` shows the class colors over the image, with a
-    legend. ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and
+    by its EXIF orientation; ``NAME.tif`` for a GeoTIFF whose stored values are kept.
+    ``out/overlays/NAME.png`` shows the class colors over the image, with a legend.
+    ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and
     ``classes``, the C names. Windows, scales, and flip are those of the run's ``eval`` section,
     unless ``overrides`` change them (``eval.tile=[512,512]``). An image that does not fit into
     memory is predicted in windows, with a remark.
@@ -70,14 +83,13 @@ def predict(
     if two images would get the same name. If images cannot be read, raises DataError at the end,
     with all their names.
     """
-    jobs = plan(paths, Path(out), overlay, say, probabilities)
     predictor = load(run_dir, *overrides, which=which, device=device, say=say)
+    reading = Reading.from_data(predictor.config.data)
+    jobs = plan(paths, Path(out), overlay, say, probabilities, reading.bands is not None)
     threads = min(8, cores()) if predictor.asynchronous else 1
     with _threads("decode", threads) as readers, _threads("write", threads) as writers:
         outputs = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
-        items = outputs.readable(
-            _images(jobs, Reading.from_data(predictor.config.data), readers, 2 * threads)
-        )
+        items = outputs.readable(_images(jobs, reading, readers, 2 * threads))
         for item, (ids, scores) in segmented(predictor, items, batch_size, probabilities):
             outputs.write(item, ids, scores)
         outputs.report(wait=True)
@@ -136,7 +148,8 @@ class _Outputs:
             if isinstance(picture, DataError):
                 self._outcomes[number] = picture
             else:
-                yield Item(picture.pixels, str(self._jobs[number].image), (number, picture.note))
+                name = str(self._jobs[number].image)
+                yield Item(picture.pixels, name, (number, picture.note), picture.void)
 
     def write(self, item: Item, ids: np.ndarray, scores: np.ndarray | None) -> None:
         number, note = item.key
@@ -177,9 +190,12 @@ def _write_all(
     scores: np.ndarray | None,
     labels: LabelSpace,
 ) -> None:
-    write_mask(job.mask, ids, labels)
+    if job.place:
+        write_geotiff(job.mask, ids, labels, job.place)
+    else:
+        write_mask(job.mask, ids, labels)
     if job.overlay:
-        write_overlay(job.overlay, image, ids, labels)
+        write_overlay(job.overlay, visible(image), ids, labels)
     if job.probabilities and scores is not None:
         write_probabilities(job.probabilities, scores, labels)
 
@@ -190,14 +206,17 @@ def plan(
     overlay: bool = True,
     say: Say = lambda text: None,
     probabilities: bool = False,
+    bands: bool = False,
 ) -> list[PredictTask]:
-    """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``).
+    """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``). ``bands``:
+    stored values are kept, so .npy files are images, and masks of GeoTIFFs are GeoTIFFs.
 
     Images of a folder keep their path below it. If the names of images differ only in the
     extension, the names of the outputs keep it: ``a.jpg.png``.
     ``say`` reports files that are left out.
     """
-    pairs = [pair for path in map(Path, paths) for pair in _below(path, say)]
+    suffixes = SUFFIXES | IMAGE_ARRAYS if bands else SUFFIXES
+    pairs = [pair for path in map(Path, paths) for pair in _below(path, say, suffixes)]
     if not pairs:
         raise DataError("no image to predict: name files or folders", code="no-images")
     inputs = {image.resolve() for image, _ in pairs}
@@ -211,9 +230,11 @@ def plan(
             if stems[name.with_suffix("")] == 1
             else name.with_name(f"{name.name}.png")
         )
-        mask = out / "masks" / made_as
+        place = georeference(str(image)) if bands else None
+        mask = out / "masks" / (made_as.with_suffix(".tif") if place else made_as)
         soft = out / "probabilities" / made_as.with_suffix(".npz") if probabilities else None
-        job = PredictTask(image, mask, out / "overlays" / made_as if overlay else None, soft)
+        picture = out / "overlays" / made_as if overlay else None
+        job = PredictTask(image, mask, picture, soft, place)
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
@@ -234,7 +255,7 @@ def plan(
     return list(jobs.values())
 
 
-def _below(path: Path, say: Say) -> list[tuple[Path, Path]]:
+def _below(path: Path, say: Say, suffixes: frozenset[str]) -> list[tuple[Path, Path]]:
     """(image, its name in the output) for a file, or for each image in a folder, without the
     outputs of earlier calls.
     """
@@ -260,9 +281,9 @@ def _below(path: Path, say: Say) -> list[tuple[Path, Path]]:
         if file not in hidden
         and not (outputs & {*file.relative_to(path).parts[:-1]} and file.is_file() and _ours(file))
     ]
-    images = [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
+    images = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]
     if not images:
-        endings = ", ".join(sorted(SUFFIXES))
+        endings = ", ".join(sorted(suffixes))
         raise DataError(
             f"{path}: no image in this folder ({endings})", code="no-images", folder=str(path)
         )
@@ -290,7 +311,7 @@ def _ours(path: Path) -> bool:
         return False
     try:
         with Image.open(path) as image:
-            return MARK in image.info
+            return MARK in image.info or getattr(image, "tag_v2", {}).get(_SOFTWARE) == MARK
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
         return False
 

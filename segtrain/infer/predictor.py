@@ -24,6 +24,7 @@ from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import is_rgb
 from segtrain.data.pixels import decode
+from segtrain.data.pixels.bands import BandImage, Bands
 from segtrain.data.pixels.normalize import normalize
 from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
 from segtrain.errors import ConfigError, DataError, file_error
@@ -107,10 +108,11 @@ class Predictor:
         """The mask of each image: class ids uint8 (H, W), at the size of the image.
 
         images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB or (H, W)
-        gray, or a tensor uint8 (3, H, W) or (H, W, 3). A batch of color images is an array or a
-        tensor with one more dimension. Files are read as ``segtrain predict`` reads them, upright.
-        Raises DataError for an image that cannot be read or has another shape or type, and
-        SegtrainError if any logits are NaN or infinite.
+        gray, or a tensor uint8 (3, H, W) or (H, W, 3). A network of stored values takes numbers (H,
+        W, bands), NaN where there is no data; such pixels get the ignored id. A batch of color
+        images is an array or a tensor with one more dimension. Files are read as ``segtrain
+        predict`` reads them, upright. Raises DataError for an image that cannot be read or has
+        another shape or type, and SegtrainError if any logits are NaN or infinite.
         """
         masks = {item.key: ids for item, (ids, _) in segmented(self, self._items(images))}
         return [masks[number] for number in sorted(masks)]
@@ -126,17 +128,18 @@ class Predictor:
                         code="image-is-a-folder",
                         file=name,
                     )
-                pixels = read_picture(name, decode.Reading.from_data(self.config.data)).pixels
+                picture = read_picture(name, self._reading)
             else:
-                name, pixels = f"image {number}", _pixels(image)
-            yield Item(pixels, name, number)
+                name = f"image {number}"
+                picture = _picture(image, self._reading.bands)
+            yield Item(picture.pixels, name, number, picture.void)
 
     @torch.inference_mode()
     def launch(
         self, images: Sequence[tuple[np.ndarray, str]], probabilities: bool = False
     ) -> Waiting:
-        """Start to predict a batch of images of one size, (pixels uint8 (H, W, 3), name) each, as
-        the evaluation of the run does, but in windows if an image does not fit into memory.
+        """Start to predict a batch of images of one size, (pixels, name) each, as the evaluation of
+        the run does, but in windows if an image does not fit into memory.
 
         Returns a function that waits for the results and returns them. Only it raises
         SegtrainError, if a logit is NaN or infinite.
@@ -190,14 +193,15 @@ class Predictor:
             return self.model(images)
 
     def _placed(self, pixels: list[np.ndarray]) -> Tensor:
-        """The images on the device, uint8 (n, H, W, 3). A GPU copies them during the work that was
+        """The images on the device, (n, H, W, bands). A GPU copies them during the work that was
         launched before.
         """
         if self._copier is None:
             if len(pixels) == 1:
                 return torch.from_numpy(np.require(pixels[0], requirements=["C", "W"]))[None]
             return torch.from_numpy(np.stack(pixels))
-        host = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)
+        dtype = torch.from_numpy(pixels[0]).dtype
+        host = torch.empty((len(pixels), *pixels[0].shape), dtype=dtype, pin_memory=True)
         np.stack(pixels, out=host.numpy())
         placed = self._copier.copy(host)
         self._copier.hand_over([placed], self._copier.mark())
@@ -213,6 +217,10 @@ class Predictor:
         event = torch.cuda.Event()
         event.record()
         return hosts, event
+
+    @cached_property
+    def _reading(self) -> decode.Reading:
+        return decode.Reading.from_data(self.config.data)
 
     @property
     def _device(self) -> torch.device:
@@ -251,6 +259,25 @@ def _each(images: Any) -> Iterable[Image]:
     return images
 
 
+def _picture(image: Any, bands: Bands | None) -> Picture:
+    """An image that was passed. Raises DataError for another shape or type."""
+    if bands is None:
+        return Picture(_pixels(image))
+    array = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != bands.channels:
+        array = array.transpose(1, 2, 0)
+    if not bands.fits(array):
+        raise DataError(
+            f"an image of type {array.dtype} {array.shape} cannot be predicted: give numbers (H, "
+            f"W, {bands.channels}), or the path of a file",
+            code="image-array",
+            found=array.shape,
+            dtype=str(array.dtype),
+        )
+    pixels, void = bands.filled(bands.marked(array))
+    return Picture(pixels, void=void)
+
+
 def _pixels(image: Any) -> np.ndarray:
     """uint8 (H, W, 3) of an array, a tensor, or a PIL image. Raises DataError for another shape or
     type.
@@ -277,18 +304,25 @@ def _pixels(image: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Picture:
-    """Pixels uint8 (H, W, 3) RGB, upright, and a note on how they were changed, or ""."""
+    """Pixels uint8 (H, W, 3) RGB, upright, and a note on how they were changed, or ""; or stored
+    values float32 (H, W, bands), and bool (H, W): pixels without data.
+    """
 
     pixels: np.ndarray
     note: str = ""
+    void: np.ndarray | None = None
 
 
 def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
-    """Read an image file, and turn the image upright by its EXIF orientation.
+    """Read an image file, and turn the image upright by its EXIF orientation; not if stored values
+    are kept.
 
     Raises DataError as ``decode.decode_image`` does, and for a 16-bit image that would turn nearly
     black.
     """
+    if reading.bands:
+        pixels, void = BandImage(os.fspath(path), os.fspath(path), reading.bands).read()
+        return Picture(pixels, void=void)
     content, name = decode.load(path)
     header = decode.read_header(content, name)
     properties = image_properties(content, name, header)

@@ -25,11 +25,14 @@ AHEAD = 2  # batches of images that may wait for others of their size
 
 @dataclass(frozen=True)
 class Item:
-    """An image uint8 (H, W, 3), its name for messages, and what the caller knows it by."""
+    """An image uint8 (H, W, 3) or float32 (H, W, bands), its name for messages, what the caller
+    knows it by, and bool (H, W): pixels without data, which become ignored ones.
+    """
 
     pixels: np.ndarray
     name: str
     key: Any = None
+    void: np.ndarray | None = None
 
     @property
     def size(self) -> Size:
@@ -80,12 +83,17 @@ def segmented(
             for begin in range(0, len(group), half):
                 yield from launch(group[begin : begin + half])
 
+    def done(group: list[Item], results: Waiting) -> Iterator[tuple[Item, Segmentation]]:
+        for item, (ids, scores) in zip(group, results()):
+            if item.void is not None:
+                ids[item.void] = predictor.labels.ignore_index
+            yield item, (ids, scores)
+
     pending = deque[tuple[list[Item], Waiting]]()
     for group in grouped(items, most):
         for launched in launch(group):
             pending.append(launched)
             if len(pending) > predictor.asynchronous:
-                batch, results = pending.popleft()
-                yield from zip(batch, results())
-    for batch, results in pending:
-        yield from zip(batch, results())
+                yield from done(*pending.popleft())
+    for launched in pending:
+        yield from done(*launched)

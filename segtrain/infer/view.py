@@ -16,6 +16,7 @@ from segtrain.config import Config, keys_with, make_config
 from segtrain.config.load import parse_overrides
 from segtrain.errors import ConfigError
 from segtrain.evaluation.tiles import Forward, Size, View, scaled
+from segtrain.models.base import channels_of
 from segtrain.observe.journal import Say
 
 SHARE = 0.7  # share of the free memory that an image in one piece may take
@@ -62,7 +63,7 @@ def bytes_per_pixel(model: nn.Module, device: torch.device) -> float:
     layers = [module for module in model.modules() if not any(True for _ in module.children())]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     try:
-        logits = model(torch.zeros(1, 3, PROBE, PROBE, device=device))
+        logits = model(torch.zeros(1, channels_of(model), PROBE, PROBE, device=device))
     finally:
         for hook in hooks:
             hook.remove()

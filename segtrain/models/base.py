@@ -41,7 +41,7 @@ class SegModel(nn.Module):
     origin: Origin = Origin()
 
     def forward(self, images: Tensor, low: bool = False) -> Tensor | tuple[Tensor, ...]:
-        """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
+        """Logits (N, C, H, W) of normalized images, float (N, bands, H, W).
 
         With ``low``, the logits before upsampling, for ``upsample``: ``(main, *auxiliary)``, each
         (N, C, h, w) of its own size. Auxiliary logits exist only in training mode, and only if the
@@ -212,6 +212,11 @@ class OwnModel(SegModel):
                 code="model-output-detached",
             )
         return (logits,)
+
+
+def channels_of(model: nn.Module) -> int:
+    """Bands of the images that ``model`` takes."""
+    return len(normalization(model)[0])
 
 
 def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:

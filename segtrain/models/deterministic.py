@@ -12,7 +12,7 @@ from torch import Tensor
 from segtrain.base.compat import TorchDispatchMode
 from segtrain.base.terminal import counted
 from segtrain.errors import ConfigError
-from segtrain.models.base import SegModel
+from segtrain.models.base import SegModel, channels_of
 
 # Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear
 # interpolation is not among them: F.interpolate then uses other operators. Pooling into a single
@@ -73,7 +73,9 @@ def _refused_operations(network: SegModel, device: str) -> list[tuple[str, str]]
         **dict(network.named_buffers()),
     }
     meta_params = {name: torch.zeros_like(value, device=device) for name, value in tensors.items()}
-    images = torch.zeros(2, 3, *[max(network.least, 2 * network.stride)] * 2, device=device)
+    images = torch.zeros(
+        2, channels_of(network), *[max(network.least, 2 * network.stride)] * 2, device=device
+    )
     watch = _Watch()
     hooks = []
     for name, module in network.named_modules():

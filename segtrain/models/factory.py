@@ -8,9 +8,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from segtrain.config import SMP, Model, is_file_name, refuse_arch
+from segtrain.config import SMP, Model, Origin, is_file_name, refuse_arch
 from segtrain.errors import ConfigError, SegtrainError, closest
 from segtrain.models.base import SegModel
+from segtrain.models.channels import set_channels
 from segtrain.models.published import published
 from segtrain.models.weights import load_encoder
 
@@ -18,9 +19,9 @@ from segtrain.models.weights import load_encoder
 _UNFIT = (TypeError, ValueError, KeyError, RuntimeError, AttributeError, AssertionError)
 
 
-def build_model(model: Model, num_classes: int) -> SegModel:
+def build_model(model: Model, num_classes: int, channels: int = 3) -> SegModel:
     """Build the network of the config, with fresh or pretrained weights, in training mode, on the
-    CPU.
+    CPU. ``channels``: bands of the images.
 
     Raises ConfigError for an unknown architecture, encoder, option, or name of weights, and for
     weights that cannot be fetched; MissingExtra if the library of the architecture is not
@@ -68,8 +69,11 @@ def build_model(model: Model, num_classes: int) -> SegModel:
             code="model-options-unfit",
         ) from error
     network.origin = published(original)
-    if weights_file is not None:
-        load_encoder(network, weights_file)
+    widened = weights_file is not None and load_encoder(network, weights_file, channels)
+    if channels != 3:
+        if not widened:
+            set_channels(network, channels, pretrained=original.encoder_weights is not None)
+        network.origin = Origin((0.0,) * channels, (1.0,) * channels, network.origin.license)
     return network
 
 

@@ -18,7 +18,7 @@ from segtrain.models.unet import unet, use_fast_decoder_blocks
 
 _RESERVED = {
     "classes": "it follows from data.classes",
-    "in_channels": "images have 3 channels",
+    "in_channels": "it follows from data.channels",
     "activation": "losses and metrics need plain logits",
     "aux_params": "it adds an image classifier, which nothing here trains",
     "encoder_name": "use model.encoder",

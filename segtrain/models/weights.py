@@ -18,6 +18,7 @@ from torch import Tensor
 from segtrain.config import Origin
 from segtrain.errors import ConfigError, some_of
 from segtrain.models.base import SegModel
+from segtrain.models.channels import set_channels
 
 StateDict = Mapping[str, Tensor]
 # Keys under which training scripts keep the weights; the moving average first.
@@ -225,9 +226,10 @@ def misfit(own: StateDict, source: StateDict) -> list[str]:
     return remarks
 
 
-def load_encoder(network: SegModel, path: str) -> None:
+def load_encoder(network: SegModel, path: str, channels: int = 3) -> bool:
     """Fill the encoder from a file of timm, torchvision, or SMP, or of a complete network with this
-    encoder.
+    encoder. If its first convolution takes ``channels`` bands, so does the network from then on;
+    returns whether that is so.
 
     The file must have every tensor of the encoder; others, such as a classifier's, are ignored.
     Raises ConfigError.
@@ -240,6 +242,14 @@ def load_encoder(network: SegModel, path: str) -> None:
         )
     source, origin = read_weights(path, key)
     source, network.origin = renamed(source, own), origin or network.origin
+    widened = channels != 3 and any(
+        value.dim() == 4 and value.shape[1] == 3 and source[name].shape[1:2] == (channels,)
+        for name, value in own.items()
+        if name in source
+    )
+    if widened:
+        set_channels(network, channels, how=f"those of {path}")
+        own = network.encoder_state()
     # Old files lack the batch count of batch norm, which has no effect here.
     absent = [
         name for name in own if name not in source and not name.endswith("num_batches_tracked")
@@ -256,6 +266,7 @@ def load_encoder(network: SegModel, path: str) -> None:
     loaded = {name: source[name] for name in own if name in source}
     refuse_not_finite(loaded, f"{key}={path}")
     fill(own, loaded)
+    return widened
 
 
 @torch.no_grad()

@@ -62,7 +62,8 @@ def score(cluster: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, f
         precision = set_numerics(config, strategy)
         dataset = open_dataset(config.data, config.data.split)
         torch.manual_seed(config.train.seed)
-        model = build_model(config.model, dataset.labels.num_classes)
+        model = build_model(config.model, dataset.labels.num_classes, config.data.channels)
+        model.origin = model.origin.changed(config.data)
         if checkpoint.checkpoints(folder / "whole"):
             model.load_state_dict(checkpoint.load_weights(folder / "whole", "last")[0])
         result = evaluate(

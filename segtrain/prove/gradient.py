@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.base.compat import BatchNorm
-from segtrain.config import Config
+from segtrain.config import Config, Origin
 from segtrain.data.datasets import open_dataset
 from segtrain.data.order import samples
 from segtrain.data.pixels.normalize import normalize
@@ -121,7 +121,7 @@ def gradient(
         dataset = open_dataset(settings.data, settings.data.train_split)
         labels = dataset.labels
         torch.manual_seed(settings.train.seed)
-        network = build_model(settings.model, labels.num_classes)
+        network = build_model(settings.model, labels.num_classes, settings.data.channels)
         if not settings.loss.aux_weight:
             network.freeze_auxiliary()
         starting_network(
@@ -150,10 +150,11 @@ def gradient(
         ) as loader:
             batches = next(iter(loader))
         epochs, indices = samples(settings.train.seed, len(dataset), 0, batch)
+        origin = Origin().changed(settings.data)
         planted = list(zip(epochs[:2].tolist(), indices[:2].tolist()))
         share, _ = gradients(
             model,
-            [_micro(b, planted, labels.ignore_index, strategy.device) for b in batches],
+            [_micro(b, planted, labels.ignore_index, strategy.device, origin) for b in batches],
             criterion,
             strategy,
             Precision(strategy.device.type, "fp32", settings.loss.full_logits),
@@ -213,7 +214,11 @@ def _prepare(model: nn.Module, reference_state: dict[str, Any] | None) -> list[B
 
 
 def _micro(
-    batch: Batch, planted: list[tuple[int, int]], ignore_index: int, device: torch.device
+    batch: Batch,
+    planted: list[tuple[int, int]],
+    ignore_index: int,
+    device: torch.device,
+    origin: Origin,
 ) -> Micro:
     """The batch in float64 on ``device``.
 
@@ -225,4 +230,6 @@ def _micro(
             masks[k] = ignore_index
         elif sample == planted[1]:
             masks[k, : masks.shape[1] // 2] = ignore_index
-    return Micro(normalize(batch.images).double().to(device), masks.to(device))
+    return Micro(
+        normalize(batch.images, origin.mean, origin.std).double().to(device), masks.to(device)
+    )

@@ -16,8 +16,10 @@ from segtrain.config import Config
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.crop import Stored
 from segtrain.data.pixels.decode import decode_mask
+from segtrain.data.pixels.header import load
 from segtrain.errors import SegtrainError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
@@ -118,6 +120,8 @@ def _written(stored: Stored | None, path: Path) -> Path:
     if isinstance(stored, np.ndarray):
         path = path.with_suffix(".png")
         _save(stored, path)
+    elif isinstance(stored, BandImage):
+        path.write_bytes(load(stored.source)[0])
     else:
         path.write_bytes(stored or b"")
     return path

@@ -50,8 +50,10 @@ def survey(cluster: Cluster, config: Config, device: str) -> Survey:
     splits = list(dict.fromkeys((config.data.train_split, config.data.split)))
     datasets = [open_dataset(config.data, split) for split in splits]
     build_model(
-        config.model.model_copy(update={"encoder_weights": None}), datasets[0].labels.num_classes
-    )
+        config.model.model_copy(update={"encoder_weights": None}),
+        datasets[0].labels.num_classes,
+        config.data.channels,
+    ).origin.changed(config.data)  # refuses bands without mean and std
     reports = [audit(dataset, decode_images=False) for dataset in datasets]
     faults = tuple(message for report in reports for _, message in report.faults)
     return Survey(

@@ -21,6 +21,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.index.subset import without
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import own_dataset
+from segtrain.data.pixels.reading import Reading
 from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError, DataError
 from segtrain.evaluation import evaluation
@@ -161,7 +162,7 @@ def _dataset(
     """
     own = read_parts(run_dir).get("val_data", "")
     if items is not None:
-        dataset = own_dataset(items, labels, config.data.split)
+        dataset = own_dataset(items, labels, config.data.split, Reading.from_data(config.data))
     elif own and not any(word.lstrip("-").startswith("data.") for word in overrides):
         raise ConfigError(
             f"{run_dir} was scored on a {own} from Python: pass one, as in "

@@ -20,6 +20,7 @@ from segtrain.config import Config, Size
 from segtrain.data.sample import COLOR_BYTES
 from segtrain.data.train_loader import Batch
 from segtrain.errors import ConfigError, SegtrainError
+from segtrain.models.base import channels_of
 from segtrain.observe.clock import Clock
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.learner import Learner
@@ -161,7 +162,8 @@ def noise(
     learner: Learner, images: int, size: Size, device: torch.device, colors: bool = False
 ) -> Batch:
     """A batch of random pixels and labels on the device."""
-    levels = torch.randint(256, (images, *size, 3), dtype=torch.uint8, device=device)
+    bands = channels_of(learner.plain)
+    levels = torch.randint(256, (images, *size, bands), dtype=learner.pixel_dtype, device=device)
     masks = torch.randint(
         learner.criterion.num_classes, (images, *size), dtype=torch.uint8, device=device
     )

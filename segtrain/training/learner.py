@@ -55,10 +55,11 @@ class Learner:
     precision: Precision
     channels_last: bool
     image_dtype: torch.dtype = torch.float32  # of the images that the network is given in training
+    pixel_dtype: torch.dtype = torch.uint8  # of the images in batches
 
     def micro(self, batch: Batch) -> Micro:
-        """The micro-batch with normalized images. They arrive on the device as uint8 and are
-        converted there.
+        """The micro-batch with normalized images. They arrive on the device as uint8, or as stored
+        values, and are converted there.
         """
         images = normalize(
             batch.images,
@@ -108,10 +109,13 @@ def build_network(
     if parts.model is None:
         pretrained = None if resumes else settings.encoder_weights
         network = build_model(
-            settings.model_copy(update={"encoder_weights": pretrained}), labels.num_classes
+            settings.model_copy(update={"encoder_weights": pretrained}),
+            labels.num_classes,
+            config.data.channels,
         )
     else:
         network = as_seg_model(parts.model, labels.num_classes).train()
+    network.origin = network.origin.changed(config.data)  # it knows the number of bands
     if not config.loss.aux_weight:
         network.freeze_auxiliary()
     if config.train.deterministic and strategy.device.type == "cuda":
@@ -192,6 +196,7 @@ def build_learner(
         channels_last=channels_last,
         # Our networks begin with a convolution, for which autocast would round the images in
         # another pass.
+        pixel_dtype=torch.float32 if config.data.stored else torch.uint8,
         image_dtype=(on_gpu and parts.model is None and AUTOCAST[precision]) or torch.float32,
     )
 

@@ -14,6 +14,7 @@ from segtrain.data.dataset import Dataset
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.evaluation.evaluation import Evaluation, evaluate
 from segtrain.models import build_model
+from segtrain.models.base import channels_of
 from segtrain.observe.journal import say_on_stderr
 from segtrain.parallel.model import whole_cpu
 from segtrain.parallel.strategy import Strategy
@@ -115,7 +116,8 @@ class Session:
         if self.strategy.name != "fsdp":
             return plain
         settings = self.config.model.model_copy(update={"encoder_weights": None})
-        whole = build_model(settings, self.learner.criterion.num_classes)
+        classes = self.learner.criterion.num_classes
+        whole = build_model(settings, classes, channels_of(plain))
         whole.load_state_dict(
             {name: whole_cpu(value) for name, value in plain.state_dict().items()}
         )

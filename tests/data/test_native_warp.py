@@ -39,7 +39,7 @@ def crop(
     floats: Floats | None = None,
 ) -> tuple[np.ndarray, np.ndarray, int | None]:
     """The crop's image and mask, and its first unknown id."""
-    room = floats.bytes_of(size) if floats else size[0] * size[1] * 3
+    room = floats.area(*size)[0] if floats else size[0] * size[1] * 3
     memory, ids = (
         np.full(room + GUARD, 0xEE, np.uint8),
         np.full(size[0] * size[1] + GUARD, 0xEE, np.uint8),
@@ -247,7 +247,8 @@ def same(out: np.ndarray, levels: np.ndarray, floats: Floats) -> bool:
     )
     values = values.permute(1, 2, 0) if floats.channels_last else values
     kind = torch.int16 if floats.dtype == "bfloat16" else torch.int32
-    return np.array_equal(out.view(f"i{floats.item_bytes}"), values.contiguous().view(kind).numpy())
+    bits = out.view(f"i{out.itemsize}")
+    return np.array_equal(bits, values.contiguous().view(kind).numpy())
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,6 @@ def test_finished_levels_are_normalized_with_the_library_and_without(
         levels, _ = noise(height, width)
         for setting in ("1", "0"):
             monkeypatch.setenv("SEGTRAIN_NATIVE", setting)
-            out = floats.view(np.empty(floats.bytes_of((height, width)), np.uint8), height, width)
+            out = floats.view(np.empty(floats.area(height, width), np.uint8), height, width)
             floats.write(levels, out)
             assert same(out, levels, floats)

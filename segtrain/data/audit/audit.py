@@ -31,6 +31,7 @@ from segtrain.data.audit.statistics import (
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import files
 from segtrain.data.pixels import decode, native
+from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError, some_of
@@ -258,7 +259,7 @@ def in_windows(
 
 def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) -> _Sample:
     entry, labels, sample = dataset.entries[index], dataset.labels, _Sample()
-    turned = False
+    turned, void = False, None
     try:
         stored = (
             dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
@@ -267,13 +268,14 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
         sample.size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and dataset.stored:
             stored = dataset.stored_image(index) if stored is None else stored
-            _check_pixels(dataset, index, stored, sample.size, tiles)
-            array = isinstance(stored, np.ndarray)
-            sample.properties = (
-                ImageProperties("8-bit RGB")
-                if array
-                else image_properties(stored, entry.image, header)
-            )
+            if not isinstance(stored, BandImage):
+                _check_pixels(dataset, index, stored, sample.size, tiles)
+            if isinstance(stored, BandImage):
+                void, sample.properties = stored.read()[1], ImageProperties(header.form)
+            elif isinstance(stored, np.ndarray):
+                sample.properties = ImageProperties("8-bit RGB")
+            else:
+                sample.properties = image_properties(stored, entry.image, header)
     except RequestError:
         raise
     except DataError as error:
@@ -291,6 +293,8 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
         return sample
     if any(sample.size) and sample.size != mask.shape:
         sample.faults.append((file, dataset.other_size(index, sample.size, mask.shape)))
+    if void is not None and void.shape == mask.shape:
+        mask = np.where(void, np.uint8(labels.ignore_index), mask)
     sample.counts = np.bincount(mask.ravel(), minlength=256)
     sample.mask_crc = zlib.crc32(np.ascontiguousarray(mask).data)
     kinds = (
@@ -312,6 +316,8 @@ def _header(stored: Any, name: str) -> decode.Header:
     return (
         decode.Header("npy", *stored.shape)
         if isinstance(stored, np.ndarray)
+        else stored.header
+        if isinstance(stored, BandImage)
         else decode.check_whole(stored, name)
     )
 

@@ -16,6 +16,7 @@ from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
 from segtrain.data.audit.audit import AuditReport, audit
+from segtrain.data.audit.band_statistics import bands_finding
 from segtrain.data.audit.coded_ids import code_of
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
@@ -159,6 +160,10 @@ def check_folder(
         )
         of_folder.append(SplitFinding(message))
     of_folder += _findings(data, first.labels, audited, reports)
+    if measured := bands_finding(data, datasets.get(data.train_split, first)):
+        of_folder.append(measured)
+        numbers = {key: tuple(values) for key, values in measured.settings.items()}
+        data = with_settings(data, numbers)
     for split, leak in _leaks(data, datasets, sample, seed):
         findings[split].append(leak)
     # If there is no train or no val split, the printed settings divide the images into both.

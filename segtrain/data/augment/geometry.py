@@ -10,6 +10,7 @@ averaged first, as in a mipmap. Masks are resampled with nearest neighbor, in in
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import cv2
@@ -18,6 +19,7 @@ import numpy as np
 from segtrain.config import Data
 
 FILL = (124, 116, 104)  # ImageNet's mean color: zero after normalization
+_FILL = np.array(FILL, np.uint8)
 GRAY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as in torchvision and PIL
 # NTSC's: luma, and two axes of a color plane
 YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
@@ -138,43 +140,95 @@ def class_center(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int
 
 
 def apply(
-    image: np.ndarray,
+    image: np.ndarray | Window,
     mask: np.ndarray,
     geometry: Geometry,
     crop: tuple[int, int],
     ignore_index: int,
     out: tuple[np.ndarray, np.ndarray] | None = None,
+    fill: np.ndarray = _FILL,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The crop's image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` (two contiguous
     arrays) if given.
 
     ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole sample, and are not modified.
-    Padding is ``FILL`` in the image and ``ignore_index`` in the mask.
+    Padding is ``fill`` in the image and ``ignore_index`` in the mask. An image of float32 (H, W,
+    bands) may be a ``Window``.
     """
     height, width = crop
     pixels, labels = out or (
-        np.empty((height, width, 3), np.uint8),
+        np.empty((height, width, len(fill)), fill.dtype),
         np.empty((height, width), np.uint8),
     )
     y0, x0, y1, x1 = geometry.covered(crop)
-    rows = slice(y0 + geometry.top, y1 + geometry.top)
-    left = geometry.left + (width - x1 if geometry.flip else x0)
-    columns = slice(left, left + x1 - x0)
+    rows, columns = _covering(geometry, crop)
     seen = _color(_resample(image, geometry.scaled, rows, columns), geometry)
     ids = _nearest(mask, geometry.scaled, rows, columns)
     if geometry.flip:
-        seen, ids = cv2.flip(seen, 1), cv2.flip(ids, 1)
+        seen = cv2.flip(seen, 1) if seen.dtype == np.uint8 else np.flip(seen, 1)
+        ids = cv2.flip(ids, 1)
     if (y1 - y0, x1 - x0) != (height, width):
         # Whole rows at once: NumPy would be slow over a last axis of 3.
-        pixels.reshape(height, -1)[...] = np.tile(np.array(FILL, np.uint8), width)
+        pixels.reshape(height, -1)[...] = np.tile(fill, width)
         labels[...] = ignore_index
     pixels[y0:y1, x0:x1] = seen
     labels[y0:y1, x0:x1] = ids
     return pixels, labels
 
 
+def _covering(geometry: Geometry, crop: tuple[int, int]) -> tuple[slice, slice]:
+    """The rows and columns of the resized image that a crop shows."""
+    y0, x0, y1, x1 = geometry.covered(crop)
+    left = geometry.left + (crop[1] - x1 if geometry.flip else x0)
+    return slice(y0 + geometry.top, y1 + geometry.top), slice(left, left + x1 - x0)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of an image of ``shape`` (H, W, ...): ``values``, which begin at ``origin`` (y, x)."""
+
+    values: np.ndarray
+    origin: tuple[int, int]
+    shape: tuple[int, ...]
+
+    def __getitem__(self, part: tuple[slice, slice]) -> np.ndarray:
+        rows, columns = (
+            slice(side.start - first, side.stop - first) for side, first in zip(part, self.origin)
+        )
+        return self.values[rows, columns]
+
+
+def source_window(geometry: Geometry, crop: tuple[int, int]) -> tuple[slice, slice]:
+    """The rows and columns of the stored image that a crop needs."""
+    steps = [geometry.size[axis] / geometry.scaled[axis] for axis in (0, 1)]
+    block = _block(*steps)
+    spans = (
+        _span(part, step, length, block)
+        for part, step, length in zip(_covering(geometry, crop), steps, geometry.size)
+    )
+    rows, columns = (
+        slice(first * block, min(last * block, length))
+        for (first, last), length in zip(spans, geometry.size)
+    )
+    return rows, columns
+
+
+def _block(step_y: float, step_x: float) -> int:
+    """The side of the blocks that are averaged before the image is resampled."""
+    block = 1
+    while min(step_y, step_x) / block > 2:
+        block *= 2
+    return block
+
+
+def _span(part: slice, step: float, length: int, block: int) -> tuple[int, int]:
+    """The blocks of an axis that a part of the resized axis needs, the last one excluded."""
+    first = max(0, math.floor(part.start * step / block) - 1)
+    return first, min(-(-length // block), math.ceil(part.stop * step / block) + 1)
+
+
 def _resample(
-    image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice
+    image: np.ndarray | Window, scaled: tuple[int, int], rows: slice, columns: slice
 ) -> np.ndarray:
     """These rows and columns of ``image`` resized to ``scaled``. No other pixels are computed."""
     size = image.shape[:2]
@@ -182,35 +236,63 @@ def _resample(
         return image[rows, columns]
     step_y, step_x = size[0] / scaled[0], size[1] / scaled[1]  # source pixels per pixel of the crop
     origin_y, origin_x = 0, 0
-    block = 1
-    while min(step_y, step_x) / block > 2:
-        block *= 2
+    block = _block(step_y, step_x)
     if block > 1:
         image, origin_y, origin_x = _average_blocks(image, block, rows, columns, step_y, step_x)
         step_y, step_x = step_y / block, step_x / block
+    elif isinstance(image, Window):
+        origin_y, origin_x = image.origin
+        image = image.values
     offset_x, offset_y = (
         (k + 0.5) * step - 0.5 for k, step in ((columns.start, step_x), (rows.start, step_y))
     )
     matrix = np.array([[step_x, 0, offset_x - origin_x], [0, step_y, offset_y - origin_y]])
     shape = (columns.stop - columns.start, rows.stop - rows.start)
-    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return cv2.warpAffine(image, matrix, shape, flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    return warped(image, matrix, shape, cv2.INTER_LINEAR, cv2.BORDER_REPLICATE)
+
+
+def warped(
+    image: np.ndarray,
+    matrix: np.ndarray,
+    size: tuple[int, int],
+    flags: int,
+    border: int,
+    fill: Sequence[float] | np.ndarray = (),
+) -> np.ndarray:
+    """The image that ``matrix`` maps onto ``image``, of ``size`` (width, height). OpenCV takes four
+    bands at once.
+    """
+    parts = [
+        cv2.warpAffine(
+            image[..., first : first + 4] if image.ndim == 3 else image,
+            matrix,
+            size,
+            flags=flags | cv2.WARP_INVERSE_MAP,
+            borderMode=border,
+            borderValue=[float(value) for value in fill[first : first + 4]],
+        )
+        for first in range(0, image.shape[2] if image.ndim == 3 else 1, 4)
+    ]
+    if image.ndim == 3:
+        parts = [part if part.ndim == 3 else part[..., None] for part in parts]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, 2)
 
 
 def _average_blocks(
-    image: np.ndarray, block: int, rows: slice, columns: slice, step_y: float, step_x: float
+    image: np.ndarray | Window,
+    block: int,
+    rows: slice,
+    columns: slice,
+    step_y: float,
+    step_x: float,
 ) -> tuple[np.ndarray, int, int]:
     """Means of ``block`` x ``block`` pixels of the image where the crop needs them, and the place
     of the first block.
 
     Blocks that extend beyond the right or lower border are filled with the last pixel.
     """
-    spans = []
-    for part, step, length in ((rows, step_y, image.shape[0]), (columns, step_x, image.shape[1])):
-        first = max(0, math.floor(part.start * step / block) - 1)
-        last = min(-(-length // block), math.ceil(part.stop * step / block) + 1)
-        spans.append((first, last))
-    (top, bottom), (left, right) = spans
+    top, bottom = _span(rows, step_y, image.shape[0], block)
+    left, right = _span(columns, step_x, image.shape[1], block)
     region = image[top * block : bottom * block, left * block : right * block]
     short_y, short_x = (
         (bottom - top) * block - region.shape[0],
@@ -218,7 +300,9 @@ def _average_blocks(
     )
     if short_y or short_x:
         region = cv2.copyMakeBorder(region, 0, short_y, 0, short_x, cv2.BORDER_REPLICATE)
-    return cv2.resize(region, (right - left, bottom - top), interpolation=cv2.INTER_AREA), top, left
+        region = region.reshape(*region.shape[:2], image.shape[2])
+    means = cv2.resize(region, (right - left, bottom - top), interpolation=cv2.INTER_AREA)
+    return means.reshape(*means.shape[:2], image.shape[2]), top, left
 
 
 def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:

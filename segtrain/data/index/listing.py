@@ -62,8 +62,8 @@ class Watch:
     began: start of the listing in ns, by the clock of the file system. store: where the lister
     reads. folders: those whose images are listed. left_out: folder of a run or of the system ->
     number of images in it, which are not listed. skips: masks without an image are left out
-    (``data.faults=skip``). leaves_out:
-    images without a mask, too (``data.absent_mask=leave-out``).
+    (``data.faults=skip``). leaves_out: images without a mask, too
+    (``data.absent_mask=leave-out``). arrays: .npy files are images.
     """
 
     began: int = field(default_factory=time.time_ns)
@@ -74,6 +74,7 @@ class Watch:
     left_out: Counter[str] = field(default_factory=Counter)
     skips: bool = False
     leaves_out: bool = False
+    arrays: bool = False
 
     def look(self, path: str) -> str:
         """Record a folder or list whose content or absence decides what is listed. Returns
@@ -134,6 +135,7 @@ def _list(
         store,
         skips=data.faults == "skip",
         leaves_out=data.absent_mask == "leave-out",
+        arrays=data.stored,
     )
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):

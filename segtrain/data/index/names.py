@@ -20,6 +20,8 @@ SUFFIXES = frozenset(
 )
 # Masks may also be arrays, in a folder without any image file.
 ARRAYS = (".npy", ".npz", ".mat")
+# Where stored values of bands are kept, arrays are images, too.
+IMAGE_ARRAYS = frozenset((".npy",))
 NAME = "{name}"
 # ``propose`` compares patterns on at most this many images and this many masks.
 _LOOKED_AT = 2000
@@ -28,8 +30,9 @@ Patterns = tuple[str, str]
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 
-def is_image(name: str) -> bool:
-    return name[:1] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
+def is_image(name: str, arrays: bool = False) -> bool:
+    suffixes = SUFFIXES | IMAGE_ARRAYS if arrays else SUFFIXES
+    return name[:1] != "." and os.path.splitext(name)[1].lower() in suffixes
 
 
 def is_array(path: str) -> bool:
@@ -71,7 +74,7 @@ def name_in(pattern: str, path: str) -> str | None:
     """
     folder, _, file = path.rpartition("/")
     before, _, after = pattern.partition(NAME)
-    if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES:
+    if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES | IMAGE_ARRAYS:
         file = os.path.splitext(file)[0]
     if len(file) <= len(before) + len(after) or not (
         file.startswith(before) and file.endswith(after)

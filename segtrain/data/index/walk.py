@@ -63,7 +63,7 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
                         watch.left_out[item.name] += sum(1 for _ in images_below(item.path, LOCAL))
                     elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
-                    elif is_image(item.name):
+                    elif is_image(item.name, watch.arrays):
                         images.append(below + item.name)
     except OSError as error:
         message = f"{path}: cannot be listed ({error.strerror or error}): check its permissions"
@@ -76,9 +76,9 @@ def _in_bucket(folder: str, what: str, watch: Watch) -> list[str]:
     for path in watch.store.walk(folder):
         empty = False
         below, _, name = path.rpartition("/")
-        if is_image(name) and (system := system_folder(below)):
+        if is_image(name, watch.arrays) and (system := system_folder(below)):
             watch.left_out[system] += 1
-        elif is_image(name):
+        elif is_image(name, watch.arrays):
             images.append(path)
     if empty:
         raise no_folder(folder, what, watch.store)

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Union
+from typing import Any, Literal, Union
 
 import cv2
 import numpy as np
 
-from segtrain.data.augment.geometry import FILL, Geometry, apply
+from segtrain.data.augment.geometry import FILL, Geometry, Window, apply, source_window, warped
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
+from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.stages import AUGMENT, DECODE
 from segtrain.errors import DataError, file_error
 
 Stored = Union[bytes, memoryview, np.ndarray]
-Pair = tuple[np.ndarray, np.ndarray]  # image uint8 (H, W, 3) RGB, mask uint8 (H, W)
+# image uint8 (H, W, 3) RGB, or bands float32 (H, W, C); mask uint8 (H, W)
+Pair = tuple[np.ndarray, np.ndarray]
 # like LabelSpace.table; maps each id to itself
 _TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)
+_FILL = np.array(FILL, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class StoredSample:
     000123.jpg").
     """
 
-    image: Stored  # a file's content, or decoded pixels uint8 (H, W, 3) RGB
+    image: Any  # Stored: a file's content, or decoded pixels; or a BandImage
     mask: Stored | None  # a file's content, or ids uint8 (H, W)
     image_name: str
     mask_name: str
@@ -42,7 +45,7 @@ class StoredSample:
 
 def size_of(record: StoredSample) -> tuple[int, int]:
     """Height and width of the image, from its header."""
-    if isinstance(record.image, np.ndarray):
+    if isinstance(record.image, (np.ndarray, BandImage)):
         return record.image.shape[0], record.image.shape[1]
     size = native.size(record.image, record.image_name)
     if size is None:
@@ -52,14 +55,33 @@ def size_of(record: StoredSample) -> tuple[int, int]:
 
 
 def image_of(record: StoredSample) -> np.ndarray:
-    """The whole image, uint8 (H, W, 3) RGB."""
+    """The whole image, uint8 (H, W, 3) RGB, or float32 (H, W, bands)."""
     if isinstance(record.image, np.ndarray):
         return record.image
+    if isinstance(record.image, BandImage):
+        return record.image.read()[0]
     return decode.decode_image(record.image, record.image_name)
+
+
+def decoded(record: StoredSample, labels: LabelSpace) -> StoredSample:
+    """The sample with the pixels of a file of bands in place of it, and with pixels without data as
+    ignored ones.
+    """
+    if not isinstance(record.image, BandImage):
+        return record
+    mask, (image, void) = _train_ids(record, labels), record.image.read()
+    if mask.shape == void.shape:
+        mask = np.where(void, np.uint8(labels.ignore_index), mask)
+    return replace(record, image=image, mask=mask, ids="train")
 
 
 def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
     """The whole mask, uint8 (H, W) of train ids."""
+    return _train_ids(decoded(record, labels), labels)
+
+
+def _train_ids(record: StoredSample, labels: LabelSpace) -> np.ndarray:
+    """The mask without regard to the image."""
     if record.mask is None:
         reason = "has no mask: only `segtrain predict` can use it"
         raise file_error(record.image_name, reason, code="mask-missing")
@@ -70,6 +92,7 @@ def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
 
 def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
     """The whole image and its mask of train ids. Raises DataError, also if they differ in size."""
+    record = decoded(record, labels)
     image, mask = image_of(record), mask_of(record, labels)
     if image.shape[:2] != mask.shape:
         stored, rotated = record.image, False
@@ -101,6 +124,7 @@ def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
     """Write the whole image and mask to ``out``. Raises DataError, also if their sizes differ from
     that of ``out``.
     """
+    record = decoded(record, labels)
     size, image_size, mask = out[1].shape, size_of(record), mask_of(record, labels)
     if image_size != size or mask.shape != size:
         reason = (
@@ -126,35 +150,65 @@ def write_crop(
     out: Pair,
     index: bytes = b"",
     floats: Floats | None = None,
+    fill: np.ndarray = _FILL,
 ) -> None:
     """Write a crop of (height, width) to ``out``. Raises DataError.
 
     ``index``: the positions of the tiles in a JPEG, from ``jpeg_tiles.Tiles``; b"" for none.
-    ``floats``: the form of ``out[0]``, if it is a view for normalized values.
+    ``floats``: the form of ``out[0]``, if it is a view for normalized values. ``fill``: the color
+    of padding, of the type of the pixels: uint8 (3,), or float32 (C,) for bands.
     """
-    if not geometry.angle and _native_crop(record, labels, geometry, crop, out, index, floats):
+    bands = fill.dtype != np.uint8
+    if (
+        not geometry.angle
+        and not bands
+        and _native_crop(record, labels, geometry, crop, out, index, floats)
+    ):
         return
     if floats is not None:
-        levels = np.empty((*crop, 3), np.uint8)
-        write_crop(record, labels, geometry, crop, (levels, out[1]), index)
+        levels = np.empty((*crop, len(fill)), fill.dtype)
+        write_crop(record, labels, geometry, crop, (levels, out[1]), index, fill=fill)
         with AUGMENT:
             floats.write(levels, out[0])
         return
     if geometry.angle:
         upright = _upright(geometry, crop)
         if upright is None:
-            out[0][...], out[1][...] = FILL, labels.ignore_index
+            out[0][...], out[1][...] = fill, labels.ignore_index
             return
         part, size, matrix = upright
-        pixels = np.empty((*size, 3), np.uint8), np.empty(size, np.uint8)
-        write_crop(record, labels, part, size, pixels, index)
+        pixels = np.empty((*size, len(fill)), fill.dtype), np.empty(size, np.uint8)
+        write_crop(record, labels, part, size, pixels, index, fill=fill)
         with AUGMENT:
-            _rotate(pixels, matrix, labels.ignore_index, out)
+            _rotate(pixels, matrix, labels.ignore_index, out, fill)
         return
     with DECODE:
-        image, mask = pixels_of(record, labels)
+        image, mask = (
+            _window(record, labels, *source_window(geometry, crop))
+            if bands
+            else pixels_of(record, labels)
+        )
     with AUGMENT:
-        apply(image, mask, geometry, crop, labels.ignore_index, out)
+        apply(image, mask, geometry, crop, labels.ignore_index, out, fill)
+
+
+def _window(
+    record: StoredSample, labels: LabelSpace, rows: slice, columns: slice
+) -> tuple[Window, np.ndarray]:
+    """The part of an image of bands that a crop needs, and the whole mask, whose pixels without
+    data are ignored ones in that part.
+    """
+    mask, size = _train_ids(record, labels), size_of(record)
+    if mask.shape != size:
+        raise size_error(record.mask_name, mask.shape, record.image_name, size)
+    if isinstance(record.image, BandImage):
+        values, void = record.image.read(rows, columns)
+        if void.any():
+            mask = mask.copy()
+            mask[rows, columns][void] = labels.ignore_index
+    else:
+        values = image_of(record)[rows, columns]
+    return Window(values, (rows.start, columns.start), (*size, values.shape[2])), mask
 
 
 def _native_crop(
@@ -232,21 +286,10 @@ def _upright(
     )
 
 
-def _rotate(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair) -> None:
+def _rotate(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair, fill: np.ndarray) -> None:
     """Write the image (bilinear) and the mask (nearest) to ``out``, and padding where ``part`` has
     no pixels.
     """
-    size = out[1].shape[::-1]
-    for source, target, flags, border in (
-        (part[0], out[0], cv2.INTER_LINEAR, FILL),
-        (part[1], out[1], cv2.INTER_NEAREST, (ignore_index,)),
-    ):
-        cv2.warpAffine(
-            source,
-            matrix,
-            size,
-            dst=target,
-            flags=flags | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_CONSTANT,
-            borderValue=border,
-        )
+    size, border = out[1].shape[::-1], cv2.BORDER_CONSTANT
+    out[0][...] = warped(part[0], matrix, size, cv2.INTER_LINEAR, border, fill)
+    out[1][...] = warped(part[1], matrix, size, cv2.INTER_NEAREST, border, (ignore_index,))

@@ -56,7 +56,7 @@ class Header:
             1: "palette" if self.format == "png" and self.color_type == 3 else "gray",
             3: "RGB",
         }
-        if self.format != "tiff":  # in a TIFF, further bands need not be alpha
+        if self.format not in ("tiff", "bands"):  # in a TIFF, further bands need not be alpha
             named |= {2: "gray + alpha", 4: "CMYK" if self.format == "jpeg" else "RGBA"}
         bands = named.get(self.channels, f"{self.channels} bands")
         return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"

@@ -30,7 +30,8 @@ def normalize(
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
     """Convert uint8 (n, H, W, 3) to ``dtype`` (n, 3, H, W), ``(x / 255 - mean) / std``, on the
-    device of ``images``.
+    device of ``images``; or stored values float32 (n, H, W, C) to (n, C, H, W), ``(x - mean) /
+    std``.
 
     ``channels_last`` chooses the memory format of the result. Without ``colors``, both formats have
     bitwise equal values. ``dtype``: float32, or what its values are rounded to.
@@ -45,6 +46,8 @@ def normalize(
     the operators of torch give. Only the first call on a device synchronizes with it, to create the
     constants there and to compare.
     """
+    if images.dtype == torch.float32:
+        return _standardized(images, mean, std, channels_last).to(dtype)
     how = (tuple(mean), tuple(std), channels_last, colors, covered, dtype)
     if not images.is_cuda or not len(images):
         return _by_operators(images, *how)
@@ -52,6 +55,15 @@ def normalize(
     if form not in _FAULTS:
         _FAULTS[form] = _fault(images, *how)
     return _by_operators(images, *how) if _FAULTS[form] else _by_kernels(images, *how)
+
+
+def _standardized(
+    images: torch.Tensor, mean: Sequence[float], std: Sequence[float], channels_last: bool
+) -> torch.Tensor:
+    shift = _constant(tuple(mean), torch.float32, images.device)
+    scale = _constant(tuple(1.0 / value for value in std), torch.float32, images.device)
+    values = ((images - shift) * scale).permute(0, 3, 1, 2)
+    return values if channels_last else values.contiguous()
 
 
 def _fault(images: torch.Tensor, *how: Any) -> str:

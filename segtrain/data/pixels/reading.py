@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from segtrain import config
+from segtrain.data.augment.geometry import FILL
+from segtrain.data.pixels.bands import Bands
+from segtrain.data.pixels.floats import RGB, Pixels
 from segtrain.data.pixels.header import Header
 from segtrain.errors import file_error
 
@@ -22,15 +25,29 @@ class Reading:
     prediction.
 
     bits: bits in use (8 to 16) in images that store more than 8; 0: not set, treated as 16.
-    drop: leave out the bands beyond RGB or gray even if they are in use.
+    drop: leave out the bands beyond RGB or gray even if they are in use. bands: keep the stored
+    values instead.
     """
 
     bits: int = 0
     drop: bool = False
+    bands: Bands | None = None
 
     @classmethod
     def from_data(cls, data: config.Data) -> Reading:
-        return cls(0 if data.bits == "auto" else int(data.bits), data.extra_bands == "drop")
+        nodata = None if data.nodata is None else float(data.nodata)
+        bands = Bands(data.channels, nodata, data.mean or ()) if data.stored else None
+        return cls(0 if data.bits == "auto" else int(data.bits), data.extra_bands == "drop", bands)
+
+    @property
+    def pixels(self) -> Pixels:
+        """The form of the images."""
+        return Pixels(self.bands.channels, "float32") if self.bands else RGB
+
+    @property
+    def fill(self) -> np.ndarray:
+        """The color where a crop has no image, of the type and length of a pixel."""
+        return self.bands.fill if self.bands else np.array(FILL, np.uint8)
 
     def narrows(self, header: Header) -> bool:
         """Whether the conversion of an image to 8 bits takes other bits than the upper 8 of 16."""
@@ -44,15 +61,15 @@ def refuse_kind(header: Header, name: str) -> None:
     """Raise DataError for an image that has no single conversion to 8 bits."""
     if header.floating:
         reason = (
-            "floating-point values define no black and white: save the image with 8 or 16 "
-            "bits per band"
+            "floating-point values define no black and white: keep them with data.values=stored, "
+            f"data.channels={header.channels}"
         )
         raise file_error(name, reason, code="image-floating-point")
     refuse_pages(header, name)
     if header.format == "tiff" and header.channels > 4:
         reason = (
-            f"{header.channels} bands, but the networks take 3: save the three bands that "
-            "you need as an RGB image"
+            f"{header.channels} bands, but data.channels=3: set data.channels={header.channels} "
+            "to train on all, or save three as an RGB image"
         )
         raise file_error(name, reason, code="too-many-bands", found=header.channels)
 
@@ -79,9 +96,9 @@ def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray
         extra = values[..., colors:]
         if (extra != extra[:1, :1]).any():
             reason = (
-                f"{bands} bands, but the networks take RGB or gray, and band {bands} is not empty: "
-                f"set data.extra_bands=drop to read the first {'three' if colors == 3 else 'one'}, "
-                "or save only those used"
+                f"{bands} bands, but data.channels=3, and band {bands} is not empty: set "
+                f"data.channels={bands} to train on all, or data.extra_bands=drop for the first "
+                f"{'three' if colors == 3 else 'one'}"
             )
             raise file_error(name, reason, code="extra-band-in-use", found=bands)
     rgb_or_gray = values[..., None] if values.ndim == 2 else values[..., :colors]

@@ -22,7 +22,7 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.audit.check import settings_of
 from segtrain.data.dataset import Dataset
-from segtrain.data.datasets import open_dataset
+from segtrain.data.datasets import open_dataset, refuse_stored
 from segtrain.data.shards.index import Description
 from segtrain.data.shards.pack_bucket import BucketTarget
 from segtrain.data.shards.pack_estimate import estimate
@@ -102,6 +102,7 @@ def pack_folder(
                 reason, code="number-out-of-range", key=name, found=value, expected=span
             )
     data, split_names = settings_of(root, overrides)
+    refuse_stored(data, "segtrain data pack")
     choice = Packing(image, quality, cap)
     workers = workers or cores()
     # opened before the first byte is written

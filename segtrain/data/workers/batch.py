@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from segtrain.data.dataset import SampleSource
-from segtrain.data.pixels.floats import Floats
+from segtrain.data.pixels.floats import RGB, Floats, Pixels
 from segtrain.data.sample import COLOR_BYTES, files_of
 from segtrain.data.stages import Cost, begin, end
 from segtrain.data.workers.memory import SharedBlock
@@ -23,6 +23,7 @@ from segtrain.errors import DataError
 
 Maker = Callable[..., None]  # (task, image_out, mask_out, perhaps colors_out)
 Area = tuple[int, tuple[int, ...]]  # offset in a block, shape
+Form = Floats | Pixels  # of images
 
 
 @dataclass(eq=False)
@@ -61,20 +62,17 @@ class BatchTask:
         shape: tuple[int, ...],
         start: int = 0,
         colors: bool = False,
-        floats: Floats | None = None,
+        form: Form = RGB,
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
         """Add n samples of H x W pixels, whose memory begins at byte ``start`` of the block.
         ``shape``: (n, H, W).
 
-        Returns views of the block: images uint8 (n, H, W, 3) or the ``floats`` (n, 3, H, W), masks
-        uint8 (n, H, W), and colors uint8 [n * COLOR_BYTES].
+        Returns views of the block: images in their ``form``, masks uint8 (n, H, W), and colors
+        uint8 [n * COLOR_BYTES].
         """
         count, height, width = shape
-        pixels, each = (
-            height * width,
-            (height, width, 3) if floats is None else (floats.bytes_of((height, width)),),
-        )
-        images, masks, looks, _ = offsets(shape, start, floats)
+        pixels, each = height * width, form.area(height, width)
+        images, masks, looks, _ = offsets(shape, start, form)
         for k, (task, index) in enumerate(zip(tasks, indices)):
             image, mask = (
                 (images + k * math.prod(each), each),
@@ -87,30 +85,29 @@ class BatchTask:
         self.views += views
         seen, ids = map(torch.from_numpy, views)
         return (
-            seen if floats is None else tensor_of(seen, floats, shape),
+            tensor_of(seen, form, shape),
             ids,
             part(looks, (count * COLOR_BYTES,)),
         )
 
 
-def tensor_of(memory: torch.Tensor, floats: Floats, shape: tuple[int, ...]) -> torch.Tensor:
-    """The ``floats`` in ``memory`` uint8 (n, bytes) as a tensor (n, 3, H, W). ``shape``: (n, H,
-    W).
+def tensor_of(memory: torch.Tensor, form: Form, shape: tuple[int, ...]) -> torch.Tensor:
+    """The images in ``memory`` uint8 (n, ...): (n, H, W, channels), or ``Floats`` (n, channels, H,
+    W). ``shape``: (n, H, W).
     """
-    values = memory.view(getattr(torch, floats.dtype)).view(shape[0], *floats.shape(*shape[1:]))
-    return values.permute(0, 3, 1, 2) if floats.channels_last else values
+    values = memory.view(getattr(torch, form.dtype)).view(shape[0], *form.shape(*shape[1:]))
+    last = isinstance(form, Floats) and form.channels_last
+    return values.permute(0, 3, 1, 2) if last else values
 
 
-def offsets(
-    shape: tuple[int, ...], start: int = 0, floats: Floats | None = None
-) -> tuple[int, ...]:
+def offsets(shape: tuple[int, ...], start: int = 0, form: Form = RGB) -> tuple[int, ...]:
     """Offsets in a block of the images, masks, and colors of ``shape`` (n, H, W), and the offset of
     their end.
 
     Each part is padded to whole cache lines (64 bytes).
     """
     pixels = math.prod(shape)
-    images = 3 * pixels if floats is None else floats.bytes_of(shape)
+    images = shape[0] * math.prod(form.area(*shape[1:]))
     sizes = (-(-size // 64) * 64 for size in (images, pixels, shape[0] * COLOR_BYTES))
     return tuple(itertools.accumulate(sizes, initial=start))
 

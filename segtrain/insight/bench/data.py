@@ -14,7 +14,7 @@ from typing import Any
 from segtrain.base.cores import usable_cores
 from segtrain.base.memory import memory_limit
 from segtrain.config import Config, load_config
-from segtrain.data.datasets import open_dataset
+from segtrain.data.datasets import open_dataset, refuse_stored
 from segtrain.errors import ConfigError
 from segtrain.insight.bench import verdict
 from segtrain.insight.bench.child import child
@@ -56,6 +56,7 @@ def bench_data(
             "--device-ms and --rate set the same value: give only one", code="two-rates"
         )
     config = load_config(config_path, overrides)
+    refuse_stored(config.data, "segtrain bench data")
     if device_ms is not None:
         rate = 1000 * config.train.batch_size / device_ms
     result = measure(config, samples, seconds, rate)

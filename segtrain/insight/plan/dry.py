@@ -80,7 +80,9 @@ class DryModel:
     def __init__(self, config: Config, classes: int, most: int) -> None:
         self.config, self.most = config, max(4, most)
         network = build_model(
-            config.model.model_copy(update={"encoder_weights": None, "init": ""}), classes
+            config.model.model_copy(update={"encoder_weights": None, "init": ""}),
+            classes,
+            config.data.channels,
         )
         self._loss = _loss(config, classes)
         self._network = network.to("meta")
@@ -156,7 +158,10 @@ def _network(config: Config, network: SegModel, images: int) -> Tally:
         stack.enter_context(_gradient_order(network, tally))
         stack.enter_context(tally)
         with saved_bytes(existing) as saved, Autocast(dtype) if dtype else ExitStack():
-            heads: Any = network(torch.empty(images, 3, *config.data.crop, device="meta"), low=True)
+            heads: Any = network(
+                torch.empty(images, config.data.channels, *config.data.crop, device="meta"),
+                low=True,
+            )
             used = heads if config.loss.aux_weight else heads[:1]
             tally.saved = float(sum(saved.values()))
         tally.backward = True

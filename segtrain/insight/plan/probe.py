@@ -208,9 +208,10 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
     name = fitting(device)[0] if config.train.precision == "auto" else config.train.precision
     allow_tf32(name == "tf32")
     settings = config.model.model_copy(update={"encoder_weights": None, "init": ""})
-    network = build_model(settings, classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    bands = config.data.channels
+    network = build_model(settings, classes, bands).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)
-    pictures = torch.randn(images, 3, *config.data.crop, device=device).to(
+    pictures = torch.randn(images, bands, *config.data.crop, device=device).to(
         memory_format=torch.channels_last
     )
     target = torch.randint(0, classes, (images, *config.data.crop), device=device)

@@ -63,6 +63,8 @@ def check_splits(config: Config, dataset: Dataset, validation: Dataset) -> DataC
         list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
     )
     remarks = list(dict.fromkeys([*dataset.notes, *validation.notes]))
+    if config.data.stored:
+        remarks.append("color jitter is off: it is for 8-bit RGB, and stored values are kept")
     # If the data may have changed, the indices in an old list may stand for other samples.
     reads_list = config.checkpoint.resume and config.checkpoint.data_changed == "refuse"
     resumed = reads_list and bool(checkpoints(config.run_dir))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from segtrain.base.cores import cores, runqueue_wait
 from segtrain.config import Config, Size
+from segtrain.models.base import channels_of
 from segtrain.observe.journal import Say
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.learner import Learner
@@ -55,7 +56,12 @@ def oversubscription_slowdown(
         return None
     if strategy.name == "fsdp" or config.train.compile or config.parallel.sync_bn:
         return None
-    batch = torch.rand(images, 3, *size, generator=torch.Generator().manual_seed(0))
+    batch = torch.rand(
+        images,
+        channels_of(learner.plain),
+        *size,
+        generator=torch.Generator().manual_seed(0),
+    )
     if learner.channels_last:
         batch = batch.contiguous(memory_format=torch.channels_last)
     random_numbers = torch.get_rng_state()

@@ -18,6 +18,7 @@ from segtrain.data.bucket.shared_listing import listed_once
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.own import own_dataset, own_labels
+from segtrain.data.pixels.reading import Reading
 from segtrain.errors import ConfigError, kind_of, some_of
 from segtrain.losses.criterion import Mean
 from segtrain.models.base import check_module
@@ -230,7 +231,7 @@ def open_splits(config: Config, parts: UserObjects) -> tuple[Dataset, Dataset]:
         datasets.append(
             configured[split]
             if own is None
-            else own_dataset(own, own_labels(own, data, default), split)
+            else own_dataset(own, own_labels(own, data, default), split, Reading.from_data(data))
         )
         default = datasets[-1].labels
     train, val = datasets
