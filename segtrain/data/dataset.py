@@ -252,7 +252,7 @@ class Dataset:
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """A digest of the names (relative to the root), sizes in bytes, and labels: 12 hex digits.
 
-        It is the same on every machine that has the same split, and is shown beside each score.
+        It is the same on every machine that has the same split.
         ``stamped``: the result of ``stamps``, if it is known.
         """
         digest = hashlib.sha256(self.labels.identity())

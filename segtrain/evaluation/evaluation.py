@@ -14,6 +14,7 @@ of device.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -138,7 +139,8 @@ def evaluate(
                 # Copies, because the arrays may be read-only.
                 image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
                 shown[index] = _picture(dataset, index, image, *predict(image, mask)[:2])
-    facts = protocol(dataset, settings.size, view, sizes, precision)
+    labels = table.sum(1).tobytes() + images.pixels.tobytes()
+    facts = protocol(dataset, settings.size, view, sizes, precision, labels)
     spread, worst_shown, best_shown = (
         tuple(shown[index] for index in some) for some in (wanted, worst, best)
     )
@@ -323,10 +325,15 @@ def _picture(
 
 
 def protocol(
-    dataset: Any, size: Size | None, view: View, sizes: list[Size], precision: str
+    dataset: Any,
+    size: Size | None,
+    view: View,
+    sizes: list[Size],
+    precision: str,
+    labels: bytes,
 ) -> dict[str, Any]:
     """Everything that a score depends on, except the weights, as plain values. ``line`` is a
-    readable summary.
+    readable summary. ``labels``: the labels of the masks, as numbers of pixels.
 
     Two scores can be compared only if their protocols are equal. In the result, ``size`` is None if
     the masks have different sizes, and ``labels_resized`` says whether masks were resized. Example
@@ -340,7 +347,7 @@ def protocol(
         "data": dataset.name,
         "split": dataset.split,
         "images": len(dataset),
-        "split_hash": dataset.fingerprint(),
+        "split_hash": hashlib.sha256(dataset.fingerprint().encode() + labels).hexdigest()[:12],
         "classes": dataset.labels.num_classes,
         "void": dataset.labels.ignore_index,
         "size": list(common) if common else None,

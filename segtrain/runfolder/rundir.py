@@ -52,7 +52,9 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     begun = any((run_dir / "checkpoints").glob("step-*.pt"))
     if not begun:
         _refuse_foreign_files(run_dir, place)
-    if not begun or not config_file.is_file():
+    # A run that was scored has saved checkpoints, which somebody has removed.
+    scored = (run_dir / "best.json").is_file()
+    if not (begun or scored) or not config_file.is_file():
         return
     if not config.checkpoint.resume:
         raise ConfigError(

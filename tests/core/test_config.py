@@ -82,6 +82,12 @@ def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}")
     (tmp_path / "labels.json").touch()
     refuse_run_dir(config)
+    other = load_config(None, [f"out={tmp_path}", "optim.lr=0.5"])
+    refuse_run_dir(other)
+    (tmp_path / "best.json").touch()  # it had checkpoints, which were removed
+    refuse_run_dir(config)
+    with refused("run-settings-changed"):
+        refuse_run_dir(other)
 
 
 def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page() -> None:

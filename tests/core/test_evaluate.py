@@ -155,7 +155,16 @@ def test_protocol_says_all_a_score_depends_on() -> None:
     dataset = mixed(8)
     result = evaluate(network(), dataset, VIEWS["windows"], pictures=3)
     facts = result.protocol
-    assert facts["split_hash"] == dataset.fingerprint()
+    assert facts["split_hash"] == evaluate(network(1), dataset, Eval()).protocol["split_hash"]
+
+    def corrected(index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask = draw(index)
+        mask[0, 0] = (mask[0, 0] + 1) % CLASSES  # in a file of the same size
+        return image, mask
+
+    after = Mixed("mixed", "val", dataset.labels, dataset.entries, make=corrected)
+    assert after.fingerprint() == dataset.fingerprint()
+    assert evaluate(network(), after, Eval()).protocol["split_hash"] != facts["split_hash"]
     content = json.loads(json.dumps(result.to_dict()))
     assert content["miou"] == result.scores.miou
     assert content["protocol"] == facts

@@ -154,13 +154,13 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
 
 
 def proposal(names: Sequence[str]) -> SplitBy | None:
-    """The rule ``{val: 20%}``, or a number of images if a share would leave a split empty; None for
-    a single image.
+    """The rule ``{val: 20%}``, or a number of images if a share would take less than 10% or more
+    than 30%; None for a single image.
     """
     if len(names) < 2:
         return None
-    shared = len({_drawn(name, 0) < 0.2 for name in names}) == 2
-    return SplitBy(val="20%" if shared else max(1, round(0.2 * len(names))))
+    taken = sum(_drawn(name, 0) < 0.2 for name in names) / len(names)
+    return SplitBy(val="20%" if 0.1 <= taken <= 0.3 else max(1, round(0.2 * len(names))))
 
 
 def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]:
