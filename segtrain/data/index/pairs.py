@@ -98,7 +98,8 @@ def _entries(
                 f"{counted(len(without_image), 'file')} (masks) without an image: "
                 f"{some_of(without_image)}"
             )
-        problems += [text for folder in folders for text in unread(os.path.join(folder, ""))]
+        read = {os.path.splitext(path)[1].lower() for path in in_masks.values()}
+        problems += [text for folder in folders for text in unread(os.path.join(folder, ""), read)]
         message = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
         leave_out = "data.absent_mask=leave-out" if without_mask else "data.faults=skip"
         message += f". To leave these {'images' if without_mask else 'masks'} out: {leave_out}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from segtrain.data.index.listing import Watch
@@ -105,16 +105,16 @@ def _identity(folder: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def unread(folder: str) -> list[str]:
+def unread(folder: str, read: Container[str] = ()) -> list[str]:
     """Sentences about files in a folder that are not read: ``masks/ holds 3 .npy files, which are
-    not read``.
+    not read``. read: endings of files that are read besides images.
     """
     names = (path for path in LOCAL.walk(folder) if os.path.basename(path)[0] != ".")
     endings = Counter(os.path.splitext(name)[1].lower() for name in names)
     others = [
         (ending, count)
         for ending, count in endings.most_common()
-        if ending and ending not in SUFFIXES
+        if ending and ending not in SUFFIXES and ending not in read
     ][:3]
     return [
         (
