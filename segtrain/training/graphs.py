@@ -24,7 +24,7 @@ from segtrain.models.base import channels_of
 from segtrain.observe.clock import Clock
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.learner import Learner
-from segtrain.training.step import gradients, seed_generators, seed_of
+from segtrain.training.step import gradients, restored_buffers, seed_generators, seed_of
 
 WARM = 3  # passes before a capture: they choose kernels, compile them, and create constants
 
@@ -65,31 +65,32 @@ class StepGraphs:
         captured.
         """
         current = torch.cuda.current_stream(self._strategy.device)
-        batch = noise(self._learner, images, size, self._strategy.device, colors)
-        self._stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(self._stream):
-                for _ in range(WARM):
-                    self._pass(batch, Tensor.backward)
-                    self._drop()
-                # As torch.cuda.graph does. A graph takes new memory, and cannot use what the passes
-                # before it left.
-                torch.cuda.synchronize()
-                gc.collect()
-                torch.cuda.empty_cache()
-                self._captured[size] = self._capture(batch)
-        except (SegtrainError, torch.cuda.OutOfMemoryError):
-            raise
-        except RuntimeError as error:
-            raise ConfigError(
-                "train.cuda_graph=true: a step of this network and loss cannot be captured as a "
-                f"CUDA graph ({str(error).splitlines()[0]}): set it to false",
-                code="cuda-graph-impossible",
-                key="train.cuda_graph",
-                found=str(error),
-            ) from error
-        current.wait_stream(self._stream)
-        self._drop()
+        with restored_buffers(self._learner.plain):
+            batch = noise(self._learner, images, size, self._strategy.device, colors)
+            self._stream.wait_stream(current)
+            try:
+                with torch.cuda.stream(self._stream):
+                    for _ in range(WARM):
+                        self._pass(batch, Tensor.backward)
+                        self._drop()
+                    # As torch.cuda.graph does. A graph takes new memory, and cannot use what the
+                    # passes before it left.
+                    torch.cuda.synchronize()
+                    gc.collect()
+                    torch.cuda.empty_cache()
+                    self._captured[size] = self._capture(batch)
+            except (SegtrainError, torch.cuda.OutOfMemoryError):
+                raise
+            except RuntimeError as error:
+                raise ConfigError(
+                    "train.cuda_graph=true: a step of this network and loss cannot be captured as "
+                    f"a CUDA graph ({str(error).splitlines()[0]}): set it to false",
+                    code="cuda-graph-impossible",
+                    key="train.cuda_graph",
+                    found=str(error),
+                ) from error
+            current.wait_stream(self._stream)
+            self._drop()
 
     def _capture(self, batch: Batch) -> _Captured:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
