@@ -115,26 +115,6 @@ def test_masks_in_the_folder_of_their_images_are_no_images_without_a_mask(tmp_pa
     assert detect(str(root))[0].pair == ("{name}", "{name}_mask.png")
 
 
-def test_the_program_that_merges_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for seed in (1, 2):
-        picture(tmp_path / f"photos/p{seed}.jpg", seed=seed)
-        ids(tmp_path / f"parts/p{seed}_road.png", (0, 255))
-        ids(tmp_path / f"parts/p{seed}_car.png", (255, 0, 0))
-    page = (Path(__file__).parents[2] / "docs/layouts.md").read_text(encoding="utf-8")
-    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})
-    data = Data(
-        layout="folders",
-        root=".",
-        images="photos",
-        masks="masks",
-        classes=("background", "road", "car"),
-    )
-    dataset = open_dataset(data, "all")
-    for index in range(2):
-        assert sorted(set(dataset.read_mask(index).ravel().tolist())) == [0, 1, 2]
-
-
 def test_what_patterns_leave_out_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
