@@ -236,7 +236,8 @@ def test_runs_of_the_same_name_are_different_runs(
     # Another machine of the same Vertex job has no run folder yet, and continues the run.
     monkeypatch.setenv("CLOUD_ML_JOB_ID", "77")
     for folder in ("c", "d"):
-        track(written(tmp_path / folder, "Straße von oben " * 20), "Straße von oben " * 20)
+        name = ("Straße von oben " * 20).strip()
+        track(written(tmp_path / folder, name), name)
     assert len(rows(f"vertex:{NAME}")) == 3
     monkeypatch.setenv(
         "AIP_EXPERIMENT_RUN_NAME", f"{cloud.parent}/metadataStores/default/contexts/{NAME}-mine"

@@ -24,6 +24,7 @@ NEEDED = {  # package -> minimum version, as in pyproject.toml
     "numpy": "1.23",
     "pillow": "10.1",
     "psutil": "5.9",
+    "pycocotools": "2.0.7",
     "pydantic": "2.5",
     "pyyaml": "6",
     "safetensors": "0.4",

@@ -87,14 +87,11 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
             if not any(lies_in(place, channel.name) for place in places)
         ]
         if idle:
-            from segtrain.data.index.layouts import LAYOUTS
-
             yield warning(
                 "data-unused",
                 f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and "
                 "never read",
-                f"set data.layout={' or '.join(name for name in LAYOUTS if name != layout)}, "
-                "or leave --data out",
+                "set data.layout, or leave --data out",
             )
         return
     if not job.data:

@@ -84,7 +84,7 @@ def _regions(job: VertexJob) -> Iterator[Finding]:
             yield error(
                 f"{key.partition('_')[0]}-region",
                 f"{key}={getattr(job, key)!r} is not in {place}, as the job is",
-                f"--{flag} with one in {place}",
+                f"choose one in {place} for --{flag}",
                 API,
             )
 
