@@ -82,8 +82,9 @@ def colors_wanted(
             "these are photos, masks "
         )
         message += (
-            "that were resized with interpolation or saved as JPEG, or ids of segments: "
-            "make masks of class ids"
+            "that were resized with interpolation or saved as JPEG, or ids of segments (as COCO "
+            "panoptic has them, R + 256 G + 65536 B, with the classes in a JSON file: "
+            "data.layout=coco-panoptic): make masks of class ids"
         )
         return SplitFinding(message, True)
     text = f"{message}. The masks have {shares(colors, colors)}"
