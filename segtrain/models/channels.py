@@ -24,14 +24,14 @@ def first_convolutions(network: SegModel) -> dict[str, nn.Conv2d]:
 
 @torch.no_grad()
 def set_channels(
-    network: SegModel, channels: int, pretrained: bool = False, how: str = "drawn anew"
+    network: SegModel, channels: int, pretrained: bool = False, how: str = "initialized at random"
 ) -> None:
     """Make the network take images of ``channels`` bands, in place.
 
     ``pretrained``: band ``i`` gets the weights of color ``i % 3``, multiplied by ``3 / channels``;
     a single band gets their sum. This is the rule of segmentation-models-pytorch and of timm. Other
-    weights are drawn anew, or come from elsewhere, as ``how`` tells the user. Raises ConfigError
-    for an encoder without such a convolution.
+    weights are initialized at random, or come from elsewhere, as ``how`` tells the user.
+    Raises ConfigError for an encoder without such a convolution.
     """
     convolutions = first_convolutions(network)
     if not convolutions:

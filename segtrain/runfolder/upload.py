@@ -32,7 +32,7 @@ RECORDS_S = 30.0  # seconds between two uploads of journal, spans, profile, and 
 LEAST_SHARE = 20
 RETRY_S = 10.0  # seconds between two tries while the bucket cannot be written
 TRY_S = 30.0  # seconds without an answer after which a try fails
-NOTICE_S = 2.0  # seconds of waiting at the end of a run after which a message says so
+NOTICE_S = 2.0  # seconds of waiting at the end of a run after which a message is printed
 
 
 def lock_of(config: Config, cluster: Cluster) -> FolderLock:

@@ -66,7 +66,7 @@ def test_a_run_is_scored_predicted_and_exported(folders: tuple[Path, Path], tmp_
 def test_masks_of_geotiffs_have_their_georeference(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    tifffile = pytest.importorskip("tifffile")
+    tifffile = pytest.importorskip("tifffile", reason="the extra 'bands' is not installed")
     data, run = folders
     place = [
         (33550, 12, 3, (10.0, 10.0, 0.0), True),

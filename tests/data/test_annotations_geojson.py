@@ -11,7 +11,7 @@ import pytest
 from annotated_sets import FORMATS, masks_of, needs_formats, opened, referenced
 from conftest import refused
 
-rasterio = pytest.importorskip("rasterio")
+rasterio = pytest.importorskip("rasterio", reason="the extra 'geo' is not installed")
 pytest.importorskip("rasterio.warp")
 
 

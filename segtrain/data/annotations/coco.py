@@ -44,7 +44,7 @@ def _detect(root: str, store: Store) -> Detected | None:
     alone = paths and not any(map(_has_areas, map(contents.get, paths)))
     if alone and pair_of_folders(root, store):
         return None
-    return find.detected(root, store, paths, _images)
+    return find.detected(root, store, paths, images_of)
 
 
 def _is_coco(content: Any) -> bool:
@@ -58,7 +58,8 @@ def _has_areas(content: Any) -> bool:
     return any(item.get("segmentation") for item in content["annotations"])
 
 
-def _images(path: str) -> list[str]:
+def images_of(path: str) -> list[str]:
+    """The names of the first images in a file."""
     return [text(image["file_name"], "a file_name") for image in json_of(path)["images"][:20]]
 
 

@@ -80,7 +80,7 @@ def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]
     if re.split(r"[/\\]", image)[-1] not in pictures:
         image = name
     if content.get("imageData") and os.path.basename(name)[:-5] not in pictures and image == name:
-        reason = "its image is no file, but only imageData in it: decode this into a file"
+        reason = "its image exists only as imageData in this file: decode it into an image file"
         raise file_error(path, reason, code="image-inside-json")
     return Annotated(image, path, tuple(shapes), full, upright=True, left_out=left_out)
 

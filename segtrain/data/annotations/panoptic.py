@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from segtrain.data.annotations import find
-from segtrain.data.annotations.coco import KEYS
+from segtrain.data.annotations.coco import KEYS, images_of
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import by_key, json_of, reading, text
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
@@ -25,17 +25,13 @@ def _detect(root: str, store: Store) -> Detected | None:
         if KEYS.search(head) and '"shapes"' not in head and _has_segments(os.path.join(root, path))
     ]
     masks = [os.path.relpath(_masks(os.path.join(root, path), root, store), root) for path in paths]
-    return find.detected(root, store, paths, _images, masks)
+    return find.detected(root, store, paths, images_of, masks)
 
 
 def _has_segments(path: str) -> bool:
     content = json_of(path)
     items = content.get("annotations") if isinstance(content, dict) else None
     return isinstance(items, list) and items[:1] != [] and "segments_info" in (items[0] or ())
-
-
-def _images(path: str) -> list[str]:
-    return [str(image["file_name"]) for image in json_of(path)["images"][:20]]
 
 
 def _masks(path: str, root: str, store: Store) -> str:

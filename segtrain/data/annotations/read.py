@@ -100,7 +100,7 @@ def png_pixels(content: bytes, size: tuple[int, int] | None) -> np.ndarray:
     Raises ValueError if it is larger than ``size`` (height, width) of the image.
     """
     if not content.startswith(b"\x89PNG"):
-        raise ValueError("a bitmap that is no PNG")
+        raise ValueError("a bitmap in another format than PNG")
     with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
         if size and (image.height > size[0] or image.width > size[1]):
             raise ValueError(f"a bitmap of {image.height} x {image.width} in an image of {size}")
