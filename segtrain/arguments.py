@@ -312,7 +312,10 @@ def _analysis(subparsers: Any) -> None:
     runs = _command(subparsers, "runs", commands.runs, "list runs in a table")
     places = "folder of runs, gs://BUCKET/PREFIX, or vertex:EXPERIMENT (default: runs)"
     runs.add_argument("dir", nargs="?", default="runs", help=places)
-    _json(runs, "print one JSON object per run")
+    runs.add_argument(
+        "--seeds", action="store_true", help="one row per config: mean and deviation of its seeds"
+    )
+    _json(runs, "print one JSON object per row")
 
     report = _command(
         subparsers, "report", commands.report, "write a run's report as one HTML page"

@@ -195,10 +195,11 @@ def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 
 def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.runs.remote import rows
-    from segtrain.insight.runs.table import table
+    from segtrain.insight.runs.table import by_seed, table
 
-    found = rows(args.dir, services=run_services())
-    say("\n".join(json.dumps(row) for row in found) if args.json else table(found))
+    listed = rows(args.dir, services=run_services())
+    listed = by_seed(listed) if args.seeds else listed
+    say("\n".join(json.dumps(row) for row in listed) if args.json else table(listed))
 
 
 def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:

@@ -19,7 +19,7 @@ from segtrain.errors import SegtrainError
 from segtrain.insight.plan import saved
 from segtrain.insight.report import flame
 from segtrain.insight.runs.folder import read_folder, run_home, settings_of
-from segtrain.insight.runs.table import COLUMNS, data_frame, list_runs, table
+from segtrain.insight.runs.table import COLUMNS, by_seed, data_frame, list_runs, table
 from segtrain.observe import image_table
 from segtrain.observe.journal import read_journal
 from segtrain.observe.profile_format import read_profile
@@ -86,7 +86,7 @@ def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
         '{"checkpoint": "step-00000050.pt", "miou": 0.625, "step": 50}',
     )
     (row,) = list_runs(tmp_path)
-    assert tuple(row) == COLUMNS
+    assert tuple(row) == (*COLUMNS, "settings")
     assert row == {
         "name": "street",
         "hash": "1a2b3c4d",
@@ -108,6 +108,7 @@ def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
         "batch": CONFIG.train.batch_size,
         "images_per_s": None,
         "epoch_s": None,
+        "settings": {},
     }
 
 
@@ -165,7 +166,7 @@ def test_half_written_runs_are_rows_with_gaps(tmp_path: Path, cut: int) -> None:
         CONFIG.to_yaml()[:cut],
     )
     (row,) = list_runs(tmp_path)
-    assert tuple(row) == COLUMNS
+    assert tuple(row) == (*COLUMNS, "settings")
     assert row["out"] == str(tmp_path / "a")
     assert str(row["name"]) in table([row])
 
@@ -208,6 +209,39 @@ def test_data_frame(tmp_path: Path) -> None:
     assert frame["started"][0] == pandas.Timestamp(1000, unit="s", tz="UTC")
     (tmp_path / "none").mkdir()
     assert data_frame(tmp_path / "none").empty
+
+
+def test_settings_that_differ_and_the_means_of_seeds(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="pandas is an extra")
+    for name, lr, seed, miou in (
+        ("a", 0.1, 1, 0.50),
+        ("b", 0.1, 2, 0.54),
+        ("c", 0.2, 1, 0.60),
+    ):
+        config = make_config(
+            {"name": name, "optim": {"lr": lr}, "train": {"seed": seed}, "out": f"runs/{name}"}
+        )
+        best = json.dumps({"checkpoint": "x", "miou": miou, "step": 50})
+        make(tmp_path / name, done_journal(), best, config.to_yaml())
+    rows = list_runs(tmp_path)
+    assert [row["settings"] for row in rows] == [
+        {"optim.lr": lr, "train.seed": seed} for lr, seed in ((0.1, 1), (0.1, 2), (0.2, 1))
+    ]
+    head, *lines = table(rows).splitlines()
+    assert head.split()[-3:] == ["optim.lr", "train.seed", "out"]
+    assert [line.split()[-3:-1] for line in lines] == [["0.1", "1"], ["0.1", "2"], ["0.2", "1"]]
+    assert list(data_frame(tmp_path)["optim.lr"]) == [0.1, 0.1, 0.2]
+
+    frame = data_frame(tmp_path, seeds=True)
+    assert list(frame["runs"]) == [2, 1]
+    assert frame["miou"].tolist() == pytest.approx([0.52, 0.60])
+    assert frame["miou_sd"][0] == pytest.approx(0.02 * 2**0.5)
+    assert frame["miou_sd"].isna().tolist() == [False, True]  # one run has no deviation
+    assert "train.seed" not in frame.columns
+    head, two, one = table(by_seed(rows)).splitlines()
+    assert "52.00 % ± 2.83 %" in two
+    assert "2 done" in two
+    assert "60.00 %  " in one
 
 
 def test_a_folder_with_a_config_of_its_own_is_not_taken_for_the_run_below_it(
