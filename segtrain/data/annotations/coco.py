@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -15,47 +15,56 @@ import numpy as np
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import (
-    boxes_alone,
-    by_key,
+    BOX,
+    by_id,
     json_of,
-    polygon,
+    parts_of,
     reading,
+    refuse_boxes,
     run_lengths,
+    size_of,
     text,
 )
-from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, encoded
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, polygon
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
 from segtrain.data.storage import Store
 
-KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
+_KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = [
-        path
-        for path, head in find.files(root, store, ".json")
-        if KEYS.search(head) and '"shapes"' not in head and "segments_info" not in head
-    ]
-    contents = {path: json_of(os.path.join(root, path)) for path in paths}
-    paths = [path for path in paths if _is_coco(contents[path])]
+    paths = files_of(root, store, panoptic=False)
     # Boxes beside masks are left alone. Without masks, ``_read`` refuses them.
-    alone = paths and not any(map(_has_areas, map(contents.get, paths)))
-    if alone and pair_of_folders(root, store):
+    areas = (
+        item.get("segmentation")
+        for path in paths
+        for item in json_of(os.path.join(root, path))["annotations"]
+    )
+    if paths and pair_of_folders(root, store) and not any(areas):
         return None
     return find.detected(root, store, paths, images_of)
 
 
-def _is_coco(content: Any) -> bool:
-    return isinstance(content, dict) and all(
-        isinstance(content.get(key), list) and all(isinstance(item, dict) for item in content[key])
+def files_of(root: str, store: Store, panoptic: bool) -> list[str]:
+    """The JSON files of this form."""
+    paths = [
+        path
+        for path, head in find.files(root, store, ".json")
+        if _KEYS.search(head) and '"shapes"' not in head
+    ]
+    return [path for path in paths if _is_coco(json_of(os.path.join(root, path)), panoptic)]
+
+
+def _is_coco(content: Any, panoptic: bool) -> bool:
+    lists = [
+        content.get(key) if isinstance(content, dict) else None
         for key in ("images", "annotations", "categories")
-    )
-
-
-def _has_areas(content: Any) -> bool:
-    return any(item.get("segmentation") for item in content["annotations"])
+    ]
+    return all(
+        isinstance(items, list) and all(isinstance(item, dict) for item in items) for items in lists
+    ) and panoptic == any("segments_info" in item for item in content["annotations"][:1])
 
 
 def images_of(path: str) -> list[str]:
@@ -63,27 +72,30 @@ def images_of(path: str) -> list[str]:
     return [text(image["file_name"], "a file_name") for image in json_of(path)["images"][:20]]
 
 
+def names_of(content: dict[str, Any]) -> dict[Any, str]:
+    """Category id -> name."""
+    return {key: item["name"] for key, item in by_id(content["categories"], "name").items()}
+
+
 def _read(where: Where) -> Annotations:
     content = json_of(where.annotations)
     with reading(where.annotations):
-        categories = by_key(content["categories"], "id")
-        names = {key: text(item["name"], "a name") for key, item in categories.items()}
+        names = names_of(content)
         by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         for item in content["annotations"]:
             by_image[item["image_id"]].append(item)
-        images = tuple(
+        images = [
             _annotated(image, by_image.pop(key, []), names, where.annotations)
-            for key, image in by_key(content["images"], "id").items()
-        )
+            for key, image in by_id(content["images"], "file_name").items()
+        ]
         used = {item["category_id"] for item in content["annotations"]}
         # Roboflow adds a category with the name of the project, in which nothing is annotated.
-        listed = [
-            item
+        classes = {
+            item["name"]: item["id"]
             for item in content["categories"]
             if item["id"] in used or item.get("supercategory") != "none"
-        ]
-        if not any(image.shapes for image in images) and any(image.left_out for image in images):
-            raise boxes_alone(where.annotations)
+        }
+        refuse_boxes(images, where)
         orphans = sum(map(len, by_image.values()))
         if orphans == len(content["annotations"]) > 0:
             raise ValueError(f"no image has the image_id {next(iter(by_image))!r} or any other")
@@ -91,45 +103,41 @@ def _read(where: Where) -> Annotations:
             f"{WARNING}{orphans:,} annotations left out, because the file lists no image with "
             f"their image_id, such as {next(iter(by_image), '')!r}",
         ) * bool(orphans)
-    return Annotations(images, {names[item["id"]]: item["id"] for item in listed}, notes=notes)
+    return Annotations(images, classes, notes=notes)
 
 
 def _annotated(
     image: dict[str, Any], items: list[dict[str, Any]], names: dict[Any, str], file: str
 ) -> Annotated:
-    size = (int(image["height"]), int(image["width"]))
-    shapes, left_out = list[Shape](), Counter[str]()
-    for item in items:
-        with reading(file, f"annotation {item.get('id')}"):
-            if item["category_id"] not in names:
-                raise ValueError(f"no category has the id {item['category_id']!r}")
-            shape = _shape(item.get("segmentation"), names[item["category_id"]], size, left_out)
-        shapes += [shape] if shape else []
-    return Annotated(
-        text(image["file_name"], "a file_name"), file, tuple(shapes), size, None, left_out
-    )
+    size = size_of(image)
+
+    def shape(item: dict[str, Any]) -> Shape | str:
+        if item["category_id"] not in names:
+            raise ValueError(f"no category has the id {item['category_id']!r}")
+        return _shape(item.get("segmentation"), names[item["category_id"]], size)
+
+    parts = parts_of(file, ((f"annotation {item.get('id')}", item) for item in items), shape)
+    return Annotated(image["file_name"], file, parts, size)
 
 
-def _shape(area: Any, name: str, size: tuple[int, int], left_out: Counter[str]) -> Shape | None:
+def _shape(area: Any, name: str, size: tuple[int, int]) -> Shape | str:
     from pycocotools import mask as rle
 
     if not area:
-        left_out["box without an area"] += 1
-        return None
+        return BOX
     if isinstance(area, dict) and "counts" in area:
         if tuple(area["size"]) != size:
             raise ValueError(f"a mask of the size {area['size']} in an image of {size}")
-        counts = area["counts"]
-        compressed = isinstance(counts, (str, bytes))
-        pixels = int(sum(run_lengths(counts) if compressed else counts))
-        if pixels != size[0] * size[1]:
-            raise ValueError(f"run lengths of {pixels:,} pixels in an image of {size}")
-        runs = area if compressed else rle.frPyObjects(area, *size)
-        return Shape(name, pixels=encoded(rle.decode(runs)))
+        listed = isinstance(area["counts"], list)
+        counts = rle.frPyObjects(area, *size)["counts"] if listed else area["counts"].encode()
+        lengths = run_lengths(counts)
+        if sum(lengths) != size[0] * size[1] or min(lengths) < 0:
+            raise ValueError(f"run lengths of {sum(lengths):,} pixels in an image of {size}")
+        return Shape(name, {"pixels": {"size": size, "counts": counts.decode()}})
     if isinstance(area, dict):
         raise ValueError(f"a segmentation with the keys {sorted(area)}")
     rings = [area] if np.isscalar(area[0]) else area
-    return polygon(name, [np.reshape(ring, (-1, 2)) for ring in rings], left_out)
+    return polygon(name, [np.reshape(ring, (-1, 2)) for ring in rings])
 
 
 COCO = Format(

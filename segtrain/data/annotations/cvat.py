@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
@@ -16,8 +16,18 @@ import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import polygon, reading
-from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box, ellipse, encoded
+from segtrain.data.annotations.read import reading, size_of
+from segtrain.data.annotations.shapes import (
+    Annotated,
+    Annotations,
+    Shape,
+    bitmap,
+    box,
+    ellipse,
+    polygon,
+    ring,
+    rotated,
+)
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.layout import Detected
 from segtrain.data.pixels.header import MAX_PIXELS
@@ -84,43 +94,47 @@ def _read(where: Where) -> Annotations:
         ]
         images = list(root.iter("image"))
         subset = os.path.basename(where.images)
-        if subset in {image.get("subset") for image in images}:
-            images = [image for image in images if image.get("subset") == subset]
-        annotated = tuple(_annotated(image, file) for image in images)
-    drawn = {shape.name: len(labels) for image in annotated for shape in image.shapes}
-    return Annotations(annotated, drawn | {name: number for number, name in enumerate(labels)})
+        inside = [image for image in images if image.get("subset") == subset]
+        # CVAT shows images as their EXIF rotation says.
+        annotated = [
+            Annotated(
+                _name(image),
+                file,
+                [_shape(element) for element in image if element.tag != "tag"],
+                size_of(image.attrib),
+                upright=True,
+            )
+            for image in inside or images
+        ]
+    annotations = Annotations(annotated)
+    # Shapes may have labels that the file does not list.
+    classes = dict.fromkeys(annotations.names, len(labels))
+    classes |= {name: number for number, name in enumerate(labels)}
+    return replace(annotations, classes=classes)
 
 
-def _annotated(image: Element, file: str) -> Annotated:
-    shapes, left_out = list[Shape](), Counter[str]()
-    for element in image:
-        if element.tag in _NO_AREAS:
-            left_out += {element.tag: 1} if element.tag != "tag" else {}
-        else:
-            shape = _shape(element, left_out)
-            shapes += [shape] if shape else []
-    size = (int(image.attrib["height"]), int(image.attrib["width"]))
-    # CVAT shows images as their EXIF rotation says.
-    return Annotated(_name(image), file, tuple(shapes), size, True, left_out)
-
-
-def _shape(element: Element, left_out: Counter[str]) -> Shape | None:
+def _shape(element: Element) -> Shape | str:
+    if element.tag in _NO_AREAS:
+        return element.tag
     name, rank = element.attrib["label"], int(element.get("z_order", 0))
     turn = float(element.get("rotation", 0))
+    if element.tag == "mask":
+        corner = int(element.attrib["left"]), int(element.attrib["top"])
+        runs = [int(run) for run in element.attrib["rle"].split(",")]
+        return bitmap(name, _pixels(runs, size_of(element.attrib)), corner, rank)
     if element.tag == "polygon":
-        points = [p.split(",") for p in element.attrib["points"].split(";") if p]
-        return polygon(name, [points], left_out, rank=rank)
-    if element.tag == "box":
+        points = element.attrib["points"].split(";")
+        outline = ring([point.split(",") for point in points if point])
+    elif element.tag == "box":
         left, top, right, bottom = _numbers(element, "xtl", "ytl", "xbr", "ybr")
-        return Shape(name, (box(left, top, right - left, bottom - top, turn),), rank=rank)
-    if element.tag == "ellipse":
-        x, y, x_radius, y_radius = _numbers(element, "cx", "cy", "rx", "ry")
-        return Shape(name, (ellipse((x, y), (x_radius, y_radius), turn),), rank=rank)
-    if element.tag != "mask":
+        center = (left + right) / 2, (top + bottom) / 2
+        outline = rotated(box((left, top), (right, bottom)), center, turn)
+    elif element.tag == "ellipse":
+        x, y, *radii = _numbers(element, "cx", "cy", "rx", "ry")
+        outline = rotated(ellipse((x, y), radii), (x, y), turn)
+    else:
         raise ValueError(f"an unknown shape: {element.tag}")
-    left, top, width, height = map(int, _numbers(element, "left", "top", "width", "height"))
-    pixels = _pixels([int(run) for run in element.attrib["rle"].split(",")], (height, width))
-    return Shape(name, pixels=encoded(pixels), at=(left, top), rank=rank)
+    return polygon(name, [outline], rank=rank)
 
 
 def _numbers(element: Element, *keys: str) -> list[float]:

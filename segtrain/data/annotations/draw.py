@@ -8,12 +8,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from PIL import Image
 
 from segtrain.data.annotations.shapes import Order
 
 Paint = Literal["file", "smallest", "void"]
 # A part of a mask: its pixels, bool (h, w), and the (top, left) of its upper left pixel.
 Part = tuple[np.ndarray, tuple[int, int]]
+# What turns an upright image into one that is stored with this EXIF orientation.
+_STORED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
 # The grid of pycocotools: rleFrPoly in maskApi.c.
 _GRID = 5
 
@@ -56,7 +67,7 @@ def _part(shape: dict[str, Any], size: tuple[int, int]) -> Part | None:
     if "pixels" in shape:
         pixels = shape["pixels"]
         pixels = pixels if isinstance(pixels, np.ndarray) else rle.decode(pixels)
-        left, top = shape["at"]
+        left, top = shape.get("at", (0, 0))
         pixels = pixels[max(0, -top) : height - top, max(0, -left) : width - left]
         inside = top < height and left < width and pixels.size
         return (pixels.astype(bool), (max(0, top), max(0, left))) if inside else None
@@ -110,10 +121,6 @@ def _filled(
 
 def stored_orientation(mask: np.ndarray, orientation: int) -> np.ndarray:
     """A mask of the upright image, as the image is stored. orientation: the EXIF tag, 1 to 8."""
-    if orientation in (5, 7):
-        mask = mask.T if orientation == 5 else mask[::-1, ::-1].T
-    elif orientation in (2, 4):
-        mask = mask[:, ::-1] if orientation == 2 else mask[::-1]
-    else:
-        mask = np.rot90(mask, {3: 2, 6: 1, 8: 3}.get(orientation, 0))
-    return np.ascontiguousarray(mask)
+    if orientation not in _STORED:
+        return mask
+    return np.array(Image.fromarray(mask).transpose(_STORED[orientation]))

@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
+from segtrain.config.paste import command
 from segtrain.data.annotations.read import reading
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import SPLITS, folders_below
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import is_image
 from segtrain.data.index.skeleton import is_dir
+from segtrain.data.index.split_by import POOL
 from segtrain.data.storage import Store
+from segtrain.errors import DataError
 
 # The first bytes of a file say what it is.
 _HEAD = 1 << 16
 # At most this many files of a folder are looked at, and this many that are not empty.
 _MANY, _FEW = 20, 3
 _SPLIT = re.compile(
-    rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.I
+    rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
 
 
@@ -58,11 +61,9 @@ def by_split(paths: Sequence[str]) -> tuple[str, list[str]]:
     """
     templates: dict[str, list[str]] = defaultdict(list)
     for path in paths:
-        names = _SPLIT.findall(path)
-        if not names:
-            templates[path].append("all")
-        for template in _templates(path, names[-1]) if names else ():
-            templates[template].append(names[-1])
+        split = [POOL, *_SPLIT.findall(path)][-1]
+        for template in _templates(path, split):
+            templates[template].append(split)
     return max(templates.items(), key=lambda item: (len(item[1]), "{split}" in item[0]))
 
 
@@ -71,7 +72,7 @@ def _templates(path: str, split: str) -> list[str]:
     has it twice, of ``train_data/train`` the first may be a part of a name.
     """
     parts = _SPLIT.split(path)
-    at = [number for number, part in enumerate(parts) if part == split]
+    at = [number for number in range(1, len(parts), 2) if parts[number] == split]
     texts = [
         "".join("{split}" if n in some else part for n, part in enumerate(parts))
         for some in (at, at[-1:])
@@ -86,12 +87,12 @@ def folder_of(
     store: Store,
     split: str,
     masks: Sequence[str] = (),
-) -> str | None:
+) -> str:
     """The folder under the root that holds images with the names written in an annotation file.
 
     images: some of these names. near: the folder of the annotation file under the root. This folder
     comes first, then those with the name of the split, then those in it, then any other. masks:
-    folders that hold masks of these names.
+    folders that hold masks of these names. ``near`` if there is none.
     """
     names = {_stem(re.split(r"[/\\]", image)[-1]) for image in images}
     others = sorted(
@@ -107,7 +108,7 @@ def folder_of(
         there = store.list(os.path.join(root, folder), "")
         if names & {_stem(name) for name in there if is_image(name)}:
             return folder
-    return None
+    return near
 
 
 def _stem(name: str) -> str:
@@ -124,44 +125,32 @@ def detected(
     """Settings and splits for annotations at these paths under the root; None without any.
 
     images: the names of some images in the annotations at a path. masks: as in ``folder_of``.
-    Raises Several if paths remain that could be read instead.
+    Raises DataError if paths remain that could be read instead.
     """
     if not paths:
         return None
-    template, splits = by_split(paths)
-    rest = sorted({*paths} - {template.replace("{split}", split) for split in splits})
-    if rest:
-        ways = [(template, splits), *(by_split([path]) for path in rest)]
-        raise Several([_one(root, store, *way, images, masks) for way in ways])
-    return _one(root, store, template, splits, images, masks)
 
+    def settings(paths: Sequence[str]) -> Detected:
+        template, splits = by_split(paths)
+        first = template.replace("{split}", splits[0])
+        with reading(os.path.join(root, first)):
+            names = images(os.path.join(root, first))
+        folder = folder_of(names, os.path.dirname(first), root, store, splits[0], masks)
+        return _settings(root, store, template, splits, folder)
 
-class Several(Exception):
-    """Annotations of one format that could each be read. ways: the settings and splits of each."""
-
-    def __init__(self, ways: list[Detected]) -> None:
-        super().__init__(ways)
-        self.ways = ways
-
-
-def _one(
-    root: str,
-    store: Store,
-    template: str,
-    splits: list[str],
-    images: Callable[[str], Sequence[str]],
-    masks: Sequence[str],
-) -> Detected:
-    first = template.replace("{split}", splits[0])
-    near, path = os.path.dirname(first), os.path.join(root, first)
-    with reading(path):
-        names = images(path)
-    folder = folder_of(names, near, root, store, splits[0], masks)
-    return _settings(root, store, template, splits, near if folder is None else folder)
+    way = settings(paths)
+    read = {way[0]["annotations"].replace("{split}", split) for split in way[1]}
+    others = [settings([path]) for path in sorted({*paths} - read)]
+    if others:
+        ways = {found["annotations"]: (found, splits) for found, splits in (way, *others)}
+        pasted = "".join(f"\n  {command({'data.annotations': path})}" for path in ways)
+        message = f"{root}: has several annotation files: say which to read, with one of{pasted}"
+        raise DataError(message, code="annotations-ambiguous", folder=root, ways=ways)
+    return way
 
 
 def detected_in_folders(
-    root: str, store: Store, folders: Sequence[str], ending: str
+    root: str, store: Store, folders: Collection[str], ending: str
 ) -> Detected | None:
     """As ``detected``, for folders of annotation files that have the names of their images, with
     ``ending`` in place of the suffix.
@@ -170,37 +159,30 @@ def detected_in_folders(
     """
     if not folders:
         return None
-    of_split = {folder: _split_folder(folder) for folder in folders}
-    paths = sorted({*of_split.values()} - {""}) or [os.path.commonpath(folders)]
+    paths = sorted({*map(_split_folder, folders)} - {""}) or [os.path.commonpath(folders)]
     together = len(paths) < len(folders)
-    if not together:
-        paths = [*folders]
-    template, splits = by_split(paths)
+    template, splits = by_split(paths if together else sorted(folders))
     first = template.replace("{split}", splits[0])
-    images = []
-    for folder in folders:
-        if f"{folder}/".startswith(os.path.join(first, "")):
-            names = store.list(os.path.join(root, folder), ending)[:_MANY]
-            near = folder_of(names, folder, root, store, splits[0])
-            images.append(folder if near is None else near)
+    images = [
+        folder_of(store.list(os.path.join(root, folder), ending), folder, root, store, splits[0])
+        for folder in folders
+        if f"{folder}/".startswith(os.path.join(first, ""))
+    ]
     shared = os.path.commonpath(images)
     return _settings(root, store, template, splits, (together and _split_folder(shared)) or shared)
 
 
 def _split_folder(folder: str) -> str:
     """The part of a path up to the folder with the name of a split; "" without one."""
-    parts = folder.split("/")
-    last = max((n for n, part in enumerate(parts, 1) if _SPLIT.search(part)), default=0)
-    return "/".join(parts[:last])
+    match = re.match(rf".*{_SPLIT.pattern}[^/]*", folder, re.IGNORECASE)
+    return match[0] if match else ""
 
 
 def _settings(root: str, store: Store, template: str, splits: list[str], images: str) -> Detected:
     """images: the folder of the images of the first split."""
-    if "{split}" in template:
-        templates = _templates(images, splits[0])
-        images = templates[0]
-        for text in templates[1:]:
-            folders = (os.path.join(root, text.replace("{split}", split)) for split in splits)
-            if all(is_dir(folder, store) for folder in folders):
-                images = text
+    images, *others = _templates(images, splits[0])
+    for text in others:
+        folders = (os.path.join(root, text.replace("{split}", split)) for split in splits)
+        if all(is_dir(folder, store) for folder in folders):
+            images = text
     return {"annotations": template or ".", "images": images or "."}, splits

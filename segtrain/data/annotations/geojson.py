@@ -6,7 +6,6 @@ https://datatracker.ietf.org/doc/html/rfc7946
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, label_key, polygon, reading
-from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape
+from segtrain.data.annotations.read import json_of, label_key, reading
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, polygon
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import MASK_WORDS
 from segtrain.data.index.layout import Detected
@@ -58,10 +57,10 @@ def _read(where: Where) -> Annotations:
         crs = content.get("crs", {}).get("properties", {}).get("name", _WGS84)
         geometries = [feature["geometry"] for feature in features]
         in_crs: dict[str, list[dict[str, Any]]] = {}
-        images = tuple(
+        images = [
             _annotated(path, where, crs, geometries, names, in_crs)
             for path in sorted(_geotiffs(where.images, where.store))
-        )
+        ]
         if features and not any(image.shapes for image in images):
             raise ValueError(f"no polygon lies in an image, by its coordinates in {crs}")
     return Annotations(images, dict.fromkeys(names, 0))
@@ -89,11 +88,11 @@ def _annotated(
         if str(own) not in in_crs:
             in_crs[str(own)] = transform_geom(crs, own, geometries)
     to_pixels = np.array(~to_map).reshape(3, 3)
-    shapes, left_out = list[Shape](), Counter[str]()
+    shapes: list[Shape | str] = []
     for geometry, name in zip(in_crs[str(own)], names):
         parts = _polygons(geometry)
         if not parts:
-            left_out[str(geometry["type"])] += 1
+            shapes.append(geometry["type"])
         rings = [
             [np.array(ring)[:, :2] @ to_pixels[:2, :2].T + to_pixels[:2, 2] for ring in part]
             for part in parts
@@ -101,9 +100,8 @@ def _annotated(
         inside = [part for part in rings if _touches(part[0], size)]
         if inside:
             holes = [ring for part in inside for ring in part[1:]]
-            shape = polygon(name, [part[0] for part in inside], left_out, holes)
-            shapes += [shape] if shape else []
-    return Annotated(image, where.annotations, tuple(shapes), size, False, left_out)
+            shapes.append(polygon(name, [part[0] for part in inside], holes))
+    return Annotated(image, where.annotations, shapes, size, upright=False)
 
 
 def _polygons(geometry: dict[str, Any]) -> list[Any]:

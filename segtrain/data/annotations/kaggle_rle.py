@@ -69,13 +69,13 @@ def _read(where: Where) -> Annotations:
     images = []
     for image, rows in _runs(file).items():
         with reading(file, image):
-            shapes = tuple(
-                Shape(name, runs=_pairs(runs), order=where.rle_order) for name, runs in rows
-            )
+            shapes = [
+                Shape(name, {"runs": _pairs(runs), "order": where.rle_order}) for name, runs in rows
+            ]
         images.append(Annotated(image, file, shapes, upright=False))
-    names = {shape.name for image in images for shape in image.shapes}
+    names = Annotations(images).names
     numbers = all(name.isdecimal() for name in names)
-    return Annotations(tuple(images), {name: int(name) if numbers else 0 for name in names})
+    return Annotations(images, {name: int(name) if numbers else 0 for name in names})
 
 
 def _pairs(runs: str) -> np.ndarray:

@@ -5,11 +5,9 @@ https://labelstud.io/guide/export
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import urllib.parse
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,18 @@ import numpy as np
 from segtrain.base.terminal import counted
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading, text
-from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, box, ellipse, encoded
+from segtrain.data.annotations.read import json_of, png_pixels, reading, text
+from segtrain.data.annotations.shapes import (
+    Annotated,
+    Annotations,
+    Shape,
+    bitmap,
+    box,
+    ellipse,
+    polygon,
+    ring,
+    rotated,
+)
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.pixels.header import MAX_PIXELS
@@ -53,9 +61,9 @@ def _image(task: dict[str, Any]) -> str:
 
 def _read(where: Where) -> Annotations:
     file = where.annotations
-    tasks, images, several = json_of(file), list[Annotated](), 0
+    images, several = list[Annotated](), 0
     with reading(file):
-        for task in tasks:
+        for task in json_of(file):
             results = _results(task)
             several += len(results) > 1
             if results:
@@ -64,8 +72,7 @@ def _read(where: Where) -> Annotations:
         f"{counted(several, 'image')} with several annotations: of each, the ground truth is read, "
         "or else the last",
     ) * bool(several)
-    names = {shape.name for image in images for shape in image.shapes}
-    return Annotations(tuple(images), dict.fromkeys(names, 0), notes=notes)
+    return Annotations(images, notes=notes)
 
 
 def _results(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -81,7 +88,7 @@ def _results(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def _annotated(image: str, regions: list[dict[str, Any]], file: str) -> Annotated:
-    shapes, left_out, size = list[Shape](), Counter[str](), None
+    parts, size = list[Shape | str](), None
     labeled = {region.get("id") for region in regions if _label(region)}
     for region in regions:
         if "original_width" not in region:
@@ -89,12 +96,11 @@ def _annotated(image: str, regions: list[dict[str, Any]], file: str) -> Annotate
         size = int(region["original_height"]), int(region["original_width"])
         name = _label(region)
         if name:
-            shape = _shape(region, name, size, left_out)
-            shapes += [shape] if shape else []
+            parts.append(_shape(region, name, size))
         elif region.get("id") not in labeled:
-            left_out["region without a label"] += 1
+            parts.append("region without a label")
     # A browser shows images as their EXIF rotation says.
-    return Annotated(image, file, tuple(shapes), size, True, left_out)
+    return Annotated(image, file, parts, size, upright=True)
 
 
 def _label(region: dict[str, Any]) -> str:
@@ -106,29 +112,25 @@ def _label(region: dict[str, Any]) -> str:
     return text(names[0], "a label") if names else ""
 
 
-def _shape(
-    region: dict[str, Any], name: str, size: tuple[int, int], left_out: Counter[str]
-) -> Shape | None:
+def _shape(region: dict[str, Any], name: str, size: tuple[int, int]) -> Shape | str:
     if region.get("image_rotation"):
         raise ValueError("an image that was rotated in Label Studio")
     value = region["value"]
-    scale_x, scale_y = size[1] / 100, size[0] / 100  # from percent
-    if "points" in value:
-        return polygon(name, [[(x * scale_x, y * scale_y) for x, y in value["points"]]], left_out)
     if "rle" in value:
-        return Shape(name, pixels=encoded(_brush(bytes(value["rle"]), size)))
+        return bitmap(name, _brush(bytes(value["rle"]), size))
     if "imageDataURL" in value:
-        content = base64.b64decode(value["imageDataURL"].partition(",")[2])
-        return Shape(name, pixels=encoded(png_pixels(content, size)))
-    point, turn = (value["x"] * scale_x, value["y"] * scale_y), value.get("rotation", 0)
+        return bitmap(name, png_pixels(value["imageDataURL"].partition(",")[2], size))
+    scale = np.array([size[1], size[0]]) / 100  # from percent
+    if "points" in value:
+        return polygon(name, [ring(value["points"]) * scale])
+    place = scale * [value["x"], value["y"]]
     if "radiusX" in value:
-        radii = value["radiusX"] * scale_x, value["radiusY"] * scale_y
-        return polygon(name, [ellipse(point, radii, turn)], left_out)
-    if "height" in value:
-        extent = value["width"] * scale_x, value["height"] * scale_y
-        return polygon(name, [box(*point, *extent, turn, about=point)], left_out)
-    left_out[str(region.get("type", "key point"))] += 1
-    return None
+        outline = ellipse(place, scale * [value["radiusX"], value["radiusY"]])
+    elif "height" in value:
+        outline = box(place, place + scale * [value["width"], value["height"]])
+    else:
+        return str(region.get("type", "key point"))
+    return polygon(name, [rotated(outline, place, value.get("rotation", 0))])
 
 
 def _brush(stream: bytes, size: tuple[int, int]) -> np.ndarray:

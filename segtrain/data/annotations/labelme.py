@@ -5,11 +5,9 @@ Also as X-AnyLabeling writes it. https://github.com/wkentaro/labelme
 
 from __future__ import annotations
 
-import base64
 import math
 import os
 import re
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,24 @@ import numpy as np
 from segtrain.base.terminal import counted
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, png_pixels, polygon, reading, text
+from segtrain.data.annotations.read import (
+    files_below,
+    json_of,
+    numbered,
+    parts_of,
+    png_pixels,
+    reading,
+    size_of,
+    text,
+)
 from segtrain.data.annotations.shapes import (
     Annotated,
     Annotations,
     Shape,
+    bitmap,
     box,
     ellipse,
-    encoded,
+    polygon,
     ring,
 )
 from segtrain.data.index.layout import Detected
@@ -52,64 +60,53 @@ def _read(where: Where) -> Annotations:
     pictures = {os.path.basename(path) for path in images_below(where.images, where.store)}
     pictures |= {os.path.splitext(name)[0] for name in pictures}
     images, others = list[Annotated](), list[str]()
-    for name in sorted(where.store.walk(where.annotations)):
-        path = os.path.join(where.annotations, name)
-        content = json_of(path, without="imageData") if name.endswith(".json") else None
+    for name, path in files_below(where, ".json"):
+        content = json_of(path, without="imageData")
         if isinstance(content, dict) and "shapes" in content:
             images.append(_annotated(content, path, name, pictures))
-        elif content is not None:
+        else:
             others.append(name)
     what = counted(len(others), "JSON file")
     notes = (f"{WARNING}{what} without shapes left out: {some_of(others)}",) * bool(others)
-    names = {shape.name for image in images for shape in image.shapes}
-    return Annotations(tuple(images), {name: name for name in names}, notes=notes)
+    return Annotations(images, notes=notes)
 
 
 def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]) -> Annotated:
     """pictures: names of the images, with and without suffix."""
-    shapes, left_out = list[Shape](), Counter[str]()
     with reading(path):
-        size = (content.get("imageHeight"), content.get("imageWidth"))
-        full = (int(size[0]), int(size[1])) if size[0] and size[1] else None
-        for number, item in enumerate(content["shapes"]):
-            with reading(path, f"shape {number}"):
-                shape = _shape(item, full, left_out)
-                shapes += [shape] if shape else []
+        given = {key: content.get(f"image{key.title()}") for key in ("height", "width")}
+        size = size_of(given) if all(given.values()) else None
+        parts = parts_of(path, numbered("shape", content["shapes"]), _shape)
         image = os.path.join(os.path.dirname(name), str(content.get("imagePath")))
     # Where an image was renamed together with its JSON file, imagePath is the old name.
     if re.split(r"[/\\]", image)[-1] not in pictures:
         image = name
-    if content.get("imageData") and os.path.basename(name)[:-5] not in pictures and image == name:
-        reason = "its image exists only as imageData in this file: decode it into an image file"
-        raise file_error(path, reason, code="image-inside-json")
-    return Annotated(image, path, tuple(shapes), full, upright=True, left_out=left_out)
+        if content.get("imageData") and os.path.basename(name)[:-5] not in pictures:
+            reason = "its image exists only as imageData in this file: decode it into an image file"
+            raise file_error(path, reason, code="image-inside-json")
+    return Annotated(image, path, parts, size, upright=True)
 
 
-def _shape(
-    item: dict[str, Any], size: tuple[int, int] | None, left_out: Counter[str]
-) -> Shape | None:
+def _shape(item: dict[str, Any]) -> Shape | str:
     name, points = text(item["label"], "a label"), ring(item["points"])
     kind = item.get("shape_type") or "polygon"
     if kind in _LINES:
-        left_out[kind] += 1
-        return None
+        return str(kind)
     if kind in _POLYGONS:
-        return polygon(name, [points], left_out)
+        return polygon(name, [points])
     if len(points) < 2:
         raise ValueError(f"a {kind} of fewer than 2 points")
+    begin, end = points.min(0), points.max(0)
     if kind == "rectangle":
         # The pixels of two opposite corners, or of all four, belong to it.
-        (left, top), (right, bottom) = np.floor(points.min(0)), np.floor(points.max(0)) + 1
-        return Shape(name, (box(left, top, right - left, bottom - top),))
+        return polygon(name, [box(np.floor(begin), np.floor(end) + 1)])
     if kind == "circle":
-        radius = math.dist(points[0], points[1])
-        return Shape(name, (ellipse((points[0][0], points[0][1]), (radius, radius)),))
+        return polygon(name, [ellipse(points[0], [math.dist(points[0], points[1])] * 2)])
     if kind == "mask":
-        (left, top), (right, bottom) = (
-            np.rint(corner).astype(int).tolist() for corner in (points.min(0), points.max(0))
+        left, top, right, bottom = np.rint([*begin, *end]).astype(int).tolist()
+        return bitmap(
+            name, png_pixels(item["mask"], (bottom - top + 2, right - left + 2)), (left, top)
         )
-        pixels = png_pixels(base64.b64decode(item["mask"]), (bottom - top + 2, right - left + 2))
-        return Shape(name, pixels=encoded(pixels), at=(left, top))
     raise ValueError(f"the unknown shape_type {kind!r}")
 
 

@@ -8,26 +8,24 @@ import re
 import shlex
 import urllib.parse
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 from segtrain import config
 from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
-from segtrain.config.paste import command
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
-from segtrain.data.annotations.find import Several
 from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Order, Shape, to_text
 from segtrain.data.index.entries import ColumnBuilder, Entries
 from segtrain.data.index.layout import Detected, Layout, root_store
 from segtrain.data.index.listing import WARNING, Watch, entries_of
 from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.walk import pictures
-from segtrain.data.labels.class_file import ClassRow, is_ignored, space_of
+from segtrain.data.labels.class_file import ClassRow, is_background, is_ignored, space_of
 from segtrain.data.labels.classes import label_space
-from segtrain.data.labels.space import BACKGROUND, LabelSpace
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.reading import Reading
 from segtrain.data.storage import FileStat, Store
 from segtrain.errors import ConfigError, DataError, closest, file_error, some_of
@@ -72,23 +70,12 @@ class Format(NamedTuple):
         return Layout(
             self.name,
             self.example,
-            partial(_detect, self),
+            self.detect,
             lister=partial(_entries, self),
             open=partial(_open, self),
             class_files=(),
             needs=lambda data: (data.images, data.annotations),
         )
-
-
-def _detect(form: Format, root: str, store: Store) -> Detected | None:
-    """What ``form.detect`` finds. Raises DataError if several files could be read."""
-    try:
-        return form.detect(root, store)
-    except Several as error:
-        ways = {way["annotations"]: (way, splits) for way, splits in error.ways}
-        pasted = "".join(f"\n  {command({'data.annotations': path})}" for path in ways)
-        message = f"{root}: has several annotation files: say which to read, with one of{pasted}"
-        raise DataError(message, code="annotations-ambiguous", folder=root, ways=ways) from None
 
 
 def _where(data: config.Data, split: str, store: Store) -> Where:
@@ -142,10 +129,11 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
     places = (_where(data, name, store) for name in (data.train_split, data.split))
     others = [place for place in places if place != where and _exists(place.annotations, store)]
     read = [_annotations(form, place) for place in (*others, where)]
-    keys = {name: key for one in read for name, key in one.classes.items()}
-    background = next((one.background for one in read if one.background), "")
+    keys: dict[str, int] = {}
+    for each in read:
+        keys |= dict.fromkeys(each.names, 0) if each.classes is None else each.classes
+    background = next((each.background for each in read if each.background), "")
     labels, ids, rest = _labels(data, sorted(keys, key=lambda n: (keys[n], n)), background)
-    alike = () if data.classes else _alike(labels.names)
     _refuse_unknown(read[-1], where, ids, labels)
     entries, notes = entries_of(data, split, partial(_entries, form), store)
     return AnnotatedDataset(
@@ -154,10 +142,7 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
         labels,
         entries,
         store.place(data.root),
-        (
-            *notes,
-            *(f"{WARNING}the classes {names} differ only by case or blanks" for names in alike),
-        ),
+        (*notes, *(() if data.classes else _alike(labels.names))),
         Reading.from_data(data),
         store,
         train_ids_of=ids,
@@ -181,14 +166,14 @@ def _labels(
     must occur, in any order. Pixels in no shape are ignored if no class is a background. Shapes
     without a class belong to the only one that there is.
     """
-    background = background or next(filter(_is_background, names), "background")
+    background = background or next(filter(is_background, names), "background")
     own = [background, *(name for name in names if name not in (background, UNNAMED))]
     own += ["object"] * (len(own) == 1)
     if data.classes and not data.label_map:
         space = label_space(data)
         ids = {name: train_id for train_id, name in enumerate(space.names)}
         ids |= {name: data.ignore_index for name in own if is_ignored(name)}
-        other = next(filter(_is_background, space.names), "")
+        other = next(filter(is_background, space.names), "")
         rest = ids.get(background, ids.get(other, data.ignore_index))
     else:
         rows = [ClassRow(name) for name in own]
@@ -212,15 +197,11 @@ def _alike(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _is_background(name: str) -> bool:
-    return name.strip(" _").lower() in BACKGROUND
-
-
 def _refuse_unknown(
     annotations: Annotations, where: Where, ids: Mapping[str, int], labels: LabelSpace
 ) -> None:
     """Raise DataError for shapes of a class that the run does not have."""
-    counts = Counter(shape.name for image in annotations.images for shape in image.shapes)
+    counts = annotations.names
     unknown = sorted(counts.keys() - ids.keys())
     if unknown:
         near = closest(unknown[0], labels.names)
@@ -242,17 +223,18 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     annotations = _annotations(form, where, watch)
     watch.notes += annotations.notes
     masks = {
-        shape.pixels["file"]
+        shape.area["pixels"].get("file")
         for image in annotations.images
         for shape in image.shapes
-        if shape.pixels and "file" in shape.pixels
+        if "pixels" in shape.area
     }
     there = pictures(where.images, "data.images", watch)
-    files = _Files([path for path in there if os.path.join(where.images, path) not in masks])
+    there = [path for path in there if os.path.join(where.images, path) not in masks]
+    files = _by_name(there)
     annotated: dict[str, Annotated] = {}
     missing, repeated = [], []
     for image in annotations.images:
-        path = files.find(image.image)
+        path = next((files[key] for key in _keys(image.image) if files.get(key)), None)
         if path is None:
             missing.append(image.image)
         elif path in annotated:
@@ -277,7 +259,7 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
             f"{WARNING}{counted(len(missing), 'annotation')} without an image left out: "
             f"{some_of(missing)}"
         )
-    absent = sorted(set(files.paths) - annotated.keys())
+    absent = sorted(set(there) - annotated.keys())
     if absent:
         annotated |= _absent(absent, where, data, watch)
     _describe(annotated.values(), watch)
@@ -313,19 +295,17 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
         watch.notes.append(
             f"{WARNING}all {len(shapes):,} shapes have 4 corners: are they boxes around objects?"
         )
-    left_out: Counter[str] = Counter()
-    for image in images:
-        left_out += image.left_out
-    for what, count in left_out.most_common():
-        first = next(image for image in images if what in image.left_out)
+    left_out = [(what, image) for image in images for what in image.left_out]
+    first = dict(reversed(left_out))
+    for what, count in Counter(what for what, _ in left_out).most_common():
         watch.notes.append(
-            f"{WARNING}{count:,} x not drawn: {what} ({first.image} in {first.file}"
+            f"{WARNING}{count:,} x not drawn: {what} ({first[what].image} in {first[what].file}"
             f"{' and others' if count > 1 else ''})"
         )
 
 
 def _has_four_corners(shape: Shape) -> bool:
-    return shape.pixels is None and sum(map(len, shape.polygons)) == 4
+    return sum(map(len, shape.area.get("polygons", ()))) == 8
 
 
 def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:
@@ -340,30 +320,26 @@ def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:
     return Entries(images.done(os.path.join(folder, "")), masks.done(), meta)
 
 
-class _Files:
-    """Finds the image files that annotations name: by the path, by the end of it, and by the file
-    name, each also without its suffix.
+def _by_name(paths: Sequence[str]) -> dict[tuple[str, bool], str]:
+    """Image files by the keys of ``_keys``; "" where several fit."""
+    files: dict[tuple[str, bool], str] = {}
+    for path in paths:
+        for end in {path, os.path.splitext(path)[0]}:
+            for key in ((end, True), (os.path.basename(end), False)):
+                files[key] = "" if files.get(key, path) != path else path
+    return files
+
+
+def _keys(written: str) -> Iterator[tuple[str, bool]]:
+    """What may name the file of an image that an annotation names: an end of the path, whole, then
+    the name in any folder; each as it is, then without its suffix. The second value: whole.
     """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = paths
-        self._at: dict[str, list[str]] = defaultdict(list)
-        self._named: dict[str, list[str]] = defaultdict(list)
-        for path in paths:
-            for key in (path, os.path.splitext(path)[0]):
-                self._at[key].append(path)
-                self._named[os.path.basename(key)].append(path)
-
-    def find(self, written: str) -> str | None:
-        """The path of an image; None if there is no file, or several fit."""
-        # A file of the server of Label Studio is /data/local-files/?d=folder/a.png.
-        text = urllib.parse.unquote(written.partition("?d=")[2]) or written
-        parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".", "..")]
-        ends = ["/".join(parts[first:]) for first in range(len(parts))]
-        # An upload of Label Studio has 8 hex digits before its name.
-        names = [name for part in parts[-1:] for name in (part, _UPLOAD.sub("", part))]
-        for paths, keys in ((self._at, ends), (self._named, names)):
-            for key in (*keys, *(os.path.splitext(key)[0] for key in keys)):
-                if len(paths.get(key, ())) == 1:
-                    return paths[key][0]
-        return None
+    # A file of the server of Label Studio is /data/local-files/?d=folder/a.png.
+    text = urllib.parse.unquote(written.partition("?d=")[2]) or written
+    parts = [part for part in re.split(r"[/\\]", text) if part not in ("", ".", "..")]
+    ends = ["/".join(parts[first:]) for first in range(len(parts))]
+    # An upload of Label Studio has 8 hex digits before its name.
+    names = [name for part in parts[-1:] for name in (part, _UPLOAD.sub("", part))]
+    for texts, whole in ((ends, True), (names, False)):
+        for key in (*texts, *(os.path.splitext(each)[0] for each in texts)):
+            yield key, whole

@@ -126,27 +126,23 @@ def _read(where: Where) -> Annotations:
         Annotated(
             image,
             os.path.join(where.annotations, these[0].path),
-            tuple(_shape(where, mask.path, names[mask.path]) for mask in these),
+            [_shape(where, mask.path, names[mask.path]) for mask in these],
             upright=False,
         )
         for image, these in owners.masks.items()
     ]
-    classes = dict.fromkeys([*names.values()] or [_OBJECT], 0)
+    classes = dict.fromkeys(names.values(), 0) or {_OBJECT: 0}
     # No file has such a name, so these count as missing images.
     annotated += [
-        Annotated(
-            f"{path}/(its image)", path, (_shape(where, path, next(iter(classes))),), upright=False
-        )
+        Annotated(f"{path}/(its image)", path, [_shape(where, path, next(iter(classes)))])
         for path in owners.without
     ]
     objects = f"{len(names):,} masks, one for each object: their names name no class"
-    return Annotations(
-        tuple(annotated), classes, notes=(objects,) if [*classes] == [_OBJECT] else ()
-    )
+    return Annotations(annotated, classes, notes=(objects,) * (classes == {_OBJECT: 0}))
 
 
 def _shape(where: Where, mask: str, name: str) -> Shape:
-    return Shape(name, pixels={"file": os.path.join(where.annotations, mask)})
+    return Shape(name, {"pixels": {"file": os.path.join(where.annotations, mask)}})
 
 
 def _detect(root: str, store: Store) -> Detected | None:

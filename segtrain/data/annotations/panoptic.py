@@ -6,12 +6,12 @@ https://cocodataset.org/#format-data
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import defaultdict
 
 from segtrain.data.annotations import find
-from segtrain.data.annotations.coco import KEYS, images_of
+from segtrain.data.annotations.coco import files_of, images_of, names_of
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import by_key, json_of, reading, text
+from segtrain.data.annotations.read import by_id, json_of, reading, size_of
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.skeleton import is_dir
@@ -19,19 +19,9 @@ from segtrain.data.storage import Store
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = [
-        path
-        for path, head in find.files(root, store, ".json")
-        if KEYS.search(head) and '"shapes"' not in head and _has_segments(os.path.join(root, path))
-    ]
+    paths = files_of(root, store, panoptic=True)
     masks = [os.path.relpath(_masks(os.path.join(root, path), root, store), root) for path in paths]
     return find.detected(root, store, paths, images_of, masks)
-
-
-def _has_segments(path: str) -> bool:
-    content = json_of(path)
-    items = content.get("annotations") if isinstance(content, dict) else None
-    return isinstance(items, list) and items[:1] != [] and "segments_info" in (items[0] or ())
 
 
 def _masks(path: str, root: str, store: Store) -> str:
@@ -45,29 +35,22 @@ def _read(where: Where) -> Annotations:
     content = json_of(where.annotations)
     folder = _masks(where.annotations, where.root, where.store)
     with reading(where.annotations):
-        categories = by_key(content["categories"], "id")
-        names = {key: text(item["name"], "a name") for key, item in categories.items()}
-        classes = {name: key for key, name in names.items()}
-        images = by_key(content["images"], "id")
-        annotated = tuple(
-            _annotated(images[item["image_id"]], item, names, where.annotations, folder)
-            for item in content["annotations"]
-        )
-    return Annotations(annotated, classes, "void")
-
-
-def _annotated(
-    image: dict[str, Any], item: dict[str, Any], names: dict[Any, str], file: str, folder: str
-) -> Annotated:
-    mask = os.path.join(folder, os.path.basename(item["file_name"]))
-    ids: dict[str, list[int]] = {}
-    for segment in item["segments_info"]:
-        ids.setdefault(names[segment["category_id"]], []).append(int(segment["id"]))
-    shapes = tuple(
-        Shape(name, pixels={"file": mask, "segments": segments}) for name, segments in ids.items()
-    )
-    size = (int(image["height"]), int(image["width"]))
-    return Annotated(str(image["file_name"]), file, shapes, size)
+        names = names_of(content)
+        images = by_id(content["images"], "file_name")
+        annotated = []
+        for item in content["annotations"]:
+            image, mask = images[item["image_id"]], os.path.basename(item["file_name"])
+            ids: dict[str, list[int]] = defaultdict(list)
+            for segment in item["segments_info"]:
+                ids[names[segment["category_id"]]].append(int(segment["id"]))
+            shapes = [
+                Shape(name, {"pixels": {"file": os.path.join(folder, mask), "segments": segments}})
+                for name, segments in ids.items()
+            ]
+            annotated.append(
+                Annotated(image["file_name"], where.annotations, shapes, size_of(image))
+            )
+    return Annotations(annotated, {name: key for key, name in names.items()}, "void")
 
 
 PANOPTIC = Format(

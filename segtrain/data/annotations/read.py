@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
 import io
 import json
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from segtrain.data.annotations.shapes import Shape, ring
+from segtrain.data.annotations.shapes import Annotated, Shape
 from segtrain.data.bucket.tree import local_copy
 from segtrain.errors import DataError, SegtrainError, file_error, some_of
 
 if TYPE_CHECKING:
     from segtrain.data.annotations.layout import Where
 
+Item = TypeVar("Item")
+# What a label without a polygon is.
+BOX = "box without an area"
+# The largest PNG of a shape, in bytes.
+_LARGEST = 1 << 26
 # The longest cell of a table, in characters.
 _LONGEST = 1 << 27
 
@@ -77,32 +84,40 @@ def _json(path: str, changed: int, without: str) -> Any:
     return json.loads(content)
 
 
-def polygon(
-    name: str,
-    rings: Sequence[Any],
-    left_out: Counter[str],
-    holes: Sequence[Any] = (),
-    rank: int = 0,
-    relative: bool = False,
-) -> Shape | None:
-    """A shape of polygons, or None and a count in ``left_out`` if no ring has three points."""
-    usable = [points for points in map(ring, rings) if len(points) >= 3]
-    if not usable:
-        left_out["polygon of fewer than 3 points"] += 1
-        return None
-    cut = tuple(points for points in map(ring, holes) if len(points) >= 3)
-    return Shape(name, tuple(usable), cut, rank=rank, relative=relative)
+def parts_of(
+    file: str, items: Iterable[tuple[str, Item]], part: Callable[[Item], Shape | str]
+) -> list[Shape | str]:
+    """What ``part`` makes of each item. items: pairs of a place for errors, and the item."""
+    parts = []
+    for place, item in items:
+        with reading(file, place):
+            parts.append(part(item))
+    return parts
 
 
-def png_pixels(content: bytes, size: tuple[int, int] | None) -> np.ndarray:
-    """The drawn pixels of a PNG, bool (h, w): those whose alpha, or else whose value, is not 0.
+def numbered(what: str, items: Iterable[Item], first: int = 0) -> Iterator[tuple[str, Item]]:
+    """The items, and the place of each for errors: "line 3"."""
+    return ((f"{what} {number}", item) for number, item in enumerate(items, first))
+
+
+def size_of(item: Any) -> tuple[int, int]:
+    return int(item["height"]), int(item["width"])
+
+
+def png_pixels(text: str, size: tuple[int, int]) -> np.ndarray:
+    """The drawn pixels of a PNG in base64, bool (h, w): those whose alpha, or else whose value, is
+    not 0. The PNG may be packed with zlib.
 
     Raises ValueError if it is larger than ``size`` (height, width) of the image.
     """
+    content = base64.b64decode(text)
     if not content.startswith(b"\x89PNG"):
-        raise ValueError("a bitmap in another format than PNG")
+        unpacking = zlib.decompressobj()
+        content = unpacking.decompress(content, _LARGEST)
+        if unpacking.unconsumed_tail:
+            raise ValueError(f"a bitmap of more than {_LARGEST:,} bytes")
     with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
-        if size and (image.height > size[0] or image.width > size[1]):
+        if image.height > size[0] or image.width > size[1]:
             raise ValueError(f"a bitmap of {image.height} x {image.width} in an image of {size}")
         if image.mode in ("LA", "RGBA") or "transparency" in image.info:
             return np.array(image.convert("RGBA"))[..., 3] > 0
@@ -112,16 +127,24 @@ def png_pixels(content: bytes, size: tuple[int, int] | None) -> np.ndarray:
     return pixels
 
 
-def by_key(items: Sequence[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:
-    """The items by a key of theirs. Raises ValueError if two have the same."""
-    found: dict[Any, dict[str, Any]] = {}
+def files_below(where: Where, ending: str) -> Iterator[tuple[str, str]]:
+    """The path of each annotation file below the folder of a split, sorted, and its whole path."""
+    for name in sorted(where.store.walk(where.annotations)):
+        if name.endswith(ending):
+            yield name, os.path.join(where.annotations, name)
+
+
+def by_id(items: Sequence[dict[str, Any]], name: str) -> dict[Any, dict[str, Any]]:
+    """The items by their ids. name: the key of their names. Raises ValueError if two have the same
+    id, and for a name that is no text.
+    """
+    items_of: dict[Any, dict[str, Any]] = {}
     for item in items:
-        if found.setdefault(item[key], item) is not item:
-            names = [
-                str(entry.get("file_name", entry.get("name"))) for entry in (found[item[key]], item)
-            ]
-            raise ValueError(f"the {key} {item[key]!r} is that of {' and of '.join(names)}")
-    return found
+        written = text(item[name], f"a {name}")
+        other = items_of.setdefault(item["id"], item)
+        if other is not item:
+            raise ValueError(f"the id {item['id']!r} is that of {other[name]} and of {written}")
+    return items_of
 
 
 def text(value: Any, what: str) -> str:
@@ -131,20 +154,18 @@ def text(value: Any, what: str) -> str:
     return value
 
 
-def run_lengths(counts: str | bytes) -> np.ndarray:
-    """The run lengths in COCO's compressed form, int64 (rleFrString in maskApi.c)."""
-    chars = np.frombuffer(counts.encode() if isinstance(counts, str) else counts, np.uint8)
-    values = chars.astype(np.int64) - 48
-    last = values & 32 == 0  # the last character of a number
-    number = np.cumsum(last) - last
-    starts = np.flatnonzero(np.diff(number, prepend=-1))
-    place = 5 * (np.arange(len(values)) - starts[number])
-    sums = np.bincount(number, (values & 31) << place).astype(np.int64)
-    negative = (values[last] & 16) > 0
-    sums[negative] -= np.left_shift(1, place[last][negative] + 5)
-    for first in (1, 2):  # from the fourth number on, the difference to the last but one
-        sums[first::2] = np.cumsum(sums[first::2])
-    return sums
+def run_lengths(counts: bytes) -> list[int]:
+    """The run lengths in COCO's compressed form (rleFrString in maskApi.c)."""
+    lengths, length, shift = list[int](), 0, 0
+    for value in (char - 48 for char in counts):
+        length |= (value & 31) << shift
+        shift += 5
+        if value & 32 == 0:  # the last character of a number
+            length -= (value & 16) << (shift - 4)
+            # From the fourth number on, the difference to the last but one.
+            lengths.append(length + (lengths[-2] if len(lengths) > 2 else 0))
+            length = shift = 0
+    return lengths
 
 
 def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
@@ -166,6 +187,8 @@ def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
     return key
 
 
-def boxes_alone(file: str) -> DataError:
-    reason = "the labels are boxes alone, without polygons: export them for segmentation"
-    return file_error(file, reason, code="boxes-alone")
+def refuse_boxes(images: Sequence[Annotated], where: Where) -> None:
+    """Raise DataError if no image has a shape, though there are labels."""
+    if any(image.parts for image in images) and not any(image.shapes for image in images):
+        reason = "the labels are boxes alone, without polygons: export them for segmentation"
+        raise file_error(where.annotations, reason, code="boxes-alone")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Union
 
 import numpy as np
 
@@ -14,51 +15,52 @@ import numpy as np
 UNNAMED = ""
 # How the pixels of an image are counted.
 Order = Literal["columns", "rows"]
-Points = Sequence[Sequence[float]]
+# x and y.
+Pair = Union[Sequence[float], np.ndarray]
 _FAR = 1_000_000
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """An area of one class.
 
-    name: the class, as written in the file. polygons: rings of (x, y) in pixels, whose areas are
-    united; (0, 0) is the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x
-    [r, r + 1). holes: rings that are cut out of the polygons. pixels: in place of polygons, what
-    ``encoded`` returns, or {"file": path} of a mask of two values, or with "segments" also the
-    ids of its segments. at: x and y of the upper left pixel of ``pixels``. rank: shapes of a higher
-    rank are drawn later; those of equal rank in the order of the file. relative: the points are
-    fractions of the width and height of the image. runs: in place of polygons, int64 (n, 2), the
-    first pixel of each run, and the one after the last; pixels count down the columns or along the
-    rows of the image, by ``order``.
+    name: the class, as written in the file. area: one of
+    - "polygons": rings of (x, y) in pixels, x0, y0, x1, y1, ..., whose areas are united; (0, 0) is
+      the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x [r, r + 1). "holes":
+      rings that are cut out. "relative": the points are fractions of the width and height;
+    - "pixels": what ``encoded`` returns, or {"file": path} of a mask of two values, or with
+      "segments" also the ids of its segments. "at": x and y of their upper left pixel;
+    - "runs": int64 (n, 2), the first pixel of each run, and the one after the last. "order": how
+      the pixels count, down the columns or along the rows of the image.
+    rank: shapes of a higher rank are drawn later; those of equal rank in the order of the file.
     """
 
     name: str
-    polygons: tuple[np.ndarray, ...] = ()
-    holes: tuple[np.ndarray, ...] = ()
-    pixels: dict[str, Any] | None = None
-    at: tuple[int, int] = (0, 0)
+    area: dict[str, Any]
     rank: int = 0
-    relative: bool = False
-    runs: np.ndarray | None = None
-    order: Order = "columns"
 
 
 @dataclass(frozen=True)
 class Annotated:
     """The annotation of one image.
 
-    image: its path or name, as written in the file. file: the annotation file. size: (height,
-    width) that the file gives. upright: whether the points belong to the image as its EXIF rotation
-    shows it; None: ``size`` decides. left_out: what was not drawn -> how often, such as "line".
+    image: its path or name, as written in the file. file: the annotation file. parts: its shapes,
+    and what is not drawn, such as "line". size: (height, width) that the file gives. upright:
+    whether the points belong to the image as its EXIF rotation shows it; None: ``size`` decides.
     """
 
     image: str
     file: str
-    shapes: tuple[Shape, ...] = ()
+    parts: Sequence[Shape | str] = ()
     size: tuple[int, int] | None = None
     upright: bool | None = None
-    left_out: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        return [part for part in self.parts if isinstance(part, Shape)]
+
+    @property
+    def left_out(self) -> list[str]:
+        return [part for part in self.parts if isinstance(part, str)]
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,22 @@ class Annotations:
 
     images: one for each annotated image. An image that is missing here has no annotation, which
     differs from an image without shapes. classes: class name -> its number in the file, or another
-    key by which the classes are sorted. background: the name of the class of the pixels in no
-    shape, if the file has one.
+    key by which the classes are sorted; None: those of the shapes, sorted by name. background: the
+    name of the class of the pixels in no shape, if the file has one.
     """
 
-    images: tuple[Annotated, ...]
-    classes: dict[str, Any]
+    images: Sequence[Annotated]
+    classes: dict[str, int] | None = None
     background: str | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> Counter[str]:
+        """How many shapes each class has."""
+        return Counter(shape.name for image in self.images for shape in image.shapes)
 
-def ring(points: Points) -> np.ndarray:
+
+def ring(points: Any) -> np.ndarray:
     """float64 (n, 2) of x and y. Raises ValueError for anything else, and for points that no image
     has: the time and memory to draw a line grow with its length.
     """
@@ -97,47 +104,51 @@ def encoded(pixels: np.ndarray) -> dict[str, Any]:
     return {"size": runs["size"], "counts": runs["counts"].decode()}
 
 
-def box(
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    degrees: float = 0.0,
-    about: tuple[float, float] | None = None,
-) -> np.ndarray:
-    """The ring of a rectangle, rotated clockwise on the screen about a point, or its center."""
-    corners = np.array([[x, y], [x + width, y], [x + width, y + height], [x, y + height]])
-    return _rotated(corners, about or (x + width / 2, y + height / 2), degrees)
+def box(begin: Pair, end: Pair) -> np.ndarray:
+    """The ring of a rectangle from its upper left to its lower right corner."""
+    (left, top), (right, bottom) = begin, end
+    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
 
 
-def ellipse(
-    center: tuple[float, float], radii: tuple[float, float], degrees: float = 0.0
-) -> np.ndarray:
-    """The ring of an ellipse: 360 points, rotated clockwise on the screen."""
+def ellipse(center: Pair, radii: Pair) -> np.ndarray:
+    """The ring of an ellipse: 360 points."""
     turns = np.linspace(0, 2 * np.pi, 360, endpoint=False)
-    points = np.array(center) + np.stack([np.cos(turns), np.sin(turns)], 1) * np.array(radii)
-    return _rotated(points, center, degrees)
+    return np.array(center) + np.stack([np.cos(turns), np.sin(turns)], 1) * np.array(radii)
 
 
-def _rotated(points: np.ndarray, center: tuple[float, float], degrees: float) -> np.ndarray:
+def rotated(points: np.ndarray, center: Pair, degrees: float) -> np.ndarray:
+    """Points that are rotated clockwise on the screen."""
     if not degrees:
-        return points.astype(np.float64)
+        return points
     cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
     return (points - center) @ np.array([[cos, sin], [-sin, cos]]) + center
 
 
+def polygon(
+    name: str,
+    rings: Iterable[Any],
+    holes: Iterable[Any] = (),
+    rank: int = 0,
+    relative: bool = False,
+) -> Shape | str:
+    """A shape of polygons; what it is instead, if no ring has three points."""
+    area, cut = (
+        [points.ravel() for points in map(ring, some) if len(points) >= 3]
+        for some in (rings, holes)
+    )
+    if not area:
+        return "polygon of fewer than 3 points"
+    return Shape(name, {"polygons": area, "holes": cut, "relative": relative}, rank)
+
+
+def bitmap(name: str, pixels: np.ndarray, at: tuple[int, int] = (0, 0), rank: int = 0) -> Shape:
+    """A shape of pixels, bool (h, w); at: x and y of the upper left one."""
+    return Shape(name, {"pixels": encoded(pixels), "at": at}, rank)
+
+
 def to_text(image: Annotated) -> str:
     """What ``draw`` needs of an image, as JSON: the shapes in the order of drawing."""
-    rows = []
-    for shape in sorted(image.shapes, key=lambda shape: shape.rank):
-        row: dict[str, Any] = {"name": shape.name}
-        if shape.runs is not None:
-            row |= {"runs": shape.runs.tolist(), "order": shape.order}
-        elif shape.pixels is None:
-            row["polygons"] = [points.ravel().tolist() for points in shape.polygons]
-            row["holes"] = [points.ravel().tolist() for points in shape.holes]
-            row["relative"] = shape.relative
-        else:
-            row |= {"pixels": shape.pixels, "at": shape.at}
-        rows.append(row)
-    return json.dumps({"size": image.size, "upright": image.upright, "shapes": rows})
+    shapes = sorted(image.shapes, key=lambda shape: shape.rank)
+    rows = [{"name": shape.name, **shape.area} for shape in shapes]
+    content = {"size": image.size, "upright": image.upright, "shapes": rows}
+    return json.dumps(content, default=np.ndarray.tolist)

@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import json_of, label_key, polygon, reading, rows_of
-from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Shape, box, ellipse
+from segtrain.data.annotations.read import json_of, label_key, reading, rows_of
+from segtrain.data.annotations.shapes import (
+    UNNAMED,
+    Annotated,
+    Annotations,
+    Shape,
+    box,
+    ellipse,
+    polygon,
+    rotated,
+)
 from segtrain.data.index.layout import Detected
 from segtrain.data.storage import Store
 
@@ -46,11 +55,12 @@ def _read(where: Where) -> Annotations:
     images = _images(where.annotations)
     with reading(where.annotations):
         key = label_key([r.attributes for _, regions in images for r in regions], where)
-        annotated = tuple(
-            _annotated(name, regions, key, where.annotations) for name, regions in images
+        return Annotations(
+            [
+                Annotated(name, where.annotations, [_shape(region, key) for region in regions])
+                for name, regions in images
+            ]
         )
-    names = {shape.name for image in annotated for shape in image.shapes}
-    return Annotations(annotated, {name: name for name in names})
 
 
 def _images(path: str) -> list[_Image]:
@@ -79,18 +89,6 @@ def _rows(path: str) -> list[_Image]:
     return [(name, of_image) for (name, _), of_image in regions.items()]
 
 
-def _annotated(name: str, regions: list[_Region], key: str, file: str) -> Annotated:
-    shapes, left_out = list[Shape](), Counter[str]()
-    for region in regions:
-        label = _label(region.attributes.get(key)) if key else UNNAMED
-        if label or not key:
-            shape = _shape(region.shape, label, left_out)
-            shapes += [shape] if shape else []
-        else:
-            left_out[f"region without {key!r}"] += 1
-    return Annotated(name, file, tuple(shapes), left_out=left_out)
-
-
 def _label(value: Any) -> str:
     """The class that an attribute names: a text, or the checked one of several boxes."""
     if not isinstance(value, dict):
@@ -101,23 +99,25 @@ def _label(value: Any) -> str:
     return "".join(checked)
 
 
-def _shape(shape: dict[str, Any], label: str, left_out: Counter[str]) -> Shape | None:
-    kind = shape["name"]
+def _shape(region: _Region, key: str) -> Shape | str:
+    label = _label(region.attributes.get(key)) if key else UNNAMED
+    if key and not label:
+        return f"region without {key!r}"
+    shape, kind = region.shape, region.shape["name"]
+    if kind in ("polyline", "point"):
+        return str(kind)
     if kind == "polygon":
         points = np.stack([shape["all_points_x"], shape["all_points_y"]], 1)
     elif kind == "rect":
-        points = box(shape["x"], shape["y"], shape["width"], shape["height"])
-    elif kind == "circle":
-        points = ellipse((shape["cx"], shape["cy"]), (shape["r"], shape["r"]))
-    elif kind == "ellipse":
-        radii, turn = (shape["rx"], shape["ry"]), np.degrees(shape.get("theta", 0))
-        points = ellipse((shape["cx"], shape["cy"]), radii, float(turn))
-    elif kind in ("polyline", "point"):
-        left_out[kind] += 1
-        return None
+        corner = np.array([shape["x"], shape["y"]])
+        points = box(corner, corner + [shape["width"], shape["height"]])
+    elif kind in ("circle", "ellipse"):
+        center, keys = (shape["cx"], shape["cy"]), ("r", "r") if kind == "circle" else ("rx", "ry")
+        points = ellipse(center, [shape[key] for key in keys])
+        points = rotated(points, center, np.degrees(shape.get("theta", 0)))
     else:
         raise ValueError(f"the unknown shape {kind!r}")
-    return polygon(label, [points], left_out)
+    return polygon(label, [points])
 
 
 VIA = Format(

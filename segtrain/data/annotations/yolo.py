@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,16 @@ import numpy as np
 from segtrain import config
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import boxes_alone, polygon, reading, text_of
-from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
+from segtrain.data.annotations.read import (
+    BOX,
+    files_below,
+    numbered,
+    parts_of,
+    reading,
+    refuse_boxes,
+    text_of,
+)
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, polygon
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
@@ -101,36 +108,26 @@ def _divided(root: str, store: Store) -> Detected | None:
 def _read(where: Where) -> Annotations:
     names, notes = _names(where)
     images = []
-    for name in sorted(where.store.walk(where.annotations)):
-        if name.endswith(".txt") and not _OTHERS.fullmatch(os.path.basename(name)):
-            images.append(_annotated(os.path.join(where.annotations, name), name, names))
-    shapes = [shape for image in images for shape in image.shapes]
-    if not shapes and any(image.left_out for image in images):
-        raise boxes_alone(where.annotations)
-    return Annotations(tuple(images), {name: key for key, name in names.items()}, notes=notes)
+    for name, path in files_below(where, ".txt"):
+        if not _OTHERS.fullmatch(os.path.basename(name)):
+            rows = numbered("line", text_of(path).splitlines(), 1)
+            labels = [(place, row) for place, row in rows if row.strip()]
+            parts = parts_of(path, labels, lambda row: _shape(row, names))
+            images.append(Annotated(name, path, parts, upright=True))
+    refuse_boxes(images, where)
+    return Annotations(images, {name: key for key, name in names.items()}, notes=notes)
 
 
-def _annotated(path: str, name: str, names: dict[int, str]) -> Annotated:
-    shapes, left_out = list[Shape](), Counter[str]()
-    for number, row in enumerate(text_of(path).splitlines(), 1):
-        if row.strip():
-            with reading(path, f"line {number}"):
-                shape = _shape([float(value) for value in row.split()], names, left_out)
-                shapes += [shape] if shape else []
-    return Annotated(name, path, tuple(shapes), upright=True, left_out=left_out)
-
-
-def _shape(row: list[float], names: dict[int, str], left_out: Counter[str]) -> Shape | None:
-    number, *values = row
+def _shape(row: str, names: dict[int, str]) -> Shape | str:
+    number, *values = map(float, row.split())
     if number not in names:
         raise ValueError(f"class {number:g}, but the classes are {names}")
     if len(values) in (4, 5):
-        left_out["box without an area"] += 1
-        return None
+        return BOX
     points = np.reshape(values, (-1, 2))
     if not (abs(points - 0.5) <= 1.5).all():
         raise ValueError("the points are not fractions of the width and height")
-    return polygon(names[int(number)], [points], left_out, relative=True)
+    return polygon(names[int(number)], [points], relative=True)
 
 
 def _names_files(where: Where) -> list[str]:

@@ -17,7 +17,8 @@ from segtrain.data.audit.mask_colors import (
     unknown_colors,
 )
 from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
-from segtrain.data.audit.tried import LISTED, STRAY, Table, is_background, mapped
+from segtrain.data.audit.tried import LISTED, STRAY, Table, mapped
+from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.space import LabelSpace, plain_space
 
 # The largest instance id that a proposed setting maps.

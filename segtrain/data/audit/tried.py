@@ -5,7 +5,7 @@ they are shown.
 from __future__ import annotations
 
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.labels.space import BACKGROUND, LabelSpace
+from segtrain.data.labels.space import LabelSpace
 
 Table = dict[int, int]
 # Most values that a proposed setting lists.
@@ -45,7 +45,3 @@ def mapped(
     return SplitFinding(
         f"{message}: see which value is which class, and set data.label_map", fatal, {}, more
     )
-
-
-def is_background(name: str) -> bool:
-    return name.strip().lower().strip("_") in BACKGROUND

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from segtrain import config
-from segtrain.data.labels.space import Color, LabelSpace, code, plain_space
+from segtrain.data.labels.space import BACKGROUND, Color, LabelSpace, code, plain_space
 from segtrain.errors import DataError
 
 # These names are not classes: pixels with their ids or colors are ignored.
@@ -51,6 +51,10 @@ class ClassRow(NamedTuple):
 
 def is_ignored(name: str) -> bool:
     return name.strip().lower() in IGNORED
+
+
+def is_background(name: str) -> bool:
+    return name.strip(" _").lower() in BACKGROUND
 
 
 def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
