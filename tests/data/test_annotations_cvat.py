@@ -84,10 +84,17 @@ def test_unexpected_content_of_cvat_is_refused(tmp_path: Path, image: str) -> No
 
 
 def test_entities_and_videos_of_cvat_are_refused(tmp_path: Path) -> None:
-    cvat(tmp_path, ">", head='<!DOCTYPE a [<!ENTITY b "b">]>')
+    """Entities that read another file, and those that would take 10 GB."""
     settings = {"layout": "cvat", "images": "images", "annotations": "annotations.xml"}
-    with refused("annotation-invalid"):
-        open_dataset(config.Data.model_validate({"root": str(tmp_path), **settings}), "all")
+    data = config.Data.model_validate({"root": str(tmp_path), **settings})
+    file = f'<!ENTITY e SYSTEM "{__file__}">'
+    bomb = '<!ENTITY e0 "0123456789">' + "".join(
+        f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10)
+    )
+    for entities, text in ((file, "&e;"), (bomb, "&e9;")):
+        cvat(tmp_path, f">{text}", head=f"<!DOCTYPE a [{entities}]>")
+        with refused("annotation-invalid"):
+            open_dataset(data, "all")
     cvat(tmp_path, '></image><track id="0" label="a"/><image name="1.png">')
     with refused("annotation-of-video"):
         opened(tmp_path)

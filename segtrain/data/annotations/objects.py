@@ -53,46 +53,37 @@ class _Owners(NamedTuple):
 
 def _owners(images: list[str], masks: list[str], together: bool) -> _Owners:
     """images, masks: paths below their folders. together: both are files of one folder."""
-    per_image = _in_folders(masks) if together else {}
-    if per_image:
-        inside = {path for paths in per_image.values() for path in paths}
-        of_folder = defaultdict(list)
+    folder_of = {path: folder for path in masks if together and (folder := _image_folder(path))}
+    if folder_of:
+        images_in = defaultdict(list)
         for image in images:
             above = os.path.dirname(image)
-            for folder in {above, os.path.dirname(above)} if image not in inside else ():
-                of_folder[folder].append(image)
-        single = {folder: of_folder[folder] for folder in per_image if len(of_folder[folder]) == 1}
-        owned = {
-            image: [OwnedMask(path, _stem(path), False) for path in per_image[folder]]
-            for folder, (image,) in single.items()
-        }
-        return _Owners(owned, [p for f in per_image if f not in single for p in per_image[f]])
-    owned = owned_masks(images, masks, _image_pattern(images, masks), together)
+            for folder in {above, os.path.dirname(above)} if image not in folder_of else ():
+                images_in[folder].append(image)
+        owned, without = defaultdict[str, list[OwnedMask]](list), list[str]()
+        for path, folder in folder_of.items():
+            if len(images_in[folder]) == 1:
+                owned[images_in[folder][0]].append(OwnedMask(path, _stem(path), False))
+            else:
+                without.append(path)
+        return _Owners(owned, without)
+    named = owned_masks(images, masks, _image_pattern(images, masks), together)
+    used = {mask.path for these in named.values() for mask in these}
     if together:
-        used = {mask.path for these in owned.values() for mask in these}
-        return _Owners({image: owned[image] for image in owned if image not in used}, [])
+        return _Owners({image: named[image] for image in named if image not in used}, [])
     # A mask with the name of its image.
     whole = {os.path.splitext(image)[0]: image for image in images}
-    used = {mask.path for these in owned.values() for mask in these}
-    without = []
-    for path in masks:
-        if path in used:
-            continue
-        if (stem := os.path.splitext(path)[0]) in whole:
-            owned[whole[stem]].append(OwnedMask(path, "", False))
-        else:
-            without.append(path)
-    return _Owners(owned, without)
+    rest = {path: whole.get(os.path.splitext(path)[0]) for path in masks if path not in used}
+    for path, owner in rest.items():
+        if owner:
+            named.setdefault(owner, []).append(OwnedMask(path, "", False))
+    return _Owners(named, [path for path, owner in rest.items() if not owner])
 
 
-def _in_folders(paths: list[str]) -> dict[str, list[str]]:
-    """Folder of an image -> the paths in its folder of masks."""
-    owned: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        above, _, name = os.path.dirname(path).rpartition("/")
-        if above and name.lower() in MASK_WORDS:
-            owned[above].append(path)
-    return owned
+def _image_folder(mask: str) -> str:
+    """The folder of an image, of a mask in its folder of masks; "" for other masks."""
+    above, _, name = os.path.dirname(mask).rpartition("/")
+    return above if name.lower() in MASK_WORDS else ""
 
 
 def _stem(path: str) -> str:
@@ -182,19 +173,17 @@ def _refuse_alike(
         both = np.count_nonzero(pixels[one] & pixels[other])
         if 2 * both > np.count_nonzero(pixels[one] | pixels[other]):
             stem, ending = os.path.splitext(os.path.basename(image))
-            pair = [NAME + ending, os.path.basename(classes[one].path).replace(stem, NAME)]
-            of_one = {
-                "data.layout": "folders",
-                "data.images": settings["images"],
-                "data.masks": settings["annotations"],
-                "data.pair": pair,
-            }
-            as_classes = {f"data.{key}": value for key, value in settings.items()}
+            mask = os.path.basename(classes[one].path).replace(stem, NAME)
+            of_one = {"data.masks": settings["annotations"], "data.pair": [NAME + ending, mask]}
+            of_all = {"data.annotations": settings["annotations"]}
+            first, second = (
+                command({"data.layout": layout, "data.images": settings["images"], **own, **more})
+                for layout, own in (("folders", of_one), ("objects", of_all))
+            )
             message = (
                 f"{root}: the masks {one!r} and {other!r} of {image} have most pixels in common: "
-                "are they of two annotators, or two classes? To read one of them:\n  "
-                f"{command({**of_one, **more})}\nas classes:\n  "
-                f"{command({'data.layout': 'objects', **as_classes, **more})}"
+                f"are they of two annotators, or two classes? To read one of them:\n  {first}\n"
+                f"as classes:\n  {second}"
             )
             raise DataError(message, code="masks-alike", folder=root, found=[one, other])
 

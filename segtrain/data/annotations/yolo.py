@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,17 @@ _NAMES = ("/data.yaml", "/dataset.yaml", ".yaml", ".yml", "/classes.txt", "/obj.
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    rows_of: dict[str, list[str]] = {}
+    rows_of: dict[str, list[str]] = defaultdict(list)
     for path, head in find.files(root, store, ".txt"):
         if not _OTHERS.fullmatch(os.path.basename(path)):
             rows = [row for row in head.splitlines() if row.strip()]
             # The last row of a long file is cut.
-            rows_of.setdefault(os.path.dirname(path), []).extend(
-                rows[: -1 if len(head) > _LONG else None]
-            )
-    rows_of = {folder: rows for folder, rows in rows_of.items() if _are_labels(rows)}
-    lengths = {len(row.split()) for rows in rows_of.values() for row in rows}
+            rows_of[os.path.dirname(path)] += rows[: -1 if len(head) > _LONG else None]
+    folders = [folder for folder, rows in rows_of.items() if _are_labels(rows)]
+    lengths = {len(row.split()) for folder in folders for row in rows_of[folder]}
     if not lengths or (max(lengths) < 7 and pair_of_folders(root, store)):
         return None
-    return _divided(root, store) or find.detected_in_folders(root, store, sorted(rows_of), ".txt")
+    return _divided(root, store) or find.detected_in_folders(root, store, folders, ".txt")
 
 
 def _are_labels(rows: list[str]) -> bool:
@@ -81,27 +80,26 @@ def _divided(root: str, store: Store) -> Detected | None:
     for path in _names_files(where):
         with reading(path):
             content = _content(path)
-        texts = [content.get(key) for key in ("train", "val")]
-        if not all(isinstance(text, str) for text in texts):
-            continue
         # Roboflow's paths lead out of the folder.
-        parts = [re.sub(r"^(\.{1,2}/)+", "", str(text)).rstrip("/").split("/") for text in texts]
-        differ = [n for n, (one, other) in enumerate(zip(*parts)) if one != other]
-        if len(parts[0]) != len(parts[1]) or len(differ) != 1:
+        train, val = (
+            re.sub(r"^(\.{1,2}/)+|/$", "", str(content.get(key))).split("/")
+            for key in ("train", "val")
+        )
+        both = [*zip(train, val)]
+        differ = [names for names in both if names[0] != names[1]]
+        if len(train) != len(val) or len(differ) != 1:
             continue
-        splits = [part[differ[0]] for part in parts]
-        images = "/".join([*parts[0][: differ[0]], "{split}", *parts[0][differ[0] + 1 :]])
-        labels = images[::-1].replace("images"[::-1], "labels"[::-1], 1)[::-1]
+        images = "/".join("{split}" if names in differ else names[0] for names in both)
+        labels = "labels".join(images.rsplit("images", 1))
+        splits = [*differ[0]]
         folders = (
             os.path.join(root, text.replace("{split}", split))
             for text in (images, labels)
             for split in splits
         )
         if images != labels and all(is_dir(folder, store) for folder in folders):
-            settings = {"train_split": splits[0], "split": splits[1]}
-            usual = {"train_split": "train", "split": "val"}
-            settings = settings if settings != usual else {}
-            return {**settings, "images": images, "annotations": labels}, splits
+            names = {"train_split": splits[0], "split": splits[1]}
+            return {**names, "images": images, "annotations": labels}, splits
     return None
 
 
