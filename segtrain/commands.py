@@ -177,7 +177,15 @@ def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.data.audit.check import check_folder, refuse_existing
 
     refuse_existing(write=args.write, page=args.page)
-    checked = check_folder(args.dir, args.split, overrides, args.sample, args.seed)
+    try:
+        checked = check_folder(args.dir, args.split, overrides, args.sample, args.seed)
+    except ConfigError as error:
+        if args.write and "config" in error.values:
+            write_atomically(args.write, error.values["config"].encode(), "FILE for --write")
+            say(
+                f"{args.write} has these settings: write the name of a class for each ?, then train"
+            )
+        raise
     if args.write and not checked.failed:
         write_atomically(args.write, checked.config().encode(), "FILE for --write")
     if args.page:

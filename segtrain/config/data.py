@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from segtrain.bucket import url_forms
 from segtrain.config.facts import setting
-from segtrain.config.label_values import check_class_names, check_label_map, check_pair
+from segtrain.config.label_values import Patterns, check_class_names, check_label_map, check_pair
 from segtrain.config.rules import check_data
 from segtrain.config.section import LocalPath, ReadablePlace, Section, Size
 from segtrain.config.sources import pinned
@@ -70,13 +70,13 @@ class Data(Section):
         "masks/{split}",
         description="layout 'folders': folder of the masks, relative to data.root",
     )
-    pair: Union[tuple[str, str], None] = setting(
+    pair: Union[Patterns, None] = setting(
         ["listing", "eval"],
         None,
         description="layout 'folders': name patterns of an image and its mask, such as "
         "`['{name}_frame.jpg', '{name}_mask.png']`; a pattern without an extension matches any. "
         "null: same name, or a mask with a common suffix such as _mask. `{split}` stands for the "
-        "split",
+        "split. A list in place of a pattern: several, of which the longest that matches counts",
     )
     index: str = setting(
         ["storage", "listing", "eval"],

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Union
 
 from segtrain.config.paste import command, flow
 from segtrain.config.section import SettingError
 
+# A pattern of names, or several.
+Names = Union[str, tuple[str, ...]]
+# Patterns of image names and of mask names, such as {name}.jpg and {name}_mask.png.
+Patterns = tuple[Names, Names]
 _RANGE = re.compile(r"\d+ ?(?:-|\.\.\.?) ?\d+")
 _EXPECTED = (
     "expected pairs of integers, mask value: class id, such as data.label_map={0: 0, 255: 1}"
@@ -104,14 +108,15 @@ def _text(name: Any) -> str:
     return "null" if name is None else str(name)
 
 
-def check_pair(value: tuple[str, str] | None) -> tuple[str, str] | None:
+def check_pair(value: Patterns | None) -> Patterns | None:
     """Raises ValueError for patterns of names that do not fit together."""
-    for text in value or ():
-        if text.count("{name}") != 1 or "/" in text:
-            expected = "a file name that contains {name} once, such as '{name}_mask.png'"
-            raise ValueError(
-                f"{text!r} must be {expected}; set folders in data.images and data.masks"
-            )
+    for names in value or ():
+        for text in [names] if isinstance(names, str) else names or [""]:
+            if text.count("{name}") != 1 or "/" in text:
+                expected = "a file name that contains {name} once, such as '{name}_mask.png'"
+                raise ValueError(
+                    f"{text!r} must be {expected}; set folders in data.images and data.masks"
+                )
     if value and value[0] == value[1]:
         raise ValueError("the image and the mask have the same pattern: give the mask another one")
     return value

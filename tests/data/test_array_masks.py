@@ -16,7 +16,11 @@ from conftest import refused
 from data_files import picture
 from PIL import Image
 
+from segtrain.cli import main
+from segtrain.config import load_config
+from segtrain.data.datasets import open_dataset
 from segtrain.data.pixels.array_mask import array_mask
+from segtrain.errors import EXIT_ERROR
 
 IDS = np.array([[0, 1, 2, 2, 2], [2, 1, 0, 0, 0]])
 PLANES = np.arange(3)[:, None, None] == IDS
@@ -129,3 +133,48 @@ def test_matlab_needs_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.io", None)
     with refused("missing-package", package="scipy"):
         array_mask(b"", "a.mat")
+
+
+def _mat(array: np.ndarray) -> bytes:
+    savemat = pytest.importorskip("scipy.io", reason="scipy writes .mat").savemat
+    stream = io.BytesIO()
+    savemat(stream, {"mask": array})
+    return stream.getvalue()
+
+
+def _png(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("values", [(1, 2), (0, 255), (0, 7, 255)])
+@pytest.mark.parametrize("kind", ["png", "npy", "mat"])
+def test_a_config_of_ids_without_names_is_written_with_question_marks(
+    kind: str,
+    values: tuple[int, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the names filled in, the file trains: it divides the set, too."""
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    root, file = tmp_path / "set", tmp_path / "mine.yaml"
+    (root / "masks").mkdir(parents=True)
+    for seed in range(6):
+        array = np.resize(np.array(values, np.uint8), (12, 16))
+        picture(root / f"images/{seed}.png", seed=seed)
+        content = {"png": _png, "npy": npy, "mat": _mat}[kind](array)
+        (root / f"masks/{seed}.{kind}").write_bytes(content)
+    words = ["data", "check", str(root), "--write", str(file)]
+    assert main(words) == EXIT_ERROR
+    assert f"{file} has these settings" in capsys.readouterr().out
+    with refused("class-name-missing"):
+        load_config(file)
+    file.write_text(file.read_text().replace("?", "c"))
+    data = load_config(file).data
+    counted = values if 7 not in values else (0, 7)  # 255 is ignored beside two others
+    assert data.classes == tuple(f"c{value}" for value in counted)
+    mask = open_dataset(data, "train").read_mask(0)
+    assert mask[0, : len(counted)].tolist() == list(range(len(counted)))
+    assert len(open_dataset(data, "train")) + len(open_dataset(data, "val")) == 6

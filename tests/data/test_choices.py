@@ -144,8 +144,8 @@ def test_a_proposed_pair_fits_in_every_split(
 
 def test_a_pair_that_fits_in_one_split_is_not_proposed(tmp_path: Path) -> None:
     root = write(tmp_path / "set", "images/{split}/#_x.png", "masks/{split}/#_y.png")
-    for path in (root / "masks/val").iterdir():
-        path.rename(path.with_name(path.name.replace("_y", "-other")))
+    for number, path in enumerate(sorted((root / "masks/val").iterdir())):
+        path.rename(path.with_name("abc"[number] + ".png"))
     data = Data(layout="folders", root=str(root), classes=("a", "b"))
     with refused("files-unpaired") as caught:
         open_dataset(data, "train")

@@ -300,6 +300,7 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
         "data.layout=folders",
         "data.images=image",
         "data.masks=label",
+        "data.split_by={val: 1}",
         "data.classes=['?0', '?1']",
     ]
     with refused("class-name-missing"):

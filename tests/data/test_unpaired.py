@@ -66,6 +66,59 @@ def test_proposals_are_tried_on_every_name() -> None:
     assert propose(images, [f"{n:05d}_y.png" for n in range(2400)]) is None
 
 
+IN_TWO_WAYS = {
+    "by split": ["train/images/x# train/masks/x#_w", "val/images/y# val/masks/y#-manual1"],
+    "in a split": [
+        "train/images/x#_im train/masks/x#_w",
+        "train/images/y#_im train/masks/y#-manual1",
+        "val/images/z#_im val/masks/z#_w",
+    ],
+    "both": ["train/images/x#_train train/masks/x#_w", "val/images/y#_val val/masks/y#-manual1"],
+    "same name in train": ["train/images/x# train/masks/x#", "val/images/y# val/masks/y#_man1"],
+}
+
+
+@pytest.mark.parametrize("name", IN_TWO_WAYS)
+def test_patterns_for_names_in_two_ways_fit_all_splits(tmp_path: Path, name: str) -> None:
+    pairs = [f"{pair.replace(' ', '.jpg ')}.png" for pair in IN_TWO_WAYS[name]]
+    root = tree(tmp_path / "set", *pairs)
+    checked = check_folder(str(root), None, [CLASSES])
+    paired = {
+        (os.path.relpath(entry.image, root), os.path.relpath(str(entry.mask), root))
+        for dataset in checked.datasets.values()
+        for entry in dataset.entries
+    }
+    expected = {tuple(pair.replace("#", str(seed)).split()) for pair in pairs for seed in (1, 2)}
+    assert paired == expected
+    assert not checked.failed
+    # The config that is written has the same patterns.
+    (tmp_path / "mine.yaml").write_text(checked.config())
+    assert load_config(tmp_path / "mine.yaml").data.pair == checked.data.pair
+
+
+def test_of_several_patterns_the_longest_counts_and_a_name_belongs_to_one_file(
+    tmp_path: Path,
+) -> None:
+    root = tree(tmp_path, "p#.jpg p#_mask.png", "q#.png q#_mask_fine.png")
+    pair = "data.pair=[['{name}.jpg', '{name}'], ['{name}_mask', '{name}_mask_fine.png']]"
+    words = ["data.layout=folders", "data.images=.", "data.masks=.", CLASSES, pair]
+    dataset = open_dataset(opened(root, *words), "all")
+    assert [(Path(e.image).name, Path(str(e.mask)).name) for e in dataset.entries] == [
+        *((f"p{seed}.jpg", f"p{seed}_mask.png") for seed in (1, 2)),
+        *((f"q{seed}.png", f"q{seed}_mask_fine.png") for seed in (1, 2)),
+    ]
+    ids(root / "p2_mask_fine.png")
+    with refused("name-repeated") as caught:
+        open_dataset(opened(root, *words), "all")
+    assert {Path(caught.value.values[key]).name for key in ("file", "other")} == {
+        "p2_mask.png",
+        "p2_mask_fine.png",
+    }
+    for wrong in ("[[], '{name}_m']", "[['{name}', 'x'], '{name}_m']"):
+        with refused("invalid-value"):
+            opened(root, *words[:-1], f"data.pair={wrong}")
+
+
 SEVERAL = {
     "two folders": ("images/p#.jpg", "masks/p#_road.png", "masks/p#_car.png"),
     "one folder": ("p#.jpg", "p#_road_mask.png", "p#_car_mask.png"),

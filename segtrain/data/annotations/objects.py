@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from segtrain.config.label_values import Names
 from segtrain.config.paste import command
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
@@ -90,7 +91,7 @@ def _stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0]
 
 
-def _image_pattern(images: list[str], masks: list[str]) -> str:
+def _image_pattern(images: list[str], masks: list[str]) -> Names:
     proposal = propose(images, masks)
     return proposal.patterns[0] if proposal else NAME
 

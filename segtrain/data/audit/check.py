@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,7 @@ class Checked:
 
     def config(self) -> str:
         """The settings as a config file."""
-        values = {"data": self.data.model_dump(exclude_defaults=True)}
-        return yaml.safe_dump(
-            values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
-        )
+        return _config(self.data)
 
     @property
     def command(self) -> str:
@@ -90,6 +88,13 @@ class Checked:
         if self.detected or written:
             head.insert(0, self.config().rstrip())
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
+
+
+def _config(data: Data, **more: Any) -> str:
+    values = {"data": data.model_dump(exclude_defaults=True) | more}
+    return yaml.safe_dump(
+        values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+    )
 
 
 def refuse_existing(**files: Path | None) -> None:
@@ -126,11 +131,11 @@ def check_folder(
         or [split for split in dict.fromkeys((data.train_split, data.split)) if split in all_splits]
         or [*all_splits]
     )
-    datasets = {split: _opened(data, split) for split in splits}
+    detected = not _layout_given(root, overrides)
+    datasets = {split: _opened(data, split, all_splits if detected else ()) for split in splits}
     others = [split for split in all_splits if split not in splits]
     unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
     audited: dict[str, Dataset] = {}
-    detected = not _layout_given(root, overrides)
     reports: dict[str, AuditReport] = {}
     findings: dict[str, list[SplitFinding]] = {split: [] for split in datasets}
     # Findings about the whole folder are shown with the first split.
@@ -188,8 +193,11 @@ def check_folder(
     return Checked(data, detected, tuple(complete), datasets, audited)
 
 
-def _opened(data: Data, split: str) -> Dataset:
-    """Open a split. If the classes have no names, the error lists the values in some masks."""
+def _opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
+    """Open a split. If the classes have no names, the error lists the values in some masks, and has
+    a config with ? for the names. there: the detected splits, which the config divides if one is
+    missing.
+    """
     try:
         return open_dataset(data, split)
     except ConfigError as error:
@@ -203,14 +211,15 @@ def _opened(data: Data, split: str) -> Dataset:
         if not (ids or 0 < len(values.colors) <= LISTED):
             raise
         what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
-        settings = pasted(data, **_unnamed(sorted(ids) or sorted(values.colors), bool(ids), data))
+        unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
+        if there:
+            data = with_settings(data, missing(data, there, partial(_names, data))[1])
         message = (
             f"{error}\n  the masks of {split} have the {what}{coded}\n  write the names of the "
-            f"classes in place of ?: {settings}"
+            f"classes in place of ?: {pasted(data, **unnamed)}"
         )
-        raise ConfigError(
-            message, code=error.code, **{**error.values, "ids": sorted(ids)}
-        ) from None
+        more = {"ids": sorted(ids), "config": _config(data, **unnamed)}
+        raise ConfigError(message, code=error.code, **{**error.values, **more}) from None
 
 
 def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
@@ -218,6 +227,7 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
     if not are_ids:
         return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
     kept = [value for value in values if value != data.ignore_index]
+    kept = kept if len(kept) > 1 else values
     table = {value: number for number, value in enumerate(kept)}
     counted_on = kept == list(range(len(kept)))
     return {
@@ -228,12 +238,19 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
 
 def _some_values(data: Data, split: str) -> MaskValues:
     """The values in some masks of a split. Masks that cannot be read are left out."""
-    named = data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()})
-    dataset, values = open_dataset(named, split), MaskValues()
+    dataset, values = open_dataset(_with_any_names(data), split), MaskValues()
     for index in range(0, len(dataset), max(1, len(dataset) // _SOME)):
         with ignoring_file_faults():
             values.add(raw_and_values(dataset, index)[1])
     return values
+
+
+def _with_any_names(data: Data) -> Data:
+    return data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()})
+
+
+def _names(data: Data, split: str) -> list[str]:
+    return names_of(open_dataset(_with_any_names(data), split))
 
 
 def _findings(

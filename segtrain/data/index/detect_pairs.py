@@ -11,16 +11,17 @@ from typing import Any
 
 from segtrain import config
 from segtrain.base.terminal import counted
+from segtrain.config.label_values import Names
 from segtrain.config.paste import command
 from segtrain.data.index.names import (
     NAME,
     SUFFIXES,
-    Patterns,
-    count_pairs,
     fitted,
     folders_in,
     images_in,
     propose,
+    propose_for,
+    same_stems,
 )
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.skeleton import NAMES
@@ -284,38 +285,24 @@ def _holds_masks(root: str, folder: str, store: Store) -> bool:
 
 def _patterns(
     root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
-) -> list[str] | None:
+) -> list[Names] | None:
     """The value of data.pair for images and masks with different names; None if no pattern is
     needed or fits.
     """
-    one, other = names_of_pair(root, folders, splits[0], store)
-    if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
+    listings = {split: names_of_pair(root, folders, split, store) for split in splits}
+    if not any(_need_patterns(*files) for files in listings.values()):
         return None
-    proposal = propose(one, other)
-    if proposal is None or several_masks(one, other, proposal.patterns[0]):
-        return None
+    proposal = propose_for(listings)
+    return list(proposal.patterns) if proposal else None
+
+
+def _need_patterns(images: list[str], masks: list[str]) -> bool:
+    """Whether patterns pair a split, and not equal names or the usual endings of masks."""
+    proposal = None if same_stems(images, masks) else propose(images, masks)
+    if proposal is None or several_masks(images, masks, proposal.patterns[0]):
+        return False
     of_images, of_masks = proposal.patterns
-    # The usual endings of masks are recognized without patterns.
-    usual = of_images == NAME and of_masks.removeprefix(NAME) in MASK_ENDINGS
-    return None if usual else in_all_splits(proposal.patterns, root, folders, splits, store)
-
-
-def in_all_splits(
-    patterns: Patterns, root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
-) -> list[str] | None:
-    """The patterns, or these with ``{split}`` for the first split's name, if at least half of each
-    split has masks.
-    """
-    for texts in (patterns, [text.replace(splits[0], "{split}") for text in patterns]):
-        for split in splits:
-            images, masks = names_of_pair(root, folders, split, store)
-            if 2 * count_pairs(
-                [text.replace("{split}", split) for text in texts], images, masks
-            ) < len(images):
-                break
-        else:
-            return [*texts]
-    return None
+    return of_images != NAME or str(of_masks).removeprefix(NAME) not in MASK_ENDINGS
 
 
 def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:

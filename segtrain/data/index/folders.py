@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
 
 from segtrain import config
 from segtrain.config.paste import command
-from segtrain.data.index.detect_pairs import IMAGE_WORDS, MASK_WORDS, in_all_splits, pair_of_folders
+from segtrain.data.index.detect_pairs import IMAGE_WORDS, MASK_WORDS, names_of_pair, pair_of_folders
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import NAME
+from segtrain.data.index.names import NAME, Proposal, propose_for, replaced
 from segtrain.data.index.pairs import by_pattern, name_patterns, pair
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import pictures
@@ -30,8 +29,7 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
     )
     images, masks = (data.root if text == "." else os.path.join(data.root, text) for text in texts)
     if data.pair:
-        of_images, of_masks = (text.replace("{split}", split) for text in data.pair)
-        return by_pattern((of_images, of_masks), images, masks, watch)
+        return by_pattern(replaced(data.pair, "{split}", split), images, masks, watch)
     if os.path.realpath(images) == os.path.realpath(masks):
         names = pictures(images, "data.images", watch)
         several = several_masks(names, names, NAME, together=True)
@@ -47,13 +45,13 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         (split, data.train_split, data.split) if "{split}" in data.images else (split,)
     )
 
-    where: dict[str, Any] = {
-        "folders": (data.images, data.masks),
-        "splits": [*splits],
-        "store": watch.store,
-    }
-    tried = partial(in_all_splits, root=data.root, **where)
-    fix = partial(name_patterns, images, tried=tried)
+    def in_all() -> Proposal | None:
+        both = data.images, data.masks
+        return propose_for(
+            {name: names_of_pair(data.root, both, name, watch.store) for name in splits}
+        )
+
+    fix = partial(name_patterns, images, in_all=in_all)
     return pair((images, masks), ("data.images", "data.masks"), watch, fix=fix)
 
 

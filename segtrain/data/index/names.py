@@ -8,9 +8,10 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from segtrain.config.label_values import Names, Patterns
 from segtrain.data.storage import LOCAL, Store, system_folder
 
 # Endings of the image files that ``decode`` reads, in any layout, in shards, and in folders to
@@ -25,8 +26,8 @@ IMAGE_ARRAYS = frozenset((".npy",))
 NAME = "{name}"
 # ``propose`` compares patterns on at most this many images and this many masks.
 _LOOKED_AT = 2000
-# A pattern of image names and one of mask names, such as {name}.jpg and {name}_mask.png.
-Patterns = tuple[str, str]
+# It proposes at most this many patterns for the names of one folder.
+_MOST_WAYS = 4
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
 
@@ -66,12 +67,33 @@ def folders_in(folder: str, store: Store = LOCAL) -> list[str]:
         return []
 
 
-def name_in(pattern: str, path: str) -> str | None:
-    """The name that a pattern finds in a path; None without a match.
+def ways(names: Names) -> tuple[str, ...]:
+    """The patterns, of which the longest that matches a file counts, longest first."""
+    return (names,) if isinstance(names, str) else tuple(sorted(names, key=len, reverse=True))
+
+
+def replaced(patterns: Patterns, old: str, new: str) -> Patterns:
+    """The patterns with another text, such as that of a split for ``{split}``."""
+    images, masks = (
+        text.replace(old, new)
+        if isinstance(text, str)
+        else tuple(one.replace(old, new) for one in text)
+        for text in patterns
+    )
+    return images, masks
+
+
+def name_in(names: Names, path: str) -> str | None:
+    """The name that the longest matching pattern finds in a path; None without a match.
 
     ``{name}_mask.png`` finds the name ``town/a`` in ``town/a_mask.png``. ``{name}`` is the part
     that an image and its mask share. A pattern without a suffix matches any suffix.
     """
+    matches = (_name_in(pattern, path) for pattern in ways(names))
+    return next((name for name in matches if name is not None), None)
+
+
+def _name_in(pattern: str, path: str) -> str | None:
     folder, _, file = path.rpartition("/")
     before, _, after = pattern.partition(NAME)
     if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES | IMAGE_ARRAYS:
@@ -86,10 +108,13 @@ def name_in(pattern: str, path: str) -> str | None:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Patterns of images and masks, and the number of images that have a mask by these patterns."""
+    """Patterns of images and masks, and the number of images that have a mask by these patterns, of
+    all images.
+    """
 
     patterns: Patterns
     pairs: int
+    images: int
 
 
 # The files that match a pattern: name (see ``name_in``) -> path.
@@ -97,57 +122,125 @@ Named = dict[str, str]
 
 
 def fitted(
-    patterns: Sequence[str], images: Sequence[str], masks: Sequence[str], together: bool = False
+    patterns: Patterns, images: Sequence[str], masks: Sequence[str], together: bool = False
 ) -> tuple[Named, Named]:
     """Images and masks that match their pattern. ``together``: both are files of one folder."""
     in_images, in_masks = (
-        {name: path for path in paths if (name := name_in(pattern, path)) is not None}
-        for pattern, paths in zip(patterns, (images, masks))
+        {name: path for path in paths if (name := name_in(names, path)) is not None}
+        for names, paths in zip(patterns, (images, masks))
     )
     if together:
         part(patterns, in_images, in_masks)
     return in_images, in_masks
 
 
-def part(patterns: Sequence[str], in_images: Named, in_masks: Named) -> None:
-    """If a file matches both patterns, keep it for the longer pattern only. Changes the dicts in
+def part(patterns: Patterns, in_images: Named, in_masks: Named) -> None:
+    """If a file matches patterns of both, keep it for the longest one only. Changes the dicts in
     place.
     """
-    longer = len(patterns[1]) > len(patterns[0])
-    losing, keeping = (in_images, in_masks) if longer else (in_masks, in_images)
-    both = set(losing.values()) & set(keeping.values())
-    for name in [name for name, path in losing.items() if path in both]:
-        del losing[name]
+    for path in set(in_images.values()) & set(in_masks.values()):
+        of_image, of_mask = (
+            next(pattern for pattern in ways(names) if _name_in(pattern, path) is not None)
+            for names in patterns
+        )
+        longer = len(of_mask) > len(of_image)
+        losing, pattern = (in_images, of_image) if longer else (in_masks, of_mask)
+        losing.pop(_name_in(pattern, path) or "")
+
+
+def propose_for(listings: Mapping[str, Sequence[Sequence[str]]]) -> Proposal | None:
+    """Patterns with which at least half of the images of each split have a mask. listings: split ->
+    paths of its images and of its masks.
+
+    These are the patterns of one split, maybe with ``{split}`` for its name, or those of all splits
+    together.
+    """
+    of_splits: list[Patterns] = []
+    candidates: list[Patterns] = []
+    for split, (images, masks) in listings.items():
+        proposal = None if same_stems(images, masks) else propose(images, masks)
+        if images:
+            of_splits.append(proposal.patterns if proposal else (NAME, NAME))
+            candidates += [of_splits[-1], replaced(of_splits[-1], split, "{split}")]
+    best = None
+    for patterns in (*candidates, _joined(of_splits)):
+        pairs = [
+            count_pairs(replaced(patterns, "{split}", split), images, masks)
+            for split, (images, masks) in listings.items()
+        ]
+        counts = [len(images) for images, _ in listings.values()]
+        if (
+            all(2 * paired >= count for paired, count in zip(pairs, counts))
+            and patterns[0] != patterns[1]
+            and (best is None or sum(pairs) > best.pairs)
+        ):
+            best = Proposal(patterns, sum(pairs), sum(counts))
+    return best
+
+
+def same_stems(images: Sequence[str], masks: Sequence[str]) -> bool:
+    """Whether each image has a mask of its name, and no mask is left."""
+    return {os.path.splitext(path)[0] for path in images} == {
+        os.path.splitext(path)[0] for path in masks
+    }
+
+
+def _joined(several: Sequence[Patterns]) -> Patterns:
+    """All of the patterns together."""
+    images, masks = (
+        tuple(dict.fromkeys(pattern for patterns in several for pattern in ways(patterns[side])))
+        for side in (0, 1)
+    )
+    return (
+        images[0] if len(images) == 1 else images,
+        masks[0] if len(masks) == 1 else masks,
+    )
 
 
 def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
     """Patterns with which at least half of the images have a mask. images, masks: paths under the
     two folders.
     """
-    some, others = images[:_LOOKED_AT], masks[:_LOOKED_AT]
+    patterns, most, left = None, 0, (images, masks)
+    for _ in range(_MOST_WAYS):
+        more = _most_frequent(*(paths[:_LOOKED_AT] for paths in left))
+        if more is None:
+            break
+        tried = _joined([patterns, more] if patterns else [more])
+        pairs = count_pairs(tried, images, masks)
+        if pairs <= most:
+            break
+        patterns, most = tried, pairs
+        one, other = fitted(patterns, images, masks)
+        paired = {named[name] for named in (one, other) for name in one.keys() & other.keys()}
+        left = [p for p in images if p not in paired], [p for p in masks if p not in paired]
+    if patterns is None or 2 * most < len(images):
+        return None
+    return Proposal(patterns, most, len(images))
+
+
+def _most_frequent(images: Sequence[str], masks: Sequence[str]) -> Patterns | None:
+    """The pattern of images and that of masks with the most pairs; None if no name fits."""
     best, most = None, 0
-    (starts, ends), (other_starts, other_ends) = _around(some), _around(others)
+    (starts, ends), (other_starts, other_ends) = _around(images), _around(masks)
     for start, other_start, end, other_end in itertools.product(
         starts, other_starts, ends, other_ends
     ):
         before, other_before = _trimmed(start, other_start, -1)
         after, other_after = _trimmed(end, other_end, 0)
         patterns = (
-            _with_suffix(before + NAME + after, some),
-            _with_suffix(other_before + NAME + other_after, others),
+            _with_suffix(before + NAME + after, images),
+            _with_suffix(other_before + NAME + other_after, masks),
         )
         if patterns[0] == patterns[1]:
             continue
-        pairs = count_pairs(patterns, some, others)
+        pairs = count_pairs(patterns, images, masks)
         if pairs > most:
             best, most = patterns, pairs
-    if best is None:
-        return None
-    pairs = count_pairs(best, images, masks)
-    return Proposal(best, pairs) if 2 * pairs >= len(images) else None
+    return best
 
 
-def count_pairs(patterns: Sequence[str], images: Sequence[str], masks: Sequence[str]) -> int:
+def count_pairs(patterns: Patterns, images: Sequence[str], masks: Sequence[str]) -> int:
     one, other = fitted(patterns, images, masks)
     return len(one.keys() & other.keys())
 

@@ -6,10 +6,19 @@ import os
 from collections.abc import Callable
 
 from segtrain.base.terminal import counted
-from segtrain.config.paste import command
+from segtrain.config.label_values import Names, Patterns
+from segtrain.config.paste import command, flow
 from segtrain.data.index.entries import Column, Entries, column_of, with_endings
 from segtrain.data.index.listing import WARNING, Watch
-from segtrain.data.index.names import NAME, SUFFIXES, Patterns, is_array, name_in, part, propose
+from segtrain.data.index.names import (
+    NAME,
+    SUFFIXES,
+    Proposal,
+    is_array,
+    name_in,
+    part,
+    propose,
+)
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
@@ -124,11 +133,11 @@ def _paths(prefix: str, names: Column, paths: list[str]) -> Column:
 
 
 def name_patterns(
-    folder: str, images: list[str], masks: list[str], tried: Callable[[Patterns], list[str] | None]
+    folder: str, images: list[str], masks: list[str], in_all: Callable[[], Proposal | None]
 ) -> str:
     """The advice for images and masks without a partner: patterns for data.pair, if some fit.
 
-    tried: returns the patterns in the form that fits all splits, or None.
+    in_all: returns the patterns that fit all splits, or None.
     Raises DataError if images have several masks.
     """
     proposal = propose(images, masks)
@@ -137,19 +146,19 @@ def name_patterns(
         raise DataError(f"{folder}: {several}", code="several-masks-per-image", folder=folder)
     if not proposal:
         return _SAME_NAME
-    patterns = tried(proposal.patterns)
-    if not patterns:
-        only = f"the names differ: {list(proposal.patterns)} fits this split, but not the others"
+    fitting = in_all()
+    if not fitting:
+        only = f"the names differ: {flow(proposal.patterns)} fits this split, but not the others"
         return f"{only}: name the pairs in lists (data.layout=list)"
-    setting = command({"data.pair": patterns})
-    return f"the names differ: {setting} pairs {proposal.pairs:,} of {len(images):,} images"
+    setting = command({"data.pair": fitting.patterns})
+    return f"the names differ: {setting} pairs {fitting.pairs:,} of {fitting.images:,} images"
 
 
-def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch) -> Entries:
-    """Pairs of files whose names match two patterns, see ``names.name_in``. Other files are left
-    out, with a warning.
+def by_pattern(patterns: Patterns, images: str, masks: str, watch: Watch) -> Entries:
+    """Pairs of files whose names match patterns, see ``names.name_in``. Other files are left out,
+    with a warning.
 
-    Raises DataError for a pattern that matches no file, for two files with the same name, and for
+    Raises DataError if no file matches, for two files with the same name, and for
     files without a partner.
     """
     paths = pictures(images, "data.images", watch), _masks(masks, "data.masks", watch)
@@ -170,7 +179,7 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
         part(patterns, in_images, in_masks)
-    fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
+    fix = f"with data.pair={flow(patterns)}: add or remove files, or correct data.pair"
     entries = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
     used = (
         {*in_images.values(), *(in_masks[name] for name in in_images if name in in_masks)}
@@ -183,7 +192,7 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
         left += [os.path.join(masks, path) for path in sorted(set(paths[1]) - used)]
     if left:
         why = (
-            f"left out, because they match no pattern of data.pair={list(patterns)} or have "
+            f"left out, because they match no pattern of data.pair={flow(patterns)} or have "
             "no image"
         )
         watch.notes.append(f"{WARNING}{counted(len(left), 'file')} {why}: {some_of(left)}")
@@ -196,8 +205,8 @@ def _masks(folder: str, what: str, watch: Watch) -> list[str]:
     return images or [path for path in watch.store.walk(folder) if is_array(path)]
 
 
-def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
-    """Name (see ``name_in``) -> path of each file that matches the pattern.
+def _named(folder: str, paths: list[str], pattern: Names) -> dict[str, str]:
+    """Name (see ``name_in``) -> path of each file that matches a pattern.
 
     Raises DataError if two files have the same name.
     """

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from segtrain.config.label_values import Names
 from segtrain.data.index.names import name_in
 from segtrain.errors import some_of
 
@@ -15,12 +16,12 @@ _SHOWN = 3
 
 
 def several_masks(
-    images: Sequence[str], masks: Sequence[str], known: str, together: bool = False
+    images: Sequence[str], masks: Sequence[str], known: Names, together: bool = False
 ) -> str:
     """The message if at least half of the images have more than one mask, such as one per class;
     otherwise "".
 
-    ``images``, ``masks``: paths under their folders. ``known``: the pattern of the images' names.
+    ``images``, ``masks``: paths under their folders. ``known``: the patterns of the images' names.
     ``together``: both are files of one folder.
     """
     owned = owned_masks(images, masks, known, together)
@@ -53,7 +54,7 @@ class OwnedMask(NamedTuple):
 
 
 def owned_masks(
-    images: Sequence[str], masks: Sequence[str], known: str, together: bool = False
+    images: Sequence[str], masks: Sequence[str], known: Names, together: bool = False
 ) -> dict[str, list[OwnedMask]]:
     """Image -> its masks, which have its name and a part of their own. See ``several_masks``."""
     stems = {name: path for path in images if (name := name_in(known, path)) is not None}
