@@ -81,6 +81,15 @@ def _output(text: str, schemes: Collection[str] = CLOUDS) -> str:
         raise argparse.ArgumentTypeError(f"{text!r}: {problem}") from None
 
 
+def _size(text: str) -> tuple[int, int]:
+    """The type of an argument H,W in pixels."""
+    try:
+        height, width = (int(side) for side in text.strip("[]").split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give H,W, such as 512,1024") from None
+    return height, width
+
+
 def _local(text: str) -> Path:
     """The type of an argument that is an output file or folder of this machine."""
     return Path(_output(text, ()))
@@ -172,6 +181,19 @@ def _predict(subparsers: Any) -> None:
     predict.add_argument(
         "--probabilities", action="store_true", help="also write .npz files: float16 (C, H, W)"
     )
+    predict.add_argument(
+        "--ids",
+        choices=("train", "raw"),
+        default="train",
+        help="ids in masks: 0, 1, ... in the order of the classes, or raw, those of the data "
+        "set's own masks (default: train)",
+    )
+    predict.add_argument(
+        "--polygons",
+        choices=("labelme", "coco", "geojson"),
+        default="",
+        help="also write polygons of the predicted areas",
+    )
     _which(predict)
     predict.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)"
@@ -201,6 +223,21 @@ def _export(subparsers: Any) -> None:
         "--formats", default="safetensors,onnx", help="comma-separated (default: safetensors,onnx)"
     )
     _which(export)
+    onnx = export.add_argument_group("the ONNX file")
+    onnx.add_argument("--opset", type=int, metavar="N", help="default: the newest, up to 18")
+    onnx.add_argument(
+        "--size", type=_size, metavar="H,W", help="height and width of images (default: any)"
+    )
+    onnx.add_argument(
+        "--batch", type=int, metavar="N", help="number of images (default: any; 1 with --size)"
+    )
+    onnx.add_argument(
+        "--input",
+        choices=("nhwc", "nchw-float"),
+        default="nhwc",
+        help="nhwc: uint8 (N, H, W, 3); nchw-float: float32 (N, 3, H, W) from 0 to 1 (default: "
+        "nhwc)",
+    )
 
 
 def _data(subparsers: Any) -> None:

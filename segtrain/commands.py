@@ -107,14 +107,15 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         which=args.which,
         overlay=not args.no_overlay,
         probabilities=args.probabilities,
+        ids=args.ids,
+        polygons=args.polygons,
         device=args.device,
         overrides=[*settings, *overrides],
         batch_size=args.batch_size,
         say=say,
     )
-    kinds = (
-        ["masks"] + ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities
-    )
+    kinds = ["masks"] + ["overlays"] * (not args.no_overlay)
+    kinds += ["probabilities"] * args.probabilities + ["polygons"] * bool(args.polygons)
     folders = ", ".join(f"{kind} in {args.out}/{kind}" for kind in kinds)
     say(f"{counted(len(done), 'image')}: {folders}")
 
@@ -130,7 +131,16 @@ def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     folder = (
         f"{home}/export" if str(run) == str(Path(args.run)) else f"{home.rpartition('/')[2]}-export"
     )
-    done = export(run, args.out or folder, tuple(args.formats.split(",")), which=args.which)
+    done = export(
+        run,
+        args.out or folder,
+        tuple(args.formats.split(",")),
+        which=args.which,
+        size=args.size,
+        opset=args.opset,
+        batch=args.batch,
+        input=args.input,
+    )
     say("\n".join(map(str, done.urls or done.files)))
     if done.onnx:
         print(f"onnxruntime compared with torch: {json.dumps(done.onnx)}")

@@ -24,7 +24,7 @@ from segtrain.config import Config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, SegtrainError, some_of
 from segtrain.evaluation.load import assemble, load_run
-from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
+from segtrain.infer.onnx_file import Input, Size, require_onnx, write_onnx
 from segtrain.models.base import SegModel
 from segtrain.runfolder.checkpoint import named_best
 
@@ -52,6 +52,8 @@ def export(
     which: str = "best",
     size: Size | None = None,
     opset: int | None = None,
+    batch: int | None = None,
+    input: str = "nhwc",
     model: nn.Module | None = None,
 ) -> Export:
     """Write ``weights.safetensors``, ``model.json``, and ``model.onnx`` into the folder ``out``.
@@ -64,7 +66,9 @@ def export(
     stored units, and the outputs ``classes``, uint8
     (N, H, W), and ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and
     cropping. N, H, and W are dynamic if an exporter supports that and no ``size`` (H, W) is given.
-    Otherwise, N is 1, and (H, W) is ``size`` (default: the training crop). ``opset``: of the file
+    Otherwise, N is 1, and (H, W) is ``size`` (default: the training crop). ``batch``: a fixed N.
+    ``input="nchw-float"``: ``images`` is float32 (N, 3, H, W) RGB from 0 to 1, or (N, bands, H, W)
+    in stored units; it still includes normalizing. ``opset``: of the file
     (default: the newest that the exporter supports, up to 18). The file is checked with onnxruntime
     on random pixels: no logit may differ from torch's by more than a thousandth of the largest
     logit.
@@ -74,7 +78,17 @@ def export(
     """
     if is_bucket(str(out)):
         with tempfile.TemporaryDirectory() as local:
-            done = export(run_dir, local, formats, which=which, size=size, opset=opset, model=model)
+            done = export(
+                run_dir,
+                local,
+                formats,
+                which=which,
+                size=size,
+                opset=opset,
+                batch=batch,
+                input=input,
+                model=model,
+            )
             return Export((), done.onnx, _uploaded(done.files, str(out)))
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -109,9 +123,9 @@ def export(
                     form = labels.num_classes, config.data.channels
                     plain = assemble(settings, form, network.state_dict(), str(run_dir))
                 path = Path(partial, "model.onnx")
-                stored = config.data.stored
+                taken = Input(config.data.stored, input == "nchw-float", batch or 0)
                 onnx = facts["onnx"] = write_onnx(
-                    network, path, size or config.data.crop, opset, facts, plain, not size, stored
+                    network, path, size or config.data.crop, opset, facts, plain, not size, taken
                 )
                 names.append("model.onnx")
             Path(partial, "model.json").write_text(

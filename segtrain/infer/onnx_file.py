@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,9 +31,34 @@ Size = tuple[int, int]
 Write = Callable[["Deployed", Path, Size, int, bool], None]
 
 
+@dataclass(frozen=True)
+class Input:
+    """What an ONNX file takes: images uint8 (N, H, W, 3) RGB, or float32 (N, H, W, bands) in
+    ``stored`` units.
+
+    nchw_float: float32 with the channels before H and W; RGB from 0 to 1. batch: a fixed N; 0: any.
+    """
+
+    stored: bool = False
+    nchw_float: bool = False
+    batch: int = 0
+
+    @property
+    def text(self) -> str:
+        order = "(N, C, H, W)" if self.nchw_float else "(N, H, W, C)"
+        levels = "float32 RGB from 0 to 1" if self.nchw_float else "uint8 RGB"
+        return f"{'float32 in stored units' if self.stored else levels}, {order}"
+
+    def placed(self, images: Any) -> Any:
+        """Images (N, H, W, C), an array or a tensor, as the file takes them."""
+        if not self.nchw_float:
+            return images
+        return (images if self.stored else images / np.float32(255)).transpose(0, 3, 1, 2)
+
+
 class Deployed(nn.Module):
-    """A model that maps images uint8 (N, H, W, 3) RGB, or float32 (N, H, W, bands) in ``stored``
-    units, to ids uint8 (N, H, W) and logits float32 (N, C, H, W). NaN counts as the mean.
+    """A model that maps images, see ``Input``, to ids uint8 (N, H, W) and logits float32 (N, C, H,
+    W). NaN counts as the mean.
 
     It pads images to a multiple of the model's stride, and to its smallest size. The code has no
     branch on the image size, so that an exporter can keep H and W dynamic.
@@ -42,11 +68,11 @@ class Deployed(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, model: nn.Module, mean: Sequence[float], std: Sequence[float], stored: bool = False
+        self, model: nn.Module, mean: Sequence[float], std: Sequence[float], taken: Input
     ) -> None:
         super().__init__()
-        self.model, self.stored = model, stored
-        unit, shape = 1.0 if stored else 255.0, (1, len(mean), 1, 1)
+        self.model, self.taken = model, taken
+        unit, shape = 1.0 if taken.stored or taken.nchw_float else 255.0, (1, len(mean), 1, 1)
         pads = bool(getattr(model, "pads", False))
         self.stride, self.least = (
             int(getattr(model, name, 1)) if pads else 1 for name in ("stride", "least")
@@ -55,8 +81,9 @@ class Deployed(nn.Module):
         self.register_buffer("scale", torch.tensor([1.0 / (unit * s) for s in std]).view(shape))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        x = (images.permute(0, 3, 1, 2).to(torch.float32) - self.shift) * self.scale
-        if self.stored:
+        x = images if self.taken.nchw_float else images.permute(0, 3, 1, 2)
+        x = (x.to(torch.float32) - self.shift) * self.scale
+        if self.taken.stored:
             x = torch.where(torch.isnan(x), torch.zeros_like(x), x)
         height, width = x.shape[-2], x.shape[-1]
         if self.stride > 1:
@@ -69,8 +96,14 @@ class Deployed(nn.Module):
 
     def example(self, count: int, size: Size) -> Tensor:
         """Images of the form that it takes."""
-        shape = count, *size, self.shift.shape[1]
-        return torch.zeros(shape, dtype=torch.float32 if self.stored else torch.uint8)
+        shape = self.taken.batch or count, *size, self.shift.shape[1]
+        images = np.zeros(shape, np.float32 if self.taken.stored else np.uint8)
+        return torch.from_numpy(self.taken.placed(images)).contiguous()
+
+    def axes(self, names: tuple[Any, Any, Any]) -> dict[int, Any]:
+        """The names of the open dimensions of images: of N, H, and W."""
+        places = (0, 2, 3) if self.taken.nchw_float else (0, 1, 2)
+        return dict([*zip(places, names)][bool(self.taken.batch) :])
 
     def _padded(self, side: Any) -> Any:
         whole = (side + self.stride - 1) // self.stride * self.stride
@@ -97,7 +130,7 @@ def write_onnx(
     facts: dict[str, Any],
     plain: nn.Module | None = None,
     dynamic: bool = True,
-    stored: bool = False,
+    taken: Input = Input(),
 ) -> dict[str, Any]:
     """Write and check an ONNX file; returns how it was made and how much it differs from torch, as
     plain values.
@@ -105,12 +138,12 @@ def write_onnx(
     Tries torch.export and then tracing, first with dynamic sizes (if ``dynamic``), then with fixed
     ones. Keeps the first file whose outputs in onnxruntime agree with torch. "tried" in the result
     lists why earlier attempts failed. ``plain``: the network to write, which is ``model`` without
-    fast layers that depend on the image size. ``stored``: see ``Deployed``. ``facts`` go
-    into the file's metadata as JSON, under "segtrain". Raises SegtrainError if no file agrees.
+    fast layers that depend on the image size. ``taken``: see ``Input``. ``facts`` go into the
+    file's metadata as JSON, under "segtrain". Raises SegtrainError if no file agrees.
     """
     import onnx
 
-    deployed = Deployed(plain or model, *normalization(model), stored).eval()
+    deployed = Deployed(plain or model, *normalization(model), taken).eval()
     tried: list[str] = []
     for open_sizes in (True, False)[not dynamic :]:
         for exporter, write in EXPORTERS:
@@ -119,7 +152,7 @@ def write_onnx(
                 # ``_pool`` avoids this.
                 with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
                     write(deployed, path, size, opset or 18, open_sizes)
-                comparison = _check(model, path, size, open_sizes, stored)
+                comparison = _check(model, path, size, open_sizes, taken)
                 if opset not in (None, comparison["opset"]):
                     raise SegtrainError(
                         f"it has opset {comparison['opset']}", code="onnx-opset-differs"
@@ -133,6 +166,7 @@ def write_onnx(
                 "file": path.name,
                 "exporter": exporter,
                 "open_sizes": open_sizes,
+                "images": taken.text,
                 **comparison,
                 "tried": tried,
             }
@@ -157,14 +191,11 @@ def _torch_export(deployed: Deployed, path: Path, size: Size, opset: int, open_s
         least = 2 * int(getattr(deployed.model, "stride", 1))
         size = max(size[0], least), max(size[1], least)
     example = deployed.example(2, size)
-    axes = {
-        0: torch.export.Dim("n"),
-        1: torch.export.Dim("height", min=2),
-        2: torch.export.Dim("width", min=2),
-    }
+    height, width = (torch.export.Dim(name, min=2) for name in ("height", "width"))
+    axes = deployed.axes((torch.export.Dim("n"), height, width))
     torch.onnx.export(
         deployed,
-        (example if open_sizes else example[:1],),
+        (example if open_sizes or deployed.taken.batch else example[:1],),
         str(path),
         dynamo=True,
         dynamic_shapes=(axes,) if open_sizes else None,
@@ -177,10 +208,8 @@ def _torch_export(deployed: Deployed, path: Path, size: Size, opset: int, open_s
 
 
 def _trace(deployed: Deployed, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    axes = {
-        "images": {0: "n", 1: "height", 2: "width"},
-        "classes": {0: "n", 1: "height", 2: "width"},
-    }
+    axes = {"images": deployed.axes(("n", "height", "width"))}
+    axes["classes"] = {0: "n", 1: "height", 2: "width"}
     axes["logits"] = {0: "n", 2: "height", 3: "width"}
     torch.onnx.export(
         deployed,
@@ -200,10 +229,10 @@ EXPORTERS: tuple[tuple[str, Write], ...] = (("torch.export", _torch_export), ("t
 
 
 def _check(
-    model: nn.Module, path: Path, size: Size, open_sizes: bool, stored: bool
+    model: nn.Module, path: Path, size: Size, open_sizes: bool, taken: Input
 ) -> dict[str, Any]:
     """Compare onnxruntime with torch on random pixels; with dynamic sizes, also on other sizes.
-    Some ``stored`` values are missing.
+    Some stored values are missing.
 
     Raises SegtrainError if the outputs differ (see TOLERANCE).
     """
@@ -218,6 +247,7 @@ def _check(
     shapes = [(1, *size)] + ([(2, size[0] + 13, size[1] + 38)] if open_sizes else [])
     if open_sizes and (least := int(getattr(model, "least", 1))) > 1:
         shapes.append((1, least // 2, least // 2 + 3))
+    shapes = [(taken.batch or count, height, width) for count, height, width in shapes]
     worst = 0.0
     largest = 0.0
     other = 0
@@ -225,13 +255,13 @@ def _check(
     for shape in shapes:
         seen: np.ndarray = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
         images = seen
-        if stored:
+        if taken.stored:
             seen = rng.normal(*normalization(model), (*shape, channels_of(model)))
             seen = seen.astype(np.float32)
             seen[:, 0, 0] = normalization(model)[0]
             images = seen.copy()
             images[:, 0, 0] = np.nan
-        classes, logits = session.run(["classes", "logits"], {"images": images})
+        classes, logits = session.run(["classes", "logits"], {"images": taken.placed(images)})
         with torch.no_grad():
             expected = model(normalize(torch.from_numpy(seen), *normalization(model))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:

@@ -4,6 +4,7 @@ probabilities.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,11 +14,45 @@ import numpy as np
 from segtrain.base.files import writing
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.data.pixels.bands import NODATA_TAG, tifffile_for
-from segtrain.errors import DataError
+from segtrain.errors import ConfigError, DataError
 
 # Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only
 # files with this mark are replaced.
 MARK = "segtrain"
+JSON_MARK = b'{"segtrain": "polygons"'  # how a JSON file begins
+
+
+def raw_ids(labels: LabelSpace) -> np.ndarray:
+    """The raw id of each train id, uint8 or uint16: of several, the lowest that is not negative.
+    For ignored pixels also one that occurs in no mask, if the label map ignores none.
+
+    Raises ConfigError for a class that has none.
+    """
+    table = np.full(max(labels.num_classes, labels.ignore_index + 1), -1)
+    for raw, train_id in sorted(labels.raw_to_train.items(), reverse=True):
+        if 0 <= raw < 1 << 16:
+            table[train_id] = raw
+    missing = [name for name, raw in zip(labels.names, table) if raw < 0]
+    if missing:
+        message = f"no id from 0 to 65535 of a mask becomes {missing[0]!r}: leave out --ids raw"
+        raise ConfigError(message, code="raw-id-missing", found=missing)
+    if table[labels.ignore_index] < 0:
+        candidates = labels.ignore_index, *range(1 << 16)
+        table[labels.ignore_index] = next(v for v in candidates if v not in labels.raw_to_train)
+    return table.astype(np.uint8 if table.max() < 256 else np.uint16)
+
+
+def write_raw(path: Path, raw: np.ndarray) -> None:
+    """Raw ids (H, W) as a gray PNG of 8 or 16 bits, without colors."""
+    from PIL import Image
+
+    _write_png(path, Image.fromarray(raw), "raw ids")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Polygons as JSON, which begins with the mark of a prediction."""
+    text = json.dumps({MARK: "polygons", **content}, ensure_ascii=False)
+    _write(path, lambda file: file.write(text.encode()))
 
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
@@ -32,21 +67,29 @@ def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
 
 
 def write_geotiff(
-    path: Path, ids: np.ndarray, labels: LabelSpace, place: dict[int, tuple[Any, ...]]
+    path: Path,
+    ids: np.ndarray,
+    labels: LabelSpace,
+    place: dict[int, tuple[Any, ...]],
+    raw: np.ndarray | None = None,
 ) -> None:
     """Ids uint8 (H, W) as an 8-bit palette GeoTIFF with the tags ``place``; void is its nodata
-    value.
+    value. With ``raw``, the raw id of each train id, a gray GeoTIFF of raw ids.
     """
-    colors = labels.colorize(np.arange(256, dtype=np.uint8)[None])[0]
-    nodata = (NODATA_TAG, 2, 0, str(labels.ignore_index), True)
+    if raw is None:
+        colors = labels.colorize(np.arange(256, dtype=np.uint8)[None])[0]
+        look = {"photometric": "palette", "colormap": colors.T.astype(np.uint16) * 257}
+    else:
+        look = {"photometric": "minisblack"}
+    void = labels.ignore_index if raw is None else raw[labels.ignore_index]
+    nodata = (NODATA_TAG, 2, 0, str(void), True)
     tifffile = tifffile_for(f"writing {path}")
     _write(
         path,
         lambda file: tifffile.imwrite(
             file,
-            ids,
-            photometric="palette",
-            colormap=colors.T.astype(np.uint16) * 257,
+            ids if raw is None else raw[ids],
+            **look,
             compression="zlib",
             software=MARK,
             metadata=None,

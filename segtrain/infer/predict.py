@@ -25,12 +25,17 @@ from segtrain.data.pixels.bands import georeference, visible
 from segtrain.data.pixels.decode import Reading
 from segtrain.data.storage import system_folder
 from segtrain.errors import DataError, some_of
+from segtrain.infer import polygons as shapes
 from segtrain.infer.outputs import (
+    JSON_MARK,
     MARK,
+    raw_ids,
     write_geotiff,
+    write_json,
     write_mask,
     write_overlay,
     write_probabilities,
+    write_raw,
 )
 from segtrain.infer.predictor import Picture, load, read_picture
 from segtrain.infer.stream import Item, segmented
@@ -47,6 +52,8 @@ class PredictTask:
     mask: Path
     overlay: Path | None
     probabilities: Path | None = None
+    polygons: Path | None = None  # of COCO: the file of all images
+    name: str = ""  # of the image, below the folder that was passed
     # the tags of a GeoTIFF, if the mask becomes one: see ``bands.georeference``
     place: dict[int, tuple[Any, ...]] | None = None
 
@@ -59,6 +66,8 @@ def predict(
     which: str = "best",
     overlay: bool = True,
     probabilities: bool = False,
+    ids: str = "train",
+    polygons: str = "",
     device: str = "auto",
     overrides: Iterable[str] = (),
     batch_size: int = 0,
@@ -71,7 +80,9 @@ def predict(
     by its EXIF orientation; ``NAME.tif`` for a GeoTIFF whose stored values are kept.
     ``out/overlays/NAME.png`` shows the class colors over the image, with a legend.
     ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and
-    ``classes``, the C names. Windows, scales, and flip are those of the run's ``eval`` section,
+    ``classes``, the C names. With ``ids="raw"``, masks hold the ids of the data set's own masks, as
+    gray values: see ``outputs.raw_ids``. ``polygons``: labelme, coco, or geojson, into
+    ``out/polygons``. Windows, scales, and flip are those of the run's ``eval`` section,
     unless ``overrides`` change them (``eval.tile=[512,512]``). An image that does not fit into
     memory is predicted in windows, with a remark.
 
@@ -85,14 +96,20 @@ def predict(
     """
     predictor = load(run_dir, *overrides, which=which, device=device, say=say)
     reading = Reading.from_data(predictor.config.data)
-    jobs = plan(paths, Path(out), overlay, say, probabilities, reading.bands is not None)
+    raw = raw_ids(predictor.labels) if ids == "raw" else None
+    bands = reading.bands is not None
+    jobs = plan(paths, Path(out), overlay, say, probabilities, bands, raw is not None, polygons)
     threads = min(8, cores()) if predictor.asynchronous else 1
     with _threads("decode", threads) as readers, _threads("write", threads) as writers:
-        outputs = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
+        form = Form(predictor.labels, raw, polygons)
+        outputs = _Outputs(jobs, form, writers, 2 * threads, say)
         items = outputs.readable(_images(jobs, reading, readers, 2 * threads))
-        for item, (ids, scores) in segmented(predictor, items, batch_size, probabilities):
-            outputs.write(item, ids, scores)
+        for item, (mask, scores) in segmented(predictor, items, batch_size, probabilities):
+            outputs.write(item, mask, scores)
         outputs.report(wait=True)
+    file = jobs[0].polygons
+    if file and polygons == "coco":
+        write_json(file, shapes.coco(outputs.of_images, predictor.labels))
     faults = outputs.faults
     if faults:
         rest = f"; the other {len(outputs.done)} are in {out}" if outputs.done else ""
@@ -104,6 +121,17 @@ def predict(
             faults=faults,
         )
     return outputs.done
+
+
+@dataclass(frozen=True)
+class Form:
+    """How predictions are written. raw: the raw id of each train id, if masks hold raw ids.
+    polygons: their format, or "".
+    """
+
+    labels: LabelSpace
+    raw: np.ndarray | None
+    polygons: str
 
 
 @contextlib.contextmanager
@@ -126,20 +154,21 @@ class _Outputs:
     def __init__(
         self,
         jobs: list[PredictTask],
-        labels: LabelSpace,
+        form: Form,
         writers: ThreadPoolExecutor,
         most: int,
         say: Say,
     ) -> None:
         self.done: list[PredictTask] = []
         self.faults: list[str] = []
+        self.of_images: list[shapes.CocoImage] = []
         self._jobs = jobs
-        self._labels = labels
+        self._form = form
         self._writers = writers
         self._say = say
         self._free = BoundedSemaphore(most)  # images that are being written, or wait for it
         # by number, from ``_next`` on
-        self._outcomes: dict[int, DataError | tuple[str, Future[None]]] = {}
+        self._outcomes: dict[int, DataError | tuple[str, Future[shapes.CocoImage | None]]] = {}
         self._next = 0
 
     def readable(self, pictures: Iterable[Picture | DataError]) -> Iterator[Item]:
@@ -155,7 +184,7 @@ class _Outputs:
         number, note = item.key
         self._free.acquire()
         future = self._writers.submit(
-            _write_all, self._jobs[number], item.pixels, ids, scores, self._labels
+            _write_all, self._jobs[number], item.pixels, ids, scores, self._form
         )
         future.add_done_callback(lambda _: self._free.release())
         self._outcomes[number] = note, future
@@ -169,7 +198,8 @@ class _Outputs:
             if isinstance(outcome, DataError):
                 self.faults.append(str(outcome))
             elif wait or outcome[1].done():
-                outcome[1].result()
+                of_image = outcome[1].result()
+                self.of_images += [of_image] if of_image else []
                 job = self._jobs[self._next]
                 self.done.append(job)
                 progress = f"{self._next + 1}/{len(self._jobs)}  " if len(self._jobs) > 1 else ""
@@ -188,16 +218,27 @@ def _write_all(
     image: np.ndarray,
     ids: np.ndarray,
     scores: np.ndarray | None,
-    labels: LabelSpace,
-) -> None:
+    form: Form,
+) -> shapes.CocoImage | None:
+    """Write the files of an image. Returns what it adds to a file of COCO."""
+    labels = form.labels
     if job.place:
-        write_geotiff(job.mask, ids, labels, job.place)
+        write_geotiff(job.mask, ids, labels, job.place, form.raw)
+    elif form.raw is not None:
+        write_raw(job.mask, form.raw[ids])
     else:
         write_mask(job.mask, ids, labels)
     if job.overlay:
         write_overlay(job.overlay, visible(image), ids, labels)
     if job.probabilities and scores is not None:
         write_probabilities(job.probabilities, scores, labels)
+    if form.polygons == "coco":
+        return shapes.coco_image(job.name, ids, labels)
+    if job.polygons and form.polygons == "labelme":
+        write_json(job.polygons, shapes.labelme(job.image, job.polygons, ids, labels))
+    elif job.polygons:
+        write_json(job.polygons, shapes.geojson(ids, labels, shapes.place_of(job.image)))
+    return None
 
 
 def plan(
@@ -207,9 +248,12 @@ def plan(
     say: Say = lambda text: None,
     probabilities: bool = False,
     bands: bool = False,
+    raw: bool = False,
+    polygons: str = "",
 ) -> list[PredictTask]:
     """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``). ``bands``:
-    stored values are kept, so .npy files are images, and masks of GeoTIFFs are GeoTIFFs.
+    stored values are kept, so .npy files are images, and masks of GeoTIFFs are GeoTIFFs. ``raw``:
+    masks of Cityscapes get the names of its own masks. ``polygons``: as in ``predict``.
 
     Images of a folder keep their path below it. If the names of images differ only in the
     extension, the names of the outputs keep it: ``a.jpg.png``.
@@ -232,9 +276,17 @@ def plan(
         )
         place = georeference(str(image)) if bands else None
         mask = out / "masks" / (made_as.with_suffix(".tif") if place else made_as)
+        if raw:
+            mask = mask.with_name(mask.name.replace("_leftImg8bit.", "_gtFine_labelIds."))
         soft = out / "probabilities" / made_as.with_suffix(".npz") if probabilities else None
         picture = out / "overlays" / made_as if overlay else None
-        job = PredictTask(image, mask, picture, soft, place)
+        polygon_name = (
+            "annotations.json"
+            if polygons == "coco"
+            else made_as.with_suffix(".geojson" if polygons == "geojson" else ".json")
+        )
+        drawn = out / "polygons" / polygon_name if polygons else None
+        job = PredictTask(image, mask, picture, soft, drawn, name.as_posix(), place)
         if mask in jobs:
             if jobs[mask].image.resolve() == image.resolve():
                 continue  # named twice
@@ -243,7 +295,7 @@ def plan(
                 "two folders",
                 code="same-mask-name",
             )
-        for target in filter(None, (job.mask, job.overlay, job.probabilities)):
+        for target in filter(None, (job.mask, job.overlay, job.probabilities, job.polygons)):
             if target.resolve() in inputs or not _ours(target):
                 raise DataError(
                     f"{target} exists and was not written by a prediction: choose another "
@@ -274,7 +326,7 @@ def _below(path: Path, say: Say, suffixes: frozenset[str]) -> list[tuple[Path, P
             f"data: {some_of([*hidden])}"
         )
         say(f"{path}: {text}")
-    outputs = {"masks", "overlays", "probabilities"}
+    outputs = {"masks", "overlays", "probabilities", "polygons"}
     files = [
         file
         for file in files
@@ -297,7 +349,7 @@ def _below(path: Path, say: Say, suffixes: frozenset[str]) -> list[tuple[Path, P
 
 
 def _ours(path: Path) -> bool:
-    """Whether ``path`` is free to write: absent, or a PNG or an array of an earlier prediction."""
+    """Whether ``path`` is free to write: absent, or a file of an earlier prediction."""
     from PIL import Image, UnidentifiedImageError
 
     if not path.exists() and not path.is_symlink():
@@ -308,6 +360,10 @@ def _ours(path: Path) -> bool:
             np.load(path) as arrays,
         ):
             return MARK in arrays.files
+        return False
+    if path.suffix in (".json", ".geojson"):
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            return stream.read(len(JSON_MARK)) == JSON_MARK
         return False
     try:
         with Image.open(path) as image:

@@ -194,6 +194,7 @@ def _keep(config: Config, base: Path, stopped: bool) -> None:
         if checkpoint.checkpoints(config.run_dir):
             model = Path(os.environ.get("SM_MODEL_DIR") or base / "model")
             outcome.keep_model(config.run_dir, model, onnx=not stopped, say=print)
+            _add_server(model)
     except SegtrainError as error:
         if not stopped:
             raise
@@ -203,6 +204,17 @@ def _keep(config: Config, base: Path, stopped: bool) -> None:
             f"stopped: the state is saved in {config.run_dir}, and a job with the same "
             "checkpoints continues it"
         )
+
+
+def _add_server(model: Path) -> None:
+    """Add the code with which SageMaker's PyTorch inference image serves model.onnx."""
+    if not (model / "model.onnx").is_file():
+        return
+    code = model / "code"
+    code.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).parents[2] / "infer/serve.py", code / "inference.py")
+    (code / "requirements.txt").write_text("onnxruntime\n")
+    print(f"server    inference.py, in {code}")
 
 
 def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
