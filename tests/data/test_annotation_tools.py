@@ -29,46 +29,6 @@ from PIL import Image, ImageDraw
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
 
-# The folder, overrides, the image's name, the reference, and reference id -> class name. The tools
-# fill polygons up to half a pixel further on all sides.
-SAMPLES = [
-    (
-        "yolo-seg",
-        ("data.split=train",),
-        "scene",
-        "mask.png",
-        {1: "car", 2: "road", 3: "traffic sign"},
-    ),
-    (
-        "yolo-seg-roboflow",
-        (),
-        "group0277_jpeg.rf.30f2fdc0fe3603d780f2213dcff07315",
-        "mask.png",
-        {1: "cat"},
-    ),
-    ("via-kudzu", (), "40", "mask_40.png", {1: "object"}),
-    (
-        "via",
-        ("data.paint=file", "data.annotations=via_project.json"),
-        "scene",
-        "mask.png",
-        {1: "road", 2: "car", 3: "traffic sign"},
-    ),
-    ("supervisely", (), "scene", "mask.png", {1: "road", 2: "car", 3: "traffic sign"}),
-]
-
-
-@needs_formats
-@pytest.mark.parametrize(("folder", "overrides", "image", "reference", "names"), SAMPLES)
-def test_masks_differ_from_those_of_the_tools_along_outlines(
-    folder: str, overrides: tuple[str, ...], image: str, reference: str, names: dict[int, str]
-) -> None:
-    dataset = opened(FORMATS / folder, *overrides)
-    expected = referenced(dataset, FORMATS / folder / reference, names)
-    mask = masks_of(dataset)[image]
-    assert set(np.unique(mask)) == set(np.unique(expected))
-    assert np.count_nonzero(mask != expected) <= 0.55 * outline(expected)
-
 
 @needs_formats
 def test_labelme_files_as_labelme_draws_them(tmp_path: Path) -> None:

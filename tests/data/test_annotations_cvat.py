@@ -18,13 +18,6 @@ from segtrain.data.labels import presets
 SCENE = {1: "road", 2: "car", 3: "traffic sign"}
 
 
-@needs_formats
-def test_a_mask_of_cvat_is_the_reference() -> None:
-    dataset = opened(FORMATS / "cvat-images")
-    expected = referenced(dataset, FORMATS / "cvat-images/mask.png", SCENE)
-    assert np.array_equal(masks_of(dataset)["frame 1"], expected)
-
-
 def test_shapes_of_cvat(tmp_path: Path) -> None:
     cvat(
         tmp_path,

@@ -4,35 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from annotated_sets import FORMATS, masks_of, needs_formats, opened, referenced
+from annotated_sets import masks_of, opened
 from conftest import refused
 from PIL import Image
-
-NUMBERS = {1: "1", 2: "2", 3: "3"}
-NAMES = {1: "Road", 2: "Car", 3: "Traffic Sign"}
-
-
-@needs_formats
-@pytest.mark.parametrize(
-    ("table", "reference", "names"),
-    [
-        ("train_v1", "mask", NUMBERS),
-        ("train_v2", "mask", NUMBERS),
-        ("train_clouds", "mask", NAMES),
-        ("stage1_train_labels", "mask_objects", {1: "object"}),
-        ("train_ship_segmentations_v2", "mask_objects", {1: "object"}),
-    ],
-)
-def test_masks_are_those_of_the_competitions(
-    table: str, reference: str, names: dict[int, str]
-) -> None:
-    folder = FORMATS / "kaggle-rle"
-    settings = f"data.layout=kaggle-rle data.images=images data.annotations={table}.csv".split()
-    dataset = opened(folder, *settings, split="train")
-    expected = referenced(dataset, folder / f"{reference}.png", names)
-    assert np.array_equal(masks_of(dataset)["a1"], expected)
 
 
 def table(root: Path, *rows: str, header: str = "ImageId,EncodedPixels") -> None:

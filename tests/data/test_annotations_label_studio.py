@@ -8,21 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from annotated_sets import FORMATS, masks_of, needs_formats, opened, referenced
+from annotated_sets import masks_of, opened
 from conftest import refused
 from PIL import Image
 
-SCENE = {1: "road", 2: "car", 3: "traffic sign"}
 SIZE = {"original_width": 40, "original_height": 20}
 # 40 x 20 pixels of 4 words of 8 bits, all of them 255.
 WHOLE = f"{40 * 20 * 4:032b}" + "00111" + "1111" * 4 + "100" + f"{40 * 20 * 4 - 1:016b}" + "1" * 8
-
-
-@needs_formats
-def test_a_mask_of_label_studio_is_the_reference() -> None:
-    dataset = opened(FORMATS / "label-studio")
-    expected = referenced(dataset, FORMATS / "label-studio/mask.png", SCENE)
-    assert np.array_equal(masks_of(dataset)["3f2a9c11-scene"], expected)
 
 
 def region(kind: str, name: str, **value: Any) -> dict[str, Any]:

@@ -159,8 +159,9 @@ def test_a_folder_for_each_image_has_several_masks(tmp_path: Path) -> None:
         picture(tmp_path / f"set/{name}/images/x.png")
         for number in range(2):
             ids(tmp_path / f"set/{name}/masks/{number}.png", (0, 1, 2))
-    with refused("several-masks-per-image"):
-        check_folder(str(tmp_path / "set"), None, [CLASSES])
+    (report,) = check_folder(str(tmp_path / "set"), None, []).reports
+    assert len(report.faults) == 3
+    assert "more than two values" in report.faults[0][1]
 
 
 @pytest.mark.parametrize("pair", [[], ["data.pair=['{name}.png', '{name}_m.png']"]])

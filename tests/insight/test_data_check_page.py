@@ -71,10 +71,9 @@ def test_faults_that_are_not_listed_are_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "images/train/n0.png").write_bytes(b"")
-    monkeypatch.setattr(data_check, "_KINDS", 1)
-    monkeypatch.setattr(data_check, "_FILES", 2)
+    monkeypatch.setattr(data_check, "_FAULTS", 2)
     words = Checked(data_check.render(check_folder(str(folder), None, [CLASSES]))).words
-    assert "3 more faults" in words
+    assert "2 more faults" in words
 
 
 def test_a_sample_and_the_command(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""COCO's instances: one JSON file per split with polygons or run lengths.
-
-Also as Roboflow, CVAT, and Label Studio export it. https://cocodataset.org/#format-data
+"""COCO's two forms: instances, one JSON file per split with polygons or run lengths, also as
+Roboflow, CVAT, and Label Studio export it; and panoptic, one JSON file per split, and an RGB PNG of
+segment ids for each image. https://cocodataset.org/#format-data
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, poly
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
+from segtrain.data.index.skeleton import is_dir
 from segtrain.data.storage import Store
 
 _KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = files_of(root, store, panoptic=False)
+    paths = _files(root, store, panoptic=False)
     # Boxes beside masks are left alone. Without masks, ``_read`` refuses them.
     areas = (
         item.get("segmentation")
@@ -44,10 +45,10 @@ def _detect(root: str, store: Store) -> Detected | None:
     )
     if paths and pair_of_folders(root, store) and not any(areas):
         return None
-    return find.detected(root, store, paths, images_of)
+    return find.detected(root, store, paths, _images)
 
 
-def files_of(root: str, store: Store, panoptic: bool) -> list[str]:
+def _files(root: str, store: Store, panoptic: bool) -> list[str]:
     """The JSON files of this form."""
     paths = [
         path
@@ -67,12 +68,12 @@ def _is_coco(content: Any, panoptic: bool) -> bool:
     ) and panoptic == any("segments_info" in item for item in content["annotations"][:1])
 
 
-def images_of(path: str) -> list[str]:
+def _images(path: str) -> list[str]:
     """The names of the first images in a file."""
     return [text(image["file_name"], "a file_name") for image in json_of(path)["images"][:20]]
 
 
-def names_of(content: dict[str, Any]) -> dict[Any, str]:
+def _names(content: dict[str, Any]) -> dict[Any, str]:
     """Category id -> name."""
     return {key: item["name"] for key, item in by_id(content["categories"], "name").items()}
 
@@ -80,7 +81,7 @@ def names_of(content: dict[str, Any]) -> dict[Any, str]:
 def _read(where: Where) -> Annotations:
     content = json_of(where.annotations)
     with reading(where.annotations):
-        names = names_of(content)
+        names = _names(content)
         by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         for item in content["annotations"]:
             by_image[item["image_id"]].append(item)
@@ -146,4 +147,47 @@ COCO = Format(
     _detect,
     _read,
     "smallest",
+).layout
+
+
+def _detect_panoptic(root: str, store: Store) -> Detected | None:
+    paths = _files(root, store, panoptic=True)
+    masks = [os.path.relpath(_masks(os.path.join(root, path), root, store), root) for path in paths]
+    return find.detected(root, store, paths, _images, masks)
+
+
+def _masks(path: str, root: str, store: Store) -> str:
+    """The folder of the PNGs: it has the name of the JSON file, or holds it."""
+    beside, name = os.path.splitext(path)[0], os.path.splitext(os.path.basename(path))[0]
+    places = (beside, os.path.join(root, name))
+    return next((place for place in places if is_dir(place, store)), os.path.dirname(path))
+
+
+def _read_panoptic(where: Where) -> Annotations:
+    content = json_of(where.annotations)
+    folder = _masks(where.annotations, where.root, where.store)
+    with reading(where.annotations):
+        names = _names(content)
+        images = by_id(content["images"], "file_name")
+        annotated = []
+        for item in content["annotations"]:
+            image, mask = images[item["image_id"]], os.path.basename(item["file_name"])
+            ids: dict[str, list[int]] = defaultdict(list)
+            for segment in item["segments_info"]:
+                ids[names[segment["category_id"]]].append(int(segment["id"]))
+            shapes = [
+                Shape(name, {"pixels": {"file": os.path.join(folder, mask), "segments": segments}})
+                for name, segments in ids.items()
+            ]
+            annotated.append(
+                Annotated(image["file_name"], where.annotations, shapes, size_of(image))
+            )
+    return Annotations(annotated, {name: key for key, name in names.items()}, "void")
+
+
+PANOPTIC = Format(
+    "coco-panoptic",
+    "a JSON file with images, segments_info, and categories, and PNGs of segment ids",
+    _detect_panoptic,
+    _read_panoptic,
 ).layout

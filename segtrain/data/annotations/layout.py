@@ -104,13 +104,11 @@ def _annotations(form: Format, where: Where, watch: Watch | None = None) -> Anno
 def _unchanged(form: Format, where: Where, stamps: tuple[FileStat, ...]) -> Annotations:
     # The garbage collector would look at millions of new objects again and again: a third more
     # CPU time for 140,000 polygons.
-    enabled = gc.isenabled()
     gc.disable()
     try:
         return form.read(where)
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()
 
 
 def _open(form: Format, layout: Layout, data: config.Data, split: str) -> AnnotatedDataset:

@@ -146,7 +146,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         some = [mask.path for these in owners.masks.values() for mask in these][:_DECODED]
         folder = os.path.join(root, masks.replace("{split}", splits[0]))
         if max(map(len, owners.masks.values()), default=0) > 1 and all(
-            _is_binary(os.path.join(folder, path)) for path in some
+            _image_folder(path) or _is_binary(os.path.join(folder, path)) for path in some
         ):
             settings = {"images": images, "annotations": masks}
             rule = proposal([os.path.splitext(image)[0] for image in owners.masks])

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from segtrain import config
@@ -74,33 +74,11 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
     folders = folders_below(root, store)
     order = ranked_pairs(root, folders, store)
     if order:
-        _refuse_folder_per_image(root, order, store)
         folders_of, splits = order[0]
         patterns = _patterns(root, folders_of, splits, store)
-        return {
-            **dict(zip(("images", "masks"), folders_of)),
-            **({"pair": patterns} if patterns else {}),
-        }, splits
+        settings = {"images": folders_of[0], "masks": folders_of[1], "pair": patterns or ()}
+        return {key: value for key, value in settings.items() if value}, splits
     return _one_folder(root, folders, store)
-
-
-def _refuse_folder_per_image(root: str, order: list[Template], store: Store) -> None:
-    """Raise DataError if each image has a folder of its own, and a folder of several masks beside
-    it.
-    """
-    pairs = [
-        [part.replace("{split}", split) for part in pair]
-        for pair, splits in order
-        for split in splits
-    ]
-    counts = [[_count(root, part, store) for part in pair] for pair in pairs]
-    if len(pairs) > 1 and all(images == 1 for images, _ in counts) and max(counts)[1] > 1:
-        message = (
-            f"{root}: folders of a single image have several masks, such as "
-            f"{' and '.join(pairs[0])}, but segtrain "
-            "reads one mask of class ids for each image: merge the masks of an image into one PNG"
-        )
-        raise DataError(message, code="several-masks-per-image", folder=root)
 
 
 def choose(
@@ -195,16 +173,16 @@ def ranked_pairs(root: str, folders: list[str], store: Store) -> list[Template]:
         own = [
             name
             for name in inner
-            if _holds_masks(root, there.get(f"{masks}/{name}".lower(), ".none"), store)
+            if (folder := there.get(f"{masks}/{name}".lower()))
+            and any(masks_below(os.path.join(root, folder), store))
         ]
         # Folders below a split are not splits, but cities or scenes.
         if own and not set(images.lower().split("/")) & set(SPLITS):
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
-        elif _holds_images(root, images, store) and _holds_masks(root, masks, store):
-            *template, split = _with_split(images, masks)
-            splits = templates[template[0], template[1]]
-            if split not in splits:
-                splits.append(split)
+        elif all(map(any, _listings(root, (images, masks), store))):
+            pair, split = _with_split(images, masks)
+            if split not in templates[pair]:
+                templates[pair].append(split)
 
     # Pairs with more splits come first, then those with the more common word.
     def rank(item: tuple[tuple[str, str], list[str]]) -> tuple[Any, ...]:
@@ -253,18 +231,18 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
     return None
 
 
-def _with_split(images: str, masks: str) -> tuple[str, str, str]:
+def _with_split(images: str, masks: str) -> tuple[tuple[str, str], str]:
     """Both names with ``{split}`` in place of the split's name, and that name ("all" if there is no
     split).
     """
     for split in sorted({token for token in _TOKEN.findall(images) if token.lower() in SPLITS}):
         if split in _TOKEN.findall(masks):
-            parts = (_TOKEN.findall(text) for text in (images, masks))
             one, other = (
-                "".join("{split}" if part == split else part for part in these) for these in parts
+                "".join("{split}" if part == split else part for part in _TOKEN.findall(text))
+                for text in (images, masks)
             )
-            return one, other, split
-    return images, masks, "all"
+            return (one, other), split
+    return (images, masks), "all"
 
 
 def _count(root: str, folder: str, store: Store) -> int:
@@ -273,14 +251,6 @@ def _count(root: str, folder: str, store: Store) -> int:
     """
     images = images_below(os.path.join(root, folder), store)
     return sum(1 for _ in itertools.islice(images, None if store is LOCAL else NAMES))
-
-
-def _holds_images(root: str, folder: str, store: Store) -> bool:
-    return next(images_below(os.path.join(root, folder), store), None) is not None
-
-
-def _holds_masks(root: str, folder: str, store: Store) -> bool:
-    return next(masks_below(os.path.join(root, folder), store), None) is not None
 
 
 def _patterns(
@@ -305,10 +275,16 @@ def _need_patterns(images: list[str], masks: list[str]) -> bool:
     return of_images != NAME or str(of_masks).removeprefix(NAME) not in MASK_ENDINGS
 
 
+def _listings(root: str, folders: Sequence[str], store: Store) -> tuple[Iterator[str], ...]:
+    """The paths of the images, and those of the masks."""
+    images, masks = (os.path.join(root, folder) for folder in folders)
+    return images_below(images, store), masks_below(masks, store)
+
+
 def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:
     """Sorted paths of the images and of the masks of a split."""
-    images, masks = (os.path.join(root, folder.replace("{split}", split)) for folder in folders)
-    listings = [sorted(images_below(images, store)), sorted(masks_below(masks, store))]
+    own = [folder.replace("{split}", split) for folder in folders]
+    listings = [*map(sorted, _listings(root, own, store))]
     # Of a large folder in a bucket, only the first names are known, so one list may be longer than
     # the other.
     return listings if store is LOCAL else [names[: min(map(len, listings))] for names in listings]
@@ -320,14 +296,11 @@ def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
     """
     splits = [name for name in folders if name.lower() in SPLITS]
     for folder, names in (("{split}", splits), (".", ["all"])):
-        of_split = {
-            name: settings
-            for name in names
-            if (settings := _beside(os.path.join(root, folder.format(split=name)), store))
-            is not None
+        found = {
+            name: _beside(os.path.join(root, folder.format(split=name)), store) for name in names
         }
-        if of_split:
-            settings = next(iter(of_split.values()))
+        of_split = {name: settings for name, settings in found.items() if settings is not None}
+        for settings in of_split.values():
             return {"images": folder, "masks": folder, **settings}, [*of_split]
     return None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from segtrain.data.annotations.coco import COCO
+from segtrain.data.annotations.coco import COCO, PANOPTIC
 from segtrain.data.annotations.cvat import CVAT
 from segtrain.data.annotations.geojson import GEOJSON
 from segtrain.data.annotations.kaggle_rle import KAGGLE_RLE
 from segtrain.data.annotations.label_studio import LABEL_STUDIO
 from segtrain.data.annotations.labelme import LABELME
 from segtrain.data.annotations.objects import OBJECTS
-from segtrain.data.annotations.panoptic import PANOPTIC
 from segtrain.data.annotations.supervisely import SUPERVISELY
 from segtrain.data.annotations.via import VIA
 from segtrain.data.annotations.yolo import YOLO

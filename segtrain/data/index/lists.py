@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from segtrain import config
@@ -17,9 +18,9 @@ from segtrain.data.index.check_files import checked
 from segtrain.data.index.entries import ColumnBuilder, Entries, column_of, with_endings
 from segtrain.data.index.layout import CLASS_TABLES, Detected, Layout
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import SUFFIXES
+from segtrain.data.index.names import is_image
 from segtrain.data.storage import LOCAL, Store
-from segtrain.errors import DataError, closest, some_of
+from segtrain.errors import DataError, closest, file_error, some_of
 
 
 def listed(data: config.Data, split: str, watch: Watch) -> Entries:
@@ -48,18 +49,14 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     missing = [key for key in ("image", "mask") if key not in keys]
     if keys and missing:
         near = closest(missing[0], sorted(keys))
-        names = (
+        fix = (
             f"it has {some_of(sorted(keys), 8)}: write the names of the columns into the first line"
         )
-        message = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
-        raise DataError(
-            message, code="list-column-missing", file=path, column=missing[0], near=near
-        )
+        reason = f"no column {missing[0]!r}: {f'rename {near!r}' if near else fix}"
+        raise file_error(path, reason, code="list-column-missing", column=missing[0], near=near)
     if table.empty:
-        message = (
-            f"{path}: rows without an image or a mask: {some_of(table.empty)}: write both paths"
-        )
-        raise DataError(message, code="list-row-empty", file=path, rows=table.empty)
+        reason = f"rows without an image or a mask: {some_of(table.empty)}: write both paths"
+        raise file_error(path, reason, code="list-row-empty", rows=table.empty)
     return checked(table.entries(data.root), path, watch)
 
 
@@ -85,11 +82,7 @@ def _two(line: str) -> list[str] | None:
     for mark in (",", "\t", r"\s+"):
         cuts = [[line[: at.start()], line[at.end() :]] for at in re.finditer(mark, line)]
         cuts = [[part.strip().strip("\"'") for part in cut] for cut in cuts]
-        pairs = [
-            cut
-            for cut in cuts
-            if all(os.path.splitext(part)[1].lower() in SUFFIXES for part in cut)
-        ]
+        pairs = [cut for cut in cuts if all(is_image(os.path.basename(part)) for part in cut)]
         if len(pairs) == 1:
             return pairs[0]
     return None
@@ -107,9 +100,11 @@ def _plain_rows(path: str) -> Iterator[dict[str, str]]:
 
 
 def _bad_line(path: str, number: int, what: str) -> DataError:
-    return DataError(
-        f"{path}: line {number} is not {what}", code="list-line-invalid", file=path, line=number
-    )
+    return file_error(path, f"line {number} is not {what}", code="list-line-invalid", line=number)
+
+
+# The column of the images without their suffixes.
+_STEM = ".stem"
 
 
 class _Table:
@@ -119,24 +114,19 @@ class _Table:
 
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
-        self.stems, self.masks = ColumnBuilder(), ColumnBuilder()
         self.suffixes = list[str]()
-        self.others: dict[str, ColumnBuilder] = {}
+        self.columns = defaultdict[str, ColumnBuilder](ColumnBuilder)
 
     def append(self, row: dict[str, str], number: int) -> None:
-        image, mask = row.get("image"), row.get("mask")
+        image, mask = row.pop("image", ""), row.get("mask")
         if not image or not mask:
             self.empty.append(number)
             return
-        stem, suffix = os.path.splitext(image)
-        self.stems.append(stem)
+        row[_STEM], suffix = os.path.splitext(image)
         self.suffixes.append(suffix)
-        self.masks.append(mask)
         for key, value in row.items():
-            if key not in ("image", "mask"):
-                column = self.others.setdefault(key, ColumnBuilder())
-                self._fill(column)
-                column.append(value)
+            self._fill(self.columns[key])
+            self.columns[key].append(value)
         self.count += 1
 
     def _fill(self, column: ColumnBuilder) -> None:
@@ -145,16 +135,16 @@ class _Table:
             column.append(None)
 
     def entries(self, root: str) -> Entries:
-        for column in self.others.values():
+        for column in self.columns.values():
             self._fill(column)
-        under, stems = os.path.join(root, ""), self.stems.done()
-        images = with_endings(stems, under, self.suffixes)
-        others = {key: column.done() for key, column in self.others.items()}
+        under = os.path.join(root, "")
+        stems, masks = self.columns.pop(_STEM).done(), self.columns.pop("mask").done(under)
+        others = {key: column.done() for key, column in self.columns.items()}
         # A row without a value in the column ``name`` is named after its image.
         if "name" in others:
             own = zip(others["name"], stems)
             others["name"] = column_of(stem if name is None else name for name, stem in own)
-        return Entries(images, self.masks.done(under), {"name": stems, **others})
+        return Entries(with_endings(stems, under, self.suffixes), masks, {"name": stems, **others})
 
 
 def lines(path: str) -> Iterator[str]:
@@ -166,22 +156,14 @@ def lines(path: str) -> Iterator[str]:
         folder = os.path.dirname(path) or "."
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         near = closest(os.path.basename(path), there, 0.4)
-        message = f"{path}: no such list: " + (
-            f"did you mean {near!r}?" if near else "check data.root and the split"
-        )
-        raise DataError(message, code="list-missing", file=path, near=near)
+        fix = f"did you mean {near!r}?" if near else "check data.root and the split"
+        raise file_error(path, f"no such list: {fix}", code="list-missing", near=near)
     try:
         with open(copy, encoding="utf-8-sig", newline="") as stream:
             yield from stream
     except (OSError, UnicodeDecodeError) as error:
-        fix = (
-            "check the file and its permissions"
-            if isinstance(error, OSError)
-            else "write it in UTF-8"
-        )
-        raise DataError(
-            f"{path}: cannot be read ({error}): {fix}", code="list-unreadable", file=path
-        ) from None
+        fix = "write it in UTF-8, and check its permissions"
+        raise file_error(path, f"cannot be read ({error}): {fix}", code="list-unreadable") from None
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:

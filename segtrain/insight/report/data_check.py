@@ -30,8 +30,7 @@ _MOST_BYTES = 40_000  # of a picture
 # Width in pixels and JPEG quality, tried in this order until a picture is small enough.
 _FORMS = ((480, 82), (400, 65), (240, 50), (120, 40))
 _SIZES = 12
-# Kinds of faults that are listed for a split, and the files of all these kinds.
-_KINDS, _FILES = 200, 1000
+_FAULTS = 1000  # of a split, that are listed
 
 
 def render(checked: Checked) -> str:
@@ -97,18 +96,17 @@ def _samples(report: AuditReport, dataset: Dataset, count: int) -> str:
 
 
 def _figure(dataset: Dataset, index: int, texts: Sequence[str]) -> str:
+    """A picture of an image with the classes of its mask over it, and what is wrong with them."""
     problems: list[str] = []
     picture = _drawn(dataset, index, problems)
     name = relative(dataset.entries[index].image, dataset.root)
     content = "<p class=blank>cannot be read</p>"
     if picture and (form := gallery.fitted(picture, _FORMS, _MOST_BYTES)):
         content = gallery.image(*form, name)
-    remarks = "".join(f"<div>{esc(text)}</div>" for text in filter(None, texts))
-    faults = "".join(f"<div class=bad>{esc(problem)}</div>" for problem in problems)
-    return (
-        f'<figure class="picture">{content}<figcaption><b>{esc(name)}</b>{remarks}{faults}'
-        "</figcaption></figure>"
-    )
+    remarks = [f"<div>{esc(text)}</div>" for text in texts if text]
+    remarks += [f"<div class=bad>{esc(problem)}</div>" for problem in dict.fromkeys(problems)]
+    caption = f"<figcaption><b>{esc(name)}</b>{''.join(remarks)}</figcaption>"
+    return f'<figure class="picture">{content}{caption}</figure>'
 
 
 def _drawn(dataset: Dataset, index: int, problems: list[str]) -> Image.Image | None:
@@ -122,8 +120,7 @@ def _drawn(dataset: Dataset, index: int, problems: list[str]) -> Image.Image | N
         except RequestError:
             raise
         except DataError as error:
-            if str(error) not in problems:
-                problems.append(str(error))
+            problems.append(str(error))
             return None
 
     labels = dataset.labels
@@ -131,10 +128,10 @@ def _drawn(dataset: Dataset, index: int, problems: list[str]) -> Image.Image | N
     mask = read(lambda: dataset.read_mask(index))
     if mask is None:
         mask = read(lambda: dataset.read_mask(index, strict=False))
-    if image is None and mask is not None:
-        image = np.zeros((*mask.shape, 3), np.uint8)
     if image is None:
-        return None
+        if mask is None:
+            return None
+        image = np.zeros((*mask.shape, 3), np.uint8)
     scale = _SIDE / max(image.shape)
     height, width = (max(1, round(scale * side)) for side in image.shape[:2])
     picture = fit(image, width, height)
@@ -200,16 +197,14 @@ def _problems(report: AuditReport) -> str:
 
 def _faults(report: AuditReport) -> str:
     """A card for each kind of fault, with its files."""
-    kinds = kinds_of(report.faults)
-    left, cards = len(report.faults), ""
-    for faults in kinds[:_KINDS]:
-        files = faults[: max(1, _FILES // len(kinds))]
-        items = "".join(f"<li>{esc(message)}</li>" for _, message in files)
+    cards = ""
+    for faults in kinds_of(report.faults[:_FAULTS]):
+        items = "".join(f"<li>{esc(message)}</li>" for _, message in faults)
         more = details(counted(len(faults), "fault"), f"<ul>{items}</ul>") if faults[1:] else ""
         cards += _card(report, "Fault", faults[0][1], more)
-        left -= len(files)
+    left = len(report.faults) - _FAULTS
     lost = f"{left:,} more faults: `segtrain data check --json` lists them all"
-    return cards + (_card(report, "Fault", lost) if left else "")
+    return cards + (_card(report, "Fault", lost) if left > 0 else "")
 
 
 def _card(report: AuditReport, kind: str, text: str, more: str = "") -> str:
