@@ -144,7 +144,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         )
         owners = _owners(one, other, images == masks)
         some = [mask.path for these in owners.masks.values() for mask in these][:_DECODED]
-        folder = os.path.join(root, masks.replace("{split}", splits[0]))
+        folder = os.path.join(root, masks.replace("{split}", splits[0]).removeprefix("."))
         if max(map(len, owners.masks.values()), default=0) > 1 and all(
             _image_folder(path) or _is_binary(os.path.join(folder, path)) for path in some
         ):
