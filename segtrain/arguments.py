@@ -293,6 +293,25 @@ def _data(subparsers: Any) -> None:
         action="store_true",
         help="unknown values of lossless masks become the nearest known ones, too (counted)",
     )
+    convert.add_argument(
+        "--merge",
+        default="",
+        choices=("majority", "union", "intersection", "agreement"),
+        help="merge the masks of several annotators by this rule, see data-check.md",
+    )
+    convert.add_argument(
+        "--annotator",
+        action="append",
+        default=[],
+        metavar="SETTING",
+        help="masks of another annotator to merge, such as data.masks=masks2; may be repeated",
+    )
+    convert.add_argument(
+        "--side-by-side",
+        default="",
+        choices=("left", "right"),
+        help="only cut pictures into an image and a mask, which is on this side",
+    )
     _take_settings(convert)
 
 

@@ -180,7 +180,17 @@ def data_fetch(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.data.convert import convert_folder
 
-    convert_folder(args.dir, args.folder, args.split, overrides, say, args.nearest)
+    convert_folder(
+        args.dir,
+        args.folder,
+        args.split,
+        overrides,
+        say,
+        args.nearest,
+        args.merge,
+        args.annotator,
+        args.side_by_side,
+    )
 
 
 def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:

@@ -10,7 +10,7 @@ import re
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ from segtrain.data.audit.statistics import grouped
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset, refuse_stored
 from segtrain.data.index.split_by import POOL
-from segtrain.data.labels.class_file import read_classes
+from segtrain.data.labels.class_file import is_background, read_classes
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.merge import merged, refuse_other_images
 from segtrain.data.pixels import decode
+from segtrain.data.side_by_side import cut
 from segtrain.data.storage import Store
 from segtrain.errors import ConfigError, DataError, some_of
 
@@ -49,16 +51,22 @@ def convert_folder(
     overrides: list[str],
     say: Callable[[str], None] = print,
     nearest: bool = False,
+    merge: str = "",
+    annotators: Sequence[str] = (),
+    side_by_side: str = "",
 ) -> dict[str, Any]:
     """Write ``folder``/images/SPLIT, masks/SPLIT, and classes.txt. Images are hard links if
     possible, otherwise copies.
 
     root: the folder of the data set, or a config. nearest: unknown values of masks become the
-    nearest known ones, which JPEG masks always do. Returns counts for each split. The folder
-    appears complete at the end, or not at all. Raises DataError, ConfigError.
+    nearest known ones, which JPEG masks always do. merge: the rule of ``merged`` for the masks of
+    several annotators. annotators: for each further one, the setting that names the masks.
+    side_by_side: cut pictures into images and masks, which are "left" or "right" in them; nothing
+    else is changed. Returns counts for each split. The folder appears complete at the end, or not
+    at all. Raises DataError, ConfigError.
     """
     # Imported here, because ``check`` imports this file (its findings propose this command).
-    from segtrain.data.audit.check import settings_of
+    from segtrain.data.audit.check import opened, settings_of
 
     for place in (root, folder):
         if is_bucket(place):
@@ -66,31 +74,60 @@ def convert_folder(
                 f"{place}: data convert cannot read or write a bucket: download the data set first"
             )
             raise ConfigError(message, code="convert-in-bucket", found=place)
+    if bool(merge) != bool(annotators):
+        message = (
+            "--merge RULE and --annotator SETTING belong together: SETTING names the masks of "
+            "another annotator, such as data.masks=masks2"
+        )
+        raise ConfigError(message, code="annotator-missing")
+    if side_by_side:
+        if overrides:
+            message = f"--side-by-side only cuts the pictures: leave out {some_of(overrides)}"
+            raise ConfigError(message, code="setting-unused", found=overrides)
+        with _complete(folder) as made:
+            pictures = cut(root, made, side_by_side, say)
+        say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
+        return {"pictures": pictures}
     data, names = settings_of(root, overrides)
     refuse_stored(data, "segtrain data convert")
-    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        message = f"{folder}: exists already: choose another folder to convert to"
-        raise DataError(message, code="folder-exists", folder=folder)
     if (
         data.layout == "folders"
         and not data.split_by.on
         and "{split}" not in data.images + data.masks
     ):
         names = (POOL,)  # without {split} in a path, all splits have the same images
-    datasets = [open_dataset(data, split) for split in splits or names]
-    for dataset in datasets:
-        refuse_near_values(dataset)
-        for note in dataset.notes:
-            say(note)
-    target = Path(folder)
     result: dict[str, Any] = {}
+    with _complete(folder) as made:
+        datasets = [opened(data, split) for split in splits or names]
+        others = [settings_of(root, [*overrides, setting])[0] for setting in annotators]
+        for dataset in datasets:
+            refuse_near_values(dataset)
+            for note in dataset.notes:
+                say(note)
+        for dataset in datasets:
+            also = [open_dataset(other, dataset.split) for other in others]
+            refuse_other_images(dataset, also)
+            result[dataset.split] = _convert(dataset, made, say, nearest, merge, also)
+        _write_classes(made / "classes.txt", datasets[0].labels)
+    kept = data.model_dump(include={"ignore_index", "bits", "extra_bands"}, exclude_defaults=True)
+    settings = command({f"data.{key}": value for key, value in kept.items()})
+    say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {settings}".rstrip())
+    return result
+
+
+@contextlib.contextmanager
+def _complete(folder: str) -> Iterator[Path]:
+    """A new folder that becomes ``folder`` when the block ends without an error."""
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        message = f"{folder}: exists already: choose another folder to convert to"
+        raise DataError(message, code="folder-exists", folder=folder)
+    target = Path(folder)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as temporary:
             made = Path(temporary) / "set"
-            for dataset in datasets:
-                result[dataset.split] = _convert(dataset, made, say, nearest)
-            _write_classes(made / "classes.txt", datasets[0].labels)
+            made.mkdir()
+            yield made
             made.replace(target)
     except OSError as error:
         message = (
@@ -98,14 +135,15 @@ def convert_folder(
             "space and the permissions"
         )
         raise DataError(message, code="folder-unwritable", folder=folder) from None
-    kept = data.model_dump(include={"ignore_index", "bits", "extra_bands"}, exclude_defaults=True)
-    settings = command({f"data.{key}": value for key, value in kept.items()})
-    say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {settings}".rstrip())
-    return result
 
 
 def _convert(
-    dataset: Dataset, made: Path, say: Callable[[str], None], nearest: bool
+    dataset: Dataset,
+    made: Path,
+    say: Callable[[str], None],
+    nearest: bool,
+    merge: str,
+    others: Sequence[Dataset],
 ) -> dict[str, Any]:
     names = [_safe(entry.meta["name"]) for entry in dataset.entries]
     where = f"{dataset.name} {dataset.split}"
@@ -119,7 +157,14 @@ def _convert(
 
     def write(index: int) -> tuple[int, int] | DataError:
         try:
-            return _write(dataset, index, made, names[index], nearest)
+            ids, ambiguous = _ids(dataset, index, nearest)
+            if others:
+                all_ids = [ids, *(_ids(other, index, nearest)[0] for other in others)]
+                classes = dataset.labels.names
+                background = next((i for i, name in enumerate(classes) if is_background(name)), 0)
+                ids = merged(np.stack(all_ids), merge, background, dataset.labels.ignore_index)
+            _write(dataset, index, made, names[index], ids)
+            return ids.size, ambiguous
         except DataError as error:
             return error
 
@@ -174,21 +219,25 @@ def _safe(name: str) -> str:
     )
 
 
-def _write(dataset: Dataset, index: int, made: Path, name: str, nearest: bool) -> tuple[int, int]:
-    """Write one image and its mask. Returns the number of pixels, and of ambiguous pixels. Raises
-    DataError.
-    """
-    from PIL import Image
-
-    entry = dataset.entries[index]
+def _ids(dataset: Dataset, index: int, nearest: bool) -> tuple[np.ndarray, int]:
+    """The train ids of a mask, and how many of its pixels were ambiguous. Raises DataError."""
     ids, ambiguous = dataset.stored_mask(index), 0
     if isinstance(ids, np.ndarray):
         ids = dataset.train_ids(ids, index)
     else:
-        ids, ambiguous = ids_of(ids, str(entry.mask), dataset.labels, nearest)
+        file = str(dataset.entries[index].mask)
+        ids, ambiguous = ids_of(ids, file, dataset.labels, nearest)
     size = dataset.size(index)
     if size != ids.shape:
         raise dataset.other_size(index, size, ids.shape)
+    return ids, ambiguous
+
+
+def _write(dataset: Dataset, index: int, made: Path, name: str, ids: np.ndarray) -> None:
+    """Write one image and its mask. Raises DataError."""
+    from PIL import Image
+
+    entry = dataset.entries[index]
     split = "" if dataset.split == POOL else dataset.split
     ending = os.path.splitext(entry.image)[1] if dataset.stored else ".png"
     image = made / "images" / split / (name + ending)
@@ -208,7 +257,6 @@ def _write(dataset: Dataset, index: int, made: Path, name: str, nearest: bool) -
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
         message = f"{mask}: the ids read back differ from those written: check the disk"
         raise DataError(message, code="mask-readback-differs", file=str(mask))
-    return ids.size, ambiguous
 
 
 def ids_of(

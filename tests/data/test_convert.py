@@ -21,9 +21,11 @@ from segtrain.data.convert import convert_folder, ids_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.data.labels.space import LabelSpace, plain_space
+from segtrain.data.merge import merged
 from segtrain.errors import EXIT_ERROR
 
 SIZE = (48, 64)
+RULES = ("majority", "union", "intersection", "agreement")
 
 
 @pytest.fixture(autouse=True)
@@ -215,3 +217,96 @@ def test_the_names_of_the_classes_are_read_back(tmp_path, names):
     convert_folder(str(tmp_path / "set"), str(tmp_path / "out"), None, [], [].append)
     dataset = open_dataset(detect(str(tmp_path / "out"))[0], "train")
     assert dataset.labels.names == ("background", *sorted(names))
+
+
+# The classes of three annotators in a pixel, and what each rule makes of them; 9 is void.
+MERGED = {
+    (1, 1, 1): dict.fromkeys(RULES, 1),
+    (1, 1, 0): {"majority": 1, "union": 1, "intersection": 0, "agreement": 9},
+    (0, 1, 0): {"majority": 0, "union": 1, "intersection": 0, "agreement": 9},
+    (0, 1, 2): {"majority": 9, "union": 9, "intersection": 0, "agreement": 9},
+    (1, 1, 2): {"majority": 1, "union": 9, "intersection": 0, "agreement": 9},
+    (9, 1, 1): {"majority": 1, "union": 1, "intersection": 9, "agreement": 9},
+    (9, 9, 0): {"majority": 9, "union": 9, "intersection": 9, "agreement": 9},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_masks_of_annotators_are_merged_by_the_rule(rule):
+    ids = np.array([*MERGED], np.uint8).T[:, None]
+    expected = [results[rule] for results in MERGED.values()]
+    assert merged(ids, rule, 0, 9)[0].tolist() == expected
+    # The background may have any id.
+    other = np.array([2, 1, 0, 3, 4, 5, 6, 7, 8, 9], np.uint8)
+    assert merged(other[ids], rule, 2, 9)[0].tolist() == other[expected].tolist()
+
+
+@pytest.mark.parametrize("form", ["folders", "endings"])
+def test_the_command_that_check_prints_merges_annotators(form, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    masks = {"folders": "set/masks{k}/p{n}.png", "endings": "set/p{n}_{k}stHO.png"}[form]
+    for n in range(3):
+        picture(tmp_path / ("set/images" if form == "folders" else "set") / f"p{n}.jpg", SIZE, n)
+        for k in (1, 2):
+            values = np.zeros(SIZE, np.uint8)
+            values[8:40, 8 : 40 + k] = 1
+            path = tmp_path / masks.format(k=k, n=n)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(values).save(path)
+    assert main(["data", "check", "set"]) == EXIT_ERROR
+    words = shlex.split(capsys.readouterr().err.rpartition("\n  segtrain ")[2])
+    assert main(words) == EXIT_ERROR
+    assert "in place of ?" in capsys.readouterr().err
+    assert main([*words, "data.classes=[background, cell]"]) == 0
+    assert main(["data", "check", "set-merged"]) == 0
+    data, splits = detect("set-merged")
+    for split in splits:
+        dataset = open_dataset(data, split)
+        for index in range(len(dataset)):
+            mask = dataset.read_mask(index)
+            assert (mask[8:40, 8:41] == 1).all()
+            assert (mask[8:40, 41] == 255).all()
+            assert (mask[:, 42:] == 0).all()
+
+
+def test_annotators_of_other_images_are_refused(tmp_path):
+    for n in range(3):
+        picture(tmp_path / f"set/images/p{n}.png", SIZE, n)
+        for k in range(1, 3 if n else 2):
+            picture(tmp_path / f"set/m{k}/p{n}.png", SIZE, n)
+    settings = ["data.layout=folders", "data.images=images", "data.masks=m1", "data.classes=[a, b]"]
+    settings += ["data.absent_mask=leave-out"]
+    words = [str(tmp_path / "set"), str(tmp_path / "out"), None, settings]
+    with refused("annotators-differ", found=["p0"]):
+        convert_folder(*words, merge="union", annotators=["data.masks=m2"])
+    assert not (tmp_path / "out").exists()
+    for half in ({"merge": "union"}, {"annotators": ["data.masks=m2"]}):
+        with refused("annotator-missing"):
+            convert_folder(*words, **half)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_pictures_of_two_halves_are_cut(side, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    root, out = tmp_path / "set", tmp_path / "out"
+    halves = {}
+    for split in ("train", "val"):
+        (root / split).mkdir(parents=True)
+        for n in range(2):
+            image = rng.integers(0, 256, (*SIZE, 3), np.uint8)
+            mask = np.repeat(drawn(n)[..., None], 3, 2)
+            halves[f"{split}/p{n}.png"] = image, drawn(n)
+            both = (image, mask) if side == "right" else (mask, image)
+            Image.fromarray(np.hstack(both)).save(root / split / f"p{n}.png")
+    assert main(["data", "convert", str(root), str(out), "--side-by-side", side]) == 0
+    assert shlex.split(capsys.readouterr().out.rpartition("segtrain ")[2])[:2] == ["data", "check"]
+    for name, (image, mask) in halves.items():
+        assert np.array_equal(np.asarray(Image.open(out / "images" / name)), image)
+        assert np.array_equal(np.asarray(Image.open(out / "masks" / name)), mask)
+    assert main(["data", "check", str(out), "data.classes=[a, b]"]) == 0
+    with refused("setting-unused"):
+        convert_folder(str(root), str(out), None, ["data.classes=[a, b]"], side_by_side=side)
+    picture(root / "odd.png", (4, 5))
+    with refused("picture-not-two-halves"):
+        convert_folder(str(root), str(tmp_path / "new"), None, [], side_by_side=side)
+    assert not (tmp_path / "new").exists()

@@ -25,6 +25,7 @@ from segtrain.data.index.detect_pairs import (
     folders_below,
     names_of_pair,
     ranked_pairs,
+    to_merge,
 )
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import NAME, propose
@@ -174,17 +175,21 @@ def _refuse_alike(
         both = np.count_nonzero(pixels[one] & pixels[other])
         if 2 * both > np.count_nonzero(pixels[one] | pixels[other]):
             stem, ending = os.path.splitext(os.path.basename(image))
-            mask = os.path.basename(classes[one].path).replace(stem, NAME)
-            of_one = {"data.masks": settings["annotations"], "data.pair": [NAME + ending, mask]}
+            of_first, of_second = (
+                [NAME + ending, os.path.basename(classes[name].path).replace(stem, NAME)]
+                for name in (one, other)
+            )
+            of_one = {"data.masks": settings["annotations"], "data.pair": of_first}
             of_all = {"data.annotations": settings["annotations"]}
             first, second = (
-                command({"data.layout": layout, "data.images": settings["images"], **own, **more})
+                {"data.layout": layout, "data.images": settings["images"], **own, **more}
                 for layout, own in (("folders", of_one), ("objects", of_all))
             )
             message = (
                 f"{root}: the masks {one!r} and {other!r} of {image} have most pixels in common: "
-                f"are they of two annotators, or two classes? To read one of them:\n  {first}\n"
-                f"as classes:\n  {second}"
+                f"are they of two annotators, or two classes? To read one of them:\n  "
+                f"{command(first)}\nas classes:\n  {command(second)}"
+                f"{to_merge(root, [{'data.pair': of_second}], first)}"
             )
             raise DataError(message, code="masks-alike", folder=root, found=[one, other])
 

@@ -132,7 +132,7 @@ def check_folder(
         or [*all_splits]
     )
     detected = not _layout_given(root, overrides)
-    datasets = {split: _opened(data, split, all_splits if detected else ()) for split in splits}
+    datasets = {split: opened(data, split, all_splits if detected else ()) for split in splits}
     others = [split for split in all_splits if split not in splits]
     unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
     audited: dict[str, Dataset] = {}
@@ -174,7 +174,7 @@ def check_folder(
     # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
         message, settings = missing(
-            data, all_splits, lambda split: names_of(datasets.get(split) or _opened(data, split))
+            data, all_splits, lambda split: names_of(datasets.get(split) or opened(data, split))
         )
         if message:
             of_folder.append(SplitFinding(f"{first.name}: {message}", settings=settings))
@@ -193,7 +193,7 @@ def check_folder(
     return Checked(data, detected, tuple(complete), datasets, audited)
 
 
-def _opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
+def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
     """Open a split. If the classes have no names, the error lists the values in some masks, and has
     a config with ? for the names. there: the detected splits, which the config divides if one is
     missing.

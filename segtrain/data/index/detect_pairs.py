@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from segtrain import config
 from segtrain.base.terminal import counted
 from segtrain.config.label_values import Names
-from segtrain.config.paste import command
+from segtrain.config.paste import Settings, command
 from segtrain.data.index.names import (
     NAME,
     SUFFIXES,
@@ -99,8 +100,26 @@ def choose(
             f"{data.root}: {some_of([data.images, data.masks, *rivals])} hold about as many "
             "images: say which to read with data.images and data.masks"
         )
+        numbered = [re.sub(r"\d", "", folder) for folder in (data.masks, *rivals)]
+        if annotators := [r for r, name in zip(rivals, numbered[1:]) if name == numbered[0]]:
+            settings = data.model_dump(exclude_defaults=True, exclude={"root"})
+            message += to_merge(
+                data.root,
+                [{"data.masks": folder} for folder in annotators],
+                {f"data.{key}": value for key, value in settings.items()},
+            )
         raise DataError(message, code="folders-ambiguous", folder=data.root, found=rivals)
     return {}
+
+
+def to_merge(root: str, annotators: Sequence[Settings], settings: Settings) -> str:
+    """Lines with the command that merges the masks of annotators. settings: those of the first."""
+    places = f"{shlex.quote(root)} {shlex.quote(f'{root}-merged')}"
+    others = " ".join(f"--annotator {command(other)}" for other in annotators)
+    return (
+        "\nto merge masks of several annotators into a copy, void where they differ:\n  segtrain "
+        f"data convert {places} --merge agreement {others} {command(settings)}"
+    )
 
 
 def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) -> None:
@@ -213,7 +232,7 @@ def folders_below(root: str, store: Store) -> list[str]:
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
     """The folder named as ``images``, but with a word of MASK_WORDS in place of its image word, or
-    after the name of its split; None if none exists.
+    after the name of its split; None if none exists. Of numbered folders, the first.
 
     there: lowercase name -> name.
     """
@@ -221,8 +240,8 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
     for index, token in enumerate(tokens):
         if token.lower() not in IMAGE_WORDS:
             continue
-        for word in MASK_WORDS:
-            other = "".join([*tokens[:index], word, *tokens[index + 1 :]]).lower()
+        for number, word in itertools.product(("", "1", "_1"), MASK_WORDS):
+            other = "".join([*tokens[:index], word + number, *tokens[index + 1 :]]).lower()
             if other in there:
                 return there[other]
     if os.path.basename(images).lower() in SPLITS:

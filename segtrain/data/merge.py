@@ -1,0 +1,46 @@
+"""Merges the masks that several annotators made of the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from segtrain.data.dataset import Dataset
+from segtrain.errors import DataError, some_of
+
+
+def merged(ids: np.ndarray, rule: str, background: int, void: int) -> np.ndarray:
+    """Class ids uint8 (H, W) of those of each annotator, uint8 (N, H, W).
+
+    A class that all annotators chose stays. Of other pixels, ``majority`` takes the class of more
+    than half of them, ``union`` the only class besides the background, and ``intersection`` the
+    background if none is void. All others become void.
+    """
+    agreed = (ids == ids[0]).all(0)
+    result = np.where(agreed, ids[0], np.uint8(void))
+    if rule == "majority":
+        for value in np.unique(ids):
+            result[2 * (ids == value).sum(0) > len(ids)] = value
+    elif rule == "union":
+        drawn = (ids != background) & (ids != void)
+        lowest = np.where(drawn, ids, np.uint8(255)).min(0)
+        highest = np.where(drawn, ids, np.uint8(0)).max(0)
+        np.copyto(result, lowest, where=lowest == highest)
+    elif rule == "intersection":
+        result[~agreed & (ids != void).all(0)] = background
+    return result
+
+
+def refuse_other_images(dataset: Dataset, others: Sequence[Dataset]) -> None:
+    """Raise DataError if other annotators have masks of other images, or other classes."""
+    names = [entry.meta["name"] for entry in dataset.entries]
+    for other in others:
+        theirs = [entry.meta["name"] for entry in other.entries]
+        if theirs != names or other.labels.names != dataset.labels.names:
+            unlike = sorted({*names} ^ {*theirs}) or [*dataset.labels.names, *other.labels.names]
+            message = (
+                f"{dataset.name} {dataset.split}: the annotators have other images or classes: "
+                f"{some_of(unlike)}: merge those that all have (data.absent_mask=leave-out)"
+            )
+            raise DataError(message, code="annotators-differ", found=unlike[:5])

@@ -1,0 +1,50 @@
+"""Cuts pictures that have an image and its mask side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from segtrain.base.terminal import counted
+from segtrain.data.index.walk import images_below, no_folder
+from segtrain.data.pixels import decode
+from segtrain.data.storage import LOCAL
+from segtrain.errors import file_error
+
+
+def cut(root: str, folder: Path, side: str, say: Callable[[str], None]) -> int:
+    """Write the halves of each picture to ``folder``/images and masks, in its folders of splits.
+    Returns the number of pictures. Raises DataError.
+
+    side: where the masks are, "left" or "right". Gray masks get one channel.
+    """
+    from PIL import Image
+
+    paths = sorted(images_below(root, LOCAL))
+    if not paths:
+        raise no_folder(root, "pictures to cut", LOCAL)
+    for path in paths:
+        content = LOCAL.content(os.path.join(root, path))
+        pixels = decode.decode_image(content, path)
+        if pixels.shape[1] % 2:
+            reason = f"is {pixels.shape[1]} pixels wide: an image and its mask have the same width"
+            raise file_error(path, reason, code="picture-not-two-halves")
+        halves = np.split(pixels, 2, axis=1)
+        image, mask = halves if side == "right" else halves[::-1]
+        if (mask == mask[..., :1]).all():
+            mask = mask[..., 0]
+        for part, half in (("images", image), ("masks", mask)):
+            file = (folder / part / path).with_suffix(".png")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.ascontiguousarray(half)).save(file)
+    lossy = sum(path.lower().endswith((".jpg", ".jpeg")) for path in paths)
+    say(f"{counted(len(paths), 'picture')} cut")
+    if lossy:
+        say(
+            f"{counted(lossy, 'picture')} were JPEGs, so values of masks are off by a few: repair "
+            "them with segtrain data convert --nearest and the color of each class in data.classes"
+        )
+    return len(paths)
