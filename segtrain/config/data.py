@@ -139,8 +139,9 @@ class Data(Section):
         ["eval", "speed_neutral"],
         255,
         ge=0,
-        le=255,
-        description="class id of pixels that losses and metrics ignore",
+        le=65535,
+        description="class id of pixels that losses and metrics ignore. With more than 255 "
+        "classes, 255 means 65535",
     )
     bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = setting(
         ["eval", "predict"],

@@ -18,7 +18,14 @@ from segtrain.data.order import eval_groups
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.reading import Reading
-from segtrain.data.train_loader import EvalLoader, TrainLoader, image_sizes, normalize, worker_kind
+from segtrain.data.train_loader import (
+    EvalLoader,
+    TrainLoader,
+    image_sizes,
+    normalize,
+    widened,
+    worker_kind,
+)
 from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError
 
@@ -137,7 +144,7 @@ class BatchLoader:
         )
         with batches:
             for (batch,) in batches:
-                yield batch.images, batch.masks.long() if self.floats else batch.masks
+                yield batch.images, batch.masks.long() if self.floats else widened(batch.masks)
 
     def _whole_images(self) -> Iterator[tuple[Tensor, Tensor]]:
         prefetch = self.config.data.prefetch
@@ -151,7 +158,7 @@ class BatchLoader:
         ) as batches:
             for _, images, masks in batches:  # in memory that the loader reuses
                 if self.floats is None:
-                    yield images.clone(), masks.clone()
+                    yield images.clone(), widened(masks.clone())
                 else:
                     values = normalize(
                         images, self.floats.mean, self.floats.std, self.floats.channels_last

@@ -36,7 +36,7 @@ def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     some = range(step // 2, len(source), step)
     pixels = sum(_pixels(source, index) for index in some) / len(some)
     bands = source.reading.bands if isinstance(source, Dataset) else None
-    per_pixel = 4 * bands.channels + 1 if bands else 4
+    per_pixel = (4 * bands.channels if bands else 3) + np.dtype(source.labels.mask_dtype).itemsize
     each, (limit, _) = int(per_pixel * pixels * len(source)), memory_limit()
     if each * ranks <= 0.8 * limit:
         return

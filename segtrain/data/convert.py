@@ -262,7 +262,7 @@ def _write(dataset: Dataset, index: int, made: Path, name: str, ids: np.ndarray)
 def ids_of(
     stored: bytes | memoryview, name: str, labels: LabelSpace, nearest: bool = False
 ) -> tuple[np.ndarray, int]:
-    """Train ids uint8 (H, W) of a mask file of any format, and how many of its pixels were
+    """Train ids (H, W) of a mask file of any format, and how many of its pixels were
     ambiguous. Raises DataError.
 
     nearest: unknown values become the nearest known ones. Those of a JPEG always do.
@@ -289,7 +289,7 @@ def ids_of(
     values, inverse = np.unique(codes, return_inverse=True)
     table, unsure = _nearest(_rgb(values), _rgb(np.array(list(known))), known.values())
     inverse = inverse.reshape(codes.shape)
-    return table[inverse], int(unsure[inverse].sum())
+    return table.astype(labels.mask_dtype)[inverse], int(unsure[inverse].sum())
 
 
 def _is_gray(pixels: np.ndarray) -> bool:
@@ -313,7 +313,7 @@ def _nearest(
     squares = ((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2)
     near = np.sort(squares, axis=1)
     unsure = 4 * near[:, 0] > near[:, 1] if len(known) > 1 else np.zeros(len(values), bool)
-    return np.array(list(train), np.uint8)[squares.argmin(1)], unsure
+    return np.array(list(train))[squares.argmin(1)], unsure
 
 
 def refuse_near_values(dataset: Dataset) -> None:

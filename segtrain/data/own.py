@@ -104,7 +104,7 @@ class _Items:
         mask = self.labels.remap(mask, where)
         if bands:
             image, void = bands.filled(bands.marked(image))
-            mask = np.where(void, np.uint8(self.labels.ignore_index), mask)
+            mask = np.where(void, self.labels.mask_dtype(self.labels.ignore_index), mask)
         return np.ascontiguousarray(image), mask, name
 
     def name(self, index: int) -> str:

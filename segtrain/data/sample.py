@@ -85,8 +85,9 @@ class SampleMaker:
         mask_out: np.ndarray,
         colors_out: np.ndarray | None = None,
     ) -> None:
-        """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both
-        contiguous. For bands, ``image_out`` is the memory uint8 [bytes] of float32 (h, w, C).
+        """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` (h, w), both contiguous.
+        A mask of uint16 may be its memory, uint8 (h, 2 w). For bands, ``image_out`` is the memory
+        uint8 [bytes] of float32 (h, w, C).
 
         ``colors_out``: uint8 [COLOR_BYTES]. If given, the color terms and the covered part are
         written there (see ``colors_in``), and the crop keeps its colors: the device changes them.
@@ -95,6 +96,7 @@ class SampleMaker:
         """
         try:
             made = image_out = self.form.view(image_out, *task.crop)
+            mask_out = mask_out.view(self.source.labels.mask_dtype)
             if self.floats is not None and self.transforms is not None:
                 made = np.empty((*task.crop, 3), np.uint8)
             if self.transforms is None or self.data.transforms_mode == "after":
@@ -140,7 +142,7 @@ class SampleMaker:
         out, fill = (image_out, mask_out), self.reading.fill
         write_crop(record, labels, geometry, task.crop, out, jpeg_index, floats, fill)
         if geometry.flip and labels.mirror:
-            table = np.arange(256, dtype=np.uint8)
+            table = np.arange(labels.mask_values, dtype=labels.mask_dtype)
             table[: labels.num_classes] = labels.mirror
             mask_out[...] = table[mask_out]
 
@@ -170,6 +172,7 @@ def make_whole(
         with READ:
             record = source.record(index)
         with DECODE:
+            mask_out = mask_out.view(source.labels.mask_dtype)
             image_out = form.view(image_out, *mask_out.shape)
             write_whole(record, source.labels, (image_out, mask_out))
     except Exception as error:
@@ -213,7 +216,8 @@ def rehearse(
         made = []
         for _ in range(2):
             before = _states()
-            made.append((np.zeros((*data.crop, 3), np.uint8), np.zeros(data.crop, np.uint8)))
+            mask = np.zeros(data.crop, source.labels.mask_dtype)
+            made.append((np.zeros((*data.crop, 3), np.uint8), mask))
             maker(Task(index, epoch, data.crop, data.scale), *made[-1])
         moved = [name for name, state in _states().items() if state != before[name]]
         if moved or not all(map(np.array_equal, *made)):

@@ -46,7 +46,7 @@ class Batch:
     # uint8 (n, H, W, 3), RGB; float32 (n, H, W, bands) in stored units; or normalized (n, C, H, W),
     # if the loader makes floats
     images: torch.Tensor
-    masks: torch.Tensor  # uint8 (n, H, W), train ids
+    masks: torch.Tensor  # (n, H, W), train ids: uint8, or uint16 with more than 254 classes
     indices: np.ndarray  # int64 [n], of the samples in the data set
     epochs: np.ndarray  # int64 [n]
     looks: torch.Tensor | None = None  # uint8 (n, COLOR_BYTES); None: no color jitter on the device
@@ -168,8 +168,8 @@ class TrainLoader(Loader):
             )
             crop, scale = self.crop_and_scale(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
-            form = self.maker.form
-            size = sum(offsets(shape, 0, form)[-1] for shape in shapes)
+            form, wide = self.maker.form, mask_bytes(self.dataset)
+            size = sum(offsets(shape, 0, form, wide)[-1] for shape in shapes)
             batch, start = BatchTask(self.maker, ring.take(size), []), 0
             for part, shape in zip(self.parts, shapes):
                 tasks = [
@@ -181,10 +181,20 @@ class TrainLoader(Loader):
                 )
                 looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
                 batch.result.append(Batch(images, masks, indices[part], epochs[part], looks))
-                start = offsets(shape, start, form)[-1]
+                start = offsets(shape, start, form, wide)[-1]
             if self.lends:
                 ring.lend(batch.block, batch.views)
             yield batch
+
+
+def mask_bytes(dataset: SampleSource) -> int:
+    """The bytes of a pixel of a mask."""
+    return np.dtype(dataset.labels.mask_dtype).itemsize
+
+
+def widened(masks: torch.Tensor) -> torch.Tensor:
+    """uint16 masks as int32, because torch has few functions for uint16."""
+    return masks.int() if masks.dtype == torch.uint16 else masks
 
 
 def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
@@ -205,7 +215,7 @@ def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
 
 class EvalLoader(Loader):
     """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3) or as
-    ``reading`` says, masks uint8 (n, H, W).
+    ``reading`` says, masks (n, H, W) as in a ``Batch``.
 
     The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers. ``sizes``: those
     of all images of the data set, if they are known; otherwise the header of the first image in
@@ -243,7 +253,8 @@ class EvalLoader(Loader):
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
             shape = (len(indices), height, width)
-            batch = BatchTask(maker, ring.take(offsets(shape, 0, self.form)[-1]))
+            size = offsets(shape, 0, self.form, mask_bytes(self.dataset))[-1]
+            batch = BatchTask(maker, ring.take(size))
             numbers = indices.tolist()
             images, masks, _ = batch.lay_out(self.dataset, numbers, numbers, shape, form=self.form)
             batch.result = (indices, images, masks)

@@ -31,7 +31,7 @@ from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.order import eval_groups
 from segtrain.data.pixels.bands import visible
-from segtrain.data.train_loader import EvalLoader, image_sizes, normalize
+from segtrain.data.train_loader import EvalLoader, image_sizes, normalize, widened
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluation.image_scores import ImageScores, counts
@@ -261,7 +261,7 @@ def _predictor(
 
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         nonfinite: list[Tensor] = []
-        truth = masks.to(device, non_blocking=True)
+        truth = widened(masks.to(device, non_blocking=True))
         truth = nearest(truth, size) if size else truth
         inputs = normalize(images.to(device, non_blocking=True), *form)
         ids = predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]), nonfinite)
@@ -318,9 +318,8 @@ def _picture(
     pixels = (
         resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
     )
-    arrays = [
-        part.to("cpu", torch.uint8, copy=True).numpy() for part in (pixels, guess[0], truth[0])
-    ]
+    parts = pixels.to(torch.uint8), guess[0], truth[0]
+    arrays = [part.to("cpu", copy=True).numpy() for part in parts]
     return PredictedImage(str(dataset.entries[index].image), *arrays)
 
 

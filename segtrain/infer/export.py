@@ -24,7 +24,7 @@ from segtrain.config import Config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, SegtrainError, some_of
 from segtrain.evaluation.load import assemble, load_run
-from segtrain.infer.onnx_file import Input, Size, require_onnx, write_onnx
+from segtrain.infer.onnx_file import Input, Size, ids_dtype, require_onnx, write_onnx
 from segtrain.models.base import SegModel
 from segtrain.runfolder.checkpoint import named_best
 
@@ -63,8 +63,8 @@ def export(
     one by one, model.json last.
 
     model.onnx has the input ``images``, uint8 (N, H, W, 3) RGB or float32 (N, H, W, bands) in
-    stored units, and the outputs ``classes``, uint8
-    (N, H, W), and ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and
+    stored units, and the outputs ``classes``, uint8 (N, H, W), or int32 with more than 256
+    classes, and ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and
     cropping. N, H, and W are dynamic if an exporter supports that and no ``size`` (H, W) is given.
     Otherwise, N is 1, and (H, W) is ``size`` (default: the training crop). ``batch``: a fixed N.
     ``input="nchw-float"``: ``images`` is float32 (N, 3, H, W) RGB from 0 to 1, or (N, bands, H, W)
@@ -178,6 +178,7 @@ def describe(
         formula = "(x - mean) / std, 0 for NaN"
     best = named_best(run_dir) if which == "best" else None
     scored = {"checkpoint": best.file, "step": best.step, "miou": best.miou} if best else {}
+    ids = str(ids_dtype(labels.num_classes)).removeprefix("torch.")
     versions = {"segtrain": __version__, "torch": torch.__version__}
     return {
         "format": "segtrain-model",
@@ -202,7 +203,7 @@ def describe(
             "after normalizing; cropped from the logits",
         },
         "output": {
-            "classes": "uint8 train ids (N, H, W): the largest logit, the lowest id on a tie",
+            "classes": f"{ids} train ids (N, H, W): the largest logit, the lowest id on a tie",
             "logits": "float32 (N, C, H, W)",
         },
         "eval": config.eval.model_dump(mode="json"),

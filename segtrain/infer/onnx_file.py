@@ -56,9 +56,13 @@ class Input:
         return (images if self.stored else images / np.float32(255)).transpose(0, 3, 1, 2)
 
 
+def ids_dtype(classes: int) -> torch.dtype:
+    """The type of class ids."""
+    return torch.uint8 if classes <= 256 else torch.int32
+
+
 class Deployed(nn.Module):
-    """A model that maps images, see ``Input``, to ids uint8 (N, H, W) and logits float32 (N, C, H,
-    W). NaN counts as the mean.
+    """A model that maps images, see ``Input``, to ids (N, H, W) and logits float32 (N, C, H, W). NaN counts as the mean.
 
     It pads images to a multiple of the model's stride, and to its smallest size. The code has no
     branch on the image size, so that an exporter can keep H and W dynamic.
@@ -92,7 +96,7 @@ class Deployed(nn.Module):
             right, below = (self._padded(side) - side for side in (width, height))
             x = F.pad(x, (0, right, 0, below))
         logits = self.model(x)[:, :, :height, :width]
-        return logits.argmax(1).to(torch.uint8), logits
+        return logits.argmax(1).to(ids_dtype(logits.shape[1])), logits
 
     def example(self, count: int, size: Size) -> Tensor:
         """Images of the form that it takes."""
@@ -264,9 +268,10 @@ def _check(
         classes, logits = session.run(["classes", "logits"], {"images": taken.placed(images)})
         with torch.no_grad():
             expected = model(normalize(torch.from_numpy(seen), *normalization(model))).numpy()
-        if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
+        ids = str(ids_dtype(expected.shape[1])).removeprefix("torch.")
+        if (logits.shape, classes.shape, str(classes.dtype)) != (expected.shape, shape, ids):
             raise SegtrainError(
-                f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not uint8 "
+                f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not {ids} "
                 f"{shape} and {expected.shape}",
                 code="onnx-outputs-shape",
             )

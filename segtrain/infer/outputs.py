@@ -57,12 +57,13 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
     """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, color = class color, void and the
-    rest black.
+    rest black; ids uint16 as a gray PNG of 16 bits.
     """
     from PIL import Image
 
     picture = Image.fromarray(ids)
-    picture.putpalette(labels.colorize(np.arange(256, dtype=np.uint8)[None])[0].tobytes())
+    if ids.dtype == np.uint8:
+        picture.putpalette(labels.colorize(np.arange(256)[None])[0].tobytes())
     _write_png(path, picture, "class ids")
 
 
@@ -74,10 +75,10 @@ def write_geotiff(
     raw: np.ndarray | None = None,
 ) -> None:
     """Ids uint8 (H, W) as an 8-bit palette GeoTIFF with the tags ``place``; void is its nodata
-    value. With ``raw``, the raw id of each train id, a gray GeoTIFF of raw ids.
+    value. Ids uint16 as a gray GeoTIFF; with ``raw``, the raw id of each train id, one of raw ids.
     """
-    if raw is None:
-        colors = labels.colorize(np.arange(256, dtype=np.uint8)[None])[0]
+    if raw is None and ids.dtype == np.uint8:
+        colors = labels.colorize(np.arange(256)[None])[0]
         look = {"photometric": "palette", "colormap": colors.T.astype(np.uint16) * 257}
     else:
         look = {"photometric": "minisblack"}
@@ -125,7 +126,7 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
 
     from segtrain.observe.pictures import drawable
 
-    counts = np.bincount(ids.ravel(), minlength=256)[: labels.num_classes]
+    counts = np.bincount(ids.ravel(), minlength=labels.num_classes)[: labels.num_classes]
     order = [int(index) for index in np.argsort(-counts, kind="stable") if counts[index]]
     font = ImageFont.load_default()
     line, box, gap = 18, 10, 6  # pixels

@@ -105,7 +105,8 @@ class Predictor:
         self.channels_last = self.asynchronous and config.train.channels_last is not False
 
     def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
-        """The mask of each image: class ids uint8 (H, W), at the size of the image.
+        """The mask of each image: class ids (H, W), at the size of the image: uint8, or uint16
+        with more than 254 classes.
 
         images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB or (H, W)
         gray, or a tensor uint8 (3, H, W) or (H, W, 3). A network of stored values takes numbers (H,
@@ -159,7 +160,7 @@ class Predictor:
                 ]
             else:
                 parts = [predict_ids(forward, inputs, view, None, flags)]
-        parts[0] = parts[0].to(torch.uint8)
+        parts[0] = parts[0].to(getattr(torch, self.labels.mask_dtype.__name__))
         return partial(
             _results,
             [name for _, name in images],

@@ -17,7 +17,7 @@ from segtrain.evaluation.tiles import Size
 if TYPE_CHECKING:
     from segtrain.infer.predictor import Predictor
 
-# class ids uint8 (H, W), probabilities float16 (C, H, W) or None
+# class ids (H, W), probabilities float16 (C, H, W) or None
 Segmentation = tuple[np.ndarray, np.ndarray | None]
 Waiting = Callable[[], list[Segmentation]]  # waits for the results of a batch
 AHEAD = 2  # batches of images that may wait for others of their size

@@ -22,6 +22,7 @@ from segtrain.observe.journal import say_on_stderr
 
 _WINDOW = 50  # logged steps over which the remaining time is estimated
 _BAR = 24  # cells of a full bar
+_MOST_CLASSES = 200
 
 
 def count(number: float) -> str:
@@ -173,15 +174,26 @@ def bar(share: float) -> str:
     ).ljust(_BAR)
 
 
+def worst_classes(ious: Sequence[float | None]) -> list[int]:
+    """The classes of a table that stays readable: all of up to 200, else the 200 with the lowest
+    IoU, the lowest first.
+    """
+    if len(ious) <= _MOST_CLASSES:
+        return [*range(len(ious))]
+    known = {index: iou for index, iou in enumerate(ious) if iou is not None}
+    return sorted(known, key=known.__getitem__)[:_MOST_CLASSES]
+
+
 def class_table(names: Sequence[str], scores: Mapping[str, Any]) -> str:
     """A table with the IoU in percent, a bar, and the share of valid pixels per class; last, the
     mean IoU. ``scores``: of an evaluation, where None stands for a class in neither truth nor
-    prediction.
+    prediction. See ``worst_classes``.
     """
     total = max(1, sum(scores["pixels"]))
     width = max([len(name) for name in names] + [5])
     lines = [f"{'class':<{width}}    IoU  {'':<{_BAR}}  pixels"]
-    for name, iou, pixels in zip(names, scores["iou"], scores["pixels"]):
+    for index in worst_classes(scores["iou"]):
+        name, iou, pixels = names[index], scores["iou"][index], scores["pixels"][index]
         value = "absent" if iou is None else f"{100 * iou:5.1f}%"
         lines.append(f"{name:<{width}} {value}  {bar(iou or 0.0)}  {100 * pixels / total:5.1f}%")
     if (mean := scores["miou"]) is not None:

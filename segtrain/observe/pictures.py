@@ -32,7 +32,7 @@ _GAP, _MARGIN, _HEAD, _CAPTION, _KEY, _PANEL_WIDTH = 6, 16, 26, 28, 22, 320  # p
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: uint8 (H, W) train ids."""
+    """``image``: uint8 (H, W, 3) RGB. ``prediction``, ``truth``: (H, W) train ids."""
 
     name: str
     image: np.ndarray
@@ -60,7 +60,7 @@ def image_miou(
 
 def colorize(mask: np.ndarray, palette: Sequence[Color], ignore_index: int = 255) -> np.ndarray:
     """(H, W) train ids to (H, W, 3) colors; void is gray."""
-    table = np.full((256, 3), VOID, np.uint8)
+    table = np.full((max(ignore_index + 1, 256), 3), VOID, np.uint8)
     table[: len(palette)] = palette
     table[ignore_index] = VOID
     return table[mask]

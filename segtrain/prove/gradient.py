@@ -17,7 +17,7 @@ from segtrain.config import Config, Origin
 from segtrain.data.datasets import open_dataset
 from segtrain.data.order import samples
 from segtrain.data.pixels.normalize import normalize
-from segtrain.data.train_loader import Batch, TrainLoader
+from segtrain.data.train_loader import Batch, TrainLoader, widened
 from segtrain.losses import build_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
@@ -224,7 +224,7 @@ def _micro(
 
     The first of the ``planted`` samples (epoch, index) becomes void, and the second half void.
     """
-    masks = batch.masks.clone()
+    masks = widened(batch.masks.clone())
     for k, sample in enumerate(zip(batch.epochs.tolist(), batch.indices.tolist())):
         if sample == planted[0]:
             masks[k] = ignore_index

@@ -131,9 +131,9 @@ def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
     """Convert class ids to the values of mask files. If several values mean the same class, the
     smallest is used.
     """
-    table = np.zeros(256, np.uint8)
+    table = np.zeros(labels.mask_values, labels.mask_dtype)
     for raw, train_id in sorted(labels.raw_to_train.items(), reverse=True):
-        if 0 <= raw < 256:
+        if 0 <= raw < len(table):
             table[train_id] = raw
     return table[ids]
 

@@ -165,9 +165,10 @@ def noise(
     """A batch of random pixels and labels on the device."""
     bands = channels_of(learner.plain)
     levels = torch.randint(256, (images, *size, bands), dtype=learner.pixel_dtype, device=device)
-    masks = torch.randint(
-        learner.criterion.num_classes, (images, *size), dtype=torch.uint8, device=device
-    )
+    criterion = learner.criterion
+    small = max(criterion.num_classes, criterion.ignore_index) < 256
+    dtype = torch.uint8 if small else torch.int32
+    masks = torch.randint(criterion.num_classes, (images, *size), dtype=dtype, device=device)
     looks = torch.zeros((images, COLOR_BYTES), dtype=torch.uint8, device=device) if colors else None
     none = torch.zeros(0).long().numpy()
     return Batch(levels, masks, none, none, looks)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from segtrain.base.precision import AUTOCAST
 from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.train_loader import Batch, normalize
+from segtrain.data.train_loader import Batch, normalize, widened
 from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
 from segtrain.losses.ways import refuse_fused
@@ -69,7 +69,7 @@ class Learner:
             covered=batch.covered,
             dtype=self.image_dtype,
         )
-        return Micro(images, batch.masks)
+        return Micro(images, widened(batch.masks))
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -38,7 +38,7 @@ def cut(request: pytest.FixtureRequest) -> Cut:
 
     def crop_of(image, mask, geometry, crop, ignore_index, out=None):  # type: ignore[no-untyped-def]
         out = out or (np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8))
-        labels = SimpleNamespace(ignore_index=ignore_index)
+        labels = SimpleNamespace(ignore_index=ignore_index, mask_dtype=np.uint8)
         write_crop(StoredSample(image, mask, "image", "mask", "train"), labels, geometry, crop, out)
         return out
 

@@ -90,7 +90,7 @@ def test_colorize_and_dict_round_trip():
         ({"palette": [[0, 0, 0], [0, -1, 0]]}, "class-color-invalid", {"found": (0, -1, 0)}),
         ({"palette": [[0, 0, 0], [float("inf"), 0, 0]]}, "labels-invalid", {}),
         ({"palette": [[0, 0, 0]]}, "labels-invalid", {}),
-        ({"ignore_index": 300}, "ignore-index-invalid", {"found": 300}),
+        ({"ignore_index": 70000}, "ignore-index-invalid", {"found": 70000}),
     ],
 )
 def test_a_description_with_impossible_numbers_is_refused(

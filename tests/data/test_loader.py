@@ -37,7 +37,9 @@ class Pictures:
     store, stored = LOCAL, False
 
     def __init__(self, n: int = 11, broken: dict[int, Exception] | None = None) -> None:
-        self.labels = SimpleNamespace(num_classes=5, ignore_index=255, mirror=())
+        self.labels = SimpleNamespace(
+            num_classes=5, ignore_index=255, mirror=(), mask_dtype=np.uint8
+        )
         self.entries = [
             SimpleNamespace(image=f"images/{i}.png", mask=f"masks/{i}.png") for i in range(n)
         ]

@@ -36,7 +36,7 @@ def crop_of(
     image: np.ndarray, mask: np.ndarray, geometry: Geometry
 ) -> tuple[np.ndarray, np.ndarray]:
     out = np.empty((*CROP, 3), np.uint8), np.empty(CROP, np.uint8)
-    labels = SimpleNamespace(ignore_index=VOID)
+    labels = SimpleNamespace(ignore_index=VOID, mask_dtype=np.uint8)
     write_crop(StoredSample(image, mask, "image", "mask", "train"), labels, geometry, CROP, out)
     return out
 

@@ -72,7 +72,7 @@ class AnnotatedDataset(FileDataset):
         return stamped
 
     def _drawn(self, index: int, header: decode.Header) -> np.ndarray:
-        """The mask, uint8 (H, W) of train ids. Raises DataError if the annotation is for another
+        """The mask, (H, W) of train ids. Raises DataError if the annotation is for another
         size or has no pixel in the image.
         """
         entry, stored = self.entries[index], (header.height, header.width)
@@ -102,6 +102,7 @@ class AnnotatedDataset(FileDataset):
                 self.background,
                 self.labels.ignore_index,
                 self.paint,
+                self.labels.mask_dtype,
             )
             if mask is None:
                 reason = (

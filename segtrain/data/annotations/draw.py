@@ -36,8 +36,9 @@ def draw(
     background: int,
     void: int,
     paint: Paint,
+    dtype: Any = np.uint8,
 ) -> np.ndarray | None:
-    """The mask of shapes, uint8 (H, W) of train ids; None if all shapes are outside of the image.
+    """The mask of shapes, (H, W) of train ids; None if all shapes are outside of the image.
 
     shapes: as in the JSON of ``shapes.to_text``, with the pixels of files as arrays. ids: class
     name -> train id. background: the id of pixels in no shape. paint: the shape to which a pixel in
@@ -49,7 +50,7 @@ def draw(
         return None
     if paint == "smallest":
         parts.sort(key=lambda part: -int(np.count_nonzero(part[0][0])))  # stable
-    mask, covered = np.full(size, background, np.uint8), np.zeros(size, bool)
+    mask, covered = np.full(size, background, dtype), np.zeros(size, bool)
     for (pixels, (top, left)), train_id in parts:
         where = slice(top, top + pixels.shape[0]), slice(left, left + pixels.shape[1])
         mask[where][pixels] = train_id

@@ -170,16 +170,16 @@ def _labels(
     if data.classes and not data.label_map:
         space = label_space(data)
         ids = {name: train_id for train_id, name in enumerate(space.names)}
-        ids |= {name: data.ignore_index for name in own if is_ignored(name)}
+        ids |= {name: space.ignore_index for name in own if is_ignored(name)}
         other = next(filter(is_background, space.names), "")
-        rest = ids.get(background, ids.get(other, data.ignore_index))
+        rest = ids.get(background, ids.get(other, space.ignore_index))
     else:
         rows = [ClassRow(name) for name in own]
         space = label_space(data, space_of(rows, data.ignore_index))
         table = space.raw_to_train
         ids = {name: table[raw] for raw, name in enumerate(own) if raw in table}
-        rest = ids.get(background, data.ignore_index)
-    drawn = {train_id for train_id in ids.values() if train_id not in (rest, data.ignore_index)}
+        rest = ids.get(background, space.ignore_index)
+    drawn = {train_id for train_id in ids.values() if train_id not in (rest, space.ignore_index)}
     return space, {**ids, UNNAMED: drawn.pop()} if len(drawn) == 1 else ids, rest
 
 

@@ -146,7 +146,7 @@ class _Sample:
     faults: pairs (file, error). If there are any, only ``values`` and ``counts`` are used besides
     them. values: the mask values as stored.
     properties: of the image; None for a generated or undecoded image.
-    counts: int64 [256], the number of pixels of each train id.
+    counts: int64 [C + 1], the number of pixels of each class, and of ignored ones.
     mask_crc: the CRC-32 of the train ids.
     warnings: pairs (key of ``_WARNINGS``, file).
     """
@@ -155,7 +155,7 @@ class _Sample:
     faults: list[tuple[str, DataError]] = field(default_factory=list)
     values: MaskValues = field(default_factory=MaskValues)
     properties: ImageProperties | None = None
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(256, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     mask_crc: int = 0
     warnings: list[tuple[str, str]] = field(default_factory=list)
 
@@ -166,9 +166,9 @@ def _scan(
     """The report, and whether it has read errors that may not occur the next time."""
     labels = dataset.labels
     # Pixels and images of each class, in the faulty samples and in the others.
-    statistics = np.zeros((2, 2, 256), np.int64)
+    statistics = np.zeros((2, 2, labels.num_classes + 1), np.int64)
     # The most pixels of each class in one sample without a fault, and the index of that sample.
-    largest = np.zeros((2, 256), np.int64)
+    largest = np.zeros((2, labels.num_classes + 1), np.int64)
     sizes, forms = Counter[tuple[int, int]](), Counter[str]()
     faults: list[tuple[str, str]] = []
     bad: list[int] = []
@@ -205,7 +205,7 @@ def _scan(
                     examples.append((" ".join(_WARNINGS[kind]), index))
                 suspicious[kind].append(file)
     counts, images_with = statistics[int(len(bad) < len(dataset))]
-    pixels, void = counts[: labels.num_classes].copy(), int(counts[labels.ignore_index])
+    pixels, void = counts[:-1].copy(), int(counts[-1])
     warnings = [
         f"{counted(len(suspicious[kind]), noun)} {text}: {some_of(suspicious[kind], 3)}"
         for kind, (noun, text) in _WARNINGS.items()
@@ -224,7 +224,7 @@ def _scan(
         classes=labels.names,
         pixels=pixels,
         void=void,
-        images_with=images_with[: labels.num_classes].copy(),
+        images_with=images_with[:-1].copy(),
         sizes=dict(sizes.most_common()),
         faults=tuple(faults),
         bad=np.array(bad, np.int64),
@@ -294,11 +294,12 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
     if any(sample.size) and sample.size != mask.shape:
         sample.faults.append((file, dataset.other_size(index, sample.size, mask.shape)))
     if void is not None and void.shape == mask.shape:
-        mask = np.where(void, np.uint8(labels.ignore_index), mask)
-    sample.counts = np.bincount(mask.ravel(), minlength=256)
+        mask = np.where(void, labels.mask_dtype(labels.ignore_index), mask)
+    counts = np.bincount(mask.ravel(), minlength=labels.mask_values)
+    sample.counts = counts[[*range(labels.num_classes), labels.ignore_index]]
     sample.mask_crc = zlib.crc32(np.ascontiguousarray(mask).data)
     kinds = (
-        ("empty", file, sample.counts[labels.ignore_index] == mask.size),
+        ("empty", file, sample.counts[-1] == mask.size),
         ("smeared", file, smear(mask, labels.ignore_index) > _SMEARED),
         ("turned", entry.image, turned),
         (

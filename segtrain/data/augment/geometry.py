@@ -124,14 +124,21 @@ def _place(scaled: int, crop: int, u: float, center: float | None) -> int:
     return min(max(round(center * scaled - crop / 2), 0), free)
 
 
+def ids_in(mask: np.ndarray) -> np.ndarray:
+    """The values in a mask, in their order."""
+    if mask.dtype != np.uint8:
+        return np.unique(mask)
+    return np.flatnonzero(cv2.calcHist([mask], [0], None, [256], [0, 256]))
+
+
 def class_center(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int, int] | None:
     """The center (y, x) of a class-balanced crop: a uniformly random pixel of a uniformly random
     class in ``mask``.
 
     ``u``: two numbers in [0, 1). Returns None if all pixels are void.
     """
-    counts = cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel()[:num_classes]
-    present = np.flatnonzero(counts)
+    ids = ids_in(mask)
+    present = ids[ids < num_classes]
     if not present.size:
         return None
     pixels = np.flatnonzero(mask == present[int(u[0] * present.size)])
@@ -148,32 +155,43 @@ def apply(
     out: tuple[np.ndarray, np.ndarray] | None = None,
     fill: np.ndarray = _FILL,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The crop's image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` (two contiguous
+    """The crop's image uint8 (h, w, 3) and mask (h, w), written into ``out`` (two contiguous
     arrays) if given.
 
-    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole sample, and are not modified.
+    ``image`` uint8 (H, W, 3) and ``mask`` (H, W) are the whole sample, and are not modified.
     Padding is ``fill`` in the image and ``ignore_index`` in the mask. An image of float32 (H, W,
     bands) may be a ``Window``.
     """
     height, width = crop
     pixels, labels = out or (
         np.empty((height, width, len(fill)), fill.dtype),
-        np.empty((height, width), np.uint8),
+        np.empty((height, width), mask.dtype),
     )
     y0, x0, y1, x1 = geometry.covered(crop)
-    rows, columns = _covering(geometry, crop)
-    seen = _color(_resample(image, geometry.scaled, rows, columns), geometry)
-    ids = _nearest(mask, geometry.scaled, rows, columns)
+    seen = _color(_resample(image, geometry.scaled, *_covering(geometry, crop)), geometry)
     if geometry.flip:
         seen = cv2.flip(seen, 1) if seen.dtype == np.uint8 else np.flip(seen, 1)
-        ids = cv2.flip(ids, 1)
     if (y1 - y0, x1 - x0) != (height, width):
         # Whole rows at once: NumPy would be slow over a last axis of 3.
         pixels.reshape(height, -1)[...] = np.tile(fill, width)
-        labels[...] = ignore_index
     pixels[y0:y1, x0:x1] = seen
-    labels[y0:y1, x0:x1] = ids
+    apply_to_mask(mask, geometry, crop, ignore_index, labels)
     return pixels, labels
+
+
+def apply_to_mask(
+    mask: np.ndarray,
+    geometry: Geometry,
+    crop: tuple[int, int],
+    ignore_index: int,
+    out: np.ndarray,
+) -> None:
+    """Write the crop's mask, as ``apply`` does."""
+    y0, x0, y1, x1 = geometry.covered(crop)
+    ids = _nearest(mask, geometry.scaled, *_covering(geometry, crop))
+    if ids.shape != out.shape:
+        out[...] = ignore_index
+    out[y0:y1, x0:x1] = cv2.flip(ids, 1) if geometry.flip else ids
 
 
 def _covering(geometry: Geometry, crop: tuple[int, int]) -> tuple[slice, slice]:

@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 
 from segtrain.config import Data
+from segtrain.data.augment.geometry import ids_in
 from segtrain.data.augment.transforms_build import build, kind_of, parts_of, transforms_error
 from segtrain.data.order import TRANSFORMS, rng_for
 from segtrain.errors import SegtrainError, file_error, some_of
@@ -70,7 +71,7 @@ class Transforms:
         if run is None:
             run = self._own.run = self._runner()
         rng = rng_for(*key, TRANSFORMS)
-        known = _id_counts(pair[1])
+        known = ids_in(pair[1])
         cv2.setRNGSeed(int(rng.random() * (1 << 31)))  # OpenCV has one random state per thread
         try:
             image, mask = run(*pair, rng)
@@ -87,9 +88,7 @@ class Transforms:
             _refuse_wrong_result(result, target, part, name)
             if result is not target:
                 target[...] = result
-        new = np.setdiff1d(
-            np.flatnonzero(_id_counts(out[1])), [*np.flatnonzero(known), self.ignore_index]
-        ).tolist()
+        new = np.setdiff1d(ids_in(out[1]), [*known, self.ignore_index]).tolist()
         if new:
             reason = f"data.transforms add the ids {some_of(new, 8)} to the mask"
             fix = "fill masks with the void id, and resize them by nearest"
@@ -158,14 +157,10 @@ def _albumentations(pipeline: Any) -> Run:
     return run
 
 
-def _id_counts(mask: np.ndarray) -> np.ndarray:
-    return cv2.calcHist([mask], [0], None, [256], [0, 256]).ravel()
-
-
 def _refuse_wrong_result(result: Any, target: np.ndarray, part: str, name: str) -> None:
     dtype = getattr(result, "dtype", type(result).__name__)
-    if not isinstance(result, np.ndarray) or dtype != np.uint8:
-        fix = _FLOATS_FIX if part == "image" else "masks stay uint8 (H, W) arrays of ids"
+    if not isinstance(result, np.ndarray) or dtype != target.dtype:
+        fix = _FLOATS_FIX if part == "image" else f"masks stay {target.dtype} (H, W) arrays of ids"
         found = type(result).__name__, str(dtype)
         reason = f"after data.transforms the {part} is a {found[0]} of {dtype}: {fix}"
         raise file_error(name, reason, code="transforms-wrong-type", part=part, found=found)

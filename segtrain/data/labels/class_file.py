@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from segtrain import config
-from segtrain.data.labels.space import BACKGROUND, Color, LabelSpace, code, plain_space
+from segtrain.data.labels.space import (
+    BACKGROUND,
+    Color,
+    LabelSpace,
+    code,
+    fitting_void,
+    plain_space,
+)
 from segtrain.errors import DataError
 
 # These names are not classes: pixels with their ids or colors are ignored.
@@ -209,6 +216,7 @@ def space_of(rows: list[ClassRow], ignore_index: int, source: str = "data.classe
     elif not counted:
         rows = sorted(rows, key=lambda row: row.id or 0)
     names = [row.name for row in rows if not is_ignored(row.name)]
+    ignore_index = fitting_void(len({*names}), ignore_index)
     space = (
         _colored(source, rows, ignore_index) if colored else plain_space(tuple(names), ignore_index)
     )

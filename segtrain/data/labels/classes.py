@@ -13,7 +13,7 @@ from segtrain import config
 from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.labels.class_file import ClassRow, is_ignored, read_classes, space_of
-from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
+from segtrain.data.labels.space import LabelSpace, color_wheel, fitting_void, plain_space
 from segtrain.errors import ConfigError, DataError
 
 
@@ -48,7 +48,8 @@ def label_space(
             tuple(f"class {i}" for i in range(max(data.label_map.values()) + 1)), ignore
         )
     else:
-        space = _with_ignore(default, ignore)
+        space = _with_ignore(default, fitting_void(default.num_classes, ignore))
+    ignore = fitting_void(space.num_classes, ignore)
     if data.label_map:
         table = {raw: ignore if train == -1 else train for raw, train in data.label_map.items()}
         space = replace(space, ignore_index=ignore, raw_to_train={ignore: ignore, **table})
@@ -116,7 +117,7 @@ def _own_names(
         return space
     # Keep the ids of the layout, and rename the classes.
     if not other:
-        own = replace(_with_ignore(default, data.ignore_index), names=space.names)
+        own = replace(_with_ignore(default, space.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
     fix = "set data.label_map to say which raw id is which class (-1: ignored)"
     message = (
@@ -137,6 +138,7 @@ def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
         colors = [value] if value and isinstance(value[0], int) else value
         rows += [ClassRow(name, color=color) for color in colors]
     names = tuple(name for name in classes if not is_ignored(name))
+    ignore_index = fitting_void(len(names), ignore_index)
     palette, colors = dict(zip(names, color_wheel(len(names)))), {}
     if any(row.name in names for row in rows):
         colored = space_of(rows, ignore_index)

@@ -14,8 +14,10 @@ from segtrain.base.terminal import counted
 from segtrain.errors import ConfigError, DataError, some_of
 
 Color = tuple[int, int, int]
-# Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.
-MAX_CLASSES = 254
+# Of uint8 masks. Two more values are needed: ignore_index, and the mark of unknown ids.
+_SMALL = 254
+# A confusion matrix of so many classes has 8 GB.
+MAX_CLASSES = 1 << 15
 ALPHA = 0.55  # share of the class colors in an overlay
 
 
@@ -49,7 +51,7 @@ class LabelSpace:
         if void < count:
             message = (
                 f"data.ignore_index={void} is the train id of class {self.names[void]!r}: "
-                "use 255, and map raw ids "
+                f"use {fitting_void(count, 255)}, and map raw ids "
             )
             message += f"that should not count with data.label_map={{{void}: -1, ...}}"
             raise ConfigError(message, code="ignore-index-is-a-class", found=void)
@@ -78,16 +80,25 @@ class LabelSpace:
         return ids == {index: index for index in range(self.num_classes)}
 
     @cached_property
+    def mask_dtype(self) -> type[np.unsignedinteger[Any]]:
+        """The type of masks of train ids: uint8 up to 254 classes, else uint16."""
+        return np.uint8 if self.num_classes <= _SMALL and self.ignore_index < 256 else np.uint16
+
+    @property
+    def mask_values(self) -> int:
+        """The number of values that a mask of train ids can hold."""
+        return int(np.iinfo(self.mask_dtype).max) + 1
+
+    @cached_property
     def unknown(self) -> int:
-        """A uint8 value that is not a train id. It marks unknown ids."""
-        return next(
-            v for v in range(255, -1, -1) if v != self.ignore_index and v >= self.num_classes
-        )
+        """A value of masks that is not a train id. It marks unknown ids."""
+        values = range(self.num_classes, self.mask_values)
+        return next(value for value in reversed(values) if value != self.ignore_index)
 
     @cached_property
     def _table(self) -> np.ndarray:
-        """uint8 [65536]: train id of each raw id, or ``unknown``."""
-        table = np.full(1 << 16, self.unknown, np.uint8)
+        """``mask_dtype`` [65536]: train id of each raw id, or ``unknown``."""
+        table = np.full(1 << 16, self.unknown, self.mask_dtype)
         for raw, train in self.raw_to_train.items():
             if 0 <= raw < len(table):
                 table[raw] = train
@@ -95,24 +106,25 @@ class LabelSpace:
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two uint8 arrays [256]: the train id of each 8-bit raw id, and whether the raw id is
-        known (1 or 0).
+        """Two arrays [256]: the train id of each 8-bit raw id, and whether the raw id is
+        known, uint8 (1 or 0).
         """
         table = self._table[:256].copy()
         return table, (table != self.unknown).astype(np.uint8)
 
     @cached_property
     def _color_table(self) -> np.ndarray:
-        """uint8 [2 ** 24]: train id of each color. These 16 MB are made when the first RGB mask is
-        read.
+        """``mask_dtype`` [2 ** 24]: train id of each color. These 16 or 32 MB are made when the
+        first RGB mask is read.
         """
-        table = np.full(1 << 24, self.unknown, np.uint8)
+        table = np.full(1 << 24, self.unknown, self.mask_dtype)
         for color, train in self.colors.items():
             table[color] = train
         return table
 
     def remap(self, raw: np.ndarray, source: str = "the mask", strict: bool = True) -> np.ndarray:
-        """Map raw values to train ids: integers (H, W), or RGB uint8 (H, W, 3), to uint8 (H, W).
+        """Map raw values to train ids: integers (H, W), or RGB uint8 (H, W, 3), to ``mask_dtype``
+        (H, W).
 
         Raises DataError that names ``source``, each unknown value with its pixel count, and the
         fix. Without ``strict``, unknown values become ``unknown``.
@@ -127,16 +139,17 @@ class LabelSpace:
             raise DataError(
                 message, code="mask-type-invalid", file=source, found=(raw.shape, str(raw.dtype))
             )
-        if raw.dtype.itemsize == 1 and raw.dtype.kind != "i":
+        byte = raw.dtype.itemsize == 1 and raw.dtype.kind != "i"
+        if byte and self.mask_dtype is np.uint8:
             mapped = np.frombuffer(
                 raw.tobytes().translate(self._table[:256].tobytes()), np.uint8
             ).reshape(raw.shape)
-        elif raw.dtype == np.uint16:
-            mapped = np.take(self._table, raw)
+        elif byte or raw.dtype == np.uint16:
+            mapped = np.take(self._table, raw.astype(np.uint16, copy=False))
         else:
             values, inverse = np.unique(raw, return_inverse=True)
             train_ids = [self.raw_to_train.get(int(value), self.unknown) for value in values]
-            mapped = np.array(train_ids, np.uint8)[inverse.reshape(raw.shape)]
+            mapped = np.array(train_ids, self.mask_dtype)[inverse.reshape(raw.shape)]
         if strict:
             self._refuse_unknown(mapped, raw, source)
         return mapped
@@ -212,10 +225,10 @@ class LabelSpace:
         return dict(sorted({**own, **{int(raw): -1 for raw in ignored}}.items()))
 
     def colorize(self, mask: np.ndarray) -> np.ndarray:
-        """Map train ids, uint8 (H, W), to RGB uint8 (H, W, 3). Ignored and unknown values are
+        """Map train ids (H, W) to RGB uint8 (H, W, 3). Ignored and unknown values are
         black.
         """
-        table = np.zeros((256, 3), np.uint8)
+        table = np.zeros((self.mask_values, 3), np.uint8)
         table[: self.num_classes] = self.palette
         return table[mask]
 
@@ -290,8 +303,8 @@ class LabelSpace:
                     f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255"
                 )
                 raise DataError(message, code="class-color-invalid", name=name, found=color)
-        if not 0 <= space.ignore_index <= 255:
-            message = f"ignore_index={space.ignore_index}: ids go from 0 to 255"
+        if not 0 <= space.ignore_index < 1 << 16:
+            message = f"ignore_index={space.ignore_index}: ids go from 0 to 65535"
             raise DataError(message, code="ignore-index-invalid", found=space.ignore_index)
         return space
 
@@ -335,7 +348,7 @@ def class_palette(names: tuple[str, ...]) -> tuple[Color, ...]:
     first = [(0, 0, 0)] if is_background(names, 0) else []
     count = len(names) - len(first)
     used = {*shades, *first}
-    rest = [color for color in color_wheel(256) if color not in used]
+    rest = [color for color in color_wheel(256 + count) if color not in used]
     return (*first, *(shades + rest)[:count])
 
 
@@ -354,9 +367,13 @@ def plain_space(
 ) -> LabelSpace:
     """A label space whose raw ids are the train ids. A raw ``ignore_index`` is ignored."""
     raw = {index: index for index in range(len(names))}
-    return LabelSpace(
-        names, palette or class_palette(names), ignore_index, {**raw, ignore_index: ignore_index}
-    )
+    void = fitting_void(len(names), ignore_index)
+    return LabelSpace(names, palette or class_palette(names), void, {**raw, void: void})
+
+
+def fitting_void(count: int, ignore_index: int) -> int:
+    """``ignore_index``, or 65535 in place of the usual 255 if 255 is one of ``count`` classes."""
+    return (1 << 16) - 1 if ignore_index == 255 < count else ignore_index
 
 
 def voc_colored(space: LabelSpace) -> LabelSpace:

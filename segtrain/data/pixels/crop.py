@@ -14,7 +14,15 @@ from typing import Any, Literal, Union
 import cv2
 import numpy as np
 
-from segtrain.data.augment.geometry import FILL, Geometry, Window, apply, source_window, warped
+from segtrain.data.augment.geometry import (
+    FILL,
+    Geometry,
+    Window,
+    apply,
+    apply_to_mask,
+    source_window,
+    warped,
+)
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.bands import BandImage
@@ -23,7 +31,7 @@ from segtrain.data.stages import AUGMENT, DECODE
 from segtrain.errors import DataError, file_error
 
 Stored = Union[bytes, memoryview, np.ndarray]
-# image uint8 (H, W, 3) RGB, or bands float32 (H, W, C); mask uint8 (H, W)
+# image uint8 (H, W, 3) RGB, or bands float32 (H, W, C); mask (H, W) of ``labels.mask_dtype``
 Pair = tuple[np.ndarray, np.ndarray]
 # like LabelSpace.table; maps each id to itself
 _TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)
@@ -37,7 +45,7 @@ class StoredSample:
     """
 
     image: Any  # Stored: a file's content, or decoded pixels; or a BandImage
-    mask: Stored | None  # a file's content, or ids uint8 (H, W)
+    mask: Stored | None  # a file's content, or ids (H, W)
     image_name: str
     mask_name: str
     ids: Literal["raw", "train"]  # the kind of ids in ``mask``, if ``mask`` is an array
@@ -71,12 +79,12 @@ def decoded(record: StoredSample, labels: LabelSpace) -> StoredSample:
         return record
     mask, (image, void) = _train_ids(record, labels), record.image.read()
     if mask.shape == void.shape:
-        mask = np.where(void, np.uint8(labels.ignore_index), mask)
+        mask = np.where(void, labels.mask_dtype(labels.ignore_index), mask)
     return replace(record, image=image, mask=mask, ids="train")
 
 
 def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
-    """The whole mask, uint8 (H, W) of train ids."""
+    """The whole mask, (H, W) of train ids."""
     return _train_ids(decoded(record, labels), labels)
 
 
@@ -177,7 +185,7 @@ def write_crop(
             out[0][...], out[1][...] = fill, labels.ignore_index
             return
         part, size, matrix = upright
-        pixels = np.empty((*size, len(fill)), fill.dtype), np.empty(size, np.uint8)
+        pixels = np.empty((*size, len(fill)), fill.dtype), np.empty(size, labels.mask_dtype)
         write_crop(record, labels, part, size, pixels, index, fill=fill)
         with AUGMENT:
             _rotate(pixels, matrix, labels.ignore_index, out, fill)
@@ -220,9 +228,20 @@ def _native_crop(
     index: bytes,
     floats: Floats | None,
 ) -> bool:
-    """Write a crop with the native decoder. False if it cannot: see ``native.crop``."""
+    """Write a crop with the native decoder. False if it cannot: see ``native.crop``. It makes masks
+    of uint8 only; others are decoded whole by other packages.
+    """
     if record.mask is None:
         return False
+    image_out, mask_out = out
+    small = labels.mask_dtype is np.uint8
+    if not small:
+        with DECODE:
+            mask = mask_of(record, labels)
+        if mask.shape != geometry.size:
+            return False
+        with AUGMENT:
+            apply_to_mask(mask, geometry, crop, labels.ignore_index, mask_out)
     mapped = record.ids == "train" and isinstance(record.mask, np.ndarray)
     lut, known = _TRAIN_IDS if mapped else labels.table
     with DECODE:
@@ -235,7 +254,8 @@ def _native_crop(
             known,
             FILL,
             labels.ignore_index,
-            *out,
+            image_out,
+            mask_out if small else None,
             (record.image_name, record.mask_name),
             index,
             floats.form if floats else None,

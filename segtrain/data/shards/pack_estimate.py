@@ -121,7 +121,8 @@ def _cpu_ms(source: SampleSource, indices: list[int], data: Data) -> float:
     """
     cv2.setNumThreads(1)
     maker = SampleMaker(source, data, 0)
-    image, mask = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)
+    image = np.empty((*data.crop, 3), np.uint8)
+    mask = np.empty(data.crop, source.labels.mask_dtype)
     times = []
     for epoch in range(_ROUNDS + 1):
         began = time.thread_time()

@@ -161,7 +161,7 @@ def _pixels(dataset: Dataset, record: StoredSample) -> np.ndarray:
 
 
 def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
-    """The mask to store: uint8 (H, W)."""
+    """The mask to store: uint8 (H, W), or uint16 with more than 254 classes."""
     if record.mask is None:
         raise file_error(
             record.image_name, "has no mask: take it out of the split", code="mask-missing"

@@ -29,9 +29,10 @@ _HEADER = b"\x78\x01"  # of a zlib stream: deflate, window of 32 kB
 
 
 def encode(pixels: np.ndarray, rows_per_strip: int = ROWS) -> bytes:
-    """A PNG of 8 bits from uint8 (H, W) label ids or (H, W, 3) RGB, in strips."""
+    """A PNG in strips, from label ids (H, W) uint8 or uint16, or uint8 (H, W, 3) RGB."""
     height, width = pixels.shape[:2]
-    rows = pixels.reshape(height, -1)
+    wide = pixels.dtype == np.uint16
+    rows = (pixels.astype(">u2").view(np.uint8) if wide else pixels).reshape(height, -1)
     strips, adler = [], 1
     for top in range(0, height, rows_per_strip):
         strip = rows[top : top + rows_per_strip]
@@ -55,7 +56,9 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS) -> bytes:
         b"\x89PNG\r\n\x1a\n",
         _chunk(
             b"IHDR",
-            struct.pack(">IIBBBBB", width, height, 8, 0 if pixels.ndim == 2 else 2, 0, 0, 0),
+            struct.pack(
+                ">IIBBBBB", width, height, 16 if wide else 8, 0 if pixels.ndim == 2 else 2, 0, 0, 0
+            ),
         ),
         _chunk(b"stRP", struct.pack(">I", rows_per_strip) + starts.astype(">u4").tobytes()),
         *(_chunk(b"IDAT", strip) for strip in strips),

@@ -67,21 +67,23 @@ class BatchTask:
         """Add n samples of H x W pixels, whose memory begins at byte ``start`` of the block.
         ``shape``: (n, H, W).
 
-        Returns views of the block: images in their ``form``, masks uint8 (n, H, W), and colors
-        uint8 [n * COLOR_BYTES].
+        Returns views of the block: images in their ``form``, masks (n, H, W) of train ids, and
+        colors uint8 [n * COLOR_BYTES].
         """
         count, height, width = shape
-        pixels, each = height * width, form.area(height, width)
-        images, masks, looks, _ = offsets(shape, start, form)
+        each = form.area(height, width)
+        dtype = np.dtype(dataset.labels.mask_dtype)
+        row = width * dtype.itemsize  # bytes
+        images, masks, looks, _ = offsets(shape, start, form, dtype.itemsize)
         for k, (task, index) in enumerate(zip(tasks, indices)):
             image, mask = (
                 (images + k * math.prod(each), each),
-                (masks + k * pixels, (height, width)),
+                (masks + k * height * row, (height, row)),
             )
             look = ((looks + k * COLOR_BYTES, (COLOR_BYTES,)),) if colors else ()
             self.add(task, (image, mask, *look), partial(files_of, dataset, index))
         part = self.block.part
-        views = part(images, (count, *each)), part(masks, shape)
+        views = part(images, (count, *each)), part(masks, (count, height, row)).view(dtype)
         self.views += views
         seen, ids = map(torch.from_numpy, views)
         return (
@@ -100,15 +102,17 @@ def tensor_of(memory: torch.Tensor, form: Form, shape: tuple[int, ...]) -> torch
     return values.permute(0, 3, 1, 2) if last else values
 
 
-def offsets(shape: tuple[int, ...], start: int = 0, form: Form = RGB) -> tuple[int, ...]:
+def offsets(
+    shape: tuple[int, ...], start: int = 0, form: Form = RGB, mask_bytes: int = 1
+) -> tuple[int, ...]:
     """Offsets in a block of the images, masks, and colors of ``shape`` (n, H, W), and the offset of
-    their end.
+    their end. ``mask_bytes``: of a pixel of a mask.
 
     Each part is padded to whole cache lines (64 bytes).
     """
     pixels = math.prod(shape)
     images = shape[0] * math.prod(form.area(*shape[1:]))
-    sizes = (-(-size // 64) * 64 for size in (images, pixels, shape[0] * COLOR_BYTES))
+    sizes = (-(-size // 64) * 64 for size in (images, pixels * mask_bytes, shape[0] * COLOR_BYTES))
     return tuple(itertools.accumulate(sizes, initial=start))
 
 

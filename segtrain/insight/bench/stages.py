@@ -152,7 +152,7 @@ def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
     cold = cold_reads(path for entry in entries for path in (entry.image, entry.mask))
     source: SampleSource = RamCache(dataset) if data.cache == "ram" else dataset
     make = SampleMaker(source, data, config.train.seed)
-    out = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)
+    out = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, source.labels.mask_dtype)
     costs = list[Cost]()
     sizes = list[tuple[int, int, int]]()
     formats = Counter[str]()

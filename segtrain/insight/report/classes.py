@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from segtrain.base.units import percent
 from segtrain.insight.report.html import bars, esc, table
 from segtrain.insight.runs.folder import Event, RunFolder
+from segtrain.observe.console import worst_classes
 
 _NUMBERED = 24  # With more classes, the cells of the matrix show colors but no numbers.
 _WORST = 10
@@ -56,10 +57,11 @@ def by_class(run: RunFolder) -> str:
             percent(count / total, 2),
             "",
         )
-        for name, value, count in zip(names, values, counts)
+        for name, value, count in ((names[k], values[k], counts[k]) for k in worst_classes(values))
     ]
+    few = f"; the {len(rows)} lowest of {len(values)}" * (len(rows) < len(values))
     return bars(
-        f"IoU by class at step {scored['step']}, the best evaluation",
+        f"IoU by class at step {scored['step']}, the best evaluation{few}",
         ("class", "IoU", "pixels"),
         rows,
     )

@@ -158,12 +158,13 @@ def crop(
     fill: tuple[int, int, int],
     ignore_index: int,
     image_out: np.ndarray,
-    mask_out: np.ndarray,
+    mask_out: np.ndarray | None,
     names: tuple[str, str],
     index: bytes = b"",
     floats: FloatForm | None = None,
 ) -> int | None:
     """Write one sample: ``image_out`` uint8 (h, w, 3), ``mask_out`` uint8 (h, w), both contiguous.
+    ``mask_out`` None: only the image.
 
     ``floats``: the form of ``image_out`` if it is an array for normalized values, see
     ``pixels.floats``. ``geometry``: augment.Geometry. ``lut``, ``known``: uint8 [256], the train id
@@ -172,10 +173,11 @@ def crop(
     if all ids are known. Raises DataError.
     """
     library = _library()
-    kinds = kind_of(image), kind_of(mask)
-    if library is None or None in kinds or kinds[1] == JPEG:
+    parts = ((image, 3), (mask, 1))[: 1 if mask_out is None else 2]
+    kinds = [kind_of(content) for content, _ in parts]
+    if library is None or None in kinds or JPEG in kinds[1:]:
         return None
-    for content, channels in ((image, 3), (mask, 1)):
+    for content, channels in parts:
         if isinstance(content, np.ndarray) and not _plain(content, channels):
             return None
     request = Request(
@@ -186,14 +188,16 @@ def crop(
         left=geometry.left,
         flip=geometry.flip,
         colors=geometry.colors,
-        fill=(*fill, ignore_index),
+        fill=(*fill, 0),
         lut=_address(lut)[0],
         known=_address(known)[0],
         out_image=_address(image_out)[0],
-        out_mask=_address(mask_out)[0],
     )
     _fill(request.image, image, kinds[0] or PIXELS)
-    _fill(request.mask, mask, kinds[1] or PIXELS)
+    if mask_out is not None:
+        request.out_mask = _address(mask_out)[0]
+        request.fill[3] = ignore_index
+        _fill(request.mask, mask, kinds[1] or PIXELS)
     if index:
         request.index, request.index_size = _address(index)
     message = ctypes.create_string_buffer(_MESSAGE)

@@ -164,12 +164,10 @@ class Helper:
         self._threads.shutdown(wait=False)
 
     def _made(self, order: Order, task: Any, colors: bool) -> list[Any]:
-        height, width = task.crop
-        if self._mask.shape != (height, width):
-            self._pixels, self._mask = (
-                np.empty((height, width, 3), np.uint8),
-                np.empty((height, width), np.uint8),
-            )
+        dtype = order.maker.source.labels.mask_dtype
+        if (self._mask.shape, self._mask.dtype) != (task.crop, dtype):
+            self._pixels = np.empty((*task.crop, 3), np.uint8)
+            self._mask = np.empty(task.crop, dtype)
             self._colors = np.empty(COLOR_BYTES, np.uint8)
         parts = [self._pixels, self._mask, *([self._colors] if colors else [])]
         stages.begin()
@@ -179,7 +177,10 @@ class Helper:
             files = file_checksums(order.maker.source, task.index)
         except (Exception, SystemExit) as error:
             return [frame(Reply(str(error) or type(error).__name__, 0, stages.end()).to_bytes())]
-        mask, rest = pack_mask(self._mask), [flat(part) for part in (parts[0], *parts[2:])]
+        mask, rest = (
+            pack_mask(self._mask.view(np.uint8)),
+            [flat(part) for part in (parts[0], *parts[2:])],
+        )
         return [
             frame(Reply("", len(mask), stages.end(), files).to_bytes()),
             rest[0],

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from segtrain.data.sample import COLOR_BYTES
-from segtrain.data.train_loader import Batch, TrainLoader
+from segtrain.data.train_loader import Batch, TrainLoader, mask_bytes
 from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
 from segtrain.errors import ConfigError, DataError
@@ -74,7 +74,8 @@ class Rows:
             self._at += 1
         index = int(block["index"][k])
         refuse_other_files(self._source, index, block["files"][k])
-        image[:], mask[:] = block["image"][k], block["mask"][k]
+        ids = block["mask"][k]
+        image[:], mask.view(ids.dtype)[:] = block["image"][k], ids
         if colors is not None:
             colors[:] = block["colors"][k]
         place.indices[place.number], place.epochs[place.number] = index, block["epoch"][k]
@@ -183,13 +184,12 @@ class RayDataLoader(TrainLoader):
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
         crop, _ = self.crop_and_scale(0)
+        wide = mask_bytes(self.dataset)
         counts = [part.stop - part.start for part in self.parts]
         for _ in range(self.first_step, self.last_step):
             shapes = [(count, *crop) for count in counts]
-            batch, start = (
-                BatchTask(self._rows, ring.take(sum(offsets(shape)[-1] for shape in shapes)), []),
-                0,
-            )
+            size = sum(offsets(shape, mask_bytes=wide)[-1] for shape in shapes)
+            batch, start = BatchTask(self._rows, ring.take(size), []), 0
             for count, shape in zip(counts, shapes):
                 indices, epochs = np.zeros(count, np.int64), np.zeros(count, np.int64)
                 places = [BatchPlace(indices, epochs, number) for number in range(count)]
@@ -198,7 +198,7 @@ class RayDataLoader(TrainLoader):
                 )
                 looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
                 batch.result.append(Batch(images, masks, indices, epochs, looks))
-                start = offsets(shape, start)[-1]
+                start = offsets(shape, start, mask_bytes=wide)[-1]
             yield batch
 
 

@@ -46,7 +46,7 @@ class Making:
         epochs, indices = samples(self._maker.seed, len(self._maker.source), first, count)
         made = {
             "image": np.empty((count, *self._crop, 3), np.uint8),
-            "mask": np.empty((count, *self._crop), np.uint8),
+            "mask": np.empty((count, *self._crop), self._maker.source.labels.mask_dtype),
             "colors": np.zeros((count, COLOR_BYTES), np.uint8),
             "files": np.zeros((count, 2), np.int64),
             "index": indices,
