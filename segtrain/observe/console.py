@@ -196,6 +196,8 @@ def class_table(names: Sequence[str], scores: Mapping[str, Any]) -> str:
         name, iou, pixels = names[index], scores["iou"][index], scores["pixels"][index]
         value = "absent" if iou is None else f"{100 * iou:5.1f}%"
         lines.append(f"{name:<{width}} {value}  {bar(iou or 0.0)}  {100 * pixels / total:5.1f}%")
+    if hidden := len(names) + 1 - len(lines):
+        lines.append(f"{hidden} more: `segtrain eval` lists all classes")
     if (mean := scores["miou"]) is not None:
         lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean)}{classes_note(scores)}")
     return "\n".join(line.rstrip() for line in lines)

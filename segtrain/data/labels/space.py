@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,7 +44,7 @@ class LabelSpace:
         if not 1 <= count <= MAX_CLASSES:
             message = f"data.classes has {count} names: give 1 to {MAX_CLASSES}"
             raise ConfigError(message, code="classes-count-invalid", found=count)
-        double = sorted({name for name in self.names if self.names.count(name) > 1})
+        double = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if double:
             message = f"data.classes names {double[0]!r} twice: give each class its own name"
             raise ConfigError(message, code="class-name-repeated", name=double[0])

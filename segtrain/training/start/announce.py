@@ -8,6 +8,7 @@ import os
 import platform
 import socket
 
+import numpy as np
 import torch
 
 from segtrain import __version__
@@ -143,6 +144,7 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
         return f"every {every}" if every < plan.steps else "at the end"
 
     origin = learner.plain.origin
+    wide = "; masks of more than 254 classes are decoded whole, by packages"
     numbers = [learner.precision.name, "channels_last" * learner.channels_last]
     if config.train.compile:
         numbers.append(
@@ -174,7 +176,7 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
             f"{images / ranks / accumulate:g}"
         ),
         "crops": ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops),
-        "decoder": native.describe(),
+        "decoder": native.describe() + wide * (data.train.labels.mask_dtype is np.uint16),
         "steps": f"{plan.steps} = {console.epochs_text(plan.epoch(plan.steps))} epochs; eval "
         f"{often(plan.eval_every)}, save {often(plan.save_every)}{auto}",
         "numbers": ", ".join(filter(None, numbers)),
