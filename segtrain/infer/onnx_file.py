@@ -62,7 +62,8 @@ def ids_dtype(classes: int) -> torch.dtype:
 
 
 class Deployed(nn.Module):
-    """A model that maps images, see ``Input``, to ids (N, H, W) and logits float32 (N, C, H, W). NaN counts as the mean.
+    """A model that maps images, see ``Input``, to ids (N, H, W) and logits float32 (N, C, H, W).
+    NaN counts as the mean.
 
     It pads images to a multiple of the model's stride, and to its smallest size. The code has no
     branch on the image size, so that an exporter can keep H and W dynamic.

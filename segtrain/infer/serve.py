@@ -30,7 +30,8 @@ def predict_fn(images: np.ndarray, session: Any) -> np.ndarray:
 
 
 def output_fn(classes: np.ndarray, accept: str) -> tuple[bytes, str]:
-    """A gray PNG of class ids."""
+    """A gray PNG of class ids, of 16 bits with more than 256 classes."""
     file = io.BytesIO()
-    Image.fromarray(classes).save(file, "PNG")
+    small = classes.dtype == np.uint8
+    Image.fromarray(classes if small else classes.astype(np.uint16)).save(file, "PNG")
     return file.getvalue(), "image/png"
