@@ -28,7 +28,7 @@ NUCLEI = "01d44a26f6680c42ba94c9bc6339228579a95d0e2695b149b7cc0c9592b21baf"
 ROBOFLOW = "IMG_6040_scaled_0_png_jpg.rf.d88ad66ae49dee1ac56a459c67a15127"
 FACADES = {4: "facade", 5: "fence", 8: "street", 10: "vegetation", 11: "window"}
 CATS = "group0277_jpeg.rf.30f2fdc0fe3603d780f2213dcff07315"
-VIA = "data.paint=file data.annotations=via_project.json"
+VIA = "data.paint=file data.layout=via data.images=images data.annotations="
 KAGGLE = "data.layout=kaggle-rle data.images=images data.annotations="
 NUMBERS, CLASSES, OBJECT = (
     {n: str(n) for n in (1, 2, 3)},
@@ -56,7 +56,9 @@ ALONG_OUTLINES = [
     ("yolo-seg", "data.split=train", "scene", "mask", {1: "car", 2: "road", 3: "traffic sign"}),
     ("yolo-seg-roboflow", "", CATS, "mask", {1: "cat"}),
     ("via-kudzu", "", "40", "mask_40", OBJECT),
-    ("via", VIA, "scene", "mask", NAMES),
+    ("via", f"{VIA}via_project.json", "scene", "mask", NAMES),
+    ("via", f"{VIA}via1_region_data.json", "scene", "mask", NAMES),
+    ("via", f"{VIA}via_region_data.csv", "scene", "mask", NAMES),
     ("supervisely", "", "scene", "mask", NAMES),
 ]
 
@@ -160,15 +162,6 @@ def test_a_changed_annotation_file_is_read_again(
     annotations = tmp_path / "train.json"
     annotations.write_text(annotations.read_text().replace("9", "3"))
     assert masks_of(opened(tmp_path))["0"].sum() == 10
-
-
-def test_labels_of_two_kinds_stop_the_detection(tmp_path: Path) -> None:
-    coco(tmp_path, [[0, "road", BOX]])
-    (tmp_path / "masks").mkdir()
-    for number in range(2):
-        Image.new("L", (30, 20)).save(tmp_path / f"masks/{number}.png")
-    with refused("layouts-ambiguous", found=["coco", "folders"]):
-        opened(tmp_path)
 
 
 def test_boxes_alone_are_refused_by_name(tmp_path: Path) -> None:

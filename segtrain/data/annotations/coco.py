@@ -43,7 +43,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         for path in paths
         for item in json_of(os.path.join(root, path))["annotations"]
     )
-    if paths and pair_of_folders(root, store) and not any(areas):
+    if paths and not any(areas) and pair_of_folders(root, store):
         return None
     return find.detected(root, store, paths, _images)
 
