@@ -151,7 +151,8 @@ def write_onnx(
     deployed = Deployed(plain or model, *normalization(model), taken).eval()
     tried: list[str] = []
     for open_sizes in (True, False)[not dynamic :]:
-        for exporter, write in EXPORTERS:
+        # torch.export writes opset 18, and rarely an older one.
+        for exporter, write in EXPORTERS[:: 1 if (opset or 18) >= 18 else -1]:
             try:
                 # Exporters turn the bins of adaptive pooling into constants for one image size.
                 # ``_pool`` avoids this.

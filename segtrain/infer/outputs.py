@@ -122,20 +122,20 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     """Color, name and share of each class in ``ids``, largest first, as uint8 (height, width, 3);
     rows wrap.
     """
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
-    from segtrain.observe.pictures import drawable
+    from segtrain.observe.pictures import drawable, font_of
 
     counts = np.bincount(ids.ravel(), minlength=labels.num_classes)[: labels.num_classes]
     order = [int(index) for index in np.argsort(-counts, kind="stable") if counts[index]]
-    font = ImageFont.load_default()
+    font = font_of(labels.names)
     line, box, gap = 18, 10, 6  # pixels
     entries = []
     x = gap
     y = 4
     for index in order:
         plain = ", not tinted" if is_background(labels.names, index) else ""
-        name = drawable(labels.names[index])
+        name = drawable(labels.names[index], font)
         text = f"{name} {100 * counts[index] / ids.size:.1f}%{plain}"
         length = box + gap + round(font.getlength(text)) + 2 * gap
         if x + length > width and x > gap:

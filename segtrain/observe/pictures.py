@@ -6,10 +6,12 @@ Captions give the mIoU of each image, and a legend shows the classes that occur.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import cv2
@@ -103,10 +105,39 @@ def error_panel(
     return np.where(hatched, _STRIPE, panel).round().astype(np.uint8)
 
 
-def drawable(text: str) -> str:
-    r"""``text`` in the characters that the font of Pillow has: ``é`` becomes ``e``, and ``青``
+# Fonts with many letters that Linux, macOS, and Windows may have, by the names of their files.
+_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "wqy-microhei.ttc",
+    "DroidSansFallbackFull.ttf",
+    "Arial Unicode.ttf",
+    "msyh.ttc",
+    "DejaVuSans.ttf",
+)
+
+
+def font_of(texts: Iterable[str], size: float = 10) -> Font:
+    """A font of this machine that has the letters of ``texts``, or else the one of Pillow."""
+    return _font_of(frozenset("".join(texts)), size)
+
+
+@lru_cache
+def _font_of(letters: frozenset[str], size: float) -> Font:
+    for name in () if "".join(letters).isascii() else _FONTS:
+        with contextlib.suppress(OSError):
+            font = ImageFont.truetype(name, size)
+            absent = bytes(font.getmask("\uffff"))
+            if all(bytes(font.getmask(letter)) != absent for letter in letters):
+                return font
+    return ImageFont.load_default(size)
+
+
+def drawable(text: str, font: Font) -> str:
+    r"""``text`` as ``font`` can draw it: with the one of Pillow, ``é`` becomes ``e``, and ``青``
     ``\u9752``.
     """
+    if isinstance(getattr(font, "path", None), str):
+        return text
     letters = unicodedata.normalize("NFKD", text)
     plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return plain.encode("ascii", "backslashreplace").decode()
@@ -170,13 +201,14 @@ def contact_sheet(
     heads = ("image", "truth", "prediction", "errors")
     masks = [mask for sample in samples for mask in (sample.prediction, sample.truth)]
     used = {index for mask in masks for index in np.unique(mask).tolist()}
+    texts = [*names, title, *(sample.name for sample in samples)]
+    font, small, large = (font_of(texts, size) for size in (14, 12, 17))
     items: list[tuple[str, Color | None]] = [
-        (drawable(name), palette[i]) for i, name in enumerate(names) if i in used
+        (drawable(name, font), palette[i]) for i, name in enumerate(names) if i in used
     ]
     items += [*([("void", None)] if ignore_index in used else []), ("wrong", WRONG)]
 
     total_width = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
-    font, small, large = (ImageFont.load_default(size) for size in (14, 12, 17))
     legend = _legend(items, font, total_width - 2 * _MARGIN)
     heights = [max(1, round(s.image.shape[0] * width / s.image.shape[1])) for s in samples]
     top = _MARGIN + (32 if title else 0) + legend.height + 8
@@ -187,7 +219,7 @@ def contact_sheet(
     if title:
         draw.text(
             (_MARGIN, _MARGIN - 2),
-            _clip(draw, drawable(title), large, total_width - 2 * _MARGIN),
+            _clip(draw, drawable(title, large), large, total_width - 2 * _MARGIN),
             INK,
             large,
         )
@@ -233,7 +265,7 @@ def _draw_caption(
     y: int,
     width: int,
 ) -> None:
-    name = _clip(draw, drawable(sample.name), font, 2 * width, tail=True)
+    name = _clip(draw, drawable(sample.name, font), font, 2 * width, tail=True)
     draw.text((_MARGIN, y), name, INK, font)
     miou = image_miou(sample.truth, sample.prediction, num_classes, ignore_index)
     valid = sample.truth != ignore_index

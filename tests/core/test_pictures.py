@@ -13,6 +13,7 @@ from PIL import Image
 
 from segtrain.data.labels.space import LabelSpace
 from segtrain.infer.outputs import legend
+from segtrain.observe import pictures
 from segtrain.observe.pictures import (
     PAPER,
     VOID,
@@ -119,7 +120,9 @@ def test_a_long_legend_stays_between_the_margins() -> None:
     assert has(sheet, PAPER)[:, -16:].all()
 
 
-def test_names_beyond_ascii_can_be_told_apart() -> None:
+def test_names_beyond_ascii_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "_FONTS", ())
+    pictures._font_of.cache_clear()
     mask = np.zeros((6, 40), np.uint8)
     labels = [LabelSpace((name,), PALETTE[:1]) for name in ("red", "réd", "青", "い")]
     red, accent, blue, other = (legend(mask, space, 200) for space in labels)
@@ -130,6 +133,23 @@ def test_names_beyond_ascii_can_be_told_apart() -> None:
         for name in ("red", "réd")
     ]
     assert np.array_equal(*sheets)
+
+
+def test_a_font_of_the_machine_is_taken_if_it_has_all_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matplotlib = pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+    font = str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"))
+    monkeypatch.setattr(pictures, "_FONTS", ("absent.ttf", font))
+    pictures._font_of.cache_clear()
+    with_letters = pictures.font_of(("дорога", "street/é.png"), 12)
+    assert getattr(with_letters, "path", "") == font
+    assert pictures.drawable("дорога", with_letters) == "дорога"
+    for texts, drawn in ((("青", "дорога"), r"\u9752"), (("car",), "car")):
+        own = pictures.font_of(texts, 12)
+        assert getattr(own, "path", "") != font
+        assert pictures.drawable(texts[0], own) == drawn
+    pictures._font_of.cache_clear()
 
 
 def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
