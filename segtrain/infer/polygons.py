@@ -74,15 +74,12 @@ def labelme(image: Path, file: Path, ids: np.ndarray, labels: LabelSpace) -> dic
         {
             "label": labels.names[train_id],
             "points": _joined(rings).tolist(),
-            "group_id": None,
             "shape_type": "polygon",
-            "flags": {},
         }
         for train_id, rings in areas(ids, labels)
     ]
     return {
         "version": "5.0.0",
-        "flags": {},
         "shapes": shapes,
         "imagePath": Path(os.path.relpath(image.resolve(), file.parent.resolve())).as_posix(),
         "imageData": None,
