@@ -78,6 +78,12 @@ class Data(Section):
         "null: same name, or a mask with a common suffix such as _mask. `{split}` stands for the "
         "split. A list in place of a pattern: several, of which the longest that matches counts",
     )
+    leave_out: tuple[str, ...] = setting(
+        ["storage", "listing", "eval"],
+        (),
+        description="files and folders that no listing has: names at any depth, or paths below "
+        "data.root, with `*` for any text, such as `[preview, '*/raw/*']`",
+    )
     index: str = setting(
         ["storage", "listing", "eval"],
         "{split}.csv",

@@ -87,6 +87,9 @@ def _policies(data: Data) -> None:
             "data.absent_mask=background: only annotations have a background: set it to leave-out",
             advice={"data.absent_mask": "leave-out"},
         )
+    if data.leave_out and data.layout in ("list", "voc", "shards"):
+        why = f"data.leave_out: layout {data.layout!r} has lists of its files: shorten these"
+        raise SettingError(why, advice={"data.leave_out": []})
     if data.worker_kind == "process" and data.cache == "ram":
         why = (
             "each process would keep its own copy of data.cache=ram: set data.cache=off, or "

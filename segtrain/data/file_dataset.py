@@ -18,7 +18,7 @@ from segtrain.data.pixels import decode
 from segtrain.data.pixels.array_mask import array_mask
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.stages import DECODE, READ, took
-from segtrain.data.storage import LOCAL, Range
+from segtrain.data.storage import Range
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FileDataset(Dataset):
     def stored_image(self, index: int) -> Any:
         path = self.entries[index].image
         if self.reading.bands:
-            source = path if self.store is LOCAL else self._content(path)
+            source = path if self.store.local else self._content(path)
             return BandImage(source, path, self.reading.bands)
         return self._content(path)
 

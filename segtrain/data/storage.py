@@ -114,6 +114,12 @@ class Store:
     # Whether this store has a cache. The cache keeps each sample that a pass over the data set
     # reads as one entry.
     keeps = False
+    # Whether these are files of this machine.
+    local = False
+
+    def leaves_out(self, path: str) -> bool:
+        """Whether ``data.leave_out`` names this file or folder, which no listing has then."""
+        return False
 
     def list(self, folder: str, ending: str) -> list[str]:
         """Sorted names directly in ``folder`` with this ending, without hidden ones and system
@@ -199,17 +205,24 @@ class LocalDisk(Store):
     def __reduce__(self) -> str:
         return "LOCAL"
 
+    local = True
+
     def list(self, folder: str, ending: str) -> list[str]:
         try:
             with os.scandir(folder) as found:
                 if ending == "/":
                     return sorted(
-                        f"{e.name}/" for e in found if e.is_dir() and not system_folder(e.name)
+                        f"{e.name}/"
+                        for e in found
+                        if e.is_dir() and not system_folder(e.name) and not self.leaves_out(e.path)
                     )
                 return sorted(
                     e.name
                     for e in found
-                    if e.name.endswith(ending) and e.name[0] != "." and e.is_file()
+                    if e.name.endswith(ending)
+                    and e.name[0] != "."
+                    and e.is_file()
+                    and not self.leaves_out(e.path)
                 )
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -260,7 +273,11 @@ class LocalDisk(Store):
                 if not system_folder(name) and not is_run(os.path.join(above, name))
             ]
             below = os.path.relpath(above, folder)
-            yield from (os.path.normpath(os.path.join(below, name)) for name in names)
+            yield from (
+                os.path.normpath(os.path.join(below, name))
+                for name in names
+                if not self.leaves_out(os.path.join(above, name))
+            )
 
 
 LOCAL = LocalDisk()

@@ -26,7 +26,6 @@ from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import normalize as normalize
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task, make_whole, named
-from segtrain.data.storage import LOCAL
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
@@ -201,7 +200,7 @@ def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
     """Height and width of every image. Headers in a bucket are read in threads, because each one
     takes a round trip.
     """
-    if dataset.store is LOCAL:
+    if dataset.store.local:
         return [dataset.size(index) for index in range(len(dataset))]
 
     def part(begin: int) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from cloud.bucket import BucketServer
 from conftest import refused
 from data_files import ids, picture, tree
 
@@ -21,7 +22,7 @@ from segtrain.data.index import listing
 from segtrain.data.index.detect import detect
 from segtrain.data.index.names import NAME, fitted, propose
 from segtrain.data.index.unpaired import several_masks
-from segtrain.errors import EXIT_ERROR
+from segtrain.errors import EXIT_ERROR, ConfigError
 
 CLASSES = "data.classes=[a, b]"
 FOLDERS = ["data.layout=folders", "data.images=images", "data.masks=masks", CLASSES]
@@ -187,3 +188,28 @@ def test_what_patterns_leave_out_is_a_warning(
     assert note in capsys.readouterr().out
     monkeypatch.setattr(listing, "_list", lambda *_: pytest.fail("listed again"))
     assert open_dataset(opened(root, *words), "all").notes == (note,)  # from the kept listing too
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_what_is_left_out_is_in_no_listing(
+    tmp_path: Path, server: BucketServer, place: str
+) -> None:
+    """Not in the detection either, where `labels` would be a second folder of masks."""
+    folder = tmp_path / "set"
+    if place == "bucket":
+        pytest.importorskip("obstore")
+        folder = server.folder / "bkt/set"
+    tree(folder, "images/p#.jpg masks/p#.png", "images/raw/q#.jpg labels/p#.png")
+    picture(folder / "images/preview.png")
+    root = str(folder) if place == "disk" else "s3://bkt/set"
+    checked = check_folder(
+        root, None, [CLASSES, "data.leave_out=[labels, 'images/raw*', preview.png]"]
+    )
+    assert not checked.failed
+    (dataset,) = checked.datasets.values()
+    assert [entry.meta["name"] for entry in dataset.entries] == ["p1", "p2"]
+    assert "5 files left out by data.leave_out" in dataset.notes
+    with refused("leave-out-matches-nothing", found="label", near="labels"):
+        check_folder(root, None, [*FOLDERS, "data.leave_out=[images/raw, label]"])
+    with pytest.raises(ConfigError, match="has lists of its files"):
+        opened(folder, "data.layout=list", CLASSES, "data.leave_out=[labels]")

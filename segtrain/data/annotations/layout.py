@@ -234,7 +234,8 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     for image in annotations.images:
         path = next((files[key] for key in _keys(image.image) if files.get(key)), None)
         if path is None:
-            missing.append(image.image)
+            if not watch.store.leaves_out(os.path.join(where.images, image.image)):
+                missing.append(image.image)
         elif path in annotated:
             repeated.append(path)
         else:

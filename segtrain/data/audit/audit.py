@@ -33,7 +33,6 @@ from segtrain.data.index.stamps import files
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.jpeg_tiles import Tiles
-from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError, some_of
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
@@ -180,7 +179,7 @@ def _scan(
     mask_crc = np.zeros(len(dataset), np.uint32)
     # From a bucket, whole files are read ahead. From a disk, the header is read first, since a
     # wrong file may be huge.
-    ahead = dataset.store is not LOCAL and decode_images
+    ahead = not dataset.store.local and decode_images
     indices = range(len(dataset) if ahead else 0)
     with ThreadPoolExecutor(max(1, workers)) as pool, dataset.reading_ahead(indices, workers):
         inspect = partial(_inspect, dataset, decode_images, tiles)
@@ -261,9 +260,7 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
     entry, labels, sample = dataset.entries[index], dataset.labels, _Sample()
     turned, void = False, None
     try:
-        stored = (
-            dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
-        )
+        stored = dataset.stored_image(index) if decode_images and not dataset.store.local else None
         header = dataset.header(index) if stored is None else _header(stored, entry.image)
         sample.size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and dataset.stored:

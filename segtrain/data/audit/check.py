@@ -306,10 +306,13 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
         data_overrides = settings.get("data", {})
         if not _layout_given(root, overrides):
             given = data_overrides if isinstance(data_overrides, dict) else {}
-            detected, splits = detect(root, str(given.get("annotations", "")))
+            leave_out = _leave_out(given)
+            detected, splits = detect(root, str(given.get("annotations", "")), leave_out)
             values = detected.model_dump(exclude_unset=True)
         if values.get("layout") == "folders" and isinstance(data_overrides, dict):
-            values |= detect_pairs.choose(detected, data_overrides, splits, tree_of(root))
+            values |= detect_pairs.choose(
+                detected, data_overrides, splits, tree_of(root, _leave_out(data_overrides))
+            )
         # Overrides are parsed as YAML; detected values are not, since they have their types.
         settings["data"] = (
             {**values, **data_overrides} if isinstance(data_overrides, dict) else data_overrides
@@ -320,6 +323,12 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
     if splits and data.layout == "folders" and not data.own_splits:
         splits = (POOL,)  # the folders that the user has given have no splits
     return data, splits or tuple(dict.fromkeys((data.train_split, data.split)))
+
+
+def _leave_out(given: dict[str, Any]) -> tuple[str, ...]:
+    """The valid setting data.leave_out among others."""
+    chosen = {key: given[key] for key in given if key == "leave_out"}
+    return make_config({"data": chosen}, "the command line").data.leave_out
 
 
 def _layout_given(root: str, overrides: list[str]) -> bool:

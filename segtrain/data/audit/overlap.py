@@ -23,7 +23,6 @@ from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.split_by import POOL, division, names_of
 from segtrain.data.index.stamps import relative
-from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError
 
 # Version of the cached results.
@@ -111,7 +110,7 @@ def _by_content(
     unread = 0
     train_left = np.flatnonzero(np.isin(train_sizes, other_sizes)).tolist()
     other_left = np.flatnonzero(np.isin(other_sizes, train_sizes)).tolist()
-    with ThreadPoolExecutor(_READERS if train.store is LOCAL else _BUCKET_READERS) as pool:
+    with ThreadPoolExecutor(_READERS if train.store.local else _BUCKET_READERS) as pool:
         for complete in (False, True):
             train_groups = _grouped(pool, train, train_left, train_sizes, complete)
             other_groups = _grouped(pool, other, other_left, other_sizes, complete)

@@ -92,7 +92,12 @@ class BucketStore(Store):
             self._folder(self._key(folder)) if folder.startswith(self.base) else ([], [])
         )
         names = folders if ending == "/" else [name for name in objects if name.endswith(ending)]
-        return sorted(name for name in names if not system_folder(name.rstrip("/")))
+        return sorted(
+            name
+            for name in names
+            if not system_folder(name.rstrip("/"))
+            and not self.leaves_out(f"{folder.rstrip('/')}/{name.rstrip('/')}")
+        )
 
     def _folder(self, key: str) -> Names:
         """Names of the objects and of the folders in a folder, which is listed once."""
@@ -117,7 +122,11 @@ class BucketStore(Store):
             f"{self.base}/{key}", lambda: map(rows, side_by_side(self._client, key, self.outage_s))
         ):
             tables.append(rows_of(page))
-            yield from (path[len(key) + 1 if key else 0 :] for path, *_ in page)
+            yield from (
+                path[len(key) + 1 if key else 0 :]
+                for path, *_ in page
+                if not self.leaves_out(f"{self.base}/{path}")
+            )
         self.objects.extend(tables)
 
     def stat(self, path: str) -> FileStat:

@@ -9,7 +9,6 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket, key_in, split_url
 from segtrain.data.index.entries import Column, Entries
 from segtrain.data.index.listing import WARNING, Watch
-from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error, some_of
 
 # With this many or more listed files in one folder, reading the folder is faster than a stat of
@@ -71,7 +70,7 @@ def _absent(paths: Column, watch: Watch) -> list[int]:
     absent: list[int] = []
     for folder, rows in rows_of.items():
         watch.look(folder)
-        if watch.store is not LOCAL:
+        if not watch.store.local:
             there = set(watch.store.list(folder, ""))
         elif len(rows) < _MANY or not os.path.isdir(folder):
             absent += [row for row in rows if not os.path.isfile(str(paths[row]))]

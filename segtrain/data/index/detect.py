@@ -22,7 +22,7 @@ from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import Store
 from segtrain.errors import DataError, some_of
 
 _SPLITS = ("train", "val", "test")
@@ -38,7 +38,9 @@ _SPLIT_SETTINGS = (
 )
 
 
-def detect(root: str, annotations: str = "") -> tuple[config.Data, tuple[str, ...]]:
+def detect(
+    root: str, annotations: str = "", leave_out: Sequence[str] = ()
+) -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout
     fits.
 
@@ -47,10 +49,10 @@ def detect(root: str, annotations: str = "") -> tuple[config.Data, tuple[str, ..
     The settings include train_split and split if the splits are not named train and val (but VAL,
     for example).
     """
-    store = tree_of(root)
+    store = tree_of(root, leave_out)
     there = (
         os.path.isdir(root)
-        if store is LOCAL
+        if store.local
         else any(store.list(root, ending) for ending in ("", "/"))
     )
     if not there:
@@ -129,7 +131,7 @@ def left_out(data: config.Data, splits: Sequence[str]) -> list[str]:
     if data.layout not in _PARTED or "." in (data.images, data.masks):
         return []
     read, counts = LAYOUTS[data.layout].needed(data, splits), Counter[str]()
-    for path in images_below(data.root, tree_of(data.root)):
+    for path in images_below(data.root, tree_of(data.root, data.leave_out)):
         folder = path[: path.rfind("/") + 1]
         if not any(folder.startswith(part) or part.startswith(folder) for part in read):
             counts[folder] += 1

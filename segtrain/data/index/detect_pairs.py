@@ -28,7 +28,7 @@ from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.skeleton import NAMES
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import images_below, masks_below
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import Store
 from segtrain.errors import DataError, some_of
 
 
@@ -269,7 +269,7 @@ def _count(root: str, folder: str, store: Store) -> int:
     known.
     """
     images = images_below(os.path.join(root, folder), store)
-    return sum(1 for _ in itertools.islice(images, None if store is LOCAL else NAMES))
+    return sum(1 for _ in itertools.islice(images, None if store.local else NAMES))
 
 
 def _patterns(
@@ -306,7 +306,7 @@ def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store)
     listings = [*map(sorted, _listings(root, own, store))]
     # Of a large folder in a bucket, only the first names are known, so one list may be longer than
     # the other.
-    return listings if store is LOCAL else [names[: min(map(len, listings))] for names in listings]
+    return listings if store.local else [names[: min(map(len, listings))] for names in listings]
 
 
 def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:

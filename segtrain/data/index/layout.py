@@ -21,6 +21,7 @@ from segtrain.data.index.walk import no_folder
 from segtrain.data.labels.class_file import read_classes
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.leave_out import without
 from segtrain.data.pixels.reading import Reading
 from segtrain.data.storage import LOCAL, Store
 
@@ -42,9 +43,9 @@ CLASS_TABLES = (
 def root_store(data: config.Data) -> Store:
     """The store of ``data.root``. Raises DataError if the folder does not exist."""
     store = store_of(data.root, data.outage_s, data)
-    if store is LOCAL and not os.path.isdir(data.root):
+    if store.local and not os.path.isdir(data.root):
         raise no_folder(data.root, "data.root", store)
-    return store
+    return without(store, data.root, data.leave_out)
 
 
 def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:

@@ -21,9 +21,11 @@ from typing import Union
 from segtrain import config
 from segtrain.base.files import alone, cache_folder, now_ns, read_text, writing
 from segtrain.base.terminal import counted
+from segtrain.data.bucket import store_of
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.names import images_in
+from segtrain.data.leave_out import note
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import some_of
 
@@ -86,7 +88,7 @@ class Watch:
 
     def settled(self) -> bool:
         """Whether any later change will be visible in a stamp."""
-        if self.store is not LOCAL:
+        if not self.store.local:
             return False
         latest = max((stamp[0] for stamp in self.stamps.values() if stamp), default=0)
         return latest < self.began - _CLOCK and all(
@@ -109,17 +111,19 @@ def entries_of(
     """
     folder = cache_folder()
     file = folder / f"listing-{_key(data, split)}.json"
-    if store is not LOCAL:
+    if not store.local:
         return _list(data, split, lister, file, [], store)
     entries, notes = _known(file)
     if entries is None:
         with alone(file) as waited:
             if not waited:
-                return _list(data, split, lister, file, notes)
+                return _list(data, split, lister, file, notes, store)
         # The first process has listed. If it did not cache the result, all others list at the same
         # time.
         entries, notes = _known(file)
-    return (entries, notes) if entries is not None else _list(data, split, lister, file, notes)
+    if entries is None:
+        return _list(data, split, lister, file, notes, store)
+    return entries, notes
 
 
 def _list(
@@ -137,6 +141,8 @@ def _list(
         leaves_out=data.absent_mask == "leave-out",
         arrays=data.stored,
     )
+    if data.leave_out:
+        watch.notes.append(note(data.root, data.leave_out, store_of(data.root, data.outage_s)))
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))
@@ -187,7 +193,7 @@ def _images_above(root: str, watch: Watch) -> Counter[str]:
         if not any(folder in (path, *path.parents) for folder in read):
             place = watch.look(os.path.join(root, path).removesuffix("/."))
             # A folder that can be entered, but not listed, does not hinder the reading.
-            if watch.store is not LOCAL or os.access(place, os.R_OK):
+            if not watch.store.local or os.access(place, os.R_OK):
                 counts[place] = len(images_in(place, watch.store))
     return +counts
 

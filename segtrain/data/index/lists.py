@@ -19,7 +19,7 @@ from segtrain.data.index.entries import ColumnBuilder, Entries, column_of, with_
 from segtrain.data.index.layout import CLASS_TABLES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import is_image
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import Store
 from segtrain.errors import DataError, closest, file_error, some_of
 
 
@@ -203,10 +203,10 @@ _MOST_TEXTS = 20
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    names = sorted(os.listdir(root)) if store is LOCAL else store.list(root, "")
+    names = sorted(os.listdir(root)) if store.local else store.list(root, "")
     lists = [name for name in names if name.endswith(ENDINGS) and name not in CLASS_TABLES]
     texts = [name for name in names if name.endswith(".txt")][
-        : None if store is LOCAL else _MOST_TEXTS
+        : None if store.local else _MOST_TEXTS
     ]
     lists = lists or [name for name in texts if _lists_pairs(os.path.join(root, name))]
     if not lists:

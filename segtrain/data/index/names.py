@@ -56,12 +56,16 @@ def folders_in(folder: str, store: Store = LOCAL) -> list[str]:
     """Names of the folders in a folder, sorted, without hidden and system folders; [] where it
     cannot be listed.
     """
-    if store is not LOCAL:
+    if not store.local:
         return [name[:-1] for name in store.list(folder, "/")]
     try:
         with os.scandir(folder) as listing:
             return sorted(
-                item.name for item in listing if is_folder(item) and not system_folder(item.name)
+                item.name
+                for item in listing
+                if is_folder(item)
+                and not system_folder(item.name)
+                and not store.leaves_out(item.path)
             )
     except OSError:
         return []

@@ -5,12 +5,13 @@ layout.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from segtrain.bucket import is_bucket, split_url
 from segtrain.bucket.client import PAGE, client_of
 from segtrain.bucket.listing import page
 from segtrain.data.bucket import OUTAGE_S
+from segtrain.data.leave_out import without
 from segtrain.data.storage import LOCAL, Store, system_folder
 
 # Most list requests in all. After this many names or this many subfolders of a folder, the rest of
@@ -76,12 +77,18 @@ class Skeleton(Store):
             self._folders.get(self._relative(folder), []),
         )
         if ending == "/":
-            return sorted(f"{name}/" for name in below if not system_folder(name))
+            return sorted(
+                f"{name}/"
+                for name in below
+                if not system_folder(name) and not self.leaves_out(f"{folder}/{name}")
+            )
         # An object with the name of a folder only marks that folder.
         return sorted(
             name
             for name in {*names}.difference(below)
-            if name.endswith(ending) and name[:1] not in ("", ".")
+            if name.endswith(ending)
+            and name[:1] not in ("", ".")
+            and not self.leaves_out(f"{folder}/{name}")
         )
 
     def walk(self, folder: str) -> Iterator[str]:
@@ -91,17 +98,18 @@ class Skeleton(Store):
             if above == start or (
                 above.startswith(f"{start}/" if start else "") and not system_folder(below)
             ):
-                yield from (f"{below}/{name}" if below else name for name in names)
+                paths = (f"{below}/{name}" if below else name for name in names)
+                yield from (path for path in paths if not self.leaves_out(f"{folder}/{path}"))
 
 
-def tree_of(root: str) -> Store:
+def tree_of(root: str, leave_out: Sequence[str] = ()) -> Store:
     """The store in which ``detect`` looks for the layout of a folder."""
-    return Skeleton(root) if is_bucket(root) else LOCAL
+    return without(Skeleton(root) if is_bucket(root) else LOCAL, root, leave_out)
 
 
 def is_dir(folder: str, store: Store) -> bool:
     """Whether a folder exists in the store."""
-    if store is LOCAL:
+    if store.local:
         return os.path.isdir(folder)
     above, _, name = folder.rstrip("/").rpartition("/")
     return f"{name}/" in store.list(above, "/")

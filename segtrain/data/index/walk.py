@@ -21,7 +21,7 @@ def no_folder(folder: str, what: str, store: Store) -> DataError:
     folder should hold.
     """
     above, missing = os.path.split(folder.rstrip("/"))
-    while store is LOCAL and above and not os.path.isdir(above):
+    while store.local and above and not os.path.isdir(above):
         above, missing = os.path.split(above)
     there = [name[:-1] for name in store.list(above or ".", "/") if name[:-1] != missing]
     near = closest(missing, there, 0.4)
@@ -39,7 +39,7 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
     Raises DataError for a folder that is missing, cannot be read, or is reached on two ways.
     """
     watch.folders.append(folder)
-    if watch.store is not LOCAL:
+    if not watch.store.local:
         return _in_bucket(folder, what, watch)
     if not os.path.isdir(folder):
         raise no_folder(folder, what, LOCAL)
@@ -61,6 +61,8 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
                 for item in listing:
                     if is_folder(item) and (system_folder(item.name) or is_run(item.path)):
                         watch.left_out[item.name] += sum(1 for _ in images_below(item.path, LOCAL))
+                    elif watch.store.leaves_out(item.path):
+                        pass
                     elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
                     elif is_image(item.name, watch.arrays):

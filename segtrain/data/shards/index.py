@@ -248,7 +248,7 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
             )
         samples, names = int(fields["samples"]), int(fields["names"])
         description = Description.from_dict(fields)
-        checks = _checks(fields, samples) if store is not LOCAL else None
+        checks = _checks(fields, samples) if not store.local else None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = f"the header of the index is wrong ({type(error).__name__}: {error})"
         raise _bad(path, reason, "index-damaged") from None

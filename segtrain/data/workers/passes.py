@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 
 from segtrain.data.dataset import SampleSource
-from segtrain.data.storage import LOCAL
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask
 from segtrain.data.workers.memory import Ring
@@ -65,7 +64,7 @@ class Loader:
 
     def _read_ahead(self) -> ReadAhead | None:
         """Begin to fetch the samples of a pass from a bucket; None for a local disk."""
-        if self.dataset.store is LOCAL:
+        if self.dataset.store.local:
             return None
         batch = len(next(self._order(), ()))
         wanted = (self.dataset.ranges(int(index)) for step in self._order() for index in step)

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from segtrain.data.stages import READ
-from segtrain.data.storage import LOCAL, Range
+from segtrain.data.storage import Range
 
 AHEAD = 8  # samples of an order whose bytes are fetched or held
 
@@ -24,7 +24,7 @@ class Fetching:
         self._source: Any = source
         self._store: Any = source.store
         self._threads, self._coming = threads, deque[Future[dict[Range, Any]]]()
-        self._left = deque([] if self._store is LOCAL else tasks)
+        self._left = deque([] if self._store.local else tasks)
         for _ in range(AHEAD):
             self._begin()
 

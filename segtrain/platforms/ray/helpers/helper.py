@@ -31,7 +31,6 @@ from segtrain.data import stages
 from segtrain.data.checksum import checksum
 from segtrain.data.pixels import native
 from segtrain.data.sample import COLOR_BYTES, Task, files_of
-from segtrain.data.storage import LOCAL
 from segtrain.data.workers.memory import keep_freed_memory
 from segtrain.errors import SegtrainError
 from segtrain.platforms.ray.helpers.fetching import AHEAD, Fetching
@@ -91,7 +90,7 @@ def file_checksums(source: Any, index: int) -> list[int]:
 
     Zeros for a bucket, whose etags are compared, and for samples that come from code.
     """
-    if source.store is not LOCAL or not source.stored:
+    if not source.store.local or not source.stored:
         return [0, 0]
     record = source.record(index)
     return [checksum(memoryview(part).cast("B")) for part in (record.image, record.mask)]
