@@ -12,7 +12,7 @@ from segtrain.config.label_values import Patterns, check_class_names, check_labe
 from segtrain.config.rules import check_data
 from segtrain.config.section import LocalPath, ReadablePlace, Section, Size
 from segtrain.config.sources import pinned
-from segtrain.config.split_by import SplitBy
+from segtrain.config.split_by import SplitBy, from_short
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Channel = Annotated[int, Field(ge=0, le=255)]
@@ -81,8 +81,8 @@ class Data(Section):
     leave_out: tuple[str, ...] = setting(
         ["storage", "listing", "eval"],
         (),
-        description="files and folders that no listing has: names at any depth, or paths below "
-        "data.root, with `*` for any text, such as `[preview, '*/raw/*']`",
+        description="names of files and folders to leave out, or paths below data.root, with `*` "
+        "for any text, such as `[preview, '*/raw/*']`",
     )
     index: str = setting(
         ["storage", "listing", "eval"],
@@ -360,6 +360,7 @@ class Data(Section):
     _check_classes = field_validator("classes", mode="before")(check_class_names)
     _check_label_map = field_validator("label_map", mode="before")(check_label_map)
     _check_pair = field_validator("pair")(check_pair)
+    _short_split_by = field_validator("split_by", mode="before")(from_short)
 
     @property
     def stored(self) -> bool:
@@ -395,12 +396,5 @@ class Data(Section):
         if value is not None and not 0.01 <= value[0] <= value[1] <= 100:
             raise ValueError("must be [low, high] with 0.01 <= low <= high <= 100")
         return value
-
-    @field_validator("split_by", mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        if isinstance(value, (str, int, float)) and value != "":  # data.split_by=20%
-            return {"val": value}
-        return value or {}
 
     _check_rules = model_validator(mode="after")(check_data)

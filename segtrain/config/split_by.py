@@ -104,3 +104,10 @@ class SplitBy(Section):
             + [f"by '{self.group}'"] * bool(self.group)
         )
         return ", ".join(parts)
+
+
+def from_short(value: Any) -> Any:
+    """The setting in full: ``data.split_by=20%`` gives the share of val."""
+    if isinstance(value, (str, int, float)) and value != "":
+        return {"val": value}
+    return value or {}
