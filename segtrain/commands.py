@@ -203,7 +203,8 @@ def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
         if args.write and "config" in error.values:
             write_atomically(args.write, error.values["config"].encode(), "FILE for --write")
             say(
-                f"{args.write} has these settings: write the name of a class for each ?, then train"
+                f"{args.write} has these settings: write the name of a class for each ? (to ignore "
+                "an id: delete its ?, and map it to -1), then train"
             )
         raise
     if args.write and not checked.failed:

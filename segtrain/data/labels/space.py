@@ -62,7 +62,10 @@ class LabelSpace:
                     f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 "
                     f"to {count - 1}: "
                 )
-                message += "name more classes in data.classes, or use -1 to ignore it"
+                message += (
+                    "name more classes in data.classes (void and ignore are no classes), or use "
+                    "-1 to ignore it"
+                )
                 raise ConfigError(message, code="train-id-invalid", found=train, raw=raw)
         if len(self.palette) != count:
             message = f"{len(self.palette)} colors for {count} classes: give each class one"
