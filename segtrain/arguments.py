@@ -64,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         _export,
         _data,
         _analysis,
+        _sweep,
         _profile,
         _launch,
         _prove,
@@ -385,11 +386,13 @@ def _analysis(subparsers: Any) -> None:
         subparsers,
         "diff",
         commands.diff,
-        "compare two runs: config, environment, data, scores, times",
+        "compare runs: config, environment, data, scores, times",
     )
     diff.add_argument("a", metavar="A", help=RUN)
-    diff.add_argument("b", metavar="B", help=RUN)
-    diff.add_argument("--out", type=_local, help="also write a page, FILE.html")
+    diff.add_argument("others", metavar="B", nargs="+", help="more runs, up to 25")
+    diff.add_argument(
+        "--page", "--out", metavar="FILE", type=_local, help="also write a page, FILE.html"
+    )
 
     diagnose = _command(
         subparsers,
@@ -462,6 +465,13 @@ def _plan(subparsers: Any, types: str) -> None:
     plan.add_argument("--all", action="store_true", help="all types and numbers of machines")
     _json(plan)
     _take_settings(plan)
+
+
+def _sweep(subparsers: Any) -> None:
+    sweep = _command(subparsers, "sweep", commands.sweep, "train many trials of a search space")
+    sweep.add_argument(
+        "file", metavar="FILE", help="YAML: config, settings, space, trials, workers"
+    )
 
 
 def _profile(subparsers: Any) -> None:

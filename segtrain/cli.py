@@ -42,7 +42,7 @@ def _run(argv: list[str] | None) -> int:
     _prepare_process()
     args, overrides = _parse(argv)
     try:
-        if argv[0] in ("train", "eval", "prove", "bench"):
+        if argv[0] in ("train", "eval", "prove", "bench", "sweep"):
             refuse_windows()
         code = int(args.call(args, overrides, argv) or 0)
         # If standard output goes to a full disk, fail here and not when Python exits.

@@ -231,6 +231,12 @@ def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     say("\n".join(json.dumps(row) for row in listed) if args.json else table(listed))
 
 
+def sweep(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.runs.sweep import sweep
+
+    return sweep(args.file)
+
+
 def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.report.page import report
     from segtrain.insight.runs.remote import local
@@ -241,16 +247,11 @@ def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 
 def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.insight.report.diff import diff
+    from segtrain.insight.report.diff_page import diff
     from segtrain.insight.runs.remote import local
 
-    say(
-        diff(
-            local(args.a, services=run_services()).folder,
-            local(args.b, services=run_services()).folder,
-            args.out,
-        )
-    )
+    runs = [local(run, services=run_services()).folder for run in (args.a, *args.others)]
+    say(diff(runs, args.page))
 
 
 def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:

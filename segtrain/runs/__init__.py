@@ -1,1 +1,1 @@
-"""The table of runs for Python; the code is in segtrain/insight/runs/."""
+"""Many runs: their table for Python (the code is in segtrain/insight/runs/), and sweeps."""

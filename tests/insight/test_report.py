@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from report_pages import (
 
 from segtrain.config.mistakes import fields
 from segtrain.insight.report import charts, heat, page
-from segtrain.insight.report.diff import compare, diff
+from segtrain.insight.report.diff import compare
+from segtrain.insight.report.diff_page import diff
 from segtrain.insight.report.timeline import axis, laps, merged, speed
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
@@ -49,19 +51,47 @@ def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
     checked, data = text_of(folder)
     assert data["clock"]["end"] == pytest.approx(57)
     assert checked.words.count(evil) >= 2
-    diff(folder, make(tmp_path / "plain"), tmp_path / "diff.html")
+    diff([folder, make(tmp_path / "plain")], tmp_path / "diff.html")
     assert Checked((tmp_path / "diff.html").read_text()).words.count(evil) >= 2
 
 
 def test_settings_that_differ_are_in_the_order_of_the_page_of_settings(tmp_path: Path) -> None:
     changes = {"log": {"every": 7}, "data": {"prefetch": 9}, "optim": {"name": "sgd"}}
     runs = [load(make(tmp_path / "a")), load(make(tmp_path / "b", **changes))]
-    for a, b in (runs, runs[::-1]):
-        keys = [row.what for row in compare(a, b).config]
+    for order in (runs, runs[::-1]):
+        keys = [row.what for row in compare(order).config]
         assert keys == [key for key in fields() if key in keys]
         assert {"data.prefetch", "optim.name", "optim.betas", "optim.momentum", "log.every"} <= {
             *keys
         }
+
+
+def test_three_runs_are_compared_in_one_table_and_on_one_page(tmp_path: Path) -> None:
+    folders = [
+        make(
+            tmp_path / name,
+            journal(miou=miou),
+            profile=name != "y",
+            train={"seed": seed},
+            name=name,
+        )
+        for seed, (name, miou) in enumerate((("x", 0.5), ("y", 0.7), ("z", 0.6)))
+    ]
+    text = diff(folders, tmp_path / "diff.html", say=lambda _: None)
+    assert re.search("^Best mIoU, highest first: B 70.00 .*, C 60.00 .*, A 50.00 ", text)
+    assert (
+        "Only the seed differs: the mean is 60.00 %, the standard deviation 10.00 points." in text
+    )
+    assert re.search(r"\ntrain.seed +0 +1 +2\n", text)
+    html = (tmp_path / "diff.html").read_text()
+    checked = Checked(html)
+    drawn = json.loads(html.split('id="chart-data">')[1].split("</script>")[0])
+    maps = {key for key in drawn if key.startswith("heat")}
+    assert maps == {"heat0A", "heat0C", "heat1A", "heat1C"}
+    assert "B: no readings of GPUs" in checked.words
+    assert [item["label"] for item in drawn["loss"]["series"]] == ["A x", "B y", "C z"]
+    with refused("too-many-runs", found=27):
+        compare([load(folders[0])] * 27)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +127,8 @@ def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> 
     os.utime(folder / "journal.jsonl", (BEGIN, BEGIN))  # nothing has been written for a long time
     path = page.report(folder, say=lambda _: None)
     assert said in Checked(path.read_text()).words
-    assert diff(folder, folder, tmp_path / "diff.html", say=lambda _: None)
+    assert diff([folder, folder], tmp_path / "diff.html", say=lambda _: None)
+    assert diff([folder] * 3, tmp_path / "diff.html", say=lambda _: None)
 
 
 def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> None:
@@ -310,3 +341,23 @@ def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_pat
     assert np.median(colors(chromium.screenshot(tmp_path / "forced.png"))) > 230
     assert chromium.errors == []
     assert {url.split(":")[0] for url in chromium.requests} <= {"file", "data"}
+
+
+def test_maps_side_by_side_zoom_to_the_same_steps(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    """Run b takes twice as long. Step 20 is at second 26 of a and 45 of b, the axis ends at 96."""
+    folders = [
+        make(tmp_path / name, journal(scale), profile=True, name=name)
+        for name, scale in (("a", 1.0), ("b", 2.0))
+    ]
+    diff(folders, tmp_path / "diff.html")
+    chromium.errors.clear()
+    chromium.open(tmp_path / "diff.html")
+    label = "document.getElementById('range').textContent"
+    end = max(axis(load(folder).events).length for folder in folders)
+    for letter, second in (("A", 26), ("B", 45)):
+        chromium.drag(f"#heat1{letter} .u-over", 0.0, second / end)
+        assert int(chromium.run(label).split(" to ")[1]) == pytest.approx(20, abs=1)
+        chromium.click("#loss .u-over", clicks=2)
+    assert chromium.errors == []

@@ -53,6 +53,7 @@ HOME = {  # outside library -> the one package that touches it
     "mlflow": "observe",
     "wandb": "observe",
     "pandas": "insight",
+    "optuna": "runs",
     "obstore": "bucket",
     "ray": "platforms",
     "google.auth": "platforms",

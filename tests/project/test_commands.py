@@ -220,7 +220,7 @@ def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
         ("export run --out", "out"),
         ("eval run --images", "images"),
         ("eval run --confusion", "confusion"),
-        ("diff a b --out", "out"),
+        ("diff a b --page", "page"),
         ("plan --page", "page"),
         ("plan --save", "save"),
         ("data pack a", "folder"),

@@ -41,7 +41,7 @@ SLOW = "prove.md"
 ONNX = "export.md"  # an ONNX file takes many seconds: once is enough
 # Those of ray.md need the extra ray; those of gpu-bench.md take minutes
 # (tests/project/test_gpu_bench.py rehearses them).
-WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "gpu-bench.md", "ray.md"}
+WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "gpu-bench.md", "ray.md", "sweep.md"}
 NEEDS = {"transforms.md": "albumentations"}
 
 
@@ -272,6 +272,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         "diagnose",
         "report",
         "diff",
+        "sweep",
         "prove",
     ],
 )

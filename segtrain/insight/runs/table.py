@@ -101,8 +101,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "no runs"
     settings = list(rows[0].get("settings", {}))
+    shown = settings[:_SHOWN]
     lines = [
-        {**_cells(row), **_setting_cells(row, settings[:_SHOWN]), "out": row["out"]} for row in rows
+        {
+            **_cells(row),
+            **{key: value_text(row["settings"].get(key)) for key in shown},
+            "out": row["out"],
+        }
+        for row in rows
     ]
     left = ("name", "hash", "status", "strategy", *settings, "out")
     head = list(lines[0])
@@ -146,8 +152,9 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _setting_cells(row: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
-    return {key: short_text(row["settings"].get(key), 24) for key in keys}
+def value_text(value: Any) -> str:
+    """The value of a setting in few characters."""
+    return f"{value:.6g}" if isinstance(value, float) else short_text(value, 24)
 
 
 def data_frame(

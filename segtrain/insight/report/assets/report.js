@@ -25,14 +25,14 @@
     while (k < n - 1 && from[k] < value) k++;
     return to[k - 1] + (value - from[k - 1]) * (to[k] - to[k - 1]) / (from[k] - from[k - 1] || 1);
   }
-  const stepAt = seconds => between(clock.t, clock.step, seconds);
-  const timeAt = step => between(clock.step, clock.t, step);
+  const stepAt = (seconds, by = clock) => between(by.t, by.step, seconds);
+  const timeAt = (step, by = clock) => between(by.step, by.t, step);
 
   const alone = chart => chart.axis === "value" || chart.axis === "hosts";  // does not zoom with the others
   const hosts = chart => [...new Set(chart.series.flatMap(series => series.x))].sort((a, b) => a - b);
 
   function whole(chart) {
-    if (chart.axis === "time") return [0, clock.end || 1];
+    if (chart.axis === "time") return [0, (chart.clock || clock).end || 1];
     if (chart.axis === "hosts") {
       const counts = hosts(chart);
       return [counts[0] / 1.2, counts[counts.length - 1] * 1.2];
@@ -44,7 +44,8 @@
   }
   function shown(chart) {
     if (!view || alone(chart)) return whole(chart);
-    return chart.axis === "time" ? view : view.map(stepAt);
+    const steps = view.map(seconds => stepAt(seconds));
+    return chart.clock ? steps.map(step => timeAt(step, chart.clock)) : chart.axis === "time" ? view : steps;  // the same steps of another run
   }
 
   function zoom(range) {
@@ -244,7 +245,7 @@
 
   function seriesOf(chart) {
     const x = {label: {time: "time", step: "step", hosts: "hosts", value: chart.unit}[chart.axis],
-      value: (plot, v, s, k) => k == null ? "" : v == null ? "–" : chart.axis === "time" ? `${duration(v)}, step ${Math.max(0, Math.round(stepAt(v)))}` : figures(v)};
+      value: (plot, v, s, k) => k == null ? "" : v == null ? "–" : chart.axis === "time" ? `${duration(v)}, step ${Math.max(0, Math.round(stepAt(v, chart.clock)))}` : figures(v)};
     if (chart.type === "heat") return [x, {show: true, paths: () => null, points: {show: false}}];
     const list = chart.series.map(item => ({
       label: item.label, stroke: () => color(item.color), width: chart.type === "lines" ? 1.75 : .5, points: {show: false},
@@ -282,7 +283,8 @@
       if (plot.select.width < 4) return;
       const ends = [plot.select.left, plot.select.left + plot.select.width].map(at => plot.posToVal(at, "x"));
       plot.setSelect({left: 0, width: 0, top: 0, height: 0}, false);
-      zoom(chart.axis === "time" ? ends : ends.map(timeAt));
+      const steps = chart.clock ? ends.map(end => stepAt(end, chart.clock)) : ends;
+      zoom(chart.axis === "time" && !chart.clock ? ends : steps.map(step => timeAt(step)));
     }];
     const options = {
       width: holder.clientWidth, height: chart.height, padding: [8, 26, 0, 0], hooks,
@@ -292,7 +294,7 @@
       cursor: {
         drag: {x: time, y: false, setScale: false}, points: {show: chart.type === "lines"}, y: chart.type !== "stack",
         ...(chart.type === "stack" ? {dataIdx: (plot, s, near, at) => containing(chart, at)} : {}),
-        ...(time ? {sync: {key: chart.axis}} : {}),
+        ...(time && !chart.clock ? {sync: {key: chart.axis}} : {}),  // a selection is synced too
         bind: {dblclick: () => () => { if (time) zoom(null); return null; }},
       },
     };
@@ -315,7 +317,7 @@
       const seconds = plot.posToVal(left, "x"), column = clamp(Math.floor(seconds / chart.width), 0, chart.columns - 1);
       const row = clamp(Math.floor(top / (plot.bbox.height / devicePixelRatio) * chart.rows.length), 0, chart.rows.length - 1);
       const value = cells[row * chart.columns + column];
-      at.textContent = `${duration(seconds)}, step ${Math.max(0, Math.round(stepAt(seconds)))}: ${chart.rows[row]} ${value > 200 ? "no reading" : value / 2 + " %"}`;
+      at.textContent = `${duration(seconds)}, step ${Math.max(0, Math.round(stepAt(seconds, chart.clock)))}: ${chart.rows[row]} ${value > 200 ? "no reading" : value / 2 + " %"}`;
     }];
   }
 
