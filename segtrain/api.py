@@ -139,6 +139,7 @@ def train(
     from segtrain.installed import discover, provided
     from segtrain.training.rank import train as train_rank
     from segtrain.training.start import early_checks as early
+    from segtrain.training.start.automatic import settled
     from segtrain.training.start.user_objects import UserObjects, refuse_parts
 
     if not isinstance(config, Config):
@@ -151,6 +152,7 @@ def train(
     objects = UserObjects(model, criterion, train_data, val_data, own_trackers)
     refuse_parts(objects)
     cluster = discover()
+    config = settled(config, own_model=model is not None, quiet=cluster.rank > 0)
     ranks = _processes(config, objects != UserObjects()) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks, objects.names())
     with (

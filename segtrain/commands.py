@@ -36,12 +36,14 @@ def _train(
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
     from segtrain.training.start import early_checks as early
+    from segtrain.training.start.automatic import settled
 
     config = load_config(args.config, overrides)
     if args.print_config:
-        print(config.to_yaml(), end="")
+        print(settled(config, download=False, quiet=True).to_yaml(), end="")
         return 0
     cluster = discover()
+    config = settled(config, quiet=cluster.rank > 0)
     ranks = spawn.ranks_to_start(config, say_on_stderr) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks)
     with (

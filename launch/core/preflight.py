@@ -200,7 +200,14 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
     """
     if machines.gpus is None:
         return
-    train = config.train
+    train, model = config.train, config.model
+    if machines.gpus and model.arch == "auto" and not model.options and not model.init:
+        yield note(
+            "model-auto",
+            "model.arch=auto: GPUs train a pretrained network, whose weights each host downloads; "
+            "a rehearsal without GPUs trains pico",
+            "model.arch=NAME; docs/models.md has the network for each GPU",
+        )
     if machines.gpus and train.device == "cpu":
         yield warning(
             "device-cpu",

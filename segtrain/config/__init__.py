@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401 (names for other packages)
 
+from segtrain.config.automatic import ENCODERS, named, pretrained
 from segtrain.config.data import Data
 from segtrain.config.load import (
     RUN_HEADER,
@@ -26,5 +27,5 @@ from segtrain.config.origin import IMAGENET_MEAN, IMAGENET_STD, Origin
 from segtrain.config.run import PARTS, PLAN, Config, keys_with, read_parts
 from segtrain.config.section import Section, Size, duration_in_steps, interval_in_steps
 from segtrain.config.sources import file_digest, importable, transform_source
-from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
+from segtrain.config.training import FEW_IMAGES, Checkpoint, Eval, Log, Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml

@@ -38,7 +38,7 @@ TORCHVISION = (
 
 
 def architectures() -> list[str]:
-    """Every value that ``model.arch`` may take."""
+    """Every network that ``model.arch`` may name."""
     return ["pico", *SMP, *(f"torchvision/{name}" for name in TORCHVISION)]
 
 
@@ -70,7 +70,7 @@ def local_paths(section: Section, prefix: str = "") -> dict[str, str]:
 
 def refuse_arch(model: Model) -> None:
     """Raises ConfigError for an unknown architecture, with the closest known name."""
-    if model.arch.lower() not in architectures():
+    if model.arch.lower() not in ("auto", *architectures()):
         raise unknown_name(
             "arch", model.arch, architectures(), f"choose from {', '.join(architectures())}"
         )

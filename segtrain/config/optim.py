@@ -28,11 +28,26 @@ class _Optim(Section):
     encoder_lr: float = setting(
         ["speed_neutral"], 1.0, ge=0, description="factor on lr for the encoder"
     )
+    layer_decay: float = setting(
+        ["speed_neutral"],
+        1.0,
+        gt=0,
+        le=1,
+        description="factor on lr from each group of encoder layers to the one before it; a group "
+        "is a block of a vision transformer, or up to three blocks of a stage. 1: none",
+    )
+    encoder_start: str = setting(
+        ["speed_neutral"],
+        "0st",
+        description="when the encoder begins to learn, with a warm-up of its own: '1ep', '500st', "
+        "or '5%'; until then its lr is 0",
+    )
     weight_decay: float = setting(
         ["speed_neutral"],
         1e-2,
         ge=0,
-        description="weight decay; not applied to biases and normalization layers",
+        description="weight decay; not applied to biases, normalization layers, positions, and "
+        "tokens",
     )
     schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = setting(
         ["speed_neutral"],
@@ -52,7 +67,13 @@ class _Optim(Section):
         0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: off"
     )
 
-    _check_warmup = field_validator("warmup", mode="before")(durations("ep", "st", "%", zero=True))
+    _check_warmup = field_validator("warmup", "encoder_start", mode="before")(
+        durations("ep", "st", "%", zero=True)
+    )
+
+    @property
+    def starts_encoder_late(self) -> bool:
+        return float(self.encoder_start.rstrip("epst%")) > 0
 
     @model_validator(mode="before")
     @classmethod

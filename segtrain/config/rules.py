@@ -172,13 +172,16 @@ def rules_of_training(config: Config) -> list[Rule]:
             f"it a multiple of train.accumulate={micro}",
             {"train.batch_size": micro * -(-train.batch_size // micro)},
         ),
-        (
-            outlasts(config.optim.warmup, train.duration),
+        *(
             (
-                f"optim.warmup={config.optim.warmup} must be shorter than "
-                f"train.duration={train.duration}"
-            ),
-            {},
+                outlasts(part, train.duration),
+                f"optim.{key}={part} must be shorter than train.duration={train.duration}",
+                {},
+            )
+            for key, part in (
+                ("warmup", config.optim.warmup),
+                ("encoder_start", config.optim.encoder_start),
+            )
         ),
         (
             hang_s != "auto" and hang_s >= parallel.timeout_s,

@@ -74,6 +74,12 @@ class Config(Section):
     checkpoint: Checkpoint = setting(["untrained"], default_factory=Checkpoint)
     log: Log = setting(["untrained"], default_factory=Log)
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """``model: auto`` names the architecture."""
+        return {"arch": value} if isinstance(value, str) else value
+
     @field_validator("optim", mode="before")
     @classmethod
     def _adamw(cls, value: Any) -> Any:
@@ -121,6 +127,11 @@ class Config(Section):
         behavior.
         """
         settings = _changed(self, keys_with("untrained"))
+        # The default was pico before it was auto, and still is on a CPU.
+        if settings.get("model", {}).get("arch") == "pico":
+            del settings["model"]["arch"]
+        if not settings.get("model"):
+            settings.pop("model", None)
         if self.data.helpers == "ray-data":  # the only kind of helpers that changes the batches
             settings.setdefault("data", {})["helpers"] = self.data.helpers
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
@@ -130,6 +141,8 @@ class Config(Section):
         resumes.
         """
         settings = self.dump_without("untrained")
+        if settings["model"]["arch"] == "auto":
+            settings["model"]["arch"] = "pico"  # what a network without a machine is
         settings["data"]["helpers"] = (
             self.data.helpers if self.data.helpers == "ray-data" else "none or ray"
         )

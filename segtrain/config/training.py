@@ -12,6 +12,8 @@ from segtrain.config.facts import setting
 from segtrain.config.limits import dollars_of, limit, seconds_of
 from segtrain.config.section import AnyPlace, LocalPath, Section, SettingError, Size, durations
 
+FEW_IMAGES = 500  # to train a pretrained encoder with
+
 
 class Model(Section):
     """The network: `pico` (ours), an SMP architecture (`unet`, `fpn`, ...), or
@@ -19,8 +21,9 @@ class Model(Section):
     """
 
     arch: str = Field(
-        "pico",
-        description="'pico' (small, for CPUs), one of SMP (unet, fpn, ...), or torchvision/NAME",
+        "auto",
+        description="'pico' (small, for CPUs), one of SMP (unet, fpn, ...), or torchvision/NAME. "
+        "auto: on a GPU a pretrained network that fits it, with its recipe; on a CPU pico",
     )
     encoder: str = Field(
         "resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm"
@@ -36,8 +39,10 @@ class Model(Section):
         "",
         description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth",
     )
-    freeze: Literal["none", "encoder"] = Field(
-        "none", description="'encoder': its weights and batch norms stay fixed"
+    freeze: Literal["none", "encoder", "auto"] = Field(
+        "none",
+        description="'encoder': its weights and batch norms stay fixed. auto: encoder if it is "
+        f"pretrained and there are fewer than {FEW_IMAGES} training images, else none",
     )
     fast: bool = Field(
         True, description="replace slow layers by faster ones with the same weights and gradients"
@@ -48,10 +53,17 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _frozen(self) -> Model:
-        if self.freeze != "none" and not self.init and not self.encoder_weights:
+        if self.freeze == "encoder" and not self.init and not self.encoder_weights:
             fix = "set model.encoder_weights or model.init"
             raise SettingError(f"model.freeze={self.freeze} would freeze random weights: {fix}")
         return self
+
+    def frozen_with(self, images: int) -> Literal["none", "encoder"]:
+        """The part that ``freeze`` means with this number of training images."""
+        if self.freeze != "auto":
+            return self.freeze
+        pretrained = self.init or self.encoder_weights
+        return "encoder" if pretrained and images < FEW_IMAGES else "none"
 
 
 class Train(Section):

@@ -33,6 +33,8 @@ def build_model(model: Model, num_classes: int, channels: int = 3) -> SegModel:
         )
     refuse_arch(model)
     arch = model.arch.lower()
+    if arch == "auto":  # on no particular machine
+        arch, model = "pico", model.model_copy(update={"arch": "pico"})
     if arch == "pico":
         from segtrain.models.pico import build
     elif arch in SMP:
@@ -69,7 +71,8 @@ def build_model(model: Model, num_classes: int, channels: int = 3) -> SegModel:
             code="model-options-unfit",
         ) from error
     network.origin = published(original)
-    widened = weights_file is not None and load_encoder(network, weights_file, channels)
+    timm_name = model.encoder[3:] if arch in SMP and model.encoder.startswith("tu-") else ""
+    widened = weights_file is not None and load_encoder(network, weights_file, channels, timm_name)
     if channels != 3:
         if not widened:
             set_channels(network, channels, pretrained=original.encoder_weights is not None)

@@ -22,6 +22,21 @@ _LICENSES = {
 }
 
 
+def fetch(encoder: str) -> str:
+    """Download the weights of an encoder ``tu-NAME`` into the cache of the Hugging Face Hub, unless
+    they are there. Returns why that fails, or "".
+    """
+    import timm
+    from huggingface_hub import hf_hub_download
+
+    weights: Any = timm.get_pretrained_cfg(encoder.removeprefix("tu-"))
+    try:
+        hf_hub_download(weights.hf_hub_id, "model.safetensors")
+    except Exception as error:  # of huggingface_hub, httpx or requests, or the disk
+        return " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    return ""
+
+
 def published(model: Model) -> Origin:
     """The origin of ``model.encoder_weights``. A file is taken for the published weights of the
     encoder.

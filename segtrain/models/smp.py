@@ -77,6 +77,8 @@ def build(model: Model, num_classes: int) -> SegModel:
         return network
     stock = _network(model, num_classes)
     network = SmpModel(stock.encoder, stock.decoder, stock.segmentation_head, num_classes)
+    if resamples_patches(model):
+        network.remarks += ("patches of 14 pixels are resampled to 16 (model.options.patch_size)",)
     if model.fast:
         use_fast_decoder_blocks(network.decoder)
     if model.arch.lower() == "pan":
@@ -95,6 +97,14 @@ def build(model: Model, num_classes: int) -> SegModel:
             found=model.encoder,
         ) from error
     return network
+
+
+def resamples_patches(model: Model) -> bool:
+    """Whether timm resamples patches of 14 pixels to 16, as DINOv2's paper and EoMT do: DPT's
+    strides of 4 and 8 are no fractions of 14.
+    """
+    dpt = model.arch.lower() == "dpt" and "patch14" in model.encoder
+    return dpt and "patch_size" not in model.options
 
 
 def _is_own(model: Model) -> bool:
@@ -167,6 +177,8 @@ def _network(model: Model, num_classes: int) -> Any:
     check_options(model, None if from_timm else networks[arch], _RESERVED)
     # Without dynamic_img_size, the ViT accepts only one image size.
     options = {**({"dynamic_img_size": True} if arch == "dpt" else {}), **model.options}
+    if resamples_patches(model):
+        options["patch_size"] = 16
     # The name of a timm encoder selects the weights. SMP expects True for these, and warns about a
     # string.
     weights = model.encoder_weights and (True if from_timm else model.encoder_weights)

@@ -4,7 +4,11 @@ fills encoders.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
+import sys
 import warnings
 import zipfile
 from collections import Counter, defaultdict
@@ -13,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from segtrain.config import Origin
 from segtrain.errors import ConfigError, some_of
@@ -27,6 +31,7 @@ _INSIDE = (
     "model_ema",
     "state_dict_ema",
     "state_dict",
+    "teacher",
     "model_state_dict",
     "model",
     "net",
@@ -226,13 +231,14 @@ def misfit(own: StateDict, source: StateDict) -> list[str]:
     return remarks
 
 
-def load_encoder(network: SegModel, path: str, channels: int = 3) -> bool:
+def load_encoder(network: SegModel, path: str, channels: int = 3, timm_name: str = "") -> bool:
     """Fill the encoder from a file of timm, torchvision, or SMP, or of a complete network with this
     encoder. If its first convolution takes ``channels`` bands, so does the network from then on;
     returns whether that is so.
 
-    The file must have every tensor of the encoder; others, such as a classifier's, are ignored.
-    Raises ConfigError.
+    ``timm_name``: of an encoder of timm, for which timm converts files of its authors, and of
+    another size of images or patches. The file must have every tensor that the network uses;
+    others, such as a classifier's, are ignored, and a remark counts them. Raises ConfigError.
     """
     key = "model.encoder_weights"
     own = network.encoder_state()
@@ -240,8 +246,9 @@ def load_encoder(network: SegModel, path: str, channels: int = 3) -> bool:
         raise _refused(
             key, path, "no-encoder", f"{type(network).__name__} has no encoder: set it to null"
         )
-    source, origin = read_weights(path, key)
-    source, network.origin = renamed(source, own), origin or network.origin
+    original, origin = read_weights(path, key)
+    network.origin = origin or network.origin
+    source = renamed(original, own)
     widened = channels != 3 and any(
         value.dim() == 4 and value.shape[1] == 3 and source[name].shape[1:2] == (channels,)
         for name, value in own.items()
@@ -250,11 +257,12 @@ def load_encoder(network: SegModel, path: str, channels: int = 3) -> bool:
     if widened:
         set_channels(network, channels, how=f"those of {path}")
         own = network.encoder_state()
-    # Old files lack the batch count of batch norm, which has no effect here.
-    absent = [
-        name for name in own if name not in source and not name.endswith("num_batches_tracked")
-    ]
-    remarks = misfit(own, source) or [f"{name} is not in the file" for name in absent]
+    source, remarks = _fitting(own, original)
+    if remarks and timm_name:
+        converted = _converted(network, timm_name, original)
+        fitting, unfit = _fitting(own, converted)
+        if not unfit:
+            original, source, remarks = converted, fitting, []
     if remarks:
         raise _refused(
             key,
@@ -266,7 +274,57 @@ def load_encoder(network: SegModel, path: str, channels: int = 3) -> bool:
     loaded = {name: source[name] for name in own if name in source}
     refuse_not_finite(loaded, f"{key}={path}")
     fill(own, loaded)
+    values = set(map(id, loaded.values()))
+    left = [name for name, value in original.items() if id(value) not in values]
+    new = [name for name in own if name not in loaded]
+    counts = (
+        f"{len(names)} {what}" + (f" ({some_of(names, 3)})" if names else "")
+        for names, what in ((left, "left out"), (new, "new"))
+    )
+    network.remarks += (f"{key}={path}: {len(loaded)} tensors taken, {', '.join(counts)}",)
     return widened
+
+
+def _fitting(own: StateDict, source: StateDict) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of ``source`` under the names of ``own``, and one remark for each tensor that the
+    network uses and that does not fit.
+    """
+    named = renamed(source, own)
+    # What no output depends on is frozen (smp.freeze_unused), such as the classifier of a ViT. Old
+    # files lack the batch count of batch norm, which has no effect here.
+    used = {
+        name: value
+        for name, value in own.items()
+        if value.requires_grad or not isinstance(value, nn.Parameter)
+    }
+    unused = {name: value for name, value in own.items() if name not in used}
+    absent = [
+        name for name in used if name not in named and not name.endswith("num_batches_tracked")
+    ]
+    for remark in misfit(unused, named):
+        named.pop(remark.partition(" ")[0])
+    return named, misfit(used, named) or [f"{name} is not in the file" for name in absent]
+
+
+# names of modules that hold the encoder
+_WRAPPERS = re.compile(r"^((module|_orig_mod|model|backbone|encoder|teacher|student)\.)+")
+
+
+def _converted(network: SegModel, name: str, source: StateDict) -> dict[str, Tensor]:
+    """``source`` as timm converts the files that it knows of a model; empty where it cannot."""
+    import timm
+
+    with torch.device("meta"):
+        whole = timm.create_model(name)
+    # its own sizes of images and patches, if the encoder is the whole model
+    whole = next((part for part in network.modules() if type(part) is type(whole)), whole)
+    convert: Any = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", dict)
+    plain = {_WRAPPERS.sub("", key): value for key, value in source.items()}
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return dict(convert(plain, whole))
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
+        return {}
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from segtrain.optim.ema import Ema
 from segtrain.optim.groups import build_optimizer, parameter_groups
 from segtrain.optim.muon import Muon, orthogonalize
 from segtrain.optim.scaler import LossScaler, clip_
-from segtrain.optim.schedule import multiplier, set_lr
+from segtrain.optim.schedule import encoder_multiplier, multiplier, set_lr
 
 __all__ = [
     "Ema",
@@ -16,6 +16,7 @@ __all__ = [
     "Muon",
     "build_optimizer",
     "clip_",
+    "encoder_multiplier",
     "multiplier",
     "orthogonalize",
     "parameter_groups",

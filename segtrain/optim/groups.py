@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,28 @@ from segtrain.config import MuonOptim, Optim
 from segtrain.optim.fused import fused
 from segtrain.optim.muon import Muon
 
+# stages_2.blocks.5, layer3.1, blocks.7: a stage, and a block in it if stages have some
+_BLOCK = re.compile(r"(?:block|stage|layer|feature)s?[_.]?(\d+)(?:\.(?:blocks\.)?(\d+)\.)?")
+# the last words in the names of parameters that say where a patch is, or that are no patch
+_POSITION = re.compile(r"\w*(pos_embed\w*|_token|position_bias_table)")
+
+
+def layers(names: Iterable[str]) -> dict[str, int]:
+    """Number of the layer group of each encoder parameter, by name, in the order of the network: 0
+    for the stem, then each block of a plain sequence, or up to three blocks of a stage.
+
+    >>> layers(["stem_0.bias", "stages_0.blocks.2.gamma", "stages_0.blocks.3.gamma"])
+    {'stem_0.bias': 0, 'stages_0.blocks.2.gamma': 1, 'stages_0.blocks.3.gamma': 2}
+    """
+    groups: dict[tuple[str, int], int] = {}
+    numbers, number = {}, 0
+    for name in names:
+        if match := _BLOCK.search(name):
+            group = match[1], int(match[2] or 0) // 3
+            number = groups.setdefault(group, len(groups) + 1)
+        numbers[name] = number
+    return numbers
+
 
 def parameter_groups(
     model: nn.Module,
@@ -20,27 +43,36 @@ def parameter_groups(
     heads: Iterable[nn.Parameter] = (),
 ) -> list[dict[str, Any]]:
     """Parameter groups by learning rate, weight decay, and optimizer. ``scale`` multiplies
-    optim.lr.
+    optim.lr. ``late`` groups begin at optim.encoder_start.
 
-    Weights decay; biases and norms do not. With muon, filters with more than 3 input channels are
-    in ``muon`` groups. AdamW updates the others: the first layer (3 input channels), depthwise
-    filters, ``heads`` (the layers that make logits), biases, and norms.
+    Weights decay; biases, norms, positions, and tokens do not. With muon, filters with more than 3
+    input channels are in ``muon`` groups. AdamW updates the others: the first layer (3 input
+    channels), depthwise filters, ``heads`` (the layers that make logits), and what does not decay.
     """
     of_encoder, of_heads = {id(p) for p in encoder}, {id(p) for p in heads}
-    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
-    for parameter in model.parameters():
+    layer = layers(name for name, p in model.named_parameters() if id(p) in of_encoder)
+    top = max(layer.values(), default=0) + 1
+    groups: dict[tuple[float, float, bool, bool], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        scale = optim.encoder_lr if id(parameter) in of_encoder else 1.0
-        decay = optim.weight_decay if parameter.dim() > 1 else 0.0
+        scale, in_encoder = 1.0, name in layer
+        if in_encoder:
+            scale = optim.encoder_lr * optim.layer_decay ** (top - layer[name])
+        decays = parameter.dim() > 1 and not _POSITION.fullmatch(name.rpartition(".")[2])
+        decay = optim.weight_decay if decays else 0.0
         group: dict[str, Any] = {"params": [], "weight_decay": decay}
+        # absent from the groups in checkpoints of runs without it
+        late = in_encoder and optim.starts_encoder_late
+        if late:
+            group["late"] = True
         muon = False
         if isinstance(optim, MuonOptim):
-            muon = parameter.dim() > 1 and parameter.shape[1] > 3 and id(parameter) not in of_heads
+            muon = decays and parameter.shape[1] > 3 and id(parameter) not in of_heads
             group["muon"] = muon
             scale *= optim.muon_lr / optim.lr if muon else 1.0
         group |= {"scale": scale, "lr": optim.lr * scale}
-        groups.setdefault((scale, decay, muon), group)["params"].append(parameter)
+        groups.setdefault((scale, decay, muon, late), group)["params"].append(parameter)
     return list(groups.values())
 
 

@@ -33,6 +33,17 @@ def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
     return 1 - t if optim.schedule == "linear" else 1.0
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def encoder_multiplier(optim: Optim, step: int, steps: int, warmup: int, start: int) -> float:
+    """``multiplier`` of an encoder that begins at step ``start``: 0 before, then a linear warm-up
+    of its own.
+    """
+    if step < start:
+        return 0.0
+    rise = min(1.0, (step - start + 1) / max(1, warmup))
+    return rise * multiplier(optim, max(step, warmup), steps, warmup)
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float, late: float = 0.0) -> None:
+    """Set the learning rate of each group: its scale times ``lr``, or ``late`` in late groups."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["scale"]
+        group["lr"] = (late if group.get("late") else lr) * group["scale"]

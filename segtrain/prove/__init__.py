@@ -17,6 +17,7 @@ from segtrain.prove import counts, gradient, plant, resume
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed, shortened, smaller_images, survey
 from segtrain.prove.table import FAIL, ProofRow, live, row, table
+from segtrain.training.start.automatic import settled
 
 PROMISES = (gradient.NAME, resume.NAME, counts.SCORES, counts.WORKERS, plant.NAME)
 
@@ -48,6 +49,8 @@ def prove(
     data set cannot be listed, or there is no such device.
     """
     config = load_config(config_path, overrides)
+    here = config.model_copy(update={"train": config.train.model_copy(update={"device": device})})
+    config = settled(here, download=False, quiet=True)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="segtrain-prove-") as scratch:
         rows, last = [], begin

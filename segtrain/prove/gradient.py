@@ -125,7 +125,11 @@ def gradient(
         if not settings.loss.aux_weight:
             network.freeze_auxiliary()
         starting_network(
-            network, settings.model.init, settings.model.freeze, labels.names, strategy
+            network,
+            settings.model.init,
+            settings.model.frozen_with(len(dataset)),
+            labels.names,
+            strategy,
         )
         plain = network.double()
         reference_state = (

@@ -171,6 +171,7 @@ def _settings(labels: LabelSpace, root: Path, colored: bool) -> dict[str, object
         "data__limit": 0,
         "train__duration": "1st",
         "optim__warmup": "0st",
+        "optim__encoder_start": "0st",
         "loss__class_weights": "none",
     }
 

@@ -95,6 +95,7 @@ def shortened(
         "data__helpers": "none",
         "model__encoder_weights": None,
         "optim__warmup": "25%" if config.optim.warmup[0] != "0" else "0st",
+        "optim__encoder_start": "25%" if config.optim.starts_encoder_late else "0st",
         "train__duration": f"{STEPS}st",
         "train__batch_size": BATCH,
         "train__accumulate": 1,

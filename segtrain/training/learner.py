@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.base.precision import AUTOCAST
-from segtrain.config import Config
+from segtrain.config import FEW_IMAGES, Config
+from segtrain.data.dataset import Dataset
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.train_loader import Batch, normalize, widened
 from segtrain.errors import ConfigError
@@ -97,14 +98,14 @@ class StartingNetwork:
 
 
 def build_network(
-    config: Config, parts: UserObjects, labels: LabelSpace, strategy: Strategy, resumes: bool
+    config: Config, parts: UserObjects, train: Dataset, strategy: Strategy, resumes: bool
 ) -> StartingNetwork:
     """The network with its first weights. A collective.
 
     A resumed run has its own weights, so it needs neither the file nor the download that it began
     with.
     """
-    settings = config.model
+    settings, labels = config.model, train.labels
     torch.manual_seed(config.train.seed)  # the same weights on every rank
     if parts.model is None:
         pretrained = None if resumes else settings.encoder_weights
@@ -122,9 +123,16 @@ def build_network(
         refuse_nondeterministic(
             network, settings.arch if parts.model is None else type(parts.model).__name__
         )
+    part = settings.frozen_with(len(train))
     initial = starting_network(
-        network, "" if resumes else settings.init, settings.freeze, labels.names, strategy
+        network, "" if resumes else settings.init, part, labels.names, strategy
     )
+    if part != settings.freeze and part == "encoder":
+        network.remarks += (
+            f"model.freeze=auto: the encoder is frozen, because {len(train)} training images are "
+            f"fewer than {FEW_IMAGES}; to train all of it afterwards: model.init=RUN "
+            "model.freeze=none",
+        )
     origin = network.origin.changed(config.data)
     if initial and initial.origin and origin != initial.origin:
         raise ConfigError(

@@ -15,7 +15,7 @@ from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.train_loader import Batch, TrainLoader, colors_on_device
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.observe.clock import Clock
-from segtrain.optim import clip_, multiplier, set_lr
+from segtrain.optim import clip_, encoder_multiplier, multiplier, set_lr
 from segtrain.parallel.collective import table
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.instruments import (
@@ -73,8 +73,11 @@ def run(session: Session, signals: list[int]) -> int:
                 loaded, placed = next(batches)
             with clock("device"):
                 micros = [learner.micro(batch) for batch in placed] if graphs is None else []
-            lr = config.optim.lr * multiplier(config.optim, step, plan.steps, plan.warmup)
-            set_lr(optimizer, lr)
+            schedule = (config.optim, step, plan.steps, plan.warmup)
+            lr = config.optim.lr * multiplier(*schedule)
+            set_lr(
+                optimizer, lr, config.optim.lr * encoder_multiplier(*schedule, plan.encoder_start)
+            )
             for parameter in parameters:
                 parameter.grad = None
             over = session.guard is not None and session.guard.over(step, votes.delay)

@@ -16,6 +16,7 @@ from segtrain.training import loop
 from segtrain.training.output import further, write_end
 from segtrain.training.provided import CORE, Provided
 from segtrain.training.session import Session, open_session
+from segtrain.training.start.automatic import settled
 from segtrain.training.start.trial import try_parts
 from segtrain.training.start.user_objects import UserObjects
 from segtrain.training.state import stop_signals
@@ -39,6 +40,11 @@ def train(
     because of the error, and the caller would not get it (NCCL, several ranks). ``provided``: by
     packages above the core.
     """
+    config = settled(
+        config,
+        own_model=objects is not None and objects.model is not None,
+        quiet=cluster.rank > 0,
+    )
     with (
         stop_signals(received) as signals,
         start(config.parallel, cluster, config.train.device, report) as strategy,

@@ -10,16 +10,21 @@ import pytest
 import torch
 from torch import nn
 
-from segtrain.config import AdamWOptim, MuonOptim, SGDOptim
+from segtrain.config import AdamWOptim, Model, MuonOptim, SGDOptim
+from segtrain.models import build_model
 from segtrain.optim import (
     Ema,
     LossScaler,
     Muon,
     build_optimizer,
     clip_,
+    encoder_multiplier,
+    multiplier,
     orthogonalize,
     parameter_groups,
+    set_lr,
 )
+from segtrain.optim.groups import layers
 
 
 def test_scaler_halves_doubles_and_travels() -> None:
@@ -168,3 +173,47 @@ def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() 
         True: [(8, 4, 3, 3)],
         False: [(8, 8, 1, 1)],
     }
+
+
+@pytest.mark.parametrize(
+    ("encoder", "groups"),
+    [("convnext_tiny", 6), ("convnext_base", 12), ("vit_tiny_patch16_224", 12), ("resnet50", 6)],
+)
+def test_layers_are_grouped_as_in_the_recipe_of_convnext(encoder: str, groups: int) -> None:
+    timm = pytest.importorskip("timm")
+    with torch.device("meta"):
+        features = timm.create_model(encoder, features_only=True)
+    numbers = list(layers(name for name, _ in features.named_parameters()).values())
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(groups + 1))
+
+
+def test_the_rate_decays_toward_the_stem_and_positions_keep_their_size() -> None:
+    pytest.importorskip("segmentation_models_pytorch")
+    network = build_model(Model(arch="dpt", encoder="tu-test_vit"), 3)
+    optim = AdamWOptim(layer_decay=0.5, weight_decay=0.05)
+    groups = parameter_groups(network, network.encoder_parameters(), optim)
+    of = {id(p): (g["scale"], g["weight_decay"]) for g in groups for p in g["params"]}
+    vit = network.encoder.model
+    depth = len(vit.blocks)
+    assert of[id(vit.pos_embed)] == of[id(vit.cls_token)] == (0.5 ** (depth + 1), 0)
+    assert of[id(vit.patch_embed.proj.weight)] == (0.5 ** (depth + 1), 0.05)
+    assert of[id(vit.blocks[-1].mlp.fc1.weight)] == (0.5, 0.05)
+    assert {of[id(p)][0] for p in network.head_parameters()} == {1.0}
+
+
+def test_an_encoder_that_begins_later_has_a_warm_up_of_its_own() -> None:
+    network = build_model(Model(arch="pico"), 3)
+    optim = AdamWOptim(encoder_start="4st", schedule="constant", lr=0.1)
+    optimizer = build_optimizer(network, network.encoder_parameters(), optim)
+    of_encoder = {id(p) for p in network.encoder_parameters()}
+    rates = []
+    for step in range(8):
+        schedule = (optim, step, 10, 2)
+        set_lr(optimizer, 0.1 * multiplier(*schedule), 0.1 * encoder_multiplier(*schedule, 4))
+        rates.append(
+            {id(g["params"][0]) in of_encoder: round(g["lr"], 3) for g in optimizer.param_groups}
+        )
+    assert [rate[True] for rate in rates] == [0, 0, 0, 0, 0.05, 0.1, 0.1, 0.1]
+    assert [rate[False] for rate in rates] == [0.05, *[0.1] * 7]
+    assert "late" not in str(parameter_groups(network, network.encoder_parameters(), AdamWOptim()))

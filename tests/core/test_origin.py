@@ -240,10 +240,15 @@ def test_few_equal_endings_change_no_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "encoder"),
-    [("upernet", "tu-swin_tiny_patch4_window7_224"), ("dpt", "tu-vit_small_patch14_dinov2")],
+    ("arch", "encoder", "options"),
+    [
+        ("upernet", "tu-swin_tiny_patch4_window7_224", {}),
+        ("dpt", "tu-vit_small_patch14_dinov2", {"patch_size": 14}),
+    ],
 )
-def test_encoders_of_one_image_size_are_refused_for_that(arch: str, encoder: str) -> None:
+def test_encoders_of_one_image_size_are_refused_for_that(
+    arch: str, encoder: str, options: dict
+) -> None:
     pytest.importorskip("segmentation_models_pytorch")
     with refused("image-size-unfit", found=encoder):
-        build_model(Model(arch=arch, encoder=encoder), 3)
+        build_model(Model(arch=arch, encoder=encoder, options=options), 3)

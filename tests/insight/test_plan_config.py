@@ -28,7 +28,7 @@ from segtrain.insight.plan.described import (
     plan_config,
 )
 from segtrain.insight.plan.dry import Dry, DryModel
-from segtrain.insight.plan.probe import job_of, measured_sample
+from segtrain.insight.plan.probe import _with_network, job_of, measured_sample
 from segtrain.insight.plan.trace import Layer
 from segtrain.machines import gpus, machines
 from segtrain.models import build_model
@@ -205,7 +205,7 @@ def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["train.batch_size=64", "data.scenes=40", "train.duration=10ep"]
+    settings = ["model.arch=pico", "train.batch_size=64", "data.scenes=40", "train.duration=10ep"]
     assert (
         main(
             [
@@ -297,3 +297,15 @@ def test_a_sample_in_memory_costs_what_comes_after_decoding(
     ((kind, request),) = requests
     assert (kind, request["samples"], request["packed"]) == ("stages", len(dataset), False)
     assert request["config"]["data"]["cache"] == "off"
+
+
+def test_auto_is_planned_as_the_network_of_the_smallest_gpu() -> None:
+    lines: list[str] = []
+    for where, encoder in (
+        ("ml.g5.xlarge,ml.p5.48xlarge", "base"),
+        ("ml.p5.48xlarge,ml.c5.xlarge", "large"),
+    ):
+        config = _with_network(load_config(), machines_of(where), lines.append)
+        assert config.model.encoder == f"tu-convnext_{encoder}.fb_in22k"
+        assert encoder in lines.pop()
+    assert _with_network(load_config(), machines_of("ml.c5.xlarge"), lines.append) == load_config()

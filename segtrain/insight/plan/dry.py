@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from segtrain.base.precision import AUTOCAST
-from segtrain.config import Config
+from segtrain.config import FEW_IMAGES, Config
 from segtrain.errors import ConfigError
 from segtrain.insight.plan.device import ModelCost
 from segtrain.insight.plan.trace import Autocast, Layer, Tally, saved_bytes
@@ -77,7 +77,8 @@ class Dry:
 class DryModel:
     """The config's network, without content. Raises ConfigError for what torch cannot trace."""
 
-    def __init__(self, config: Config, classes: int, most: int) -> None:
+    def __init__(self, config: Config, classes: int, most: int, images: int = FEW_IMAGES) -> None:
+        """``most``: images of a step. ``images``: of the training split."""
         self.config, self.most = config, max(4, most)
         network = build_model(
             config.model.model_copy(update={"encoder_weights": None, "init": ""}),
@@ -88,7 +89,7 @@ class DryModel:
         self._network = network.to("meta")
         if not config.loss.aux_weight:
             network.freeze_auxiliary()
-        network.freeze(config.model.freeze)
+        network.freeze(config.model.frozen_with(images))
 
     def step(self, images: int) -> Dry:
         """A step of up to ``most`` images on one device.

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from segtrain.config import Config
+from segtrain.config import Config, pretrained
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.layouts import LAYOUTS
@@ -28,6 +28,7 @@ from segtrain.insight.plan.described import (
 )
 from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.offers import HOSTS
+from segtrain.machines import Machine
 from segtrain.machines.gpu_names import gpu_named
 from segtrain.observe.journal import Say
 
@@ -61,8 +62,26 @@ def plan(
     the answer; seconds, dollars, and images/s are (10 %, 50 %, 90 %) of the cases. Raises
     SegtrainError.
     """
+    kinds = machines_of(where)
+    config = _with_network(config, kinds, say)
     job = job_without_data(config, *described) if described else job_of(config, probe, say)
-    return plan_config(job, machines_of(where), hosts)
+    return plan_config(job, kinds, hosts)
+
+
+def _with_network(config: Config, kinds: list[Machine], say: Say) -> Config:
+    """The config with the network that ``model.arch=auto`` means on the smallest GPU of
+    ``kinds``.
+    """
+    model = config.model
+    memory = min((kind.gpu_memory_gb for kind in kinds if kind.gpu), default=0)
+    if model.arch != "auto" or model.options or model.init or not memory:
+        return config
+    config = pretrained(config, memory)
+    say(
+        f"model.arch=auto: planned with {config.model.encoder}, which GPUs of {memory} GB train; "
+        "for others, name them in --where"
+    )
+    return config
 
 
 def job_without_data(config: Config, images: int, size: tuple[int, int]) -> DescribedJob:
@@ -74,7 +93,7 @@ def job_without_data(config: Config, images: int, size: tuple[int, int]) -> Desc
     layout = LAYOUTS[config.data.layout]
     labels = label_space(config.data, layout.labels, layout.other_classes)
     network = DryModel(
-        config, labels.num_classes, config.train.batch_size // config.train.accumulate
+        config, labels.num_classes, config.train.batch_size // config.train.accumulate, images
     )
     return DescribedJob(config, StoredSize(images, 0.0, 0), network, assumed_sample(config, size))
 
@@ -102,7 +121,9 @@ def job_of(config: Config, probe: bool, say: Say = lambda text: None) -> Describ
             found=config.data.train_split,
         )
     say("computing FLOPs and memory")
-    network = DryModel(config, dataset.labels.num_classes, train.batch_size // train.accumulate)
+    network = DryModel(
+        config, dataset.labels.num_classes, train.batch_size // train.accumulate, len(dataset)
+    )
     sample, step = assumed_sample(config, dataset.size(0)), None
     if probe:
         say("measuring samples")

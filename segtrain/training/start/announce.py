@@ -129,7 +129,7 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
     if learner.plain.frozen_parts():
         size += (
             f", {console.count(sum(n for n, trained in sizes if trained))} of them trained "
-            f"(the {config.model.freeze} is frozen)"
+            f"(the {learner.plain.frozen} is frozen)"
         )
     images = config.train.batch_size
     ranks = strategy.world_size

@@ -30,6 +30,7 @@ class Plan:
     crops: tuple[tuple[int, Size, float], ...]  # (until this step, (height, width), size factor)
     scale: tuple[float, float]  # smallest and largest random scale at the first step
     scale_end: tuple[float, float]  # the same at the last step
+    encoder_start: int = 0  # the step at which the encoder begins to learn
 
     def crop_and_scale(self, step: int) -> tuple[Size, tuple[float, float]]:
         """Crop and scale range at a step: a pure function, so that a resumed run draws the same
@@ -68,6 +69,7 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
             found=warmup,
             expected=steps,
         )
+    encoder_start = duration_in_steps(config.optim.encoder_start, samples, train.batch_size, steps)
     return Plan(
         steps=steps,
         warmup=warmup,
@@ -82,6 +84,7 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         crops=_crops(config, steps),
         scale=config.data.scale,
         scale_end=config.data.scale_end or config.data.scale,
+        encoder_start=encoder_start,
     )
 
 

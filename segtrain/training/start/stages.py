@@ -164,7 +164,7 @@ def _claim_folder(start: Start, train: Dataset) -> FolderState:
 def build(start: Start, data: OpenedData) -> StartingNetwork:
     """The network with its first weights, the same on all ranks."""
     network = build_network(
-        start.config, start.objects, data.train.labels, start.strategy, data.folder.resumes
+        start.config, start.objects, data.train, start.strategy, data.folder.resumes
     )
     agree_on_network(network.model, start.strategy)
     return network
