@@ -54,9 +54,7 @@ class Data(Section):
     ] = setting(
         ["storage", "listing", "eval"],
         "scenes",
-        description=(
-            "how images and masks are stored; see layouts.md. 'scenes' generates street scenes"
-        ),
+        description="how images and masks are stored; see layouts.md. 'scenes' generates images",
     )
     train_split: str = setting(["eval"], "train", description="split to train on")
     split: str = setting(["untrained", "eval"], "val", description="split to evaluate on")
@@ -77,6 +75,9 @@ class Data(Section):
         "`['{name}_frame.jpg', '{name}_mask.png']`; a pattern without an extension matches any. "
         "null: same name, or a mask with a common suffix such as _mask. `{split}` stands for the "
         "split. A list in place of a pattern: several, of which the longest that matches counts",
+    )
+    files: tuple[str, ...] = setting(
+        ["listing", "eval"], (), description="patterns of the files of an image; see bands.md"
     )
     leave_out: tuple[str, ...] = setting(
         ["storage", "listing", "eval"],
@@ -152,9 +153,7 @@ class Data(Section):
     bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = setting(
         ["eval", "predict"],
         "auto",
-        description=(
-            "bits used in 16-bit images, 8 to 16. auto: 16, and nearly black images are an error"
-        ),
+        description="bits used in 16-bit images, 8 to 16. auto: 16; nearly black ones are refused",
     )
     extra_bands: Literal["error", "drop"] = setting(
         ["eval", "predict"],

@@ -136,6 +136,9 @@ def _stored(data: Data) -> None:
         if data.channels != 3:
             why = f"data.values=8-bit makes 3 bands, but data.channels={data.channels}"
             raise SettingError(f"{why}: set data.values=stored", advice={"data.values": "stored"})
+        if data.files:
+            why = "data.files names files of an image, whose bands are stored values"
+            raise SettingError(f"{why}: set data.values=stored", advice={"data.values": "stored"})
         return
     for key, neutral in (
         ("hue", 0.0),

@@ -154,7 +154,6 @@ class BatchLoader:
             self.workers,
             prefetch,
             sizes=self._sizes,
-            reading=self.dataset.reading,
         ) as batches:
             for _, images, masks in batches:  # in memory that the loader reuses
                 if self.floats is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from segtrain.base.memory import memory_limit
 from segtrain.bucket.faults import ignoring_file_faults
-from segtrain.data.dataset import Dataset, SampleSource
+from segtrain.data.dataset import SampleSource
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.stages import DECODE
 from segtrain.data.storage import Range
@@ -35,8 +37,8 @@ def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     step = max(1, len(source) // _SIZES)
     some = range(step // 2, len(source), step)
     pixels = sum(_pixels(source, index) for index in some) / len(some)
-    bands = source.reading.bands if isinstance(source, Dataset) else None
-    per_pixel = (4 * bands.channels if bands else 3) + np.dtype(source.labels.mask_dtype).itemsize
+    mask_bytes = np.dtype(source.labels.mask_dtype).itemsize
+    per_pixel = mask_bytes + math.prod(source.reading.pixels.area(1, 1))
     each, (limit, _) = int(per_pixel * pixels * len(source)), memory_limit()
     if each * ranks <= 0.8 * limit:
         return
@@ -61,7 +63,7 @@ class RamCache:
 
     def __init__(self, source: SampleSource) -> None:
         self.source, self.labels, self.entries = source, source.labels, source.entries
-        self.store, self.stored = source.store, source.stored
+        self.store, self.stored, self.reading = source.store, source.stored, source.reading
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         refuse_cache(source)
 

@@ -25,13 +25,15 @@ from segtrain.config import Data
 from segtrain.config.paste import command
 from segtrain.data.audit.statistics import grouped
 from segtrain.data.dataset import Dataset
-from segtrain.data.datasets import open_dataset, refuse_stored
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import POOL
 from segtrain.data.labels.class_file import is_background, read_classes
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.merge import merged, refuse_other_images
 from segtrain.data.pixels import decode
+from segtrain.data.pixels.bands import BandImage
 from segtrain.data.side_by_side import cut
+from segtrain.data.stacks import stacks_in, write_stack
 from segtrain.data.storage import Store
 from segtrain.errors import ConfigError, DataError, some_of
 
@@ -42,6 +44,7 @@ _GRAY = 32
 # A value counts as an id of the data set if at least this share of the pixels has it.
 _PEAK = 0.002
 _SHOWN = 5
+_KEPT = {"ignore_index", "bits", "extra_bands", "channels", "values", "nodata", "mean", "std"}
 
 
 def convert_folder(
@@ -55,15 +58,13 @@ def convert_folder(
     annotators: Sequence[str] = (),
     side_by_side: str = "",
 ) -> dict[str, Any]:
-    """Write ``folder``/images/SPLIT, masks/SPLIT, and classes.txt. Images are hard links if
-    possible, otherwise copies.
+    """Write ``folder``/images/SPLIT (hard links if possible), masks/SPLIT, and classes.txt.
 
     root: the folder of the data set, or a config. nearest: unknown values of masks become the
     nearest known ones, which JPEG masks always do. merge: the rule of ``merged`` for the masks of
     several annotators. annotators: for each further one, the setting that names the masks.
-    side_by_side: cut pictures into images and masks, which are "left" or "right" in them; nothing
-    else is changed. Returns counts for each split. The folder appears complete at the end, or not
-    at all. Raises DataError, ConfigError.
+    side_by_side: cut pictures into images and masks, which are "left" or "right" in them. Returns
+    counts for each split. The folder appears complete or not at all. Raises DataError, ConfigError.
     """
     # Imported here, because ``check`` imports this file (its findings propose this command).
     from segtrain.data.audit.check import opened, settings_of
@@ -88,8 +89,15 @@ def convert_folder(
             pictures = cut(root, made, side_by_side, say)
         say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
         return {"pictures": pictures}
-    data, names = settings_of(root, overrides)
-    refuse_stored(data, "segtrain data convert")
+    try:
+        data, names = settings_of(root, overrides)
+    except DataError as error:
+        if error.code != "layout-unknown" or not (stacks := stacks_in(root)):
+            raise
+        with _complete(folder) as made:
+            masks = {split: write_stack(stack, made, split) for split, stack in stacks.items()}
+        say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
+        return masks
     if (
         data.layout == "folders"
         and not data.split_by.on
@@ -109,7 +117,7 @@ def convert_folder(
             refuse_other_images(dataset, also)
             result[dataset.split] = _convert(dataset, made, say, nearest, merge, also)
         _write_classes(made / "classes.txt", datasets[0].labels)
-    kept = data.model_dump(include={"ignore_index", "bits", "extra_bands"}, exclude_defaults=True)
+    kept = data.model_dump(include=_KEPT, exclude_defaults=True)
     settings = command({f"data.{key}": value for key, value in kept.items()})
     say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {settings}".rstrip())
     return result
@@ -245,14 +253,16 @@ def _write(dataset: Dataset, index: int, made: Path, name: str, ids: np.ndarray)
     image.parent.mkdir(parents=True, exist_ok=True)
     mask.parent.mkdir(parents=True, exist_ok=True)
     stored = dataset.stored_image(index)
-    if isinstance(stored, np.ndarray):
+    if isinstance(stored, BandImage) and len(stored.names) > 1:
+        np.save(image.with_suffix(".npy"), stored.values())
+    elif isinstance(stored, np.ndarray):
         Image.fromarray(stored).save(image)
     else:
         dataset.header(index)  # raises DataError for a file that is cut off
         try:
             os.link(os.path.realpath(entry.image), image)
         except OSError:  # another file system, one without hard links, or a part of a shard
-            image.write_bytes(stored)
+            image.write_bytes(decode.load(entry.image)[0] if dataset.separate_files else stored)
     Image.fromarray(ids).save(mask, format="PNG")
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
         message = f"{mask}: the ids read back differ from those written: check the disk"

@@ -21,7 +21,6 @@ from segtrain.data.index.entries import Entry
 from segtrain.data.index.stamps import listing_text
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
-from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.crop import StoredSample, pixels_of, size_error
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.stages import DECODE
@@ -43,6 +42,8 @@ class SampleSource(Protocol):
     def store(self) -> Store: ...
     @property
     def stored(self) -> bool: ...
+    @property
+    def reading(self) -> Reading: ...
 
     def __len__(self) -> int: ...
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
@@ -183,23 +184,12 @@ class Dataset:
         """Image uint8 (H, W, 3) RGB, or float32 (H, W, bands), and mask uint8 (H, W) of train
         ids.
         """
-        if self.reading.bands:
-            return pixels_of(self.record(index), self.labels)
-        image, mask = self.read_image(index), self.read_mask(index)
-        if image.shape[:2] != mask.shape:
-            raise self.other_size(index, image.shape[:2], mask.shape)
-        return image, mask
+        return pixels_of(self.record(index), self.labels)
 
     def read_image(self, index: int) -> np.ndarray:
         """The decoded image, uint8 (H, W, 3) RGB, or float32 (H, W, bands)."""
-        stored, path = self.stored_image(index), self.entries[index].image
-        if isinstance(stored, BandImage):
-            return stored.read()[0]
-        return (
-            stored
-            if isinstance(stored, np.ndarray)
-            else decode.decode_image(stored, path, self.reading)
-        )
+        name = self.entries[index].image
+        return decode.decode_image(self.stored_image(index), name, self.reading)
 
     def read_mask(self, index: int, strict: bool = True) -> np.ndarray:
         """The mask as train ids, uint8 (H, W), by ``LabelSpace.remap``."""
@@ -215,8 +205,6 @@ class Dataset:
         """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot
         apply ``reading``.
         """
-        if self.reading == PLAIN or isinstance(content, BandImage):
-            return content
         with DECODE:
             return decode.ready(content, name, self.reading)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from segtrain.data.dataset import Dataset
+from segtrain.data.index.entries import Entry
 from segtrain.data.index.names import is_array
 from segtrain.data.index.stamps import files, stamps
 from segtrain.data.labels.mask_code import decoded
@@ -19,6 +20,9 @@ from segtrain.data.pixels.array_mask import array_mask
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.stages import DECODE, READ, took
 from segtrain.data.storage import Range
+
+# A TIFF of more bytes in a bucket is read in windows, if stored values are kept.
+_LARGE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,23 @@ class FileDataset(Dataset):
         return content if len(content) else decode.load(b"", path)[0]
 
     def stored_image(self, index: int) -> Any:
-        path = self.entries[index].image
-        if self.reading.bands:
-            source = path if self.store.local else self._content(path)
-            return BandImage(source, path, self.reading.bands)
-        return self._content(path)
+        if self.reading.pixels.stored:
+            path = self.entries[index].image
+            names = self.reading.files_of(path) or [path]
+            return BandImage([self._source(name) for name in names], names, self.reading.pixels)
+        return self._content(self.entries[index].image)
+
+    def _source(self, path: str) -> Any:
+        """An image file as BandImage takes it."""
+        if self._in_windows(path):
+            return self.store.open(path)
+        return path if self.store.local else self._content(path)
+
+    def _in_windows(self, path: str) -> bool:
+        """Whether only the parts of a file in a bucket are fetched that a crop needs."""
+        if self.store.local or self.store.keeps or not self.reading.pixels.stored:
+            return False
+        return path.lower().endswith((".tif", ".tiff")) and self.store.stat(path).size > _LARGE
 
     def stored_mask(self, index: int) -> Any:
         path = self.mask_path(index)
@@ -58,24 +74,29 @@ class FileDataset(Dataset):
             return raw if self.mask_code == "none" else decoded(raw, self.mask_code, path)
 
     def size(self, index: int) -> tuple[int, int]:
-        if self.reading.bands:
-            header = self.stored_image(index).header
-            return header.height, header.width
-        path = self.entries[index].image
-        with self.store.open(path) as stream:
-            header = decode.read_header(stream, path)
+        header = self._header(index, decode.read_header)
         return header.height, header.width
 
     def header(self, index: int) -> decode.Header:
-        if self.reading.bands:
-            return self.stored_image(index).header
+        return self._header(index, decode.check_whole)
+
+    def _header(self, index: int, read: Callable[..., decode.Header]) -> decode.Header:
+        if self.reading.pixels.stored:
+            header: decode.Header = self.stored_image(index).header
+            return header
         path = self.entries[index].image
         with self.store.open(path) as stream:
-            return decode.check_whole(stream, path)
+            return read(stream, path)
 
     def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
         some = self.entries if indices is None else [self.entries[int(index)] for index in indices]
-        return stamps(some, self.store)
+        stamped = stamps(some, self.store)
+        for number in range(1, len(self.reading.files)):
+            files = [self.reading.files_of(entry.image)[number] for entry in some]
+            more = stamps([Entry(file, None, {}) for file in files], self.store)
+            stamped[:, 0, 0] += more[:, 0, 0]
+            stamped[:, 0, 1] ^= more[:, 0, 1]
+        return stamped
 
     def image_bytes(self, index: int, begin: int, size: int) -> bytes:
         path = self.entries[index].image
@@ -83,4 +104,6 @@ class FileDataset(Dataset):
 
     def ranges(self, index: int) -> list[Range]:
         entry = self.entries[index]
-        return [Range(path) for path in (entry.image, entry.mask) if path]
+        images = self.reading.files_of(entry.image)
+        whole = [path for path in images if not self._in_windows(path)]
+        return [Range(path) for path in (*whole, entry.mask) if path]

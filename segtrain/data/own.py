@@ -26,11 +26,6 @@ from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of, reas
 _LAST = threading.local()
 
 
-def is_rgb(image: np.ndarray) -> bool:
-    """Whether an image is uint8 (H, W, 3) with at least one pixel."""
-    return image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size > 0
-
-
 @dataclass(frozen=True, eq=False)
 class _Items:
     """``items`` as a function from index to (image uint8 (H, W, 3) or float32 (H, W, bands), mask
@@ -81,14 +76,9 @@ class _Items:
         )
         item_id = item[2]
         where = f"{where} ({item_id})"
-        bands = self.reading.bands
-        if not (bands.fits(image) if bands else is_rgb(image)):
-            wanted = (
-                f"numbers (H, W, {bands.channels})"
-                if bands
-                else "uint8 (H, W, 3) RGB from 0 to 255"
-            )
-            message = f"{where}: the image is {image.dtype} {image.shape}: return {wanted}"
+        pixels = self.reading.pixels
+        if not pixels.fits(image):
+            message = f"{where}: the image is {image.dtype} {image.shape}: return {pixels.wanted}"
             raise DataError(
                 message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype)
             )
@@ -102,8 +92,8 @@ class _Items:
             )
         name = item_id if isinstance(item_id, str) else f"{self.split}/{item_id}"
         mask = self.labels.remap(mask, where)
-        if bands:
-            image, void = bands.filled(bands.marked(image))
+        if pixels.stored:
+            image, void = pixels.filled(pixels.marked(image))
             mask = np.where(void, self.labels.mask_dtype(self.labels.ignore_index), mask)
         return np.ascontiguousarray(image), mask, name
 

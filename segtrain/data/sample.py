@@ -22,7 +22,6 @@ from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
 from segtrain.data.pixels.floats import Floats, Pixels
 from segtrain.data.pixels.jpeg_tiles import Tiles
-from segtrain.data.pixels.reading import Reading
 from segtrain.data.stages import AUGMENT, DECODE, READ
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
@@ -65,13 +64,11 @@ class SampleMaker:
     transforms: Any = None
     floats: Floats | None = None
     tiles: Tiles = field(init=False)
-    reading: Reading = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading = Reading.from_data(self.data)
         self.tiles = Tiles.from_source(self.source)
         self.transforms = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
-        if self.reading.bands and self.transforms is not None:
+        if self.source.reading.pixels.stored and self.transforms is not None:
             message = (
                 "data.transforms take 8-bit RGB images, but data.channels and data.values keep "
                 "stored values: leave the transforms out"
@@ -111,7 +108,7 @@ class SampleMaker:
     @property
     def form(self) -> Floats | Pixels:
         """The form of the images."""
-        return self.floats or self.reading.pixels
+        return self.floats or self.source.reading.pixels
 
     def _make(
         self, task: Task, image_out: np.ndarray, mask_out: np.ndarray, colors_out: np.ndarray | None
@@ -135,12 +132,13 @@ class SampleMaker:
             colors, covered = colors_in(colors_out)
             colors[0], covered[0] = color_terms(geometry.colors), geometry.covered(task.crop)
             geometry = geometry.plain()
-        if self.reading.bands:
+        out, pixels, jpeg_index = (image_out, mask_out), self.source.reading.pixels, b""
+        if pixels.stored:
             geometry = geometry.plain()
-        jpeg_index = self.tiles.get(task.index, record.image_name, record.image, size)
+        else:
+            jpeg_index = self.tiles.get(task.index, record.image_name, record.image, size)
         floats = self.floats if self.transforms is None else None
-        out, fill = (image_out, mask_out), self.reading.fill
-        write_crop(record, labels, geometry, task.crop, out, jpeg_index, floats, fill)
+        write_crop(record, labels, geometry, task.crop, out, jpeg_index, floats, pixels)
         if geometry.flip and labels.mirror:
             table = np.arange(labels.mask_values, dtype=labels.mask_dtype)
             table[: labels.num_classes] = labels.mirror
@@ -161,11 +159,7 @@ class SampleMaker:
 
 
 def make_whole(
-    source: SampleSource,
-    form: Pixels,
-    index: int,
-    image_out: np.ndarray,
-    mask_out: np.ndarray,
+    source: SampleSource, index: int, image_out: np.ndarray, mask_out: np.ndarray
 ) -> None:
     """Write a whole image and its mask, for evaluation. Raises DataError naming the file."""
     try:
@@ -173,7 +167,7 @@ def make_whole(
             record = source.record(index)
         with DECODE:
             mask_out = mask_out.view(source.labels.mask_dtype)
-            image_out = form.view(image_out, *mask_out.shape)
+            image_out = source.reading.pixels.view(image_out, *mask_out.shape)
             write_whole(record, source.labels, (image_out, mask_out))
     except Exception as error:
         raise named(source, index, error) from error

@@ -24,7 +24,6 @@ from segtrain.data.dataset import SampleSource
 from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import normalize as normalize
-from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task, make_whole, named
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask, offsets
@@ -213,8 +212,8 @@ def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
 
 
 class EvalLoader(Loader):
-    """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3) or as
-    ``reading`` says, masks (n, H, W) as in a ``Batch``.
+    """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3) or
+    stored values, masks (n, H, W) as in a ``Batch``.
 
     The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers. ``sizes``: those
     of all images of the data set, if they are known; otherwise the header of the first image in
@@ -231,11 +230,9 @@ class EvalLoader(Loader):
         kind: str = "thread",
         pool: WorkerPool | None = None,
         sizes: Sequence[tuple[int, int]] | None = None,
-        reading: Reading = PLAIN,
     ) -> None:
         super().__init__(workers, kind, pool, max(1, prefetch), pin_memory)
         self.dataset, self.groups, self.sizes = dataset, groups, sizes
-        self.form = reading.pixels
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -244,7 +241,7 @@ class EvalLoader(Loader):
         return iter(self.groups)
 
     def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
-        maker = partial(make_whole, self.dataset, self.form)
+        maker, form = partial(make_whole, self.dataset), self.dataset.reading.pixels
         for group in self.groups:
             indices = np.asarray(group, np.int64)
             try:
@@ -252,9 +249,9 @@ class EvalLoader(Loader):
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
             shape = (len(indices), height, width)
-            size = offsets(shape, 0, self.form, mask_bytes(self.dataset))[-1]
+            size = offsets(shape, 0, form, mask_bytes(self.dataset))[-1]
             batch = BatchTask(maker, ring.take(size))
             numbers = indices.tolist()
-            images, masks, _ = batch.lay_out(self.dataset, numbers, numbers, shape, form=self.form)
+            images, masks, _ = batch.lay_out(self.dataset, numbers, numbers, shape, form=form)
             batch.result = (indices, images, masks)
             yield batch

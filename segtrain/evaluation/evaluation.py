@@ -121,7 +121,6 @@ def evaluate(
                 pin_memory=pin,
                 pool=pool,
                 sizes=sizes,
-                reading=dataset.reading,
             ) as loader:
                 shown = _loop(predict, DeviceFeed(loader, device), tally, dataset, wanted)
             tally.settle()

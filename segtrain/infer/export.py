@@ -174,6 +174,7 @@ def describe(
     pixels, formula = "uint8 RGB, (N, H, W, 3), upright", "(x / 255 - mean) / std"
     if data.stored:
         reading = {"channels": data.channels, "values": "stored", "nodata": data.nodata}
+        reading |= {"files": data.files} if data.files else {}
         pixels = f"float32, (N, H, W, {data.channels}), in stored units, NaN where there is no data"
         formula = "(x - mean) / std, 0 for NaN"
     best = named_best(run_dir) if which == "best" else None

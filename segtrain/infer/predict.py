@@ -22,7 +22,7 @@ from segtrain.base.terminal import counted
 from segtrain.data.index.names import IMAGE_ARRAYS, SUFFIXES
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.bands import georeference, visible
-from segtrain.data.pixels.decode import Reading
+from segtrain.data.pixels.decode import PLAIN, Reading
 from segtrain.data.storage import system_folder
 from segtrain.errors import DataError, some_of
 from segtrain.infer import polygons as shapes
@@ -97,8 +97,7 @@ def predict(
     predictor = load(run_dir, *overrides, which=which, device=device, say=say)
     reading = Reading.from_data(predictor.config.data)
     raw = raw_ids(predictor.labels) if ids == "raw" else None
-    bands = reading.bands is not None
-    jobs = plan(paths, Path(out), overlay, say, probabilities, bands, raw is not None, polygons)
+    jobs = plan(paths, Path(out), overlay, say, probabilities, reading, raw is not None, polygons)
     threads = min(8, cores()) if predictor.asynchronous else 1
     with _threads("decode", threads) as readers, _threads("write", threads) as writers:
         form = Form(predictor.labels, raw, polygons)
@@ -247,20 +246,19 @@ def plan(
     overlay: bool = True,
     say: Say = lambda text: None,
     probabilities: bool = False,
-    bands: bool = False,
+    reading: Reading = PLAIN,
     raw: bool = False,
     polygons: str = "",
 ) -> list[PredictTask]:
-    """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``). ``bands``:
-    stored values are kept, so .npy files are images, and masks of GeoTIFFs are GeoTIFFs. ``raw``:
-    masks of Cityscapes get the names of its own masks. ``polygons``: as in ``predict``.
+    """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``). If
+    ``reading`` keeps stored values, .npy files are images, and masks of GeoTIFFs are GeoTIFFs.
+    ``raw``: masks of Cityscapes get the names of its own masks. ``polygons``: as in ``predict``.
 
     Images of a folder keep their path below it. If the names of images differ only in the
     extension, the names of the outputs keep it: ``a.jpg.png``.
     ``say`` reports files that are left out.
     """
-    suffixes = SUFFIXES | IMAGE_ARRAYS if bands else SUFFIXES
-    pairs = [pair for path in map(Path, paths) for pair in _below(path, say, suffixes)]
+    pairs = [pair for path in map(Path, paths) for pair in _below(path, say, reading)]
     if not pairs:
         raise DataError("no image to predict: name files or folders", code="no-images")
     inputs = {image.resolve() for image, _ in pairs}
@@ -274,7 +272,7 @@ def plan(
             if stems[name.with_suffix("")] == 1
             else name.with_name(f"{name.name}.png")
         )
-        place = georeference(str(image)) if bands else None
+        place = georeference(str(image)) if reading.pixels.stored else None
         mask = out / "masks" / (made_as.with_suffix(".tif") if place else made_as)
         if raw:
             mask = mask.with_name(mask.name.replace("_leftImg8bit.", "_gtFine_labelIds."))
@@ -307,7 +305,7 @@ def plan(
     return list(jobs.values())
 
 
-def _below(path: Path, say: Say, suffixes: frozenset[str]) -> list[tuple[Path, Path]]:
+def _below(path: Path, say: Say, reading: Reading) -> list[tuple[Path, Path]]:
     """(image, its name in the output) for a file, or for each image in a folder, without the
     outputs of earlier calls.
     """
@@ -333,9 +331,12 @@ def _below(path: Path, say: Say, suffixes: frozenset[str]) -> list[tuple[Path, P
         if file not in hidden
         and not (outputs & {*file.relative_to(path).parts[:-1]} and file.is_file() and _ours(file))
     ]
+    suffixes = SUFFIXES | IMAGE_ARRAYS if reading.pixels.stored else SUFFIXES
     images = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]
+    images = [file for file in images if reading.files_of(str(file))]
+    files = images if reading.files else files
     if not images:
-        endings = ", ".join(sorted(suffixes))
+        endings = ", ".join(reading.files or sorted(suffixes))
         raise DataError(
             f"{path}: no image in this folder ({endings})", code="no-images", folder=str(path)
         )

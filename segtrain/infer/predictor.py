@@ -22,9 +22,9 @@ from segtrain.data.audit.image_depth import image_properties
 from segtrain.data.device_feed import CudaCopier
 from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.own import is_rgb
 from segtrain.data.pixels import decode
-from segtrain.data.pixels.bands import BandImage, Bands
+from segtrain.data.pixels.bands import BandImage
+from segtrain.data.pixels.floats import Pixels
 from segtrain.data.pixels.normalize import normalize
 from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
 from segtrain.errors import ConfigError, DataError, file_error
@@ -132,7 +132,7 @@ class Predictor:
                 picture = read_picture(name, self._reading)
             else:
                 name = f"image {number}"
-                picture = _picture(image, self._reading.bands)
+                picture = _picture(image, self._reading.pixels)
             yield Item(picture.pixels, name, number, picture.void)
 
     @torch.inference_mode()
@@ -260,47 +260,29 @@ def _each(images: Any) -> Iterable[Image]:
     return images
 
 
-def _picture(image: Any, bands: Bands | None) -> Picture:
-    """An image that was passed. Raises DataError for another shape or type."""
-    if bands is None:
-        return Picture(_pixels(image))
-    array = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
-    if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != bands.channels:
-        array = array.transpose(1, 2, 0)
-    if not bands.fits(array):
-        raise DataError(
-            f"an image of type {array.dtype} {array.shape} cannot be predicted: give numbers (H, "
-            f"W, {bands.channels}), or the path of a file",
-            code="image-array",
-            found=array.shape,
-            dtype=str(array.dtype),
-        )
-    pixels, void = bands.filled(bands.marked(array))
-    return Picture(pixels, void=void)
-
-
-def _pixels(image: Any) -> np.ndarray:
-    """uint8 (H, W, 3) of an array, a tensor, or a PIL image. Raises DataError for another shape or
-    type.
-    """
-    if getattr(image, "mode", "") in _PIL_MODES:
+def _picture(image: Any, pixels: Pixels) -> Picture:
+    """An array, a tensor, or a PIL image. Raises DataError for another shape or type."""
+    if not pixels.stored and getattr(image, "mode", "") in _PIL_MODES:
         image = image.convert("RGB")
     array = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     shape = array.shape
-    if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != 3:
+    if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != pixels.channels:
         array = array.transpose(1, 2, 0)
-    if array.ndim == 2 and array.dtype == np.uint8 and array.size:
+    if array.ndim == 2 and array.dtype == np.uint8 and array.size and not pixels.stored:
         array = np.stack([array] * 3, axis=2)
-    if not is_rgb(array):
+    if not pixels.fits(array):
         shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {shape}"
         raise DataError(
-            f"an image of type {shown} cannot be predicted: give uint8 (H, W, 3) RGB, or the "
+            f"an image of type {shown} cannot be predicted: give {pixels.wanted}, or the "
             "path of a file",
             code="image-array",
             found=shape,
             dtype=str(array.dtype),
         )
-    return array
+    void = None
+    if pixels.stored:
+        array, void = pixels.filled(pixels.marked(array))
+    return Picture(array, void=void)
 
 
 @dataclass(frozen=True)
@@ -321,8 +303,9 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
     Raises DataError as ``decode.decode_image`` does, and for a 16-bit image that would turn nearly
     black.
     """
-    if reading.bands:
-        pixels, void = BandImage(os.fspath(path), os.fspath(path), reading.bands).read()
+    if reading.pixels.stored:
+        files = reading.files_of(os.fspath(path)) or [os.fspath(path)]
+        pixels, void = BandImage(files, files, reading.pixels).read()
         return Picture(pixels, void=void)
     content, name = decode.load(path)
     header = decode.read_header(content, name)

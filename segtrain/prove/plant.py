@@ -19,7 +19,6 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.crop import Stored
 from segtrain.data.pixels.decode import decode_mask
-from segtrain.data.pixels.header import load
 from segtrain.errors import SegtrainError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
@@ -121,7 +120,8 @@ def _written(stored: Stored | None, path: Path) -> Path:
         path = path.with_suffix(".png")
         _save(stored, path)
     elif isinstance(stored, BandImage):
-        path.write_bytes(load(stored.source)[0])
+        path = path.with_suffix(".npy")
+        np.save(path, stored.values())
     else:
         path.write_bytes(stored or b"")
     return path
@@ -162,6 +162,8 @@ def _settings(labels: LabelSpace, root: Path, colored: bool) -> dict[str, object
         "data__root": str(root),
         "data__images": "images/{split}",
         "data__masks": "masks/{split}",
+        "data__pair": None,
+        "data__files": (),
         "data__train_split": "train",
         "data__split": "train",
         "data__classes": classes,

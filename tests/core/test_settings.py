@@ -19,6 +19,8 @@ from segtrain.config import Config, load_config, make_config
 from segtrain.config.mistakes import OTHER_TRAINERS, fields
 from segtrain.config.section import sections_of
 from segtrain.data import cache
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.reading import PLAIN
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.runfolder.rundir import make_run_dir
@@ -124,6 +126,7 @@ def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path: Pat
 @pytest.mark.usefixtures("memory")
 def test_each_rank_of_a_host_keeps_a_cache_of_its_own() -> None:
     class Pictures:
+        reading, labels = PLAIN, LabelSpace(("a",), {0: 0})
         entries = ()
 
         def __len__(self) -> int:

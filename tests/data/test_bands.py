@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,24 @@ import pytest
 import torch
 from band_sets import CLASSES, MEAN, STD, band_data, band_set
 from batch_bytes import content, kept
+from cloud.bucket import BucketServer
 from conftest import refused
+from PIL import Image
 
 from segtrain.config import Data, Origin
 from segtrain.data.audit.check import check_folder
 from segtrain.data.augment.geometry import draw
+from segtrain.data.convert import convert_folder
 from segtrain.data.datasets import open_dataset
+from segtrain.data.index.detect import detect
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import own_dataset, own_labels
-from segtrain.data.pixels.bands import BandImage, Bands
+from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.crop import StoredSample, write_crop
+from segtrain.data.pixels.floats import Pixels
 from segtrain.data.pixels.reading import Reading
 from segtrain.data.train_loader import TrainLoader
+from segtrain.infer.predict import plan
 
 RNG = np.random.default_rng(1)
 DEEP = RNG.integers(0, 5000, (23, 37, 6), np.uint16)
@@ -59,9 +66,8 @@ def test_a_part_has_the_values_of_the_whole(
 ) -> None:
     values = DEEP[..., :3] if name == "a.png" else DEEP
     path = written(tmp_path / name, values, **options)
-    bands = Bands(values.shape[2], mean=(7.0,) * values.shape[2])
     for source in (path, Path(path).read_bytes()):
-        image = BandImage(source, path, bands)
+        image = BandImage((source,), (path,), Pixels(values.shape[2], True))
         assert (image.shape, image.header.bits) == (values.shape, 16)
         assert (image.values() == values).all()
         assert (image.values(slice(4, 21), slice(15, 33)) == values[4:21, 15:33]).all()
@@ -71,10 +77,10 @@ def test_missing_values_are_the_mean_and_pixels_without_any_are_void(tmp_path: P
     values = np.array(DEEP, np.float32)
     values[0, :3], values[1, :2, 4], values[2, 0, 0] = -9, np.nan, np.inf
     mean = tuple(range(10, 16))
-    by_setting = BandImage(written(tmp_path / "a.npy", values), "a", Bands(6, -9, mean))
+    by_setting = BandImage([written(tmp_path / "a.npy", values)], "a", Pixels(6, True, -9, mean))
     tag = [(42113, 2, 0, "-9", True)]
     path = written(tmp_path / "a.tif", values, planarconfig="contig", extratags=tag, metadata=None)
-    for image in (by_setting, BandImage(path, "a", Bands(6, None, mean))):
+    for image in (by_setting, BandImage([path], "a", Pixels(6, True, None, mean))):
         pixels, void = image.read()
         assert void.sum() == void[0, :3].sum() == 3
         assert (pixels[0, :3] == mean).all()
@@ -98,10 +104,10 @@ def test_crops_have_the_geometry_of_rgb(rotate: float) -> None:
         write_crop(record, labels, geometry, (32, 48), out)
         for count in (1, 9):  # OpenCV takes four at once
             wide = np.repeat(image.astype(np.float32), 3, 2)[..., :count]
-            fill = np.repeat(stored.fill, 3)[:count]
+            pixels = Pixels(count, True, None, tuple(np.repeat(stored.pixels.mean, 3)[:count]))
             bands = np.empty((32, 48, count), np.float32), np.empty((32, 48), np.uint8)
             part = replace(record, image=wide)
-            write_crop(part, labels, geometry, (32, 48), bands, fill=fill)
+            write_crop(part, labels, geometry, (32, 48), bands, pixels=pixels)
             assert (bands[1] == out[1]).all()
             assert np.abs(bands[0] - np.repeat(out[0], 3, 2)[..., :count]).max() <= 2
 
@@ -155,14 +161,126 @@ def test_the_check_measures_mean_and_std_without_missing_values(tmp_path: Path) 
         Origin().changed(Data(channels=5))
 
 
+def split_set(root: Path, patterns: tuple[str, str]) -> Path:
+    """``band_set`` with the bands of each image in two files; ``patterns``: of their paths."""
+    band_set(root)
+    for file in sorted(root.glob("images/*/*.npy")):
+        values = np.load(file)
+        for pattern, part in zip(patterns, (values[..., :3], values[..., 3:])):
+            path = root / pattern.format(split=file.parent.name, name=file.stem)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, part)
+        file.unlink()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("images", "files"),
+    [
+        ("images/{split}", ["{name}/B02.npy", "{name}/B03.npy"]),
+        ("images/{split}", ["{name}_red.npy", "{name}_nir.npy"]),
+        (".", ["rgb/{split}/{name}.npy", "depth/{split}/{name}.npy"]),
+    ],
+)
+def test_bands_in_several_files_are_those_of_one(
+    tmp_path: Path, images: str, files: list[str]
+) -> None:
+    below = images if images != "." else ""
+    root = split_set(tmp_path / "split", tuple(f"{below}/{text}".strip("/") for text in files))
+    settings = {"images": images, "files": files}
+    ours = open_dataset(band_data(root, **settings), "val")
+    theirs = open_dataset(band_data(band_set(tmp_path / "whole")), "val")
+    for index in range(len(theirs)):
+        pairs = zip(ours.read(index), theirs.read(index))
+        assert all((one == other).all() for one, other in pairs)
+    first, second = ours.stored_image(0).names
+    before = ours.fingerprint()
+    np.save(second, np.zeros((40, 48, 3)))
+    assert ours.fingerprint() != before
+    with refused("band-count-differs", found=6):
+        ours.read(0)
+    np.save(second, np.zeros((40, 24, 2)))
+    with refused("band-size-differs", file=second, found=(40, 24)):
+        ours.read(0)
+    tasks = plan([Path(first).parent], tmp_path / "out", reading=ours.reading)
+    assert first in [str(task.image) for task in tasks]
+    assert second not in [str(task.image) for task in tasks]
+    Path(second).unlink()
+    with refused(
+        "band-file-missing", found=[os.path.relpath(second, root / below.format(split="val"))]
+    ):
+        open_dataset(band_data(root, **settings), "val")
+
+
+@pytest.mark.parametrize("options", [{"tile": (64, 64)}, {"rowsperstrip": 40}])
+def test_a_bucket_is_asked_for_the_window_of_a_crop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    pytest.importorskip(
+        "obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'"
+    )
+    root = band_set(tmp_path / "bkt", count=1)
+    values = RNG.normal(0, 1, (640, 640, 5)).astype(np.float32)
+    options = {**options, "planarconfig": "contig", "metadata": None}
+    (root / "images/train/0.npy").unlink()
+    file = written(root / "images/train/0.tif", values, **options)
+    Image.fromarray(np.zeros((640, 640), np.uint8)).save(root / "masks/train/0.png")
+    server = BucketServer(tmp_path)
+    for key, value in server.environment().items():
+        monkeypatch.setenv(key, value)
+    dataset = open_dataset(band_data("s3://bkt"), "train")
+    assert [os.path.basename(part.path) for part in dataset.ranges(0)] == ["0.png"]
+    before = dataset.store.tally.sums.bytes
+    part = dataset.stored_image(0).values(slice(100, 160), slice(200, 260))
+    assert (part == values[100:160, 200:260]).all()
+    assert dataset.store.tally.sums.bytes - before < os.path.getsize(file) / 4
+    server.close()
+
+
+def test_stacks_of_arrays_are_converted_and_detected(tmp_path: Path) -> None:
+    images = RNG.integers(0, 4000, (5, 6, 8, 9), np.uint16)  # (N, C, H, W)
+    masks = RNG.integers(0, 3, (5, 8, 9, 1))
+    root = tmp_path / "in"
+    root.mkdir()
+    np.savez(root / "train.npz", x=images, y=masks)
+    np.save(root / "val_images.npy", images[:2])
+    np.save(root / "val_labels.npy", masks[:2])
+    with refused("layout-unknown") as error:
+        check_folder(str(root), None, [])
+    assert f"segtrain data convert {root} DST" in str(error.value)
+    result = convert_folder(str(root), str(tmp_path / "out"), None, [], lambda _: None)
+    assert {split: counts["masks"] for split, counts in result.items()} == {"train": 5, "val": 2}
+    data, splits = detect(str(tmp_path / "out"))
+    assert (data.layout, data.channels, data.stored, splits) == (
+        "folders",
+        6,
+        True,
+        ("train", "val"),
+    )
+    dataset = open_dataset(data.model_copy(update={"classes": tuple("abc")}), "train")
+    image, mask = dataset.read(3)
+    assert (image.transpose(2, 0, 1) == images[3]).all()
+    assert (mask == masks[3, ..., 0]).all()
+    np.save(root / "val_labels.npy", masks)
+    with refused("stacks-unfit", split="val"):
+        convert_folder(str(root), str(tmp_path / "other"), None, [], lambda _: None)
+
+
 def test_what_does_not_go_with_bands_is_refused(tmp_path: Path) -> None:
     root = band_set(tmp_path, count=1)
     with refused("band-count-differs", found=5, expected=4):
         four = band_data(root, channels=4, mean=MEAN[:4], std=STD[:4])
         open_dataset(four, "train").read(0)
-    for settings in ({"hue": 0.1}, {"bits": 12}, {"transforms": [{"Blur": {}}]}, {"mean": [1.0]}):
+    for settings in (
+        {"hue": 0.1},
+        {"bits": 12},
+        {"transforms": [{"Blur": {}}]},
+        {"mean": [1.0]},
+    ):
         with refused("conflicting-settings"):
             band_data(root, **settings)
+    with refused("conflicting-settings"):
+        band_data(root, channels=3, values="8-bit", files=("{name}_a.png", "{name}_b.png"))
     with refused("layout-without-bands"):
         open_dataset(band_data(root, layout="coco"), "train")
     path = root / "images/train/0.npy"

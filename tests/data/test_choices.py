@@ -21,6 +21,8 @@ from segtrain.config import Data, load_config
 from segtrain.data.audit.check import check_folder
 from segtrain.data.cache import refuse_cache
 from segtrain.data.datasets import open_dataset
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.reading import PLAIN
 from segtrain.errors import SegtrainError
 
 CLASSES = "data.classes=[a, b]"
@@ -201,6 +203,8 @@ def test_a_second_set_of_masks_below_the_first_is_refused(tmp_path: Path) -> Non
 
 def test_the_memory_of_a_cache_is_that_of_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sizes:
+        reading, labels = PLAIN, LabelSpace(("a",), {0: 0})
+
         def __init__(self, *sizes: int) -> None:
             self.sizes = sizes
 

@@ -265,14 +265,11 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
         sample.size, turned = (header.height, header.width), header.orientation != 1
         if decode_images and dataset.stored:
             stored = dataset.stored_image(index) if stored is None else stored
-            if not isinstance(stored, BandImage):
-                _check_pixels(dataset, index, stored, sample.size, tiles)
             if isinstance(stored, BandImage):
-                void, sample.properties = stored.read()[1], ImageProperties(header.form)
-            elif isinstance(stored, np.ndarray):
-                sample.properties = ImageProperties("8-bit RGB")
+                void = stored.read()[1]
             else:
-                sample.properties = image_properties(stored, entry.image, header)
+                _check_pixels(dataset, index, stored, sample.size, tiles)
+            sample.properties = image_properties(stored, entry.image, header)
     except RequestError:
         raise
     except DataError as error:

@@ -31,13 +31,13 @@ def image_properties(stored: Any, name: str, header: decode.Header) -> ImageProp
     """The properties of an image file. It is decoded only if it has more than 8 bits or alpha.
     Raises DataError.
     """
-    if header.format != "jpeg" and header.bits > 8:
+    if header.format not in ("jpeg", "bands") and header.bits > 8:
         values = decode.deep_values(bytes(stored), header, name)
         colors = values if values.ndim == 2 else values[..., : 3 if values.shape[2] >= 3 else 1]
         return ImageProperties(
             header.form, int(colors.max()), header.format == "png" and _transparent(values)
         )
-    if header.format not in ("jpeg", "tiff") and header.channels in (2, 4):
+    if header.format not in ("jpeg", "tiff", "bands") and header.channels in (2, 4):
         return ImageProperties(
             header.form, transparent=_transparent(decode.all_bands(bytes(stored), name))
         )

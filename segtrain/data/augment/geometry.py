@@ -147,20 +147,21 @@ def class_center(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int
 
 
 def apply(
-    image: np.ndarray | Window,
+    image: np.ndarray,
     mask: np.ndarray,
     geometry: Geometry,
     crop: tuple[int, int],
     ignore_index: int,
     out: tuple[np.ndarray, np.ndarray] | None = None,
     fill: np.ndarray = _FILL,
+    origin: tuple[int, int] = (0, 0),
 ) -> tuple[np.ndarray, np.ndarray]:
     """The crop's image uint8 (h, w, 3) and mask (h, w), written into ``out`` (two contiguous
     arrays) if given.
 
     ``image`` uint8 (H, W, 3) and ``mask`` (H, W) are the whole sample, and are not modified.
-    Padding is ``fill`` in the image and ``ignore_index`` in the mask. An image of float32 (H, W,
-    bands) may be a ``Window``.
+    Padding is ``fill`` in the image and ``ignore_index`` in the mask. Stored values are float32
+    (H, W, bands), and may be the ``source_window`` of the image, which begins at ``origin``.
     """
     height, width = crop
     pixels, labels = out or (
@@ -168,7 +169,8 @@ def apply(
         np.empty((height, width), mask.dtype),
     )
     y0, x0, y1, x1 = geometry.covered(crop)
-    seen = _color(_resample(image, geometry.scaled, *_covering(geometry, crop)), geometry)
+    part = _resample(image, geometry, *_covering(geometry, crop), origin)
+    seen = _color(part, geometry)
     if geometry.flip:
         seen = cv2.flip(seen, 1) if seen.dtype == np.uint8 else np.flip(seen, 1)
     if (y1 - y0, x1 - x0) != (height, width):
@@ -201,66 +203,47 @@ def _covering(geometry: Geometry, crop: tuple[int, int]) -> tuple[slice, slice]:
     return slice(y0 + geometry.top, y1 + geometry.top), slice(left, left + x1 - x0)
 
 
-@dataclass(frozen=True)
-class Window:
-    """A part of an image of ``shape`` (H, W, ...): ``values``, which begin at ``origin`` (y, x)."""
-
-    values: np.ndarray
-    origin: tuple[int, int]
-    shape: tuple[int, ...]
-
-    def __getitem__(self, part: tuple[slice, slice]) -> np.ndarray:
-        rows, columns = (
-            slice(side.start - first, side.stop - first) for side, first in zip(part, self.origin)
-        )
-        return self.values[rows, columns]
-
-
 def source_window(geometry: Geometry, crop: tuple[int, int]) -> tuple[slice, slice]:
     """The rows and columns of the stored image that a crop needs."""
-    steps = [geometry.size[axis] / geometry.scaled[axis] for axis in (0, 1)]
-    block = _block(*steps)
-    spans = (
-        _span(part, step, length, block)
-        for part, step, length in zip(_covering(geometry, crop), steps, geometry.size)
-    )
+    block, *spans = _blocks(geometry, *_covering(geometry, crop))
     rows, columns = (
-        slice(first * block, min(last * block, length))
-        for (first, last), length in zip(spans, geometry.size)
+        slice(span.start * block, min(span.stop * block, length))
+        for span, length in zip(spans, geometry.size)
     )
     return rows, columns
 
 
-def _block(step_y: float, step_x: float) -> int:
-    """The side of the blocks that are averaged before the image is resampled."""
-    block = 1
-    while min(step_y, step_x) / block > 2:
+def _blocks(geometry: Geometry, rows: slice, columns: slice) -> tuple[int, slice, slice]:
+    """The side of the blocks that are averaged before the image is resampled, and the rows and
+    columns of blocks that a part of the resized image needs.
+    """
+    steps, block = [geometry.size[axis] / geometry.scaled[axis] for axis in (0, 1)], 1
+    while min(steps) / block > 2:
         block *= 2
-    return block
-
-
-def _span(part: slice, step: float, length: int, block: int) -> tuple[int, int]:
-    """The blocks of an axis that a part of the resized axis needs, the last one excluded."""
-    first = max(0, math.floor(part.start * step / block) - 1)
-    return first, min(-(-length // block), math.ceil(part.stop * step / block) + 1)
+    down, across = (
+        slice(
+            max(0, math.floor(part.start * step / block) - 1),
+            min(-(-length // block), math.ceil(part.stop * step / block) + 1),
+        )
+        for part, step, length in zip((rows, columns), steps, geometry.size)
+    )
+    return block, down, across
 
 
 def _resample(
-    image: np.ndarray | Window, scaled: tuple[int, int], rows: slice, columns: slice
+    image: np.ndarray, geometry: Geometry, rows: slice, columns: slice, origin: tuple[int, int]
 ) -> np.ndarray:
-    """These rows and columns of ``image`` resized to ``scaled``. No other pixels are computed."""
-    size = image.shape[:2]
+    """These rows and columns of the image resized to ``geometry.scaled``. No other pixels are
+    computed. ``image``: the part of it that begins at ``origin``.
+    """
+    size, scaled, (origin_y, origin_x) = geometry.size, geometry.scaled, origin
     if size == scaled:
-        return image[rows, columns]
+        return image[_moved(rows, origin_y), _moved(columns, origin_x)]
     step_y, step_x = size[0] / scaled[0], size[1] / scaled[1]  # source pixels per pixel of the crop
-    origin_y, origin_x = 0, 0
-    block = _block(step_y, step_x)
+    block, down, across = _blocks(geometry, rows, columns)
     if block > 1:
-        image, origin_y, origin_x = _average_blocks(image, block, rows, columns, step_y, step_x)
+        image, origin_y, origin_x = _average_blocks(image, block, down, across, origin)
         step_y, step_x = step_y / block, step_x / block
-    elif isinstance(image, Window):
-        origin_y, origin_x = image.origin
-        image = image.values
     offset_x, offset_y = (
         (k + 0.5) * step - 0.5 for k, step in ((columns.start, step_x), (rows.start, step_y))
     )
@@ -296,31 +279,27 @@ def warped(
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 2)
 
 
+def _moved(part: slice, origin: int, block: int = 1) -> slice:
+    """The place of a part, in blocks, within an image that begins at ``origin``."""
+    return slice(part.start * block - origin, part.stop * block - origin)
+
+
 def _average_blocks(
-    image: np.ndarray | Window,
-    block: int,
-    rows: slice,
-    columns: slice,
-    step_y: float,
-    step_x: float,
+    image: np.ndarray, block: int, rows: slice, columns: slice, origin: tuple[int, int]
 ) -> tuple[np.ndarray, int, int]:
-    """Means of ``block`` x ``block`` pixels of the image where the crop needs them, and the place
-    of the first block.
+    """Means of ``block`` x ``block`` pixels of the image in these rows and columns of blocks, and
+    the place of the first block.
 
     Blocks that extend beyond the right or lower border are filled with the last pixel.
     """
-    top, bottom = _span(rows, step_y, image.shape[0], block)
-    left, right = _span(columns, step_x, image.shape[1], block)
-    region = image[top * block : bottom * block, left * block : right * block]
-    short_y, short_x = (
-        (bottom - top) * block - region.shape[0],
-        (right - left) * block - region.shape[1],
-    )
+    region = image[_moved(rows, origin[0], block), _moved(columns, origin[1], block)]
+    height, width = rows.stop - rows.start, columns.stop - columns.start
+    short_y, short_x = height * block - region.shape[0], width * block - region.shape[1]
     if short_y or short_x:
         region = cv2.copyMakeBorder(region, 0, short_y, 0, short_x, cv2.BORDER_REPLICATE)
         region = region.reshape(*region.shape[:2], image.shape[2])
-    means = cv2.resize(region, (right - left, bottom - top), interpolation=cv2.INTER_AREA)
-    return means.reshape(*means.shape[:2], image.shape[2]), top, left
+    means = cv2.resize(region, (width, height), interpolation=cv2.INTER_AREA)
+    return means.reshape(*means.shape[:2], image.shape[2]), rows.start, columns.start
 
 
 def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -166,6 +167,8 @@ def _unknown(root: str, store: Store) -> DataError:
         None,
     )
     hint = f"; did you mean {inner}?" if inner else ""
+    if any(name.endswith((".npy", ".npz")) for name in there):
+        hint += f"; for stacks of arrays: segtrain data convert {shlex.quote(root)} DST"
     looked = "".join(
         f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example
     )

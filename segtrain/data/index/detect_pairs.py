@@ -15,6 +15,7 @@ from segtrain.base.terminal import counted
 from segtrain.config.label_values import Names
 from segtrain.config.paste import Settings, command
 from segtrain.data.index.names import (
+    IMAGE_ARRAYS,
     NAME,
     SUFFIXES,
     fitted,
@@ -297,7 +298,7 @@ def _need_patterns(images: list[str], masks: list[str]) -> bool:
 def _listings(root: str, folders: Sequence[str], store: Store) -> tuple[Iterator[str], ...]:
     """The paths of the images, and those of the masks."""
     images, masks = (os.path.join(root, folder) for folder in folders)
-    return images_below(images, store), masks_below(masks, store)
+    return masks_below(images, store, IMAGE_ARRAYS), masks_below(masks, store)
 
 
 def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:

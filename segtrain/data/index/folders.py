@@ -4,19 +4,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 
+import numpy as np
+
 from segtrain import config
 from segtrain.config.paste import command
-from segtrain.data.index.detect_pairs import IMAGE_WORDS, MASK_WORDS, names_of_pair, pair_of_folders
+from segtrain.data.index.detect_pairs import (
+    IMAGE_WORDS,
+    MASK_WORDS,
+    Found,
+    names_of_pair,
+    pair_of_folders,
+)
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import NAME, Proposal, propose_for, replaced
-from segtrain.data.index.pairs import by_pattern, name_patterns, pair
+from segtrain.data.index.names import IMAGE_ARRAYS, NAME, Proposal, is_array, propose_for, replaced
+from segtrain.data.index.pairs import by_pattern, name_patterns
+from segtrain.data.index.pairs import pair as paired
 from segtrain.data.index.unpaired import several_masks
-from segtrain.data.index.walk import pictures
+from segtrain.data.index.walk import masks_below, pictures
+from segtrain.data.storage import Store
 from segtrain.errors import DataError
 
 
@@ -28,8 +39,10 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         text.replace("{split}", split).removesuffix("/.") for text in (data.images, data.masks)
     )
     images, masks = (data.root if text == "." else os.path.join(data.root, text) for text in texts)
-    if data.pair:
-        return by_pattern(replaced(data.pair, "{split}", split), images, masks, watch)
+    if data.pair or data.files:
+        pair = replaced(data.pair or (NAME, NAME), "{split}", split)
+        files = [text.replace("{split}", split) for text in data.files]
+        return by_pattern((files[0], pair[1]) if files else pair, images, masks, watch, files)
     if os.path.realpath(images) == os.path.realpath(masks):
         names = pictures(images, "data.images", watch)
         several = several_masks(names, names, NAME, together=True)
@@ -52,7 +65,21 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         )
 
     fix = partial(name_patterns, images, in_all=in_all)
-    return pair((images, masks), ("data.images", "data.masks"), watch, fix=fix)
+    return paired((images, masks), ("data.images", "data.masks"), watch, fix=fix)
+
+
+def _detect(root: str, store: Store) -> Found | None:
+    """What ``pair_of_folders`` finds, with the number of bands of images in .npy files."""
+    found = pair_of_folders(root, store)
+    if found and store.local:
+        images = os.path.join(root, found[0]["images"].replace("{split}", found[1][0]))
+        name = next(masks_below(images, store, IMAGE_ARRAYS), "")
+        with contextlib.suppress(OSError, ValueError, EOFError):  # the check reports them
+            if is_array(name):
+                shape = np.load(os.path.join(images, name), mmap_mode="r").shape
+                channels = min(shape[0], shape[-1]) if len(shape) == 3 else 1
+                found[0].update(channels=channels, values="stored")
+    return found
 
 
 def _files(data: config.Data) -> tuple[str, str]:
@@ -65,7 +92,7 @@ FOLDERS = Layout(
     f"a folder of images ({', '.join(IMAGE_WORDS[:5])}, ...) and one of masks "
     f"({', '.join(MASK_WORDS[:5])}, ...), with "
     "or without split folders above or below them; or a.jpg and a_mask.png in one folder",
-    pair_of_folders,
+    _detect,
     _folders,
     files=_files,
 )

@@ -91,14 +91,15 @@ def name_in(names: Names, path: str) -> str | None:
     """The name that the longest matching pattern finds in a path; None without a match.
 
     ``{name}_mask.png`` finds the name ``town/a`` in ``town/a_mask.png``. ``{name}`` is the part
-    that an image and its mask share. A pattern without a suffix matches any suffix.
+    that an image and its mask share. A pattern without a suffix matches any suffix. A pattern with
+    a slash is that of the whole path.
     """
     matches = (_name_in(pattern, path) for pattern in ways(names))
     return next((name for name in matches if name is not None), None)
 
 
 def _name_in(pattern: str, path: str) -> str | None:
-    folder, _, file = path.rpartition("/")
+    folder, _, file = ("", "", path) if "/" in pattern else path.rpartition("/")
     before, _, after = pattern.partition(NAME)
     if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES | IMAGE_ARRAYS:
         file = os.path.splitext(file)[0]
@@ -108,6 +109,20 @@ def _name_in(pattern: str, path: str) -> str | None:
         return None
     name = file[len(before) : len(file) - len(after)]
     return f"{folder}/{name}" if folder else name
+
+
+def siblings(patterns: Sequence[str], path: str) -> list[str]:
+    """The files of an image, of which ``path`` is the first, by the patterns of their names. [] if
+    it does not match the first one.
+    """
+    text = re.escape(patterns[0]).replace(r"\{name\}", "(?P<name>.+)")
+    match = re.fullmatch("(.*/)?" + text.replace(r"\{split\}", "(?P<split>[^/]+)"), path)
+    if not match:
+        return []
+    files = [(match[1] or "") + pattern for pattern in patterns]
+    for key, value in match.groupdict().items():
+        files = [file.replace(f"{{{key}}}", value) for file in files]
+    return files
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from segtrain.base.terminal import counted
 from segtrain.config.label_values import Names, Patterns
@@ -18,6 +18,7 @@ from segtrain.data.index.names import (
     name_in,
     part,
     propose,
+    siblings,
 )
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import pictures, unread
@@ -154,9 +155,11 @@ def name_patterns(
     return f"the names differ: {setting} pairs {fitting.pairs:,} of {fitting.images:,} images"
 
 
-def by_pattern(patterns: Patterns, images: str, masks: str, watch: Watch) -> Entries:
+def by_pattern(
+    patterns: Patterns, images: str, masks: str, watch: Watch, files: Sequence[str] = ()
+) -> Entries:
     """Pairs of files whose names match patterns, see ``names.name_in``. Other files are left out,
-    with a warning.
+    with a warning. ``files``: patterns of all files of an image.
 
     Raises DataError if no file matches, for two files with the same name, and for
     files without a partner.
@@ -181,6 +184,15 @@ def by_pattern(patterns: Patterns, images: str, masks: str, watch: Watch) -> Ent
         part(patterns, in_images, in_masks)
     fix = f"with data.pair={flow(patterns)}: add or remove files, or correct data.pair"
     entries = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
+    if files:
+        wanted = (file for path in in_images.values() for file in siblings(files, path))
+        if missing := sorted({*wanted}.difference(paths[0])):
+            message = (
+                f"{images}: {counted(len(missing), 'file')} of images missing: {some_of(missing)}: "
+                "add them, or correct data.files"
+            )
+            raise DataError(message, code="band-file-missing", folder=images, found=missing)
+        return entries
     used = (
         {*in_images.values(), *(in_masks[name] for name in in_images if name in in_masks)}
         if together

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import SUFFIXES, is_array, is_folder, is_image
+from segtrain.data.index.names import ARRAYS, SUFFIXES, is_folder, is_image
 from segtrain.data.storage import LOCAL, Store, is_run, system_folder
 from segtrain.errors import DataError, closest, some_of
 
@@ -92,12 +92,13 @@ def images_below(folder: str, store: Store) -> Iterator[str]:
     return (path for path in store.walk(folder) if is_image(os.path.basename(path)))
 
 
-def masks_below(folder: str, store: Store) -> Iterator[str]:
-    """The same for masks: arrays if there is no image."""
+def masks_below(folder: str, store: Store, arrays: Container[str] = ARRAYS) -> Iterator[str]:
+    """The same for masks: arrays, by these endings, if there is no image."""
     images = images_below(folder, store)
     first = next(images, None)
     if first is None:
-        return (path for path in store.walk(folder) if is_array(path))
+        paths = store.walk(folder)
+        return (path for path in paths if os.path.splitext(path)[1].lower() in arrays)
     return itertools.chain((first,), images)
 
 

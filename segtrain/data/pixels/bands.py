@@ -1,5 +1,5 @@
 """Images whose values are kept as they are stored: TIFF, .npy, and what OpenCV reads, of any number
-of bands.
+of bands, in one file or in several.
 
 They become float32 (H, W, bands) in stored units, with the mean of its band where a value is
 missing (NaN, infinite, or the nodata value). A pixel without any value has no data.
@@ -8,7 +8,7 @@ missing (NaN, infinite, or the nodata value). A pixel without any value has no d
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from segtrain.data.pixels.floats import Pixels
 from segtrain.data.pixels.header import (
     Header,
-    Stored,
+    Source,
     damaged,
     header_of,
     load,
@@ -30,54 +31,15 @@ from segtrain.errors import MissingExtra, SegtrainError, file_error
 
 # TIFF tags: those that place an image on the earth, and the text of GDAL's nodata value.
 GEO_TAGS, NODATA_TAG = (33550, 33922, 34264, 34735, 34736, 34737), 42113
-_ALL = slice(None)
+ALL = slice(None)
 _VISIBLE = 2, 98  # percentiles that become black and white in pictures
 Part = Callable[[slice, slice], np.ndarray]  # rows, columns -> (h, w, bands)
 
 
-@dataclass(frozen=True)
-class Bands:
-    """How the images of a run are read. ``nodata``: the value of pixels without data; None: what
-    each file says. ``mean``: of each band; empty if it is not measured yet.
-    """
-
-    channels: int
-    nodata: float | None = None
-    mean: tuple[float, ...] = ()
-
-    @property
-    def fill(self) -> np.ndarray:
-        """The value of each band where there is none, float32 (channels,)."""
-        return np.array(self.mean or (0.0,) * self.channels, np.float32)
-
-    def fits(self, values: np.ndarray) -> bool:
-        """Whether an array is an image of these bands, with at least one pixel."""
-        numbers = values.dtype.kind in "buif" and values.size > 0
-        return numbers and values.ndim == 3 and values.shape[2] == self.channels
-
-    def marked(self, values: np.ndarray, nodata: float | None = None) -> np.ndarray:
-        """``values`` (H, W, channels) as float32, with NaN for missing ones. ``nodata``: what the
-        file says.
-        """
-        numbers = np.array(values, np.float32, order="C")
-        numbers[~np.isfinite(numbers)] = np.nan
-        nodata = nodata if self.nodata is None else self.nodata
-        if nodata is not None:
-            numbers[numbers == np.float32(nodata)] = np.nan
-        return numbers
-
-    def filled(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What ``marked`` returned, with the means in place of NaN, and bool (H, W): pixels without
-        data.
-        """
-        missing = np.isnan(values)
-        return np.where(missing, self.fill, values), missing.all(2)
-
-
 class _File(NamedTuple):
-    """An open image: its shape (H, W, bands), the type of its values, and how a part is read."""
+    """An image file: its shape (H, W, bands), the type of its values, and how a part is read."""
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     dtype: Any
     read: Part
     nodata: float | None = None
@@ -85,92 +47,118 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True)
 class BandImage:
-    """An image file that is decoded when its pixels are needed. Raises DataError.
+    """An image that is decoded when its pixels are needed. Raises DataError.
 
-    source: the path of a local file, or the content of one.
+    sources: of its files, in the order of their bands: the path of a local file, the content of
+    one, or an open file. names: of the files, for messages.
     """
 
-    source: Stored
-    name: str
-    bands: Bands
+    sources: Sequence[Source]
+    names: Sequence[str]
+    pixels: Pixels
 
     @cached_property
     def header(self) -> Header:
-        with self._opened() as file:
-            dtype = np.dtype(file.dtype)
-            return Header("bands", *file.shape, 8 * dtype.itemsize, floating=dtype.kind == "f")
+        dtype = np.result_type(*(file.dtype for file in self._files))
+        return Header("bands", *self.shape, 8 * dtype.itemsize, floating=dtype.kind == "f")
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self.header.height, self.header.width, self.header.channels
+        height, width, _ = self._files[0].shape
+        return height, width, self.pixels.channels
 
-    def values(self, rows: slice = _ALL, columns: slice = _ALL) -> np.ndarray:
+    def values(self, rows: slice = ALL, columns: slice = ALL) -> np.ndarray:
         """The values of a part, float32 (h, w, bands), with NaN for missing ones."""
-        with self._opened() as file:
-            return self.bands.marked(file.read(rows, columns), file.nodata)
+        parts = []
+        for source, name, file in zip(self.sources, self.names, self._files):
+            with _readable(source, name):
+                parts.append(self.pixels.marked(file.read(rows, columns), file.nodata))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, 2)
 
-    def read(self, rows: slice = _ALL, columns: slice = _ALL) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, rows: slice = ALL, columns: slice = ALL) -> tuple[np.ndarray, np.ndarray]:
         """The values of a part without missing ones, and bool (h, w): pixels without data."""
-        return self.bands.filled(self.values(rows, columns))
+        return self.pixels.filled(self.values(rows, columns))
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[_File]:
-        try:
-            with stream_of(self.source, self.name) as (stream, _):
-                start = stream.read(6)
-                stream.seek(0)
-                if start == b"\x93NUMPY":
-                    file = _array(stream, self.source, self.bands.channels)
-                elif start[:2] in (b"II", b"MM"):
-                    file = _tiff(stream, self.name)
-                else:
-                    file = _other(stream, self.name)
-                self._check(file)
-                yield file
-        except SegtrainError:
-            raise
-        except Exception as error:  # tifffile, zlib, NumPy, and OpenCV raise errors of many types
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> SegtrainError:
-        if "imagecodecs" in str(error):  # tifffile names it for the compression of this file
-            return MissingExtra("imagecodecs", "bands", f"the compression of {self.name}")
-        text = " ".join(str(error).split()) or type(error).__name__
-        size = len(load(self.source, self.name)[0])
-        return damaged(self.name, f"its {size:,} bytes cannot be decoded ({text})", found=text)
-
-    def _check(self, file: _File) -> None:
-        if file.shape[2] != self.bands.channels:
-            reason = f"has {file.shape[2]} bands, but data.channels={self.bands.channels}"
-            raise file_error(
-                self.name,
-                f"{reason}: set data.channels, or take the file out",
-                code="band-count-differs",
-                found=file.shape[2],
-                expected=self.bands.channels,
+    @cached_property
+    def _files(self) -> list[_File]:
+        channels = self.pixels.channels
+        several = len(self.names) > 1
+        files = [
+            _opened(source, name, 0 if several else channels)
+            for source, name in zip(self.sources, self.names)
+        ]
+        size, count = files[0].shape[:2], sum(file.shape[2] for file in files)
+        for name, file in zip(self.names, files):
+            if file.shape[:2] != size:
+                reason = (
+                    f"has {file.shape[0]} x {file.shape[1]} pixels, but {self.names[0]} has "
+                    f"{size[0]} x {size[1]}: resample the files of an image to one size"
+                )
+                raise file_error(
+                    name, reason, code="band-size-differs", found=file.shape[:2], expected=size
+                )
+        if count != channels:
+            reason = (
+                f"has {count} bands{f' in {len(files)} files' * several}, but data.channels="
+                f"{channels}: set data.channels, or take the file out"
             )
+            raise file_error(
+                self.names[0],
+                reason,
+                code="band-count-differs",
+                found=count,
+                expected=channels,
+            )
+        return files
+
+
+@contextlib.contextmanager
+def _readable(source: Source, name: str) -> Iterator[None]:
+    """Turns errors of decoders into DataError."""
+    try:
+        yield
+    except SegtrainError:
+        raise
+    except Exception as error:  # tifffile, zlib, NumPy, and OpenCV raise errors of many types
+        if "imagecodecs" in str(error):  # tifffile names it for the compression of this file
+            raise MissingExtra("imagecodecs", "bands", f"the compression of {name}") from error
+        text = " ".join(str(error).split()) or type(error).__name__
+        what = "the file"
+        if isinstance(source, (str, bytes, memoryview)):
+            what = f"its {len(load(source, name)[0]):,} bytes"  # none has an error of its own
+        raise damaged(name, f"{what} cannot be decoded ({text})", found=text) from error
+
+
+def _opened(source: Source, name: str, channels: int) -> _File:
+    with _readable(source, name), stream_of(source, name) as (stream, _):
+        start = stream.read(6)
+        stream.seek(0)
+        if start == b"\x93NUMPY":
+            file = _array(stream, source, channels)
+        elif start[:2] in (b"II", b"MM"):
+            file = _tiff(stream, source, name)
+        else:
+            file = _other(stream, name)
         if np.dtype(file.dtype).kind not in "buif":
             reason = f"its values are {file.dtype}: save integers or floating-point numbers"
-            raise file_error(self.name, reason, code="image-unsupported", found=str(file.dtype))
+            raise file_error(name, reason, code="image-unsupported", found=str(file.dtype))
+        return file
 
 
-def _part_of(values: np.ndarray) -> Part:
-    return lambda rows, columns: values[rows, columns]
-
-
-def _array(stream: Any, source: Stored, channels: int) -> _File:
-    """A NumPy file (H, W), (H, W, bands), or (bands, H, W); memory-mapped on a disk."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        values = np.load(stream, allow_pickle=False)
-    else:
-        values = np.load(source, mmap_mode="r", allow_pickle=False)
-    if values.ndim == 2:
-        values = values[..., None]
+def _in_memory(values: np.ndarray) -> _File:
+    values = values[..., None] if values.ndim == 2 else values
     if values.ndim != 3:
         raise ValueError(f"the array has the shape {values.shape}, not (H, W, bands)")
-    if values.shape[2] != channels and values.shape[0] == channels:
+    return _File(values.shape, values.dtype, lambda rows, columns: values[rows, columns])
+
+
+def _array(stream: Any, source: Source, channels: int) -> _File:
+    """A NumPy file (H, W), (H, W, bands), or (bands, H, W); memory-mapped on a disk."""
+    where, how = (source, "r") if isinstance(source, str) else (stream, None)
+    values = np.load(where, mmap_mode=how, allow_pickle=False)  # type: ignore[arg-type]
+    if values.ndim == 3 and values.shape[2] != channels == values.shape[0]:
         values = values.transpose(1, 2, 0)
-    return _File(values.shape, values.dtype, _part_of(values))
+    return _in_memory(values)
 
 
 def _other(stream: Any, name: str) -> _File:
@@ -182,11 +170,9 @@ def _other(stream: Any, name: str) -> _File:
     values = cv2.imdecode(content, flags)
     if values is None:
         raise ValueError("not an image that OpenCV reads")
-    if values.ndim == 2:
-        values = values[..., None]
-    elif values.shape[2] >= 3:
+    if values.ndim == 3 and values.shape[2] >= 3:
         values = values[..., [2, 1, 0, *range(3, values.shape[2])]]
-    return _File(values.shape, values.dtype, _part_of(values))
+    return _in_memory(values)
 
 
 def tifffile_for(purpose: str) -> Any:
@@ -198,8 +184,10 @@ def tifffile_for(purpose: str) -> Any:
     return tifffile
 
 
-def _tiff(stream: Any, name: str) -> _File:
-    """The first image of a TIFF; its strips or tiles are decoded where a part needs them."""
+def _tiff(stream: Any, source: Source, name: str) -> _File:
+    """The first image of a TIFF; its strips or tiles are read and decoded where a part needs
+    them.
+    """
     pages = tifffile_for(f"reading {name}").TiffFile(stream).pages
     page, images = pages[0], [part for part in pages if not (part.is_reduced or part.is_mask)]
     if len(images) > 1:
@@ -208,7 +196,12 @@ def _tiff(stream: Any, name: str) -> _File:
     shape = page.imagelength, page.imagewidth, page.samplesperpixel
     tag = page.tags.get(NODATA_TAG)
     nodata = None if tag is None else float(str(tag.value).strip("\0 "))
-    return _File(shape, page.dtype, lambda *part: _decoded(page, stream, shape, *part), nodata)
+
+    def read(rows: slice, columns: slice) -> np.ndarray:
+        with stream_of(source, name) as (stream, _):
+            return _decoded(page, stream, shape, rows, columns)
+
+    return _File(shape, page.dtype, read, nodata)
 
 
 def _decoded(
@@ -218,27 +211,22 @@ def _decoded(
     tall, wide = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, width)
     top, bottom, _ = rows.indices(height)
     left, right, _ = columns.indices(width)
-    planes = bands if page.planarconfig == 2 else 1
-    down, across = -(-height // tall), -(-width // wide)
+    numbers = np.arange(len(page.dataoffsets)).reshape(-1, -(-height // tall), -(-width // wide))
     out = np.zeros((bottom - top, right - left, bands), page.dtype)
-    for plane in range(planes):
-        band = slice(plane, plane + 1) if planes > 1 else slice(None)
-        for y in range(top // tall, -(-bottom // tall)):
-            for x in range(left // wide, -(-right // wide)):
-                index = (plane * down + y) * across + x
-                stream.seek(page.dataoffsets[index])
-                content = stream.read(page.databytecounts[index])
-                if len(content) != page.databytecounts[index]:
-                    raise ValueError("the file ends early")
-                tables = page.jpegtables
-                segment = page.decode(content or None, index, jpegtables=tables)[0]
-                y0, x0 = max(top, y * tall), max(left, x * wide)
-                y1, x1 = min(bottom, (y + 1) * tall), min(right, (x + 1) * wide)
-                part = out[y0 - top : y1 - top, x0 - left : x1 - left, band]
-                if segment is None:  # a part that was never written
-                    part[...] = page.nodata
-                    continue
-                part[...] = segment[0, y0 - y * tall : y1 - y * tall, x0 - x * wide : x1 - x * wide]
+    needed = numbers[:, top // tall : -(-bottom // tall), left // wide : -(-right // wide)]
+    for number in needed.ravel().tolist():
+        stream.seek(page.dataoffsets[number])
+        content = stream.read(page.databytecounts[number])
+        if len(content) != page.databytecounts[number]:
+            raise ValueError("the file ends early")
+        segment, (plane, _, y, x, _), _ = page.decode(
+            content or None, number, jpegtables=page.jpegtables
+        )
+        band = slice(plane, plane + 1) if len(numbers) > 1 else ALL
+        y0, x0, y1, x1 = max(top, y), max(left, x), min(bottom, y + tall), min(right, x + wide)
+        part = out[y0 - top : y1 - top, x0 - left : x1 - left, band]
+        # None: a part that was never written
+        part[...] = page.nodata if segment is None else segment[0, y0 - y : y1 - y, x0 - x : x1 - x]
     return out
 
 

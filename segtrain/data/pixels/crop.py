@@ -17,7 +17,6 @@ import numpy as np
 from segtrain.data.augment.geometry import (
     FILL,
     Geometry,
-    Window,
     apply,
     apply_to_mask,
     source_window,
@@ -25,8 +24,8 @@ from segtrain.data.augment.geometry import (
 )
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
-from segtrain.data.pixels.bands import BandImage
-from segtrain.data.pixels.floats import Floats
+from segtrain.data.pixels.bands import ALL, BandImage
+from segtrain.data.pixels.floats import RGB, Floats, Pixels
 from segtrain.data.stages import AUGMENT, DECODE
 from segtrain.errors import DataError, file_error
 
@@ -35,7 +34,6 @@ Stored = Union[bytes, memoryview, np.ndarray]
 Pair = tuple[np.ndarray, np.ndarray]
 # like LabelSpace.table; maps each id to itself
 _TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)
-_FILL = np.array(FILL, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -64,28 +62,14 @@ def size_of(record: StoredSample) -> tuple[int, int]:
 
 def image_of(record: StoredSample) -> np.ndarray:
     """The whole image, uint8 (H, W, 3) RGB, or float32 (H, W, bands)."""
-    if isinstance(record.image, np.ndarray):
-        return record.image
-    if isinstance(record.image, BandImage):
-        return record.image.read()[0]
     return decode.decode_image(record.image, record.image_name)
-
-
-def decoded(record: StoredSample, labels: LabelSpace) -> StoredSample:
-    """The sample with the pixels of a file of bands in place of it, and with pixels without data as
-    ignored ones.
-    """
-    if not isinstance(record.image, BandImage):
-        return record
-    mask, (image, void) = _train_ids(record, labels), record.image.read()
-    if mask.shape == void.shape:
-        mask = np.where(void, labels.mask_dtype(labels.ignore_index), mask)
-    return replace(record, image=image, mask=mask, ids="train")
 
 
 def mask_of(record: StoredSample, labels: LabelSpace) -> np.ndarray:
     """The whole mask, (H, W) of train ids."""
-    return _train_ids(decoded(record, labels), labels)
+    if isinstance(record.image, BandImage):
+        return pixels_of(record, labels)[1]
+    return _train_ids(record, labels)
 
 
 def _train_ids(record: StoredSample, labels: LabelSpace) -> np.ndarray:
@@ -98,16 +82,26 @@ def _train_ids(record: StoredSample, labels: LabelSpace) -> np.ndarray:
     return record.mask if record.ids == "train" else labels.remap(record.mask, record.mask_name)
 
 
-def pixels_of(record: StoredSample, labels: LabelSpace) -> Pair:
-    """The whole image and its mask of train ids. Raises DataError, also if they differ in size."""
-    record = decoded(record, labels)
-    image, mask = image_of(record), mask_of(record, labels)
-    if image.shape[:2] != mask.shape:
-        stored, rotated = record.image, False
-        if not isinstance(stored, np.ndarray) and mask.shape == image.shape[1::-1]:
-            rotated = decode.read_header(stored, record.image_name).orientation >= 5
-        raise size_error(record.mask_name, mask.shape, record.image_name, image.shape[:2], rotated)
-    return image, mask
+def pixels_of(
+    record: StoredSample, labels: LabelSpace, rows: slice = ALL, columns: slice = ALL
+) -> Pair:
+    """A part of the image, and the whole mask of train ids, where the pixels without data in that
+    part are ignored. Raises DataError, also if the image and the mask differ in size.
+    """
+    stored = record.image
+    image = stored if isinstance(stored, BandImage) else image_of(record)
+    mask, size = _train_ids(record, labels), image.shape[:2]
+    if size != mask.shape:
+        coded = not isinstance(stored, (np.ndarray, BandImage)) and mask.shape == size[::-1]
+        rotated = coded and decode.read_header(stored, record.image_name).orientation >= 5
+        raise size_error(record.mask_name, mask.shape, record.image_name, size, rotated)
+    if not isinstance(image, BandImage):
+        return image[rows, columns], mask
+    values, void = image.read(rows, columns)
+    if void.any():
+        mask = mask.copy()
+        mask[rows, columns][void] = labels.ignore_index
+    return values, mask
 
 
 def size_error(
@@ -132,7 +126,9 @@ def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
     """Write the whole image and mask to ``out``. Raises DataError, also if their sizes differ from
     that of ``out``.
     """
-    record = decoded(record, labels)
+    if isinstance(record.image, BandImage):
+        image, ids = pixels_of(record, labels)
+        record = replace(record, image=image, mask=ids, ids="train")
     size, image_size, mask = out[1].shape, size_of(record), mask_of(record, labels)
     if image_size != size or mask.shape != size:
         reason = (
@@ -158,65 +154,43 @@ def write_crop(
     out: Pair,
     index: bytes = b"",
     floats: Floats | None = None,
-    fill: np.ndarray = _FILL,
+    pixels: Pixels = RGB,
 ) -> None:
     """Write a crop of (height, width) to ``out``. Raises DataError.
 
     ``index``: the positions of the tiles in a JPEG, from ``jpeg_tiles.Tiles``; b"" for none.
-    ``floats``: the form of ``out[0]``, if it is a view for normalized values. ``fill``: the color
-    of padding, of the type of the pixels: uint8 (3,), or float32 (C,) for bands.
+    ``floats``: the form of ``out[0]``, if it is a view for normalized values. ``pixels``: the
+    form of the image otherwise.
     """
-    bands = fill.dtype != np.uint8
     if (
         not geometry.angle
-        and not bands
+        and not pixels.stored
         and _native_crop(record, labels, geometry, crop, out, index, floats)
     ):
         return
     if floats is not None:
-        levels = np.empty((*crop, len(fill)), fill.dtype)
-        write_crop(record, labels, geometry, crop, (levels, out[1]), index, fill=fill)
+        levels = np.empty(pixels.shape(*crop), pixels.dtype)
+        write_crop(record, labels, geometry, crop, (levels, out[1]), index, pixels=pixels)
         with AUGMENT:
             floats.write(levels, out[0])
         return
     if geometry.angle:
         upright = _upright(geometry, crop)
         if upright is None:
-            out[0][...], out[1][...] = fill, labels.ignore_index
+            out[0][...], out[1][...] = pixels.fill, labels.ignore_index
             return
         part, size, matrix = upright
-        pixels = np.empty((*size, len(fill)), fill.dtype), np.empty(size, labels.mask_dtype)
-        write_crop(record, labels, part, size, pixels, index, fill=fill)
+        made = np.empty(pixels.shape(*size), pixels.dtype), np.empty(size, labels.mask_dtype)
+        write_crop(record, labels, part, size, made, index, pixels=pixels)
         with AUGMENT:
-            _rotate(pixels, matrix, labels.ignore_index, out, fill)
+            _rotate(made, matrix, labels.ignore_index, out, pixels.fill)
         return
+    window = source_window(geometry, crop) if pixels.stored else (slice(0, None), slice(0, None))
+    origin = window[0].start, window[1].start
     with DECODE:
-        image, mask = (
-            _window(record, labels, *source_window(geometry, crop))
-            if bands
-            else pixels_of(record, labels)
-        )
+        image, mask = pixels_of(record, labels, *window)
     with AUGMENT:
-        apply(image, mask, geometry, crop, labels.ignore_index, out, fill)
-
-
-def _window(
-    record: StoredSample, labels: LabelSpace, rows: slice, columns: slice
-) -> tuple[Window, np.ndarray]:
-    """The part of an image of bands that a crop needs, and the whole mask, whose pixels without
-    data are ignored ones in that part.
-    """
-    mask, size = _train_ids(record, labels), size_of(record)
-    if mask.shape != size:
-        raise size_error(record.mask_name, mask.shape, record.image_name, size)
-    if isinstance(record.image, BandImage):
-        values, void = record.image.read(rows, columns)
-        if void.any():
-            mask = mask.copy()
-            mask[rows, columns][void] = labels.ignore_index
-    else:
-        values = image_of(record)[rows, columns]
-    return Window(values, (rows.start, columns.start), (*size, values.shape[2])), mask
+        apply(image, mask, geometry, crop, labels.ignore_index, out, pixels.fill, origin)
 
 
 def _native_crop(

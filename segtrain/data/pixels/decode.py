@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 
 from segtrain.data.pixels import native
+from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.header import MAX_PIXELS as MAX_PIXELS
 from segtrain.data.pixels.header import (
     Header,
@@ -46,15 +47,19 @@ _set_log_level(0)  # silent
 _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, section 11.2.2)
 
 
-def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
+def decode_image(source: Any, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
     """uint8 (H, W, 3) RGB of a JPEG, a PNG, or any format of Pillow. Gray is repeated, alpha
-    dropped.
+    dropped. An array of pixels is returned as it is, and the stored values of a BandImage.
 
     16-bit values keep their upper 8 bits. If only ``reading.bits`` bits are in use, they keep the
     upper 8 of these. Raises DataError for a file that is missing, empty, cut off, damaged, or not
     an image, for values of more than ``reading.bits`` bits, and for extra bands that are in use,
     unless ``reading.drop`` is set.
     """
+    if isinstance(source, np.ndarray):
+        return source
+    if isinstance(source, BandImage):
+        return source.read()[0]
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
     refuse_kind(header, name)
@@ -94,7 +99,7 @@ def ready(content: Any, name: str, reading: Reading) -> Any:
     """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot apply
     ``reading``.
     """
-    if isinstance(content, np.ndarray):
+    if reading == PLAIN or isinstance(content, (np.ndarray, BandImage)):
         return content
     header = header_of(io.BytesIO(content), name)
     plain = header.format == "jpeg" or not (reading.narrows(header) or header.format == "tiff")

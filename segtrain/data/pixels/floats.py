@@ -16,18 +16,64 @@ import numpy as np
 
 from segtrain.config import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.config import IMAGENET_STD as IMAGENET_STD
+from segtrain.data.augment.geometry import FILL
 from segtrain.data.pixels import native
 from segtrain.data.pixels.native.structures import FloatForm
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """The form of images as they are read: levels uint8 (H, W, 3), or float32 (H, W, channels) in
-    stored units.
+    """The form of images as they are read: levels uint8 (H, W, 3) RGB, or ``stored`` values of
+    any number of bands, float32 (H, W, channels) in stored units.
+
+    nodata: the stored value of pixels without data; None: what each file says. mean: of each band;
+    () if it is not measured yet.
     """
 
     channels: int = 3
-    dtype: str = "uint8"
+    stored: bool = False
+    nodata: float | None = None
+    mean: tuple[float, ...] = ()
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.stored else "uint8"
+
+    @property
+    def wanted(self) -> str:
+        """What ``fits``, for messages."""
+        return f"numbers (H, W, {self.channels})" if self.stored else "uint8 (H, W, 3) RGB"
+
+    @cached_property
+    def fill(self) -> np.ndarray:
+        """The color where there is no image, and the value of each band where there is none."""
+        return np.array((self.mean or (0,) * self.channels) if self.stored else FILL, self.dtype)
+
+    def fits(self, values: np.ndarray) -> bool:
+        """Whether an array is such an image, with at least one pixel."""
+        typed = values.dtype.kind in "buif" if self.stored else values.dtype == np.uint8
+        return bool(typed and values.size and values.ndim == 3) and len(values.T) == self.channels
+
+    def marked(self, values: np.ndarray, nodata: float | None = None) -> np.ndarray:
+        """Stored ``values`` as float32, with NaN for missing ones. ``nodata``: what the file
+        says.
+        """
+        numbers = np.array(values, np.float32, order="C")
+        if values.dtype.kind == "f":
+            numbers[~np.isfinite(numbers)] = np.nan
+        nodata = nodata if self.nodata is None else self.nodata
+        if nodata is not None:
+            numbers[numbers == np.float32(nodata)] = np.nan
+        return numbers
+
+    def filled(self, marked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What ``marked`` returned, with the means in place of NaN, and bool (H, W): pixels without
+        data.
+        """
+        missing = np.isnan(marked)
+        if not missing.any():
+            return marked, np.zeros(marked.shape[:2], bool)
+        return np.where(missing, self.fill, marked), missing.all(2)
 
     def shape(self, height: int, width: int) -> tuple[int, int, int]:
         """The shape of an image."""
@@ -36,7 +82,7 @@ class Pixels:
     def area(self, height: int, width: int) -> tuple[int, ...]:
         """The shape of its memory uint8."""
         shape = self.shape(height, width)
-        return shape if self.dtype == "uint8" else (4 * math.prod(shape),)
+        return (4 * math.prod(shape),) if self.stored else shape
 
     def view(self, memory: np.ndarray, height: int, width: int) -> np.ndarray:
         """The image in ``memory``."""

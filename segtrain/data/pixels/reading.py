@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from segtrain import config
-from segtrain.data.augment.geometry import FILL
-from segtrain.data.pixels.bands import Bands
+from segtrain.data.index.names import siblings
 from segtrain.data.pixels.floats import RGB, Pixels
 from segtrain.data.pixels.header import Header
 from segtrain.errors import file_error
@@ -25,29 +24,26 @@ class Reading:
     prediction.
 
     bits: bits in use (8 to 16) in images that store more than 8; 0: not set, treated as 16.
-    drop: leave out the bands beyond RGB or gray even if they are in use. bands: keep the stored
-    values instead.
+    drop: leave out the bands beyond RGB or gray even if they are in use. pixels: the form of the
+    images; stored values are kept instead. files: name patterns of the files of an image, see
+    ``names.siblings``; () if it is one file.
     """
 
     bits: int = 0
     drop: bool = False
-    bands: Bands | None = None
+    pixels: Pixels = RGB
+    files: tuple[str, ...] = ()
 
     @classmethod
     def from_data(cls, data: config.Data) -> Reading:
         nodata = None if data.nodata is None else float(data.nodata)
-        bands = Bands(data.channels, nodata, data.mean or ()) if data.stored else None
-        return cls(0 if data.bits == "auto" else int(data.bits), data.extra_bands == "drop", bands)
+        pixels = Pixels(data.channels, True, nodata, data.mean or ()) if data.stored else RGB
+        bits = 0 if data.bits == "auto" else int(data.bits)
+        return cls(bits, data.extra_bands == "drop", pixels, data.files)
 
-    @property
-    def pixels(self) -> Pixels:
-        """The form of the images."""
-        return Pixels(self.bands.channels, "float32") if self.bands else RGB
-
-    @property
-    def fill(self) -> np.ndarray:
-        """The color where a crop has no image, of the type and length of a pixel."""
-        return self.bands.fill if self.bands else np.array(FILL, np.uint8)
+    def files_of(self, path: str) -> list[str]:
+        """The files of the image whose first one is ``path``; [] if it is none by ``files``."""
+        return siblings(self.files, path) if self.files else [path]
 
     def narrows(self, header: Header) -> bool:
         """Whether the conversion of an image to 8 bits takes other bits than the upper 8 of 16."""

@@ -1,0 +1,86 @@
+"""Stacks of images and of masks in .npy and .npz files, such as ``train_images.npy`` (N, H, W, C)
+and ``train_masks.npy`` (N, H, W).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS
+from segtrain.data.index.split_by import POOL
+from segtrain.errors import DataError
+
+# Words in the names of stacks of masks.
+_MASKS = {*MASK_WORDS, "y", "seg", "segs"}
+_FIX = "save one stack of images (N, H, W, C) and one of integer masks (N, H, W) for each split"
+# Images (N, H, W, C), and masks (N, H, W).
+Stack = tuple[np.ndarray, np.ndarray]
+
+
+def stacks_in(folder: str) -> dict[str, Stack]:
+    """The stacks of each split in a folder; {} if it holds none. Raises DataError if the images and
+    masks of a split do not fit.
+    """
+    stacks: dict[str, dict[bool, tuple[str, np.ndarray]]] = {}
+    for name, array in _arrays(folder).items():
+        if array.ndim < 3:
+            continue
+        words = re.findall("[a-z]+", name.lower())
+        split = next((word for word in words if word in SPLITS), POOL)
+        kind = bool(_MASKS & {*words})
+        other, _ = stacks.setdefault(split, {}).setdefault(kind, (name, array))
+        if other != name:
+            message = f"{folder}: both {other} and {name} may hold the {split} stack: {_FIX}"
+            raise DataError(message, code="stacks-unfit", folder=folder, split=split)
+    return {split: _fitting(folder, split, parts) for split, parts in stacks.items()}
+
+
+def _arrays(folder: str) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for path in sorted(Path(folder).glob("*.np[yz]")):
+        try:
+            stored = np.load(path, mmap_mode="r", allow_pickle=False)
+            several = path.suffix == ".npz"
+            members = {f"{path.stem}/{key}": stored[key] for key in stored} if several else {}
+        except (OSError, ValueError, EOFError) as error:
+            message = f"{path}: cannot be read ({error}): write it again, with numpy.save or savez"
+            raise DataError(message, code="array-unreadable", file=str(path)) from None
+        arrays |= members if several else {path.name: stored}
+    return arrays
+
+
+def _fitting(folder: str, split: str, parts: dict[bool, tuple[str, np.ndarray]]) -> Stack:
+    if len(parts) == 2:
+        images, masks = parts[False][1], parts[True][1]
+        masks = masks[..., 0] if masks.ndim == 4 and masks.shape[3] == 1 else masks
+        images = images[..., None] if images.ndim == 3 else images
+        if images.shape[:3] != masks.shape == (len(images), *images.shape[2:]):
+            images = np.moveaxis(images, 1, -1)  # from (N, C, H, W)
+        if images.shape[:3] == masks.shape and masks.dtype.kind in "bui":
+            return images, masks
+    shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in parts.values())
+    message = f"{folder}: the {split} stacks do not fit: {shapes}: {_FIX}"
+    raise DataError(message, code="stacks-unfit", folder=folder, split=split)
+
+
+def write_stack(stack: Stack, made: Path, split: str) -> dict[str, int]:
+    """Write each image, as PNG if it is 8-bit RGB or gray, else as .npy, and each mask as PNG.
+    Returns the number of masks.
+    """
+    from PIL import Image
+
+    folders = [made / part / ("" if split == POOL else split) for part in ("images", "masks")]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    for number, (image, mask) in enumerate(zip(*stack)):
+        if image.dtype == np.uint8 and image.shape[2] in (1, 3):
+            gray = image.shape[2] == 1
+            Image.fromarray(image[..., 0] if gray else image).save(folders[0] / f"{number:06}.png")
+        else:
+            np.save(folders[0] / f"{number:06}.npy", image)
+        ids = mask.astype(np.uint8 if mask.max(initial=0) < 256 else np.uint16)
+        Image.fromarray(ids).save(folders[1] / f"{number:06}.png")
+    return {"masks": len(stack[1])}
