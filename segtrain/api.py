@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 import tempfile
@@ -100,7 +101,9 @@ class Run:
         figure = NotebookFigure(figsize=(9, 3.5), layout="constrained")
         loss, miou = figure.subplots(1, 2)
         loss.plot([event["step"] for event in steps], [event["loss"] for event in steps])
-        loss.set(xlabel="step", ylabel="loss", title="training loss")
+        losses = [event["scores"].get("loss", math.nan) for event in evals]
+        loss.plot([event["step"] for event in evals], losses, marker="o")
+        loss.set(xlabel="step", ylabel="loss", title="training loss, validation loss (dots)")
         miou.plot(
             [event["step"] for event in evals],
             [event["scores"]["miou"] for event in evals],

@@ -148,28 +148,32 @@ class Scores:
 
     A class that is neither in the target nor predicted has no score (nan), and does not count in
     the means. A class that is only predicted has IoU and Dice 0, which count in the means, and no
-    accuracy (recall). Without any pixel, every score is nan.
+    accuracy (recall). One that is never predicted has no precision. Without any pixel, every score
+    is nan.
     """
 
     miou: float
     mean_dice: float
     accuracy: float  # share of the pixels that are correct
     mean_accuracy: float  # mean of ``class_accuracy``
+    mean_precision: float
     iou: tuple[float, ...]
     dice: tuple[float, ...]
     class_accuracy: tuple[float, ...]
+    precision: tuple[float, ...]
     pixels: tuple[int, ...]  # of each class in the target
     predicted: tuple[int, ...]  # of each class in the prediction
+    counted: tuple[int, ...]  # the classes that the means are over
 
     @property
     def classes_present(self) -> int:
-        """Number of classes with a pixel in the target."""
-        return sum(map(bool, self.pixels))
+        """Number of counted classes with a pixel in the target."""
+        return sum(self.pixels[c] > 0 for c in self.counted)
 
     @classmethod
-    def from_confusion(cls, counts: Any) -> Scores:
+    def from_confusion(cls, counts: Any, counted: Sequence[int] | None = None) -> Scores:
         """Scores of a confusion matrix: (C, C) integers (tensor, array, or lists), a row per class
-        of the target.
+        of the target. ``counted``: the classes that the means are over; None: all.
         """
         table = torch.as_tensor(counts)
         hits, pixels, predicted = (
@@ -181,28 +185,34 @@ class Scores:
         dice = tuple(
             _ratio(2 * hit, truth + guess) for hit, truth, guess in zip(hits, pixels, predicted)
         )
-        recall = tuple(map(_ratio, hits, pixels))
+        recall, precision = tuple(map(_ratio, hits, pixels)), tuple(map(_ratio, hits, predicted))
+        counted = tuple(range(len(iou)) if counted is None else counted)
+        means = (
+            mean_of_known([values[c] for c in counted]) for values in (iou, dice, recall, precision)
+        )
+        miou, mean_dice, mean_accuracy, mean_precision = means
         return cls(
-            miou=_mean(iou),
-            mean_dice=_mean(dice),
+            miou=miou,
+            mean_dice=mean_dice,
             accuracy=_ratio(sum(hits), sum(pixels)),
-            mean_accuracy=_mean(recall),
+            mean_accuracy=mean_accuracy,
+            mean_precision=mean_precision,
             iou=iou,
             dice=dice,
             class_accuracy=recall,
+            precision=precision,
             pixels=tuple(pixels),
             predicted=tuple(predicted),
+            counted=counted,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; nan becomes None. Adds the number of classes, and of classes in
-        the target.
+        """Plain values for JSON; nan becomes None. ``classes`` and ``classes_present``: the number
+        of counted classes, and of those in the target.
         """
-        counts = {"classes": len(self.pixels), "classes_present": self.classes_present}
-        return counts | {
-            key: [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
-            for key, value in asdict(self).items()
-        }
+        values = asdict(self) | {"classes": len(self.counted)}
+        del values["counted"]
+        return plain(values | {"classes_present": self.classes_present})
 
     def table(self, names: Sequence[str]) -> str:
         """One line per class and one of means; the last columns show the share of pixels in truth
@@ -214,17 +224,18 @@ class Scores:
             raise DataError(why, code="class-names-count", found=found, expected=expected)
         width = max(len("all classes"), *map(len, names))
         total = max(1, sum(self.pixels))
-        lines = [f"{'class':{width}}    IoU   Dice  recall   truth  predicted"]
+        lines = [f"{'class':{width}}    IoU   Dice  recall  precision   truth  predicted"]
         for c, name in enumerate(names):
-            scores = " ".join(map(_percent, (self.iou[c], self.dice[c], self.class_accuracy[c])))
+            scores = _cells(self.iou[c], self.dice[c], self.class_accuracy[c], self.precision[c])
             shares = f"{self.pixels[c] / total:>7.2%} {self.predicted[c] / total:>10.2%}"
             lines.append(f"{name:{width}} {scores}  {shares}")
         present = self.classes_present
-        few = f" ({present} of {len(names)} classes)" if present < len(names) else ""
-        means = " ".join(map(_percent, (self.miou, self.mean_dice, self.mean_accuracy)))
+        classes = len(self.counted)
+        few = f" ({present} of {classes} classes)" if present < classes else ""
+        means = _cells(self.miou, self.mean_dice, self.mean_accuracy, self.mean_precision)
+        over = "all classes" if classes == len(names) else "mean"
         lines.append(
-            f"{'all classes':{width}} {means}   pixel accuracy "
-            f"{_percent(self.accuracy).strip()} %{few}"
+            f"{over:{width}} {means}   pixel accuracy {_percent(self.accuracy).strip()} %{few}"
         )
         return "\n".join(lines)
 
@@ -233,14 +244,24 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 
-def _mean(values: tuple[float, ...]) -> float:
+def mean_of_known(values: Sequence[float]) -> float:
+    """The mean without NaN, rounded once, so that it does not depend on the order."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
+
+
+def _cells(iou: float, dice: float, recall: float, precision: float) -> str:
+    return f"{' '.join(map(_percent, (iou, dice, recall)))} {_percent(precision):>10}"
 
 
 def _percent(value: float) -> str:
     return f"{'-':>6}" if math.isnan(value) else f"{100 * value:6.2f}"
 
 
-def _plain(value: float) -> float | None:
+def plain(value: Any) -> Any:
+    """A value for JSON: NaN becomes None, also in lists and mappings."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -4,6 +4,7 @@
 
 from segtrain.config.automatic import ENCODERS, named, pretrained
 from segtrain.config.data import Data
+from segtrain.config.evaluation import Eval
 from segtrain.config.load import (
     RUN_HEADER,
     load_config,
@@ -25,7 +26,7 @@ from segtrain.config.networks import (
 from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
 from segtrain.config.origin import IMAGENET_MEAN, IMAGENET_STD, Origin
 from segtrain.config.run import PARTS, PLAN, Config, keys_with, read_parts
-from segtrain.config.section import Section, Size, duration_in_steps, interval_in_steps
+from segtrain.config.section import Section, Size, duration_in_steps, interval_in_steps, joined
 from segtrain.config.sources import file_digest, importable, transform_source
-from segtrain.config.training import FEW_IMAGES, Checkpoint, Eval, Log, Model, Parallel, Train
+from segtrain.config.training import FEW_IMAGES, Checkpoint, Log, Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml

@@ -25,6 +25,7 @@ _NAMES_ELSEWHERE = {
     "data.layout and data.root": "dataset",
     "data.root": "data_dir data_root",
     "data.workers": "num_workers",
+    "eval.best": "monitor save_best",
     "eval.every": "eval_every val_every",
     "model.arch": "arch architecture",
     "model.encoder": "backbone",
@@ -42,17 +43,12 @@ _NAMES_ELSEWHERE = {
     "train.batch_size": "batch",
     "train.duration=20ep": "epochs max_epochs num_epochs",
     "train.duration=5000st": "iters iterations max_iters max_steps steps",
+    "train.patience": "early_stop early_stopping patience",
     "train.precision=bf16": "amp mixed_precision",
 }
 OTHER_TRAINERS = {name: here for here, names in _NAMES_ELSEWHERE.items() for name in names.split()}
-_STOP = (
-    "there is no early stopping; the best checkpoint is kept, and Ctrl-C saves the state and stops"
-)
 _PROCESSES = "start one process per GPU: torchrun --nproc-per-node N -m segtrain train ..."
 ABSENT = {
-    "early_stop": _STOP,
-    "early_stopping": _STOP,
-    "patience": _STOP,
     "devices": _PROCESSES,
     "gpus": _PROCESSES,
 }

@@ -15,12 +15,13 @@ from pydantic import Field, field_validator, model_validator
 from segtrain.base.files import cache_folder, read_text
 from segtrain.bucket import is_bucket
 from segtrain.config.data import Data
+from segtrain.config.evaluation import Eval
 from segtrain.config.facts import Fact, has, setting
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
 from segtrain.config.rules import rules_of_strategy, rules_of_training
 from segtrain.config.section import PlainName, Section, SettingError, WritablePlace, sections_of
-from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
+from segtrain.config.training import Checkpoint, Log, Model, Parallel, Train
 from segtrain.errors import ConfigError
 
 PARTS = "parts.json"
@@ -137,12 +138,13 @@ class Config(Section):
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
     def trained_settings(self) -> dict[str, Any]:
-        """The settings that change the result of training. The others may change when a run
-        resumes.
+        """The settings that change the result of training, and the score that its best checkpoint
+        is chosen by. The others may change when a run resumes.
         """
         settings = self.dump_without("untrained")
         if settings["model"]["arch"] == "auto":
             settings["model"]["arch"] = "pico"  # what a network without a machine is
+        settings["eval"] = {"best": self.eval.best}
         settings["data"]["helpers"] = (
             self.data.helpers if self.data.helpers == "ray-data" else "none or ray"
         )

@@ -198,6 +198,17 @@ def outlasts(part: str, whole: str) -> bool:
     )
 
 
+def joined(first: str, second: str, sign: int = 1) -> str:
+    """The sum of two durations of one unit, or with ``sign`` -1 their difference; "" if the units
+    differ, or if it is not above 0.
+    """
+    a, b = _DURATION.fullmatch(first), _DURATION.fullmatch(second)
+    if a is None or b is None or a["unit"] != b["unit"]:
+        return ""
+    total = float(a["number"]) + sign * float(b["number"])
+    return f"{total:.12g}{a['unit']}" if total > 0 else ""
+
+
 def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | None = None) -> int:
     """Optimizer steps in a duration, rounded up. ``15%`` is a share of ``steps``, the length of the
     run.

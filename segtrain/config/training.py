@@ -1,6 +1,4 @@
-"""Settings of the network, the training, the parallel strategy, the evaluation, the checkpoints,
-and the log.
-"""
+"""Settings of the network, the training, the parallel strategy, the checkpoints, and the log."""
 
 from __future__ import annotations
 
@@ -8,9 +6,10 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
+from segtrain.config.evaluation import AUTO
 from segtrain.config.facts import setting
 from segtrain.config.limits import dollars_of, limit, seconds_of
-from segtrain.config.section import AnyPlace, LocalPath, Section, SettingError, Size, durations
+from segtrain.config.section import AnyPlace, LocalPath, Section, SettingError, durations
 
 FEW_IMAGES = 500  # to train a pretrained encoder with
 
@@ -153,6 +152,17 @@ class Train(Section):
         description="stop with a checkpoint before the run's machines have cost this much: "
         "'20$'; empty: no limit",
     )
+    patience: int = setting(
+        ["untrained", "speed_neutral", "plan_neutral"],
+        0,
+        ge=0,
+        description="end the run after this many evaluations without a better best; 0: never",
+    )
+    extend: str = setting(
+        ["untrained", "speed_neutral", "plan_neutral"],
+        "0st",
+        description="steps or epochs after those of train.duration: continues a finished run",
+    )
     price: Union[float, None] = setting(
         ["untrained", "plan_neutral"],
         None,
@@ -162,6 +172,7 @@ class Train(Section):
     )
 
     _check_duration = field_validator("duration", mode="before")(durations("ep", "st"))
+    _check_extend = field_validator("extend", mode="before")(durations("ep", "st", zero=True))
     _check_deadline = field_validator("deadline", mode="before")(
         limit(seconds_of, "a time such as '90m' or '2h'")
     )
@@ -233,57 +244,6 @@ class Parallel(Section):
         le=2_592_000,
         description="seconds that a collective waits for other ranks",
     )
-
-
-Scale = Annotated[float, Field(ge=0.01, le=16)]
-
-AUTO = (
-    "auto: each epoch, or every 25 steps if epochs are shorter (at least 4 times if "
-    "possible); always at the end"
-)
-
-
-class Eval(Section):
-    """How the model is evaluated."""
-
-    every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}")
-    batch_size: int = setting(
-        ["eval"],
-        1,
-        ge=1,
-        le=65_536,
-        description="images per forward pass; does not change the score",
-    )
-    tile: Union[Size, None] = setting(
-        ["eval", "predict"],
-        None,
-        description="height and width of a sliding window; null: the whole image",
-    )
-    overlap: float = setting(
-        ["eval", "predict"],
-        0.5,
-        ge=0,
-        le=0.95,
-        description="fraction of a window that overlaps its neighbor",
-    )
-    scales: tuple[Scale, ...] = setting(
-        ["eval", "predict"],
-        (1.0,),
-        min_length=1,
-        description="scale factors; predictions are averaged",
-    )
-    flip: bool = setting(
-        ["eval", "predict"], False, description="average with the prediction of the mirrored image"
-    )
-    size: Union[Size, None] = setting(
-        ["eval"],
-        None,
-        description=(
-            "score at this height and width, with resized masks; null: the size of each mask"
-        ),
-    )
-
-    _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
 
 
 class Checkpoint(Section):

@@ -28,21 +28,26 @@ from segtrain import config
 from segtrain.base.compat import uncompiled
 from segtrain.base.precision import autocast, tf32
 from segtrain.data.device_feed import DeviceFeed
-from segtrain.data.labels.space import LabelSpace
 from segtrain.data.order import eval_groups
 from segtrain.data.pixels.bands import visible
 from segtrain.data.train_loader import EvalLoader, image_sizes, normalize, widened
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.errors import DataError
-from segtrain.evaluation.image_scores import ImageScores, counts
+from segtrain.evaluation.chosen import counted_classes
+from segtrain.evaluation.image_scores import ImageScores, class_dice
+from segtrain.evaluation.tally import SplitTally
 from segtrain.evaluation.tiles import Forward, Size, View, nearest, predict_ids, resize
-from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
+from segtrain.evaluation.val_loss import LossReader, mean_loss
+from segtrain.losses import Criterion
+from segtrain.metrics import (
+    Scores,
+    mean_of_known,
+    nonfinite_logits,
+    plain,
+)
 from segtrain.models.base import normalization
 from segtrain.observe.pictures import PredictedImage
 
-# Batches between two copies of results from the device to the host.
-_AT_ONCE = 64
-Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -56,15 +61,20 @@ class Evaluation:
     # see the function ``protocol``; protocol["line"] is a readable summary
     protocol: dict[str, Any]
     images: ImageScores
+    more: dict[str, Any]  # scores that are not made from the confusion: see ``_more_scores``
     pictures: tuple[PredictedImage, ...] = ()  # on rank 0
     worst: tuple[PredictedImage, ...] = ()  # on rank 0, the worst first
     best: tuple[PredictedImage, ...] = ()  # on rank 0, the best first
     seconds: float = field(default=0.0, compare=False)  # time of this rank until the all-reduce
 
+    def values(self) -> dict[str, Any]:
+        """The scores as values for JSON; shares are fractions."""
+        return {**self.scores.to_dict(), **plain(self.more)}
+
     def to_dict(self) -> dict[str, Any]:
-        """The scores as fractions, the protocol, and the seconds, as values for JSON."""
+        """The scores, the protocol, and the seconds, as values for JSON."""
         return {
-            **self.scores.to_dict(),
+            **self.values(),
             "protocol": self.protocol,
             "seconds": round(self.seconds, 3),
         }
@@ -87,6 +97,7 @@ def evaluate(
     base_scale: float = 1.0,
     pictures: int = 0,
     extremes: int = 0,
+    criterion: Criterion | None = None,
 ) -> Evaluation:
     """Score ``model`` on ``dataset`` (see ``data.datasets``). Every rank calls it, and every rank
     gets the scores.
@@ -98,17 +109,21 @@ def evaluate(
     ``workers`` threads.
     pictures: number of images, evenly spread over the split, that rank 0 returns with their
     predictions. extremes: rank 0 also returns this many of the worst images, and as many of the
-    best.
+    best. criterion: the loss of the training, whose mean over the split is another score.
     An error on one rank is raised on every rank, so that no rank waits forever.
     """
     start, device = time.perf_counter(), torch.device(device)
     view = View.of(settings, base_scale, dataset.labels.mirror)
     wanted = _spread(len(dataset), pictures) if rank == 0 else []
-    tally = _Tally(dataset.labels, len(dataset), device)
+    labels = dataset.labels
+    counted = counted_classes(settings, labels.names)
+    tally = SplitTally(labels, len(dataset), device, criterion, settings.hausdorff)
     failure: Exception | None = None
-    with _evaluating(model), tf32(precision == "tf32"), torch.inference_mode():
+    with evaluating(model), tf32(precision == "tf32"), torch.inference_mode():
         form = *normalization(model), channels_last
-        predict = _predictor(_forward(model, device, precision), view, settings.size, device, form)
+        predict = _predictor(
+            _forward(model, device, precision), view, settings.size, device, form, criterion
+        )
         try:
             sizes = image_sizes(dataset)
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
@@ -127,37 +142,59 @@ def evaluate(
         except Exception as error:
             failure = error
         seconds = time.perf_counter() - start
-        table, images, nonfinite = tally.sum_over_ranks(
+        table, found, nonfinite, numbers = tally.sum_over_ranks(
             failure, all_reduce if world_size > 1 else None
         )
         if nonfinite:
             raise nonfinite_logits([str(dataset.entries[index].image) for index in nonfinite])
+        images = ImageScores.from_counts(found)
         worst, best = images.extremes(extremes) if rank == 0 else ([], [])
         for index in [*wanted, *worst, *best]:
             if index not in shown:
                 # Copies, because the arrays may be read-only.
                 image, mask = (torch.tensor(array)[None] for array in dataset.read(index))
                 shown[index] = _picture(dataset, index, image, *predict(image, mask)[:2])
-    labels = table.sum(1).tobytes() + images.pixels.tobytes()
-    facts = protocol(dataset, settings.size, view, sizes, precision, labels)
+    pixels = table.sum(1).tobytes() + images.pixels.tobytes()
+    facts = protocol(dataset, settings, view, sizes, precision, pixels)
+    scores = Scores.from_confusion(table, counted)
+    more = _more_scores(scores, found, criterion, numbers)
     spread, worst_shown, best_shown = (
         tuple(shown[index] for index in some) for some in (wanted, worst, best)
     )
-    return Evaluation(
-        Scores.from_confusion(table), table, facts, images, spread, worst_shown, best_shown, seconds
-    )
+    return Evaluation(scores, table, facts, images, more, spread, worst_shown, best_shown, seconds)
+
+
+def _more_scores(
+    scores: Scores, found: np.ndarray, criterion: Criterion | None, numbers: np.ndarray
+) -> dict[str, Any]:
+    """Dice of images, and, where asked for, the loss and the Hausdorff distances. ``found`` and
+    ``numbers``: see ``SplitTally.sum_over_ranks``.
+    """
+    more: dict[str, Any] = {"image_dice": class_dice(found)}
+    if criterion is not None:
+        terms = 2 * len(criterion.terms)
+        more["loss"] = mean_loss(criterion, numbers[:, :terms])
+        numbers = numbers[:, terms:]
+    if numbers.size:
+        more["hausdorff"] = tuple(map(mean_of_known, numbers.T.tolist()))
+    means = {
+        f"mean_{key}": mean_of_known([more[key][c] for c in scores.counted])
+        for key in ("image_dice", "hausdorff")
+        if key in more
+    }
+    return more | means
 
 
 def _loop(
-    predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]
+    predict: Predict, batches: DeviceFeed, tally: SplitTally, dataset: Any, wanted: list[int]
 ) -> dict[int, PredictedImage]:
     """Add this rank's images to ``tally``, and return pictures of the images in ``wanted``. Calls
     no collective.
     """
     shown: dict[int, PredictedImage] = {}
     for _, (indices, images, masks) in batches:
-        truth, guess, nonfinite = predict(images, masks)
-        tally.add(indices, truth, guess, nonfinite)
+        truth, guess, *numbers = predict(images, masks)
+        tally.add(indices, truth, guess, *numbers)
         for position, index in enumerate(int(index) for index in indices):
             if index in wanted:
                 part = slice(position, position + 1)
@@ -166,105 +203,32 @@ def _loop(
     return shown
 
 
-class _Tally:
-    """Results of this rank: a confusion matrix int64 (C, C) on the device, and a row of numbers for
-    each image.
-    """
-
-    def __init__(self, labels: LabelSpace, images: int, device: torch.device) -> None:
-        classes, self._ignore_index = labels.num_classes, labels.ignore_index
-        self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
-        # A row per image: how often it was seen, its ``counts``, and whether a logit was not
-        # finite.
-        # The row of an image that this rank has not seen is all 0.
-        self.images = torch.zeros(images, 2 + 3 * classes, dtype=torch.int64)
-        self._fresh: list[tuple[list[int], Tensor]] = []
-        # unknown ids raise in ``settle``, which waits for a GPU anyway
-        self._unread: list[Tensor] = []
-
-    def add(self, indices: Any, truth: Tensor, guess: Tensor, nonfinite: Tensor) -> None:
-        tables = confusions(guess, truth, len(self.confusion), self._ignore_index, self._unread)
-        self.confusion += tables.sum(0)
-        # All numbers are in one tensor, so that ``settle`` copies them to the host at once.
-        found = torch.cat([counts(tables).flatten(1), nonfinite[:, None]], 1)
-        self._fresh.append(([int(index) for index in indices], found))
-        if len(self._fresh) >= _AT_ONCE:
-            self.settle()
-
-    def settle(self) -> None:
-        """Copy the counts of the images added since the last call. Waits for the device, so ``add``
-        rarely calls it.
-        """
-        if not self._fresh:
-            return
-        refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
-        self._unread = []
-        seen = torch.tensor([index for indices, _ in self._fresh for index in indices])
-        found = torch.cat([found for _, found in self._fresh]).cpu()
-        self._fresh = []
-        self.images[:, 0] += torch.bincount(seen, minlength=len(self.images))
-        self.images[seen, 1:] = found
-
-    def sum_over_ranks(
-        self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
-    ) -> tuple[np.ndarray, ImageScores, list[int]]:
-        """The confusion matrix, the image scores, and the indices of images with nonfinite logits,
-        of all ranks.
-
-        Calls the only collective of the evaluation. Raises ``failure``, or DataError if another
-        rank has failed.
-        """
-        failed = torch.tensor([failure is not None], dtype=torch.int64)
-        own = torch.cat([self.images.flatten(), failed])
-        message = torch.cat([self.confusion.flatten(), own.to(self.confusion.device)])
-        message = (all_reduce(message) if all_reduce else message).cpu()
-        if failure is not None:
-            raise failure
-        if message[-1]:
-            ranks = int(message[-1])
-            why = (
-                f"the evaluation failed on {ranks} other rank{'s' * (ranks > 1)}: see the "
-                "error message there"
-            )
-            error = DataError(why, code="other-rank-failed", ranks=ranks)
-            # The rank that failed reports the cause.
-            error.silent = True
-            raise error
-        images = message[self.confusion.numel() : -1].view_as(self.images).numpy()
-        wrong = np.flatnonzero(images[:, 0] != 1).tolist()
-        if wrong:
-            first = f"image {wrong[0]}: {int(images[wrong[0], 0])} times"
-            why = f"{len(wrong)} of {len(images)} images were not counted exactly once ({first})"
-            fix = "the ranks must see the same files in the same order"
-            raise DataError(
-                f"{why}: {fix}",
-                code="images-not-counted-once",
-                found=len(wrong),
-                images=len(images),
-            )
-        table = message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
-        scores = ImageScores.from_counts(images[:, 1:-1].reshape(len(images), 3, -1))
-        return table, scores, np.flatnonzero(images[:, -1]).tolist()
-
-
 def _predictor(
-    forward: Forward, view: View, size: Size | None, device: torch.device, form: tuple[Any, ...]
+    forward: Forward,
+    view: View,
+    size: Size | None,
+    device: torch.device,
+    form: tuple[Any, ...],
+    criterion: Criterion | None,
 ) -> Predict:
     """A function that maps images (n, H, W, bands) and masks (n, H, W) to (truth, predicted ids,
-    nonfinite).
+    nonfinite, losses).
 
-    All three are on the device. Truth (resized by nearest neighbor) and ids have the ``size``, or
-    that of the masks. nonfinite is bool (n,): whether a logit is NaN or infinite. ``form``: of
-    normalized images, see ``normalize``.
+    All four are on the device. Truth (resized by nearest neighbor) and ids have the ``size``, or
+    that of the masks. nonfinite is bool (n,): whether a logit is NaN or infinite. losses: see
+    ``LossReader.numbers``. ``form``: of normalized images, see ``normalize``.
     """
 
-    def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         nonfinite: list[Tensor] = []
         truth = widened(masks.to(device, non_blocking=True))
         truth = nearest(truth, size) if size else truth
         inputs = normalize(images.to(device, non_blocking=True), *form)
-        ids = predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]), nonfinite)
-        return truth, ids, torch.stack(nonfinite).any(0)
+        losses = LossReader(criterion, truth) if criterion else None
+        shape = (truth.shape[-2], truth.shape[-1])
+        ids = predict_ids(forward, inputs, view, shape, nonfinite, losses)
+        none = torch.zeros(len(truth), 0, dtype=torch.float64, device=device)
+        return truth, ids, torch.stack(nonfinite).any(0), losses.numbers if losses else none
 
     return predict
 
@@ -278,7 +242,7 @@ def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode. Afterwards, restore the mode of each layer: a frozen batch
     norm has its own.
 
@@ -324,7 +288,7 @@ def _picture(
 
 def protocol(
     dataset: Any,
-    size: Size | None,
+    settings: config.Eval,
     view: View,
     sizes: list[Size],
     precision: str,
@@ -339,7 +303,9 @@ def protocol(
     ``11 classes, void 255 ignored, 360x480, whole image, scale 1, no flip, fp32, camvid val: 101
     images #3fa92c``.
     """
-    own = {tuple(size) for size in sizes}
+    own, size = {tuple(size) for size in sizes}, settings.size
+    names = dataset.labels.names
+    counted = counted_classes(settings, names)
     common = size or (next(iter(own)) if len(own) == 1 else None)
     facts = {
         "data": dataset.name,
@@ -355,6 +321,8 @@ def protocol(
         "scales": list(view.scales),
         "flip": view.flip,
         "precision": precision,
+        **({"mean_over": [names[c] for c in counted]} if counted is not None else {}),
+        **({"region": settings.region} if settings.region else {}),
     }
     shape = f"{common[0]}x{common[1]}" if common else "each mask's own size"
     line = [
@@ -367,6 +335,8 @@ def protocol(
         f"scale{'s' * (len(view.scales) > 1)} {' '.join(f'{scale:g}' for scale in view.scales)}",
         "flip" if view.flip else "no flip",
         precision,
+        *([f"mean over {' '.join(facts['mean_over'])}"] if counted is not None else []),
+        *([f"inside {settings.region}"] if settings.region else []),
         f"{facts['data']} {facts['split']}: {facts['images']} images #{facts['split_hash']}",
     ]
     return {**facts, "line": ", ".join(line)}

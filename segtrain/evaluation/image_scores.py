@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segtrain.metrics import mean_of_known
 from segtrain.observe.image_table import ImageRow
 
 
@@ -81,6 +82,15 @@ class ImageScores:
             dataset.labels.names[worst],
             float(self.worst_iou[index]),
         )
+
+
+def class_dice(found: np.ndarray) -> tuple[float, ...]:
+    """Dice of each class, the mean over the images whose truth has the class, from the ``counts``
+    (N, 3, C).
+    """
+    hits, truth, guess = found[:, 0], found[:, 1], found[:, 2]
+    dice = np.where(truth, 2 * hits / np.maximum(1, truth + guess), math.nan)
+    return tuple(map(mean_of_known, dice.T.tolist()))
 
 
 def counts(confusions: Tensor) -> Tensor:

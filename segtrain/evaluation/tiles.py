@@ -10,7 +10,7 @@ windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -197,18 +197,28 @@ def predict_ids(
     view: View = View(),
     size: Size | None = None,
     nonfinite: list[Tensor] | None = None,
+    read: Callable[[Tensor, int], None] | None = None,
 ) -> Tensor:
     """Class ids (N, h, w) of images (N, 3, H, W): the class with the highest score, on a tie the
     lowest id.
 
     At one scale and at the image's own size, each strip becomes ids at once, so full-size scores
-    are never in memory. nonfinite: see ``predict_classes``.
+    are never in memory. nonfinite: see ``predict_classes``. read: called with the logits of each
+    strip and its first row; of averaged probabilities, they are the logarithm.
     """
     own = (images.shape[-2], images.shape[-1])
+    single = view.is_single(own)
+    pieces: Iterable[tuple[int, Tensor]]
     if tuple(size or own) != own or len(view.scales) > 1 or scaled(own, view.scales[0]) != own:
-        return predict_classes(predict_scores(forward, images, view, size), nonfinite)
-    pieces = strips(forward, images, view, view.is_single(own))
-    return _joined([predict_classes(piece, nonfinite) for _, piece in pieces], 1)
+        pieces = [(0, predict_scores(forward, images, view, size))]
+    else:
+        pieces = strips(forward, images, view, single)
+    ids = []
+    for top, piece in pieces:
+        ids.append(predict_classes(piece, nonfinite))
+        if read is not None:
+            read(piece if single else piece.clamp_min(torch.finfo(piece.dtype).tiny).log(), top)
+    return _joined(ids, 1)
 
 
 def _joined(pieces: list[Tensor], dim: int) -> Tensor:

@@ -178,7 +178,7 @@ def describe(
         pixels = f"float32, (N, H, W, {data.channels}), in stored units, NaN where there is no data"
         formula = "(x - mean) / std, 0 for NaN"
     best = named_best(run_dir) if which == "best" else None
-    scored = {"checkpoint": best.file, "step": best.step, "miou": best.miou} if best else {}
+    scored = best.record() if best else {}
     ids = str(ids_dtype(labels.num_classes)).removeprefix("torch.")
     versions = {"segtrain": __version__, "torch": torch.__version__}
     return {

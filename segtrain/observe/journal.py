@@ -26,8 +26,10 @@ parsing them) and ``ts`` (Unix time in seconds). The other fields, by event:
                 ``images_per_s`` (all ranks), ``spans`` {phase: seconds} of rank 0 since the last
                 ``step`` event (they add up to the wall time, see clock.py), ``cpu_s``
 ``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions,
+                also ``loss`` (the mean over the split), and the one that ``eval.best`` names;
                 ``protocol``, ``seconds``, ``cpu_s``, ``best`` (whether no earlier evaluation was
-                better); for up to 64 classes ``confusion`` [[pixels]], with a row per true class
+                better by that score); for up to 64 classes ``confusion`` [[pixels]], with a row per
+                true class
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` for which the loop stopped
 ``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``text`` as on the
                 console, ``what`` (``working``, with ``cores`` {host: count}; ``lost`` and
@@ -45,8 +47,10 @@ parsing them) and ``ts`` (Unix time in seconds). The other fields, by event:
                 so far, ``text`` as on the console
 ``run_end``     ``status`` (``done``; ``stopped`` by a signal or a limit, resumable; ``failed``,
                 with ``error``), ``step``, ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at
-                the end; with helpers, ``samples`` of rank 0 in this process: ``local``, ``helpers``
-                {host: count}, ``again`` (ordered from a helper, but not received), ``make_ms`` and
+                the end; if done, the best score (``miou``, or what ``eval.best`` names) and, after
+                ``train.patience``, ``text`` as on the console; with helpers, ``samples`` of rank 0
+                in this process: ``local``, ``helpers`` {host: count},
+                ``again`` (ordered from a helper, but not received), ``make_ms`` and
                 ``receive_ms`` (mean CPU time of this rank for a sample),
                 ``text`` as on the console
 

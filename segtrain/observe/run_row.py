@@ -17,8 +17,9 @@ from typing import Any
 from segtrain.base.files import is_running, now_ns, open_file
 from segtrain.observe import journal
 
-# Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of
-# training; "epoch_s": seconds to train on all images once, at "images_per_s".
+# Keys of a row. "loss": on the validation split, at the best step. "time": wall seconds of all
+# processes of the run; "cpu_s": process seconds of training; "epoch_s": seconds to train on all
+# images once, at "images_per_s".
 COLUMNS = (
     "name",
     "hash",
@@ -27,6 +28,7 @@ COLUMNS = (
     "steps",
     "miou",
     "last_miou",
+    "loss",
     "classes",
     "classes_present",
     "best_step",
@@ -69,6 +71,7 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
         else None
     )
     last = scores[-1]["scores"] if scores else {}
+    at_best = journal.best_evaluation(scores).get("scores", {})
     return {
         "name": config.get("name") or start.get("name") or run.resolve().name,
         "hash": start.get("hash"),
@@ -78,8 +81,9 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
             best.get("step"),
         ),
         "steps": start.get("total_steps"),
-        "miou": number(best.get("miou")),
+        "miou": number((at_best if "by" in best else best).get("miou")),
         "last_miou": number(last.get("miou")),
+        "loss": number(at_best.get("loss")),
         "classes": last.get("classes"),
         "classes_present": last.get("classes_present"),
         "best_step": best.get("step"),

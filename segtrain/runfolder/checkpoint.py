@@ -26,7 +26,7 @@ from segtrain.config import Origin, refuse_older_run
 from segtrain.errors import CheckpointError, some_of
 from segtrain.models.weights import StateDict, misfit
 from segtrain.observe import journal
-from segtrain.observe.scores import BEST
+from segtrain.observe.scores import BEST, named_score
 
 FORMAT = 2
 SUFFIX = ".pt"
@@ -68,26 +68,45 @@ def fingerprint(path: Path) -> str:
 
 @dataclass(frozen=True, order=True)
 class Best:
-    """The step with the best score so far, and its score. Step 0: nothing was scored."""
+    """The step with the best score so far, and its score, which ``by`` names as ``eval.best`` does.
+    Step 0: nothing was scored.
+    """
 
     step: int = 0
-    miou: float = -1.0
+    value: float = -1.0
+    by: str = "miou"
 
     @property
     def file(self) -> str:
         return f"step-{self.step:08d}{SUFFIX}"
 
-    def after(self, step: int, miou: float) -> Best:
+    def after(self, step: int, value: float | None, by: str) -> Best:
         """The best step when also ``step`` is scored. Nothing else compares scores of a run."""
-        return Best(step, miou) if miou > self.miou else self
+        if value is None or not math.isfinite(value):
+            return self
+        first = not self.step
+        return Best(step, value, by) if first or named_score(by).better(value, self.value) else self
 
     def entries(self) -> dict[str, Any]:
         """The entries of a checkpoint's state, in the order of the fields."""
-        return {"best_step": self.step, "best_miou": self.miou}
+        return {"best_step": self.step, "best_value": self.value, "best_by": self.by}
+
+    def record(self) -> dict[str, Any]:
+        """The content of best.json."""
+        content: dict[str, Any] = {"checkpoint": self.file, "step": self.step}
+        if self.by == BEST.key:
+            return {**content, "miou": self.value}
+        return {**content, "by": self.by, "value": self.value}
 
     def text(self, scores: Mapping[str, Any]) -> str:
         """Its score, with the number of classes in ``scores``."""
-        return BEST.text({**scores, BEST.key: self.miou})
+        score = named_score(self.by)
+        return score.text({**scores, score.key: self.value})
+
+
+def renamed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state in a checkpoint, with the names of this version: 0.2 knew only the mIoU."""
+    return {"best_value" if key == "best_miou" else key: value for key, value in state.items()}
 
 
 def best_of(content: Mapping[str, Any]) -> Best | None:
@@ -97,24 +116,26 @@ def best_of(content: Mapping[str, Any]) -> Best | None:
     state = content.get("state")
     if not isinstance(state, dict):
         return None
-    step, miou = state.get("best_step"), state.get("best_miou")
-    valid = type(step) is int and step > 0 and isinstance(miou, float)
-    return Best(step, miou) if valid else None  # type: ignore[arg-type]
+    state = renamed(state)
+    step, value = state.get("best_step"), state.get("best_value")
+    valid = type(step) is int and step > 0 and isinstance(value, float)
+    return Best(step, value, str(state.get("best_by", BEST.key))) if valid else None  # type: ignore[arg-type]
 
 
 def named_best(run_dir: Path) -> Best | None:
     """The best step according to best.json; None if the file is missing or damaged."""
     try:
         record = read_json(Path(run_dir, "best.json"))
-        best = Best(int(record["step"]), float(record["miou"]))
+        by = str(record.get("by", BEST.key))
+        value = record["miou" if by == BEST.key else "value"]
+        best = Best(int(record["step"]), float(value), by)
         return best if record["checkpoint"] == best.file else None
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
 def write_best(run_dir: Path, best: Best) -> None:
-    content = {"checkpoint": best.file, "step": best.step, "miou": best.miou}
-    write_atomically(run_dir / "best.json", json.dumps(content).encode())
+    write_atomically(run_dir / "best.json", json.dumps(best.record()).encode())
 
 
 def mend_best(run_dir: Path, best: Best) -> tuple[Best, list[str]]:

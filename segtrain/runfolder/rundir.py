@@ -17,6 +17,7 @@ from segtrain.config import (
     PLAN,
     RUN_HEADER,
     Config,
+    joined,
     keys_with,
     load_saved,
     read_parts,
@@ -77,6 +78,12 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     changes = ", ".join(differences(before, now))
     if changes and not _packed_alone(before, now):
         text = f"{place} holds a run with other settings ({changes}): choose another out=FOLDER"
+        more = joined(now["train"]["duration"], before["train"]["duration"], -1)
+        if more:
+            text += (
+                "; to train this run longer, leave train.duration as it was, and add "
+                f"train.extend={more}"
+            )
         if not config.out_bucket:  # which model.init does not read
             text += (
                 f"; to begin there with the weights of this run, add {quote(f'model.init={place}')}"

@@ -48,7 +48,7 @@ class CheckpointWriter:
     """Saves state as ``folder/step-00000123.pt``; with ``background``, in a thread while training
     goes on.
 
-    The state in a checkpoint names the best one so far (``best_step``, ``best_miou``). When a
+    The state in a checkpoint names the best one so far (``best_step``, ``best_value``). When a
     checkpoint has its final name, best.json is written, and only then are older files removed. If
     the process is killed in between, no checkpoint that is needed is lost, and ``mend_best``
     repairs best.json.

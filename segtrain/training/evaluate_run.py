@@ -25,9 +25,11 @@ from segtrain.data.pixels.reading import Reading
 from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError, DataError
 from segtrain.evaluation import evaluation
+from segtrain.evaluation.chosen import refuse_eval
 from segtrain.evaluation.load import load_run
+from segtrain.evaluation.region import inside
 from segtrain.observe.image_table import table
-from segtrain.observe.scores import BEST
+from segtrain.observe.scores import BEST, named_score
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.runfolder.rundir import open_run
@@ -75,7 +77,8 @@ def score(
         with sharing_listings(config.data, strategy):
             dataset = _dataset(run_dir, config, labels, items, overrides)
         skipped = left_out(run_dir, dataset)
-        dataset = without(dataset, skipped)
+        dataset = inside(without(dataset, skipped), config.eval.region)
+        refuse_eval(config.eval, dataset.labels.names)
         if skipped and not quiet and not cluster.rank:
             say(
                 f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: "
@@ -106,7 +109,7 @@ def score(
         *_trained_on(run_dir, dataset, trained),
     )
     caveats += tuple(finding.text() for finding in flips)
-    scores = result.scores.to_dict()
+    scores = result.values()
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
     if not cluster.rank:
         lines = []
@@ -120,6 +123,10 @@ def score(
             )
         if not quiet:
             say(result.scores.table(labels.names))
+            say(f"per image: {named_score('mean_image_dice').text(scores)}")
+            for name, distance in zip(labels.names, scores.get("hausdorff", ())):
+                shown = "-" if distance is None else f"{distance:.2f} px"
+                say(f"Hausdorff distance (95 %) of {name}: {shown}")
             say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
             for line in lines:
                 say(line)

@@ -73,7 +73,7 @@ def run(session: Session, signals: list[int]) -> int:
                 loaded, placed = next(batches)
             with clock("device"):
                 micros = [learner.micro(batch) for batch in placed] if graphs is None else []
-            schedule = (config.optim, step, plan.steps, plan.warmup)
+            schedule = (config.optim, step, plan.schedule_ends(step), plan.warmup)
             lr = config.optim.lr * multiplier(*schedule)
             set_lr(
                 optimizer, lr, config.optim.lr * encoder_multiplier(*schedule, plan.encoder_start)
@@ -130,6 +130,8 @@ def run(session: Session, signals: list[int]) -> int:
 
             _score_and_save(session, clock, last, first_save)
             on_step_end(state.step)
+            if session.patience_ended:
+                break
     return finish(session)
 
 
@@ -146,6 +148,7 @@ def _score_and_save(session: Session, clock: Clock, last: bool, first_save: int 
         with clock("eval"):
             best = session.score()
         session.learner.model.train()
+    last = last or session.patience_ended
     if last or best or step % plan.save_every == 0 or step == first_save:
         with clock("checkpoint"):
             session.save("end" if last else "best" if best else "periodic")

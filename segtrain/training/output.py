@@ -82,6 +82,8 @@ def finish(session: Session) -> int:
     output = session.output
     session.saver.wait()
     write_end(session, "done")
+    if early := ended_early(session):
+        output.screen.say(early)
     output.screen.say(f"\nlast evaluation, at step {state.step}")
     output.screen.say(console.class_table(session.val.labels.names, state.scores))
     speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
@@ -103,7 +105,10 @@ def finish(session: Session) -> int:
 def write_end(session: Session, status: str) -> None:
     """Write the event ``run_end``, and close the trackers."""
     state, counts = session.state, session.pool.made()
-    fields: dict[str, Any] = {"miou": state.best.miou} if status == "done" else {}
+    fields: dict[str, Any] = {}
+    if status == "done":
+        early, score = ended_early(session), state.best
+        fields = {score.by: score.value} | ({"text": early} if early else {})
     if counts is not None:
         text = counts.line("samples" if session.strategy.world_size == 1 else "samples of rank 0")
         session.output.screen.say(text)
@@ -118,6 +123,18 @@ def write_end(session: Session, status: str) -> None:
         **fields,
     )
     session.output.trackers.close(status)
+
+
+def ended_early(session: Session) -> str:
+    """Why a run is done before its last step; "" if it is not."""
+    state, config = session.state, session.config
+    if not session.patience_ended or state.step >= session.plan.steps:
+        return ""
+    return (
+        f"ended by train.patience={config.train.patience} after step {state.step:,} of "
+        f"{session.plan.steps:,}: no evaluation was better than that of step {state.best.step:,} "
+        f"({state.best.text({})}); a larger train.patience goes on from there"
+    )
 
 
 def further(run_dir: Path, tensorboard: bool, parts: Mapping[str, str]) -> str:

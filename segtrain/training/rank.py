@@ -13,7 +13,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.runfolder.upload import lock_of
 from segtrain.training import loop
-from segtrain.training.output import further, write_end
+from segtrain.training.output import ended_early, further, write_end
 from segtrain.training.provided import CORE, Provided
 from segtrain.training.session import Session, open_session
 from segtrain.training.start.automatic import settled
@@ -70,10 +70,11 @@ def _run(session: Session, signals: list[int]) -> int:
     state = session.state
     output = session.output
     try:
-        if state.step >= session.plan.steps:
+        if state.step >= session.plan.steps or session.patience_ended:
+            why = ended_early(session) or "train.extend=10ep would continue it for 10 epochs"
             output.screen.say(
-                "this run is "
-                f"finished\n{further(config.run_dir, False, read_parts(config.run_dir))}"
+                f"this run is finished: {why}\n"
+                f"{further(config.run_dir, False, read_parts(config.run_dir))}"
             )
             # Write run_end again: the process may have been killed between the last checkpoint and
             # this event.

@@ -19,7 +19,7 @@ from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import DataError
 from segtrain.observe import image_table, pictures
-from segtrain.observe.scores import BEST, SHOWN
+from segtrain.observe.scores import BEST, LOSS, SHOWN, named_score
 
 if TYPE_CHECKING:
     from segtrain.data.dataset import Dataset
@@ -56,7 +56,8 @@ def announce_scores(
         best=best,
         **({"confusion": result.confusion} if small else {}),
     )
-    scores = [score for score in SHOWN if state.scores.get(score.key) is not None]
+    shown = dict.fromkeys([*SHOWN, LOSS, named_score(state.best.by)])
+    scores = [score for score in shown if state.scores.get(score.key) is not None]
     output.screen.say(
         f"epoch {epoch:.2f}  step {state.step}  "
         f"{'  '.join(score.text(state.scores) for score in scores)}  "

@@ -12,10 +12,11 @@ from torch import nn
 from segtrain.config import Config
 from segtrain.data.dataset import Dataset
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.evaluation.evaluation import Evaluation, evaluate
+from segtrain.evaluation.evaluation import Evaluation, evaluate, evaluating
 from segtrain.models import build_model
 from segtrain.models.base import channels_of
 from segtrain.observe.journal import say_on_stderr
+from segtrain.observe.scores import named_score
 from segtrain.parallel.model import whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder.upload import FolderLock
@@ -30,6 +31,7 @@ from segtrain.training.start.derived import Plan
 from segtrain.training.start.stages import Start, build, check, check_data, open_data, restore
 from segtrain.training.start.user_objects import UserObjects
 from segtrain.training.state import State, Stopwatch, averaged_weights
+from segtrain.training.step import restored_buffers
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class Session:
         if self.guard:
             self.guard.saved(seconds)
 
+    @property
+    def patience_ended(self) -> bool:
+        """Whether ``train.patience`` ends the run. The scores have the same bits on all ranks, so
+        this is the same, too.
+        """
+        return 0 < self.config.train.patience <= self.state.stale
+
     def score(self) -> bool:
         """Score the weights, or their moving average if there is one, on the validation split. A
         collective.
@@ -67,8 +76,15 @@ class Session:
         learner = self.learner
         state = self.state
         begin, last = time.perf_counter(), state.step >= self.plan.steps
+        may_end = last or state.stale + 1 == config.train.patience
+        names, score = self.val.labels.names, named_score(config.eval.best)
         with self.watch.paused(state):
-            with mean_buffers(learner, strategy), averaged_weights(learner.plain, learner.ema):
+            with (
+                mean_buffers(learner, strategy),
+                averaged_weights(learner.plain, learner.ema),
+                evaluating(learner.own_loss),
+                restored_buffers(learner.own_loss),
+            ):
                 result = self.evaluate(
                     self.val,
                     rank=strategy.rank,
@@ -76,11 +92,15 @@ class Session:
                     all_reduce=strategy.reduce,
                     pool=self.pool,
                     pictures=config.log.pictures,
-                    extremes=score_output.extremes(config) if last else 0,
+                    extremes=score_output.extremes(config) if may_end else 0,
+                    criterion=learner.criterion,
                 )
-            state.scores = result.scores.to_dict()
-            state.best = state.best.after(state.step, result.scores.miou)
+            state.scores = result.values()
+            value = state.scores[score.key] = score.value(state.scores, names)
+            state.best = state.best.after(state.step, value, score.key)
             best = state.best.step == state.step
+            state.stale = 0 if best else state.stale + 1
+            last = last or self.patience_ended
             if strategy.rank == 0:
                 epoch = self.plan.epoch(state.step)
                 score_output.announce_scores(

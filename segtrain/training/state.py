@@ -25,7 +25,7 @@ from segtrain.optim import Ema
 from segtrain.parallel.collective import broadcast_json, names_of, table
 from segtrain.parallel.model import load_state, taken
 from segtrain.parallel.strategy import Strategy
-from segtrain.runfolder.checkpoint import Best
+from segtrain.runfolder.checkpoint import Best, renamed
 
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ class State:
     cpu_s: float = 0.0  # CPU time of all ranks and their workers while training, without evaluation
     wall_s: float = 0.0  # wall time while training, without evaluation
     scores: dict[str, Any] = field(default_factory=dict)
+    stale: int = 0  # evaluations since the best one
 
     def to_dict(self) -> dict[str, Any]:
         """The entries of a checkpoint's state."""
@@ -53,7 +54,7 @@ class State:
         """The state in a checkpoint of the run folder ``source``. Raises CheckpointError for
         invalid entries.
         """
-        defaults = cls().to_dict()
+        saved, defaults = renamed(saved), cls().to_dict()
         kinds = {key: type(value) for key, value in defaults.items()}
         invalid = [
             f"{key}={value!r}" if key in kinds else f"the unknown entry {key!r}"
@@ -65,9 +66,9 @@ class State:
             entries = {**defaults, **saved}
             best = Best(*(entries.pop(key) for key in Best().entries()))
             state = cls(best=best, **entries)
-            if 0 <= best.step <= state.step and math.isfinite(best.miou):
+            if 0 <= best.step <= state.step and math.isfinite(best.value):
                 return state
-            invalid = [f"step={state.step}, best_step={best.step}, best_miou={best.miou}"]
+            invalid = [f"step={state.step}, best_step={best.step}, best_value={best.value}"]
         raise CheckpointError(
             f"the newest checkpoint in {source} is damaged or from another version (its state has "
             f"{invalid[0]}): move it out of checkpoints/ to resume from the previous one, or "

@@ -263,7 +263,7 @@ raise SystemExit(main({arguments!r}))
     }
     best = named_best(out)
     assert best == Best(max(scores, key=lambda step: scores[step]), max(scores.values()))
-    assert float(checkpoint.read(checkpoint.best_file(out))["state"]["best_miou"]) == best.miou
+    assert float(checkpoint.read(checkpoint.best_file(out))["state"]["best_value"]) == best.value
 
 
 def test_no_step_waits_until_a_better_checkpoint_is_on_the_disk(
@@ -319,7 +319,7 @@ def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     ("changes", "word"),
     [
         ({"step": -5}, "step=-5"),
-        ({"best_miou": float("nan")}, "best_miou=nan"),
+        ({"best_value": float("nan")}, "best_value=nan"),
         ({"scores": [1]}, "scores=[1]"),
     ],
 )

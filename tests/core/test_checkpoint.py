@@ -198,6 +198,7 @@ def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
         state=State(),
         output=output,
         plan=SimpleNamespace(steps=9),
+        patience_ended=False,
         strategy=strategy,
         saver=SimpleNamespace(close=writer.settle),
     )

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -19,13 +20,19 @@ from conftest import refused
 from torch import Tensor, nn
 
 import segtrain
-from segtrain.config import Eval
+from segtrain.config import Eval, Loss
 from segtrain.data.generated import GeneratedDataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import plain_space
+from segtrain.data.train_loader import normalize
 from segtrain.errors import DataError
 from segtrain.evaluation.evaluation import evaluate
-from segtrain.evaluation.tiles import nearest
+from segtrain.evaluation.hausdorff import hausdorff
+from segtrain.evaluation.image_scores import class_dice
+from segtrain.evaluation.region import inside
+from segtrain.evaluation.tiles import View, nearest, predict_scores
+from segtrain.losses import DiceLoss, build_criterion
+from segtrain.models.base import normalization
 from segtrain.parallel import collective
 
 CLASSES = 5
@@ -72,8 +79,10 @@ def network(seed: int = 0) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+WEIGHTS = (1.0, 0.5, 2.0, 1.0, 3.0)
+CRITERION = build_criterion(Loss(terms=["ce", "dice"], class_weights=WEIGHTS), CLASSES)
 VIEWS = {
-    "whole": Eval(batch_size=4),
+    "whole": Eval(batch_size=4, hausdorff=True, leave_out=("class 1",)),
     "windows": Eval(batch_size=3, tile=(16, 18), overlap=0.4, flip=True),
     "scales": Eval(batch_size=2, scales=(0.75, 1.5), size=(20, 28)),
 }
@@ -118,6 +127,116 @@ def test_batches_and_workers_change_nothing() -> None:
     batches = evaluate(model, dataset, Eval(batch_size=5))
     assert np.array_equal(one.confusion, threads.confusion)
     assert np.abs(one.confusion - batches.confusion).sum() <= 4
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_loss_is_the_mean_over_all_valid_pixels_by_their_weights(view: str) -> None:
+    """Of cross-entropy; that of Dice is the mean over the classes of each image."""
+    model, dataset = network().eval(), mixed(9)
+    criterion = build_criterion(Loss(class_weights=WEIGHTS), CLASSES)
+    result = evaluate(model, dataset, VIEWS[view], criterion=criterion)
+    total = weight = 0.0
+    settings = VIEWS[view]
+    for index in range(9):
+        image, mask = dataset.read(index)
+        inputs = normalize(torch.from_numpy(image)[None], *normalization(model), False)
+        truth = torch.from_numpy(mask)[None]
+        truth = nearest(truth, settings.size) if settings.size else truth
+        with torch.no_grad():
+            scores = predict_scores(
+                model, inputs, View.of(settings, 1.0), (truth.shape[1], truth.shape[2])
+            ).double()
+        logits = scores if view == "whole" else scores.log()
+        for logit, label in zip(logits[0].flatten(1).T, truth.flatten().tolist()):
+            if label != 255:
+                total += WEIGHTS[label] * float(torch.logsumexp(logit, 0) - logit[label])
+                weight += WEIGHTS[label]
+    assert result.more["loss"] == pytest.approx(total / weight, rel=1e-5)
+
+
+def test_the_dice_loss_is_the_mean_over_the_classes_of_each_image() -> None:
+    model, dataset = network(), mixed(3)
+    result = evaluate(
+        model, dataset, Eval(), criterion=build_criterion(Loss(terms="dice"), CLASSES)
+    )
+    term, sums = DiceLoss(CLASSES), []
+    for index in range(3):
+        image, mask = (torch.from_numpy(array)[None] for array in dataset.read(index))
+        with torch.no_grad():
+            logits = model.eval()(normalize(image, *normalization(model), False))
+        sums.append([float(part) for part in term.sum_and_count(logits, mask)])
+    total, count = np.sum(sums, 0)
+    assert result.more["loss"] == pytest.approx(total / count, rel=1e-6)
+
+
+def test_an_image_without_a_class_does_not_count_in_its_dice() -> None:
+    counts = np.array([[[4, 0], [4, 0], [8, 8]], [[2, 6], [8, 8], [4, 12]]])  # (image, kind, class)
+    assert class_dice(counts) == ((8 / 12 + 4 / 12) / 2, 12 / 20)
+
+
+def test_the_hausdorff_distance_is_that_between_outlines() -> None:
+    truth, guess = np.zeros((2, 40, 60), np.uint8)
+    truth[5:15, 5:15] = 1
+    guess[5:15, 12:22] = 1
+    apart = hausdorff(truth, guess, 3, 255)
+    ours, theirs = (
+        [(y, x) for y in range(5, 15) for x in range(left, left + 10) if y in (5, 14) or x in ends]
+        for left, ends in ((5, (5, 14)), (12, (12, 21)))
+    )
+    there = [min(np.hypot(y - v, x - u) for v, u in theirs) for y, x in ours]
+    back = [min(np.hypot(y - v, x - u) for v, u in ours) for y, x in theirs]
+    assert apart[1] == pytest.approx(max(np.percentile(there, 95), np.percentile(back, 95)))
+    assert np.isnan(apart[2])  # in neither
+    guess[:, 15:] = 0
+    truth[:, 15:] = 255  # what is void does not count
+    guess[5:15, 15:30] = 1
+    assert hausdorff(truth, guess, 3, 255)[1] <= 7
+
+
+def test_the_means_are_over_the_classes_that_are_named() -> None:
+    model, dataset = network(), mixed(9)
+    whole = evaluate(model, dataset, Eval())
+    over = evaluate(model, dataset, Eval(mean_over=("class 3", "class 2")))
+    without = evaluate(model, dataset, Eval(leave_out=("class 0", "class 1", "class 4")))
+    assert over.scores == without.scores
+    assert over.scores.iou == whole.scores.iou
+    assert over.scores.miou == pytest.approx(np.mean(whole.scores.iou[2:4]))
+    assert over.scores.mean_precision == pytest.approx(np.mean(whole.scores.precision[2:4]))
+    assert over.values()["classes"] == 2
+    assert over.protocol["mean_over"] == ["class 2", "class 3"]
+    assert "mean over class 2 class 3, mixed" in over.protocol["line"]
+    with refused("no-such-class", key="eval.leave_out", found="clas 0"):
+        evaluate(model, dataset, Eval(leave_out=("clas 0",)))
+    with refused("no-class-counts"):
+        evaluate(model, dataset, Eval(leave_out=dataset.labels.names))
+
+
+@pytest.mark.parametrize("pattern", ["fov", "fov/{name}.png"])
+def test_only_pixels_inside_the_region_count(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "fov").mkdir()
+    base, pixels = mixed(4), 0
+    for index in range(4):
+        mask = draw(index)[1]
+        region = np.zeros(mask.shape, np.uint8)
+        region[:, 5:20] = 255
+        pixels += int((mask[:, 5:20] != 255).sum())
+        cv2.imwrite(f"{tmp_path}/fov/image {index}.png", region)
+    whole = Mixed("mixed", "val", base.labels, base.entries, root=str(tmp_path), make=draw)
+    part = inside(whole, pattern)
+    results = [evaluate(network(), data, Eval(region=pattern)) for data in (whole, part)]
+    assert [int(result.confusion.sum()) for result in results] == [
+        sum(int((draw(index)[1] != 255).sum()) for index in range(4)),
+        pixels,
+    ]
+    assert results[0].protocol["split_hash"] != results[1].protocol["split_hash"]
+    assert f"inside {pattern}" in results[1].protocol["line"]
+    assert set(part.read(0)[1][:, :5].ravel()) == {255}
+    cv2.imwrite(f"{tmp_path}/fov/image 3.png", np.ones((3, 4), np.uint8))
+    with refused("region-size"):
+        evaluate(network(), part, Eval())
+    (tmp_path / "fov/image 2.png").unlink()
+    with refused("region-missing", found=[]):
+        inside(whole, pattern)
 
 
 def test_labels_go_to_the_given_size_by_nearest() -> None:
@@ -269,10 +388,13 @@ def _rank(rank: int, folder: str) -> None:
         place = {"rank": rank, "world_size": world, "all_reduce": all_reduce}
         saved: dict[str, list[Any]] = {}
         for name, settings in VIEWS.items():
-            result = evaluate(model, dataset, settings, pictures=4, extremes=3, **place)
+            result = evaluate(
+                model, dataset, settings, pictures=4, extremes=3, criterion=CRITERION, **place
+            )
             bits = np.stack([value.view(np.int64) for value in vars(result.images).values()])
             shown = [sample.name for sample in (*result.pictures, *result.worst, *result.best)]
             saved[name] = [torch.from_numpy(result.confusion), torch.from_numpy(bits), shown]
+            saved[name].append(repr(result.values()))  # repr tells apart all floats
         torch.save(saved, f"{folder}/{world}-{rank}.pt")
         dist.destroy_process_group()
 
@@ -303,7 +425,8 @@ def test_bit_equal_on_1_2_3_4_ranks_with_101_images(tmp_path: Path) -> None:
         for rank in range(world):
             found = torch.load(tmp_path / f"{world}-{rank}.pt")
             for name in VIEWS:
-                confusion, images, shown = alone[name]
+                confusion, images, shown, values = alone[name]
+                assert found[name][3] == values, (world, rank)
                 assert images.shape == (5, 101)
                 assert len(shown) == 4 + 3 + 3
                 assert torch.equal(found[name][0], confusion), (world, rank)

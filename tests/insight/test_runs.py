@@ -95,6 +95,7 @@ def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
         "steps": 100,
         "miou": 0.625,
         "last_miou": 0.5,
+        "loss": None,
         "best_step": 50,
         "time": 102.5,
         "cpu_s": 200.0,

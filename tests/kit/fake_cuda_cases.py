@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from fake_cuda import FakeGpu
 
-from segtrain.config import Config, Eval, Model, Parallel
+from segtrain.config import Config, Eval, Loss, Model, Parallel
 from segtrain.data.datasets import open_dataset
 from segtrain.data.workers import memory
 from segtrain.data.workers.pool import WorkerPool
@@ -178,7 +178,8 @@ def resume(net: Any, name: str) -> list[str]:
 
 def score(net: Any, **view: Any) -> str:
     settings = Eval(**view)
-    with evaluation._evaluating(net), torch.no_grad():
+    criterion = build_criterion(Loss(terms=["ce", "dice"]), net.num_classes)
+    with evaluation.evaluating(net), torch.no_grad():
         form = *normalization(net), True
         predict = evaluation._predictor(
             evaluation._forward(net, DEVICE, "bf16"),
@@ -186,10 +187,12 @@ def score(net: Any, **view: Any) -> str:
             settings.size,
             DEVICE,
             form,
+            criterion,
         )
-        tally = evaluation._Tally(SimpleNamespace(num_classes=CLASSES, ignore_index=255), 2, DEVICE)
-        truth, guess, nonfinite = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
-        tally.add([0, 1], truth, guess, nonfinite)
+        labels = SimpleNamespace(num_classes=CLASSES, ignore_index=255)
+        tally = evaluation.SplitTally(labels, 2, DEVICE, criterion)
+        truth, guess, *numbers = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
+        tally.add([0, 1], truth, guess, *numbers)
         tally.settle()
         shown = SimpleNamespace(entries=[SimpleNamespace(image="x")])
         evaluation._picture(shown, 0, torch.zeros(1, 64, 64, 3), truth[:1], guess[:1])
@@ -212,9 +215,10 @@ class Anything:
 
 def many_batches() -> None:
     """The results of 130 batches, as an evaluation keeps them."""
-    tally = evaluation._Tally(SimpleNamespace(num_classes=CLASSES, ignore_index=255), 2, DEVICE)
+    tally = evaluation.SplitTally(SimpleNamespace(num_classes=CLASSES, ignore_index=255), 2, DEVICE)
+    none = tensors(2, 0, dtype=torch.float64)
     for _ in range(130):
-        tally.add([0, 1], tensors(2, 8, 8), tensors(2, 8, 8), tensors(2, dtype=torch.bool))
+        tally.add([0, 1], tensors(2, 8, 8), tensors(2, 8, 8), tensors(2, dtype=torch.bool), none)
 
 
 def many_images() -> int:
@@ -327,6 +331,7 @@ def whole_loop(
             score(self.learner.plain)
         return self.state.step == 8
 
+    Session.patience_ended = False
     instruments._recording, loop.finish, Session.score = counting, lambda session: 0, scored
     sentinel._whole = lambda halves: 0  # of sums that have no values here
     loop._digest = lambda *_: 0  # of pixels, likewise

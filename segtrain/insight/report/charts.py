@@ -26,6 +26,7 @@ from segtrain.insight.report.timeline import (
     words,
 )
 from segtrain.insight.runs.folder import Event, RunFolder
+from segtrain.observe.scores import Score
 
 Chart = dict[str, Any]
 Charts = dict[str, Chart]  # by the id of the figure
@@ -256,12 +257,12 @@ def curve(events: Sequence[Event], name: str) -> Points:
     return [(event["step"], event[name]) for event in events if event.get(name) is not None]
 
 
-def scores(evals: Sequence[Event], name: str) -> Points:
-    """A score in percent over steps."""
+def scores(evals: Sequence[Event], score: Score) -> Points:
+    """A score over steps, in percent if it is a share."""
     return [
-        (event["step"], 100 * event["scores"][name])
+        (event["step"], score.scale * event["scores"][score.key])
         for event in evals
-        if event["scores"].get(name) is not None
+        if event["scores"].get(score.key) is not None
     ]
 
 

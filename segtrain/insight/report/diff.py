@@ -18,7 +18,7 @@ from segtrain.insight.diagnose.verify_words import sentences as verified
 from segtrain.insight.report import classes, facts
 from segtrain.insight.report.timeline import laps, means, speed, words
 from segtrain.insight.runs.folder import RunFolder
-from segtrain.observe.scores import SHOWN, Score
+from segtrain.observe.scores import LOSS, SHOWN, Score
 
 NOTHING = "-"
 # Settings that differ between any two runs and have no effect on the results.
@@ -99,7 +99,7 @@ def _by_page(rows: list[DiffRow]) -> list[DiffRow]:
 
 def _figures(runs: Sequence[RunFolder]) -> list[DiffRow]:
     rows = [
-        *(_score(score, runs) for score in SHOWN),
+        *(_score(score, runs) for score in dict.fromkeys([*SHOWN, LOSS, runs[0].best_by])),
         _plain("at step", [run.best.get("step") for run in runs]),
     ]
     paces = [speed(laps(run.events)) for run in runs]
@@ -126,7 +126,11 @@ def _score(score: Score, runs: Sequence[RunFolder]) -> DiffRow:
     """A score of the best evaluations."""
     scores = [run.best.get("scores", {}) for run in runs]
     what = "best " * (score == runs[0].best_by) + score.words
-    row = _points(what, [values.get(score.key) for values in scores])
+    numbers = [values.get(score.key) for values in scores]
+    if score.unit == "%":
+        row = _points(what, numbers)
+    else:
+        row = _ratio(what, numbers, "{:.4g}".format, more=not score.lower)
     return replace(row, texts=tuple(map(score.percent, scores)))
 
 
@@ -199,11 +203,13 @@ def _classes(runs: Sequence[RunFolder]) -> list[DiffRow]:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    best = f"best {comparison.runs[0].best_by.words}"
+    best_by = comparison.runs[0].best_by
+    best = f"best {best_by.words}"
     by_name = {row.what: row for row in comparison.figures}
     score, step = by_name.get(best), by_name.get("time of a step")
     two = len(comparison.runs) == 2
-    texts = _of_two(comparison, best, score) if two else _order(comparison, score, "highest", -1)
+    order = ("lowest", 1) if best_by.lower else ("highest", -1)
+    texts = _of_two(comparison, best, score) if two else _order(comparison, score, *order)
     protocol = [
         row.what.removeprefix("scored: ")
         for row in comparison.data
@@ -232,7 +238,7 @@ def sentences(comparison: Comparison) -> list[str]:
 def _of_two(comparison: Comparison, best: str, score: DiffRow | None) -> list[str]:
     if score is None or not score.change:
         return []
-    word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
+    word = {1: "better than", -1: "worse than", 0: "the same as"}[score.better]
     a, b = score.texts
     texts = [f"B's {best} is {word} A's: {b} against {a} ({score.change})."]
     if _only_seeds(comparison):

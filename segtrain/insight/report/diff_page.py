@@ -51,9 +51,9 @@ def render(comparison: Comparison, say: Say = say_on_stderr) -> str:
     best_by = runs[0].best_by
     losses = curves(lambda run: charts.curve(run.steps, "loss"))
     learning = charts.lines(drawn, "loss", "Loss", losses, log=True)
-    scores = curves(lambda run: charts.scores(run.evals, best_by.key))
+    scores = curves(lambda run: charts.scores(run.evals, best_by))
     title = f"{best_by.words} on the validation split"
-    learning += charts.lines(drawn, "miou", title, scores, unit="%", points=True)
+    learning += charts.lines(drawn, "miou", title, scores, unit=best_by.unit, points=True)
     rates = curves(lambda run: charts.curve(run.steps, "images_per_s"))
     prose = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(comparison))
     tables = _rows("", comparison.figures) + _rows("mean in a step", comparison.stages)

@@ -125,5 +125,6 @@ def _event_text(event: Event) -> str:
     if kind == "run_end":
         shares = event.get("samples", {}).get("text", "")
         error = f": {event['error']}" if event.get("error") else ""
-        return f"{event.get('status')}{error}" + (f"; {shares}" if shares else "")
+        parts = [f"{event.get('status')}{error}", event.get("text"), shares]
+        return "; ".join(filter(None, parts))
     return ""

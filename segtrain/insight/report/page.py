@@ -14,7 +14,7 @@ from segtrain.insight.report.html import esc, page, utc
 from segtrain.insight.report.timeline import axis, laps, merged, pauses, phases, pieces, speed
 from segtrain.insight.runs.folder import RunFolder, load
 from segtrain.observe.journal import Say, say_on_stderr
-from segtrain.observe.scores import SHOWN
+from segtrain.observe.scores import LOSS, SHOWN
 
 FILE = "report.html"
 _LAPS = 700  # most laps in a chart: a screen could not show more
@@ -126,11 +126,14 @@ def _subtitle(run: RunFolder) -> str:
 
 
 def _learning(drawn: charts.Charts, run: RunFolder) -> str:
-    scores = [(score.words, score.color, charts.scores(run.evals, score.key)) for score in SHOWN]
+    shown = dict.fromkeys([*SHOWN, *([run.best_by] if run.best_by.unit == "%" else [])])
+    scores = [(score.words, score.color, charts.scores(run.evals, score)) for score in shown]
+    losses = [
+        ("training loss", "a", charts.curve(run.steps, "loss")),
+        ("validation loss", "eval", charts.scores(run.evals, LOSS)),
+    ]
     return (
-        charts.lines(
-            drawn, "loss", "Loss", [("loss", "a", charts.curve(run.steps, "loss"))], log=True
-        )
+        charts.lines(drawn, "loss", "Loss", losses, log=True)
         + charts.lines(
             drawn, "miou", "Scores on the validation split", scores, unit="%", points=True
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.report import html
@@ -100,7 +102,7 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     """(what, value, remark) of the figures that matter most."""
     value, remark = "-", "not evaluated"
     if best := run.best:
-        value = percent(best["scores"][run.best_by.key], 2)
+        value = replace(run.best_by, class_mean=False).percent(best["scores"])
         remark = f"step {best['step']}{classes_note(best['scores'])}"
     figures = [(f"best {run.best_by.words}", value, remark)]
     if pace is not None:

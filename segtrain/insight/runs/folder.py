@@ -25,7 +25,7 @@ from segtrain.observe import journal
 from segtrain.observe.journal import Event, Say
 from segtrain.observe.profile_format import Series, Track, read_profile
 from segtrain.observe.run_row import run_row
-from segtrain.observe.scores import BEST, Score
+from segtrain.observe.scores import BEST, Score, named_score
 from segtrain.observe.spans import FOLDER as SPANS
 from segtrain.observe.spans import Records, read_spans
 
@@ -112,7 +112,7 @@ class RunFolder:
     @property
     def best_by(self) -> Score:
         """The score that decides which evaluation is the best."""
-        return BEST
+        return named_score(str(self.setting("eval.best", BEST.key)))
 
 
 def newest(events: tuple[Event, ...], *kinds: str) -> Event:

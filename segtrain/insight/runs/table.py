@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _COMMON = ("name", "out", "parallel.strategy", "train.batch_size")
 _SEED = "train.seed"
 # Columns whose mean and deviation over the seeds of a config are shown.
-MEANS = ("miou", "last_miou", "time", "cpu_s", "images_per_s", "epoch_s")
+MEANS = ("miou", "last_miou", "loss", "time", "cpu_s", "images_per_s", "epoch_s")
 _SHOWN = 8  # most settings with a column on the console
 
 
@@ -143,6 +143,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
         "best mIoU": score("miou"),
         "at step": shown("best_step"),
         "last mIoU": score("last_miou"),
+        "val loss": shown("loss", "{:.4f}".format),
         "time": shown("time", duration),
         "strategy": shown("strategy"),
         "ranks": shown("ranks"),

@@ -18,12 +18,14 @@ from segtrain.observe import console
 from segtrain.observe.journal import Journal
 from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import open_trackers
+from segtrain.optim import multiplier
 from segtrain.parallel.network import describe_network
 from segtrain.runfolder.rundir import NAMES
 from segtrain.training.learner import StartingNetwork
 from segtrain.training.output import Output
 from segtrain.training.saver import decoder
 from segtrain.training.start import faults
+from segtrain.training.start.derived import Plan
 from segtrain.training.start.price import price_of
 from segtrain.training.start.stages import CheckedData, OpenedData, Restored, Start
 
@@ -96,6 +98,8 @@ def announce(
             )
     if saved is not None:
         screen.say(f"going on from step {state.step} of {plan.steps}")
+        if plan.steps > plan.planned:
+            screen.say(_extension(start, plan))
         begun = saved["decoder"]
         if begun != decoder():
             screen.say(
@@ -116,6 +120,19 @@ def announce(
     if saved is None:
         trackers.text("config", config.to_yaml())
     return Output(screen, journal, trackers, tuple(findings.caveats))
+
+
+def _extension(start: Start, plan: Plan) -> str:
+    """What the learning rate does after the steps of ``train.duration``."""
+    optim, planned, steps = start.config.optim, plan.planned, plan.steps
+    rate = optim.lr * multiplier(optim, planned, steps, plan.warmup)
+    text = f"train.extend: {steps - planned} steps after step {planned}, learning rate {rate:.3g}"
+    if optim.schedule == "constant":
+        return text
+    return (
+        f"{text} and down to 0, as {optim.schedule} has over all {steps} steps (that of "
+        f"train.duration has ended at 0)"
+    )
 
 
 def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segtrain.base.cores import cores
-from segtrain.config import Config, Size, duration_in_steps, interval_in_steps
+from segtrain.config import Config, Size, duration_in_steps, interval_in_steps, joined
 from segtrain.data.train_loader import worker_kind
 from segtrain.data.workers.autoscaler import WorkerCount, worker_count
 from segtrain.errors import ConfigError
@@ -17,9 +17,13 @@ from segtrain.training.start.early_checks import refuse_batch
 class Plan:
     """The derived numbers of a run. Steps are optimizer steps, counted from 0 over the whole
     run.
+
+    ``steps``: with those of ``train.extend``. ``planned``: those of ``train.duration``, on which
+    all else depends.
     """
 
     steps: int
+    planned: int
     warmup: int
     eval_every: int
     save_every: int
@@ -41,9 +45,13 @@ class Plan:
         crop, factor = next(
             (c, f) for until, c, f in self.crops if step < until or until >= self.steps
         )
-        done = step / self.steps
+        done = min(1.0, step / self.planned)
         low, high = (factor * (a + (b - a) * done) for a, b in zip(self.scale, self.scale_end))
         return crop, (low, high)
+
+    def schedule_ends(self, step: int) -> int:
+        """The step at which the schedule of the learning rate ends that holds at ``step``."""
+        return self.planned if step < self.planned else self.steps
 
     def epoch(self, step: int) -> float:
         return step * self.batch_size / self.samples
@@ -70,8 +78,13 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
             expected=steps,
         )
     encoder_start = duration_in_steps(config.optim.encoder_start, samples, train.batch_size, steps)
+    lengths = [joined(train.duration, train.extend)]
+    if not lengths[0]:
+        lengths = [train.duration, train.extend]
+    total = sum(duration_in_steps(text, samples, train.batch_size) for text in lengths)
     return Plan(
-        steps=steps,
+        steps=max(steps, total),
+        planned=steps,
         warmup=warmup,
         eval_every=interval_in_steps(config.eval.every, samples, train.batch_size, steps),
         save_every=interval_in_steps(config.checkpoint.every, samples, train.batch_size, steps),
@@ -81,14 +94,14 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
             config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu
         ),
         worker_kind=worker_kind(config.data),
-        crops=_crops(config, steps),
+        crops=_crops(config, steps, max(steps, total)),
         scale=config.data.scale,
         scale_end=config.data.scale_end or config.data.scale,
         encoder_start=encoder_start,
     )
 
 
-def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:
+def _crops(config: Config, steps: int, total: int) -> tuple[tuple[int, Size, float], ...]:
     stages = list(config.train.progressive)
     if not stages or stages[-1][0] < 1:
         stages.append((1.0, 1.0))
@@ -97,5 +110,5 @@ def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:
         height, width = config.data.crop
         if factor < 1:
             height, width = (max(32, round(side * factor / 8) * 8) for side in (height, width))
-        crops.append((round(until * steps), (height, width), factor))
+        crops.append((total if until == 1 else round(until * steps), (height, width), factor))
     return tuple(crops)

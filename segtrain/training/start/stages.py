@@ -17,6 +17,8 @@ from segtrain.data.cache import refuse_cache
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import without
 from segtrain.errors import CheckpointError
+from segtrain.evaluation.chosen import refuse_eval
+from segtrain.evaluation.region import inside
 from segtrain.losses import build_criterion
 from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.observe.trackers import TrackerKind, refuse_trackers
@@ -149,6 +151,7 @@ def _claim_folder(start: Start, train: Dataset) -> FolderState:
     config = start.config
     lock = start.lock
     labels = train.labels
+    refuse_eval(config.eval, labels.names)
     run, remarks = lock.fetch()
     refuse_run_dir(config, start.names)
     if config.data.cache == "ram":
@@ -207,6 +210,7 @@ def check_data(start: Start, data: OpenedData) -> CheckedData:
     findings = Findings(**on_rank_0(start.strategy, on_this_rank))
     train = without(data.train, findings.skipped["train"])
     val = without(data.val, findings.skipped["val"])
+    val = on_every_rank(start.strategy, lambda: inside(val, start.config.eval.region))
     return CheckedData(train, val, findings, newest, _plan(start, train))
 
 
