@@ -18,7 +18,7 @@ from shlex import quote
 
 from segtrain.base.files import write_atomically
 from segtrain.base.terminal import counted, say
-from segtrain.errors import EXIT_ERROR, ConfigError
+from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 from segtrain.installed import discover, provided, run_services, watch_for_notices
 
 
@@ -197,24 +197,26 @@ def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None
 
 def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.data.audit.check import check_folder, refuse_existing
+    from segtrain.observe.journal import say_on_stderr
 
     refuse_existing(write=args.write, page=args.page)
     try:
         checked = check_folder(args.dir, args.split, overrides, args.sample, args.seed)
-    except ConfigError as error:
+    except SegtrainError as error:
         if args.write and "config" in error.values:
             write_atomically(args.write, error.values["config"].encode(), "FILE for --write")
             say(
                 f"{args.write} has these settings: write the name of a class for each ? (to ignore "
                 "an id: delete its ?, and map it to -1), then train"
             )
+        elif args.write:
+            say_on_stderr(f"{args.write} was not written: see the error below")
         raise
     if args.write and not checked.failed:
         write_atomically(args.write, checked.config().encode(), "FILE for --write")
     if args.page:
         from segtrain.insight.report.data_check import render
         from segtrain.insight.report.page import write
-        from segtrain.observe.journal import say_on_stderr
 
         say_on_stderr(f"page: {write(args.page, render(checked))}")
     if args.json:

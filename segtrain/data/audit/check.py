@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_colors import shares
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, rgb, shown
-from segtrain.data.audit.overlap import overlap_finding
+from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.audit.tried import LISTED
 from segtrain.data.convert import command_for, is_jpeg, pasted
@@ -98,11 +99,21 @@ def _config(data: Data, **more: Any) -> str:
 
 
 def refuse_existing(**files: Path | None) -> None:
-    """Raise ConfigError if the file of an option, such as ``write`` for ``--write``, exists."""
+    """Raise ConfigError if the file of an option, such as ``write`` for ``--write``, exists. A
+    config in which all classes still lack names is replaced.
+    """
     for option, file in files.items():
-        if file and file.exists():
+        if file and file.exists() and not (option == "write" and _without_names(file)):
             message = f"--{option} {file}: exists already: name another file, or remove it"
             raise ConfigError(message, code="file-exists", file=str(file))
+
+
+def _without_names(file: Path) -> bool:
+    """Whether the file is a config of the check in which each class still is a ``?``."""
+    with suppress(OSError, ValueError, TypeError, LookupError, yaml.YAMLError):
+        names = yaml.safe_load(file.read_text())["data"]["classes"]
+        return bool(names) and all(name.startswith("?") for name in names)
+    return False
 
 
 def check_folder(
@@ -155,7 +166,15 @@ def check_folder(
         findings[split] += [
             SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes
         ]
-        reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes, *unchecked))
+        # Faults of whole shards stay faults, as do those of a split without any other sample.
+        skips = data.faults == "skip" and faults == report.faults and len(report.bad) < len(part)
+        notes += ["data.faults=skip leaves the faulty images out"] * (skips and bool(faults))
+        reports[split] = replace(
+            report,
+            faults=faults,
+            notes=(*notes, *report.notes, *unchecked),
+            skips_faults=skips,
+        )
         unchecked = []
     if detected and (unread := left_out(data, all_splits)):
         message = (
@@ -171,13 +190,20 @@ def check_folder(
         data = with_settings(data, numbers)
     for split, leak in _leaks(data, datasets, sample, seed):
         findings[split].append(leak)
+    if {data.train_split, data.split} <= datasets.keys():
+        of_folder += test_finding(data, datasets[data.train_split])
     # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
         message, settings = missing(
             data, all_splits, lambda split: names_of(datasets.get(split) or opened(data, split))
         )
         if message:
-            of_folder.append(SplitFinding(f"{first.name}: {message}", settings=settings))
+            if settings:
+                whole = reports[first.split]
+                divided = f"{first.name}: {message}"
+                reports[first.split] = replace(whole, notes=(*whole.notes, divided))
+            else:
+                of_folder.append(SplitFinding(f"{first.name}: {message}"))
             if files := split_files(data.root):
                 index = os.path.join(os.path.dirname(files[0]), "{split}")
                 own = (

@@ -36,6 +36,7 @@ _BYTES = 4096
 _BLOCK = 1 << 20
 # Takes the place of the digest if a file cannot be read.
 _UNREAD = b""
+_TEST = ("test", "testing")
 
 
 @dataclass(frozen=True)
@@ -182,3 +183,13 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     fix = "Divide the data set" if settings else "Remove them from one of the splits"
     anyway = ("to continue anyway", {"data.overlap": "accept"})
     return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs)
+
+
+def test_finding(data: config.Data, train: Dataset) -> list[SplitFinding]:
+    """The finding about a test split that takes the place of val, with settings that keep it."""
+    if data.split.lower() not in _TEST or data.layout == "scenes" or data.split_by.on:
+        return []
+    message = f"{data.split!r} is the validation split: it chooses the best checkpoint"
+    settings = division(data, data.train_split, names_of(train)) if data.own_splits else {}
+    fix = f". To keep it for the end, divide {data.train_split}" if settings else ""
+    return [SplitFinding(message + fix, settings=settings)]

@@ -41,7 +41,8 @@ class AuditReport:
     examples: (what it shows, index) of samples without a fault: one for each kind of warning, then
     one for each class, the rarest first. findings: problems with the settings and the splits.
     sample: the sample that was audited; None: the whole split. file: name of the cached file.
-    ``findings``, ``sample``, and ``file`` are not cached.
+    skips_faults: whether training leaves the faulty samples out. ``findings``, ``sample``,
+    ``file``, and ``skips_faults`` are not cached.
     """
 
     name: str
@@ -66,11 +67,14 @@ class AuditReport:
     findings: tuple[SplitFinding, ...] = ()
     sample: AuditSample | None = None
     file: str = field(default="", compare=False)
+    skips_faults: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether faults or fatal findings prevent training."""
-        return bool(self.faults) or any(finding.fatal for finding in self.findings)
+        return (bool(self.faults) and not self.skips_faults) or any(
+            finding.fatal for finding in self.findings
+        )
 
     @property
     def fault_count(self) -> int:
@@ -132,7 +136,7 @@ class AuditReport:
         content = {
             f.name: getattr(self, f.name)
             for f in fields(self)
-            if f.name not in ("mask_crc", "examples", "sample", "file")
+            if f.name not in ("mask_crc", "examples", "sample", "file", "skips_faults")
         }
         return {
             **content,
@@ -149,7 +153,7 @@ class AuditReport:
         """A report without ``examples``, ``findings``, and ``sample``. Raises KeyError, TypeError,
         or ValueError for wrong content.
         """
-        others = ("mask_crc", "examples", "findings", "sample", "file")
+        others = ("mask_crc", "examples", "findings", "sample", "file", "skips_faults")
         values = {f.name: content[f.name] for f in fields(cls) if f.name not in others}
         values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
         values |= {

@@ -195,7 +195,7 @@ def missing(
     message = "no splits" if list(there) == [POOL] else message
     what = "the set" if divided == POOL else divided
     return message + (
-        f". To train, divide {what}" if settings else f", and {what} is a single image"
+        f": data.split_by divides {what}" if settings else f", and {what} is a single image"
     ), settings
 
 

@@ -28,7 +28,7 @@ from segtrain.data.audit.finding import SplitFinding, refuse
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.overlap import overlap_finding
+from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.statistics import label_warnings, save
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import relative
@@ -63,6 +63,7 @@ def check_splits(config: Config, dataset: Dataset, validation: Dataset) -> DataC
         list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
     )
     remarks = list(dict.fromkeys([*dataset.notes, *validation.notes]))
+    remarks += [f"note: {finding.text()}" for finding in test_finding(config.data, dataset)]
     if config.data.stored:
         remarks.append("color jitter is off: it is for 8-bit RGB, and stored values are kept")
     # If the data may have changed, the indices in an old list may stand for other samples.
