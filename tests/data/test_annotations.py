@@ -123,6 +123,21 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
         opened(tmp_path, "data.classes=[background, car]")
 
 
+def test_splits_share_one_order_of_classes(tmp_path: Path) -> None:
+    """Each file may number the classes in its own way."""
+    for split in ("train", "val"):
+        coco(tmp_path / split, [[0, "car", BOX], [1, "road", BOX]])
+    content = (tmp_path / "val/train.json").read_text().replace("road", "lane")
+    content = content.replace("car", "road").replace("lane", "car")
+    (tmp_path / "val/val.json").write_text(content)
+    (tmp_path / "val/train.json").unlink()
+    data, splits = settings_of(str(tmp_path), [])
+    train, val = (open_dataset(data, split) for split in splits)
+    assert train.labels.names == val.labels.names == ("background", "car", "road")
+    assert [train.read_mask(n)[3, 3] for n in (0, 1)] == [1, 2]
+    assert [val.read_mask(n)[3, 3] for n in (0, 1)] == [2, 1]
+
+
 def test_what_annotations_lack_is_said(tmp_path: Path) -> None:
     coco(tmp_path, [[0, "road", BOX], [1, "road", [5, 5, 6, 6]]], images=3)
     Image.new("RGB", (30, 20)).save(tmp_path / "images/new.png")

@@ -123,16 +123,19 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
     if not _exists(where.annotations, store):
         reason = f"the annotations of split {split!r} are missing: check data.annotations"
         raise file_error(where.annotations, f"{reason} and the split", code="annotations-missing")
-    # All splits of a run have the same classes.
-    places = (_where(data, name, store) for name in (data.train_split, data.split))
-    others = [place for place in places if place != where and _exists(place.annotations, store)]
-    read = [_annotations(form, place) for place in (*others, where)]
+    # All splits of a run have the same classes, in the order of the first of these files.
+    places = dict.fromkeys(_where(data, name, store) for name in (data.train_split, data.split))
+    read = {
+        place: _annotations(form, place)
+        for place in (*places, where)
+        if _exists(place.annotations, store)
+    }
     keys: dict[str, int] = {}
-    for each in read:
+    for each in reversed(read.values()):
         keys |= dict.fromkeys(each.names, 0) if each.classes is None else each.classes
-    background = next((each.background for each in read if each.background), "")
+    background = next((each.background for each in read.values() if each.background), "")
     labels, ids, rest = _labels(data, sorted(keys, key=lambda n: (keys[n], n)), background)
-    _refuse_unknown(read[-1], where, ids, labels)
+    _refuse_unknown(read[where], where, ids, labels)
     entries, notes = entries_of(data, split, partial(_entries, form), store)
     return AnnotatedDataset(
         os.path.basename(store.place(data.root)),
