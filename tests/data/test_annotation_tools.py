@@ -275,6 +275,21 @@ def test_the_attribute_of_via_that_names_the_class(tmp_path: Path) -> None:
     assert masks_of(dataset)["a"][5, 13] == 2
 
 
+def test_the_images_are_in_the_folder_with_the_most_named_ones(tmp_path: Path) -> None:
+    """Some masks have the names of the images; another folder has the images in another format."""
+    via(tmp_path, region("rect", {"kind": "car"}, **RECT))
+    pictures(tmp_path, "few/a.png", "images_masks/a.png", "images_masks/b.png")
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).unlink()
+    pictures(tmp_path, "originals/a.tif", "originals/b.tif", "plots/a.png", "plots/b.png")
+    assert settings_of(str(tmp_path), [])[0].images == "plots"
+    pictures(tmp_path, "depth/a.png", "depth/b.png")
+    with refused("images-ambiguous") as caught:
+        opened(tmp_path)
+    assert str(caught.value).splitlines()[1:] == ["  data.images=depth", "  data.images=plots"]
+    assert opened(tmp_path, "data.images=plots").entries[0].image.endswith("plots/a.png")
+
+
 def test_supervisely_data_sets_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text('{"classes": [{"title": "road"}, {"title": "car"}]}')
     bitmap = np.zeros((2, 3, 4), np.uint8)

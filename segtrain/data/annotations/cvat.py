@@ -49,7 +49,8 @@ def _detect(root: str, store: Store) -> Detected | None:
         return detected
     # The export of a project has all its subsets in one file, and their images in images/SUBSET/.
     above = os.path.dirname(settings["images"])
-    return {**settings, "images": os.path.join(above, "{split}")}, sorted(subsets)
+    images = os.path.join(above, "{split}")
+    return {"annotations": settings["annotations"], "images": images}, sorted(subsets)
 
 
 def _names(path: str) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from segtrain.config.paste import command
 from segtrain.data.annotations.read import reading
 from segtrain.data.bucket.tree import local_copy
-from segtrain.data.index.detect_pairs import SPLITS, folders_below
-from segtrain.data.index.layout import Detected
+from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS, folders_below, is_drawn
+from segtrain.data.index.layout import OTHER_IMAGES, Detected
 from segtrain.data.index.names import is_image
 from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.split_by import POOL
@@ -25,6 +25,7 @@ _MANY, _FEW = 20, 3
 _SPLIT = re.compile(
     rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
+_WORD = re.compile("[a-z]+")
 
 
 def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
@@ -80,35 +81,45 @@ def _templates(path: str, split: str) -> list[str]:
     return [*dict.fromkeys(texts)]
 
 
-def folder_of(
+def folders_of(
     images: Sequence[str],
     near: str,
     root: str,
     store: Store,
     split: str,
     masks: Sequence[str] = (),
-) -> str:
-    """The folder under the root that holds images with the names written in an annotation file.
+) -> list[str]:
+    """The folder under the root that holds the most images with the names written in an annotation
+    file; several if they hold equally many, and nothing says which is meant.
 
-    images: some of these names. near: the folder of the annotation file under the root. This folder
-    comes first, then those with the name of the split, then those in it, then any other. masks:
-    folders that hold masks of these names. ``near`` if there is none.
+    images: some of these names. near: the folder of the annotation file under the root. Of folders
+    with equally many, those with more of the suffixes come first, then this folder, then those with
+    the name of the split, then those in this folder. Folders whose names say that they hold masks
+    or drawn pictures come last. masks: folders that hold masks of these names. ``[near]`` if there
+    is none.
     """
-    names = {_stem(re.split(r"[/\\]", image)[-1]) for image in images}
-    others = sorted(
-        folders_below(root, store),
-        key=lambda folder: (
-            split.lower() not in _SPLIT.findall(folder.lower()),
-            not folder.startswith(near),
-        ),
-    )
-    for folder in (near, *others):
+    names = {re.split(r"[/\\]", image)[-1].lower() for image in images}
+    stems = {*map(_stem, names)}
+    ranks: dict[str, tuple[int, ...]] = {}
+    for folder in (near, *folders_below(root, store)):
         if folder in masks:
             continue
-        there = store.list(os.path.join(root, folder), "")
-        if names & {_stem(name) for name in there if is_image(name)}:
-            return folder
-    return near
+        there = {n.lower() for n in store.list(os.path.join(root, folder), "") if is_image(n)}
+        held = len(stems & {*map(_stem, there)})
+        of_masks = is_drawn(folder) or any(w in MASK_WORDS for w in _WORD.findall(folder.lower()))
+        if held:
+            ranks[folder] = (
+                of_masks,
+                -held,
+                -len(names & there),
+                folder != near,
+                split.lower() not in _SPLIT.findall(folder.lower()),
+                not folder.startswith(near),
+            )
+        if folder == near and held == len(stems) and not of_masks:
+            break  # the other folders need not be listed
+    first = min(ranks.values(), default=None)
+    return sorted(folder for folder in ranks if ranks[folder] == first) or [near]
 
 
 def _stem(name: str) -> str:
@@ -124,7 +135,7 @@ def detected(
 ) -> Detected | None:
     """Settings and splits for annotations at these paths under the root; None without any.
 
-    images: the names of some images in the annotations at a path. masks: as in ``folder_of``.
+    images: the names of some images in the annotations at a path. masks: as in ``folders_of``.
     Raises DataError if paths remain that could be read instead.
     """
     if not paths:
@@ -135,8 +146,8 @@ def detected(
         first = template.replace("{split}", splits[0])
         with reading(os.path.join(root, first)):
             names = images(os.path.join(root, first))
-        folder = folder_of(names, os.path.dirname(first), root, store, splits[0], masks)
-        return _settings(root, store, template, splits, folder)
+        folders = folders_of(names, os.path.dirname(first), root, store, splits[0], masks)
+        return _settings(root, store, template, splits, folders)
 
     way = settings(paths)
     read = {way[0]["annotations"].replace("{split}", split) for split in way[1]}
@@ -164,12 +175,15 @@ def detected_in_folders(
     template, splits = by_split(paths if together else sorted(folders))
     first = template.replace("{split}", splits[0])
     images = [
-        folder_of(store.list(os.path.join(root, folder), ending), folder, root, store, splits[0])
+        folders_of(store.list(os.path.join(root, folder), ending), folder, root, store, splits[0])
         for folder in folders
         if f"{folder}/".startswith(os.path.join(first, ""))
     ]
-    shared = os.path.commonpath(images)
-    return _settings(root, store, template, splits, (together and _split_folder(shared)) or shared)
+    if len(images) == 1:
+        return _settings(root, store, template, splits, images[0])
+    shared = os.path.commonpath([first for first, *_ in images])
+    shared = (together and _split_folder(shared)) or shared
+    return _settings(root, store, template, splits, [shared])
 
 
 def _split_folder(folder: str) -> str:
@@ -178,11 +192,19 @@ def _split_folder(folder: str) -> str:
     return match[0] if match else ""
 
 
-def _settings(root: str, store: Store, template: str, splits: list[str], images: str) -> Detected:
-    """images: the folder of the images of the first split."""
-    images, *others = _templates(images, splits[0])
+def _settings(
+    root: str, store: Store, template: str, splits: list[str], folders: Sequence[str]
+) -> Detected:
+    """folders: those that may hold the images of the first split."""
+    images, *others = (_image_template(root, store, splits, folder) for folder in folders)
+    settings = {"annotations": template or ".", "images": images}
+    return settings | ({OTHER_IMAGES: others} if others else {}), splits
+
+
+def _image_template(root: str, store: Store, splits: list[str], folder: str) -> str:
+    images, *others = _templates(folder, splits[0])
     for text in others:
         folders = (os.path.join(root, text.replace("{split}", split)) for split in splits)
         if all(is_dir(folder, store) for folder in folders):
             images = text
-    return {"annotations": template or ".", "images": images or "."}, splits
+    return images or "."

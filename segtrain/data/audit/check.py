@@ -333,7 +333,8 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
         if not _layout_given(root, overrides):
             given = data_overrides if isinstance(data_overrides, dict) else {}
             leave_out = _leave_out(given)
-            detected, splits = detect(root, str(given.get("annotations", "")), leave_out)
+            annotations, images = (str(given.get(key, "")) for key in ("annotations", "images"))
+            detected, splits = detect(root, annotations, leave_out, images)
             values = detected.model_dump(exclude_unset=True)
         if values.get("layout") == "folders" and isinstance(data_overrides, dict):
             values |= detect_pairs.choose(

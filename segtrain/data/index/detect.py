@@ -14,7 +14,7 @@ from segtrain.config.paste import command
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.detect_pairs import SPLITS, is_drawn
 from segtrain.data.index.folders import FOLDERS
-from segtrain.data.index.layout import Detected, Layout
+from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
 from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
 from segtrain.data.index.names import folders_in
@@ -40,12 +40,12 @@ _SPLIT_SETTINGS = (
 
 
 def detect(
-    root: str, annotations: str = "", leave_out: Sequence[str] = ()
+    root: str, annotations: str = "", leave_out: Sequence[str] = (), images: str = ""
 ) -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout
     fits.
 
-    annotations: the value of data.annotations to choose if several fit.
+    annotations, images: the values of data.annotations and data.images to choose if several fit.
 
     The settings include train_split and split if the splits are not named train and val (but VAL,
     for example).
@@ -58,7 +58,7 @@ def detect(
     )
     if not there:
         raise no_folder(root, "the data folder", store_of(root, OUTAGE_S))
-    fits = _fits(root, store, annotations)
+    fits = _fits(root, store, annotations, images)
     # Shards without an index come last: a tar file may only be the download of the data set beside
     # it.
     best = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))
@@ -77,7 +77,7 @@ def detect(
     return config.Data.model_validate({"root": root, "layout": layout, **settings}), tuple(order)
 
 
-def _fits(root: str, store: Store, annotations: str) -> Iterator[Fit]:
+def _fits(root: str, store: Store, annotations: str, images: str) -> Iterator[Fit]:
     """The layouts that fit a folder, the most likely first."""
     first = ""
     for layout in LAYOUTS.values():
@@ -85,6 +85,7 @@ def _fits(root: str, store: Store, annotations: str) -> Iterator[Fit]:
         if not (first == OBJECTS.name and layout is FOLDERS):
             fit = _fit(layout, root, store, annotations)
             if fit:
+                _refuse_other_images(root, fit[0], images)
                 first = first or layout.name
                 yield (layout.name, *fit)
 
@@ -98,6 +99,19 @@ def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected 
             raise
         way: Detected = error.values["ways"][annotations]
         return way
+
+
+def _refuse_other_images(root: str, settings: dict[str, Any], images: str) -> None:
+    """Raise DataError if several folders may hold the images, and none is given."""
+    others = settings.pop(OTHER_IMAGES, [])
+    if others and not images:
+        folders = [settings["images"], *others]
+        ways = "".join(f"\n  {command({'data.images': folder})}" for folder in folders)
+        message = (
+            f"{root}: several folders hold images of the names in {settings['annotations']}: "
+            f"say which to read, with one of{ways}"
+        )
+        raise DataError(message, code="images-ambiguous", folder=root, found=folders)
 
 
 def _is_rival(root: str, fit: Fit, best: Fit) -> bool:

@@ -27,6 +27,8 @@ from segtrain.data.storage import LOCAL, Store
 
 # Settings besides root and layout, and the names of the splits.
 Detected = tuple[dict[str, Any], list[str]]
+# Beside the settings: the values of data.images that fit as well as the detected one.
+OTHER_IMAGES = "other_images"
 Recode = Callable[[LabelSpace], LabelSpace]
 
 # Files of class names beside the data: the user's own, labelme's, CVAT's.
