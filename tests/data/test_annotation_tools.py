@@ -162,8 +162,10 @@ def test_yolo_boxes_beside_masks_are_no_rival_of_them(tmp_path: Path) -> None:
     assert opened(tmp_path, "data.classes=[none, car]").root == str(tmp_path)
     (tmp_path / "labels/c.txt").write_text(CAR)
     pictures(tmp_path, "images/c.png")
-    with refused("layouts-ambiguous", found=["yolo", "folders"]):
+    with refused("layouts-ambiguous", found=["yolo", "folders"]) as caught:
         opened(tmp_path)
+    folders = str(caught.value).splitlines()[-1]
+    assert folders.endswith('data.images=images data.masks=masks "data.split_by={val: 20%}"')
     dataset = opened(tmp_path, "data.layout=yolo", "data.annotations=labels", "data.images=images")
     assert sum("val is train" in note for note in dataset.notes) == 1
 

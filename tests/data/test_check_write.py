@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from conftest import refused
 from data_files import ids, picture
+from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import load_config, make_config
@@ -79,3 +82,33 @@ def test_a_set_that_the_config_divides_is_no_warning(files: tuple[Path, Path]) -
     (report,) = check_folder(str(root), None, [CLASSES]).reports
     assert not report.warning_count
     assert "no split 'val', only train: data.split_by divides train" in report.table()
+
+
+def test_the_values_of_some_masks_are_called_so(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _ = files
+    ids(root / "train/masks/1.png", (0, 7))
+    with refused("classes-missing", ids=[0, 1, 7]) as caught:
+        check_folder(str(root), None, [])
+    assert "the masks of train have the ids" in str(caught.value)
+    monkeypatch.setattr("segtrain.data.audit.check._SOME", 2)
+    with refused("classes-missing", ids=[0, 1]) as caught:
+        check_folder(str(root), None, [])
+    assert "2 of 6 masks (the next check reads all" in str(caught.value)
+    assert "unknown ids 7" in check_folder(str(root), None, [CLASSES]).reports[0].faults[0][1]
+
+
+def test_ids_of_objects_are_no_interpolation(files: tuple[Path, Path]) -> None:
+    root, _ = files
+    for path in root.glob("train/masks/*.png"):
+        picture(path.parent.parent / "images" / path.name, (960, 960), seed=int(path.stem))
+        objects = np.kron(np.arange(100).reshape(10, 10) // 2, np.ones((40, 40), int))
+        Image.fromarray(np.pad(objects, (0, 560)).astype(np.uint8)).save(path)
+    with refused("classes-missing") as caught:
+        check_folder(str(root), ["train"], [])
+    assert "if each id is an object" in str(caught.value)
+    report = check_folder(str(root), ["train"], [CLASSES]).reports[0]
+    assert "interpolation" not in report.table()
+    (finding,) = (finding for finding in report.findings if finding.fatal)
+    assert finding.settings == {"data.label_map": {0: 0, **dict.fromkeys(range(1, 50), 1)}}

@@ -36,7 +36,7 @@ from segtrain.config import load_config
 from segtrain.config.paste import command, in_yaml, words
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.mask_values import MaskValues, top_of, values_of
+from segtrain.data.audit.mask_values import MaskValues, numbers_objects, top_of, values_of
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import plain_space
@@ -209,6 +209,14 @@ def test_instance_ids_are_told_from_ids_of_more_classes(tops: dict[int, int], is
     assert found is not None
     assert ("instance ids" in found.message) == is_one
     assert not (is_one and 300 in tops and found.settings)  # too many to list
+
+
+def test_values_between_two_classes_are_no_objects() -> None:
+    objects = {0: 10**6} | dict.fromkeys(range(1, 200), 2000)
+    assert numbers_objects(objects)
+    assert not numbers_objects(objects | {199: 10**5})  # the second class, and what is between
+    assert not numbers_objects(objects | dict.fromkeys(range(1, 150), 500))
+    assert not numbers_objects({0: 10**6} | dict.fromkeys(range(1, 20), 2000))
 
 
 def test_the_ids_of_one_mask_count_up_or_have_gaps() -> None:

@@ -25,7 +25,14 @@ from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_colors import shares
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, rgb, shown
+from segtrain.data.audit.mask_values import (
+    MaskValues,
+    ids_of,
+    numbers_objects,
+    raw_and_values,
+    rgb,
+    shown,
+)
 from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.audit.tried import LISTED
@@ -229,10 +236,10 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
     except ConfigError as error:
         if error.code != "classes-missing":
             raise
-        values, coded = _some_values(data, split), ""
+        (values, looked), coded = _some_values(data, split), ""
         if data.mask_code == "none" and (code := code_of(values)):
             data = data.model_copy(update={"mask_code": code})
-            values, coded = _some_values(data, split), f" (coded: {CODES[code].formula})"
+            (values, looked), coded = _some_values(data, split), f" (coded: {CODES[code].formula})"
         ids = ids_of(values)
         if not (ids or 0 < len(values.colors) <= LISTED):
             raise
@@ -241,9 +248,14 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
         if there:
             data = with_settings(data, missing(data, there, partial(_names, data))[1])
         message = (
-            f"{error}\n  the masks of {split} have the {what}{coded}\n  write the names of the "
+            f"{error}\n  {looked} of {split} have the {what}{coded}\n  write the names of the "
             f"classes in place of ?: {pasted(data, **unnamed)}"
         )
+        if numbers_objects(ids):
+            message += (
+                "\n  if each id is an object: data.classes=[background, object]; the next check "
+                "maps the ids"
+            )
         more = {"ids": sorted(ids), "config": _config(data, **unnamed)}
         raise ConfigError(message, code=error.code, **{**error.values, **more}) from None
 
@@ -262,13 +274,19 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
     }
 
 
-def _some_values(data: Data, split: str) -> MaskValues:
-    """The values in some masks of a split. Masks that cannot be read are left out."""
+def _some_values(data: Data, split: str) -> tuple[MaskValues, str]:
+    """The values in some masks of a split, and which masks these are, in words. Masks that cannot
+    be read are left out.
+    """
     dataset, values = open_dataset(_with_any_names(data), split), MaskValues()
-    for index in range(0, len(dataset), max(1, len(dataset) // _SOME)):
+    some = range(0, len(dataset), max(1, len(dataset) // _SOME))
+    for index in some:
         with ignoring_file_faults():
             values.add(raw_and_values(dataset, index)[1])
-    return values
+    if len(some) == len(dataset):
+        return values, "the masks"
+    later = "the next check reads all, and names what these lack"
+    return values, f"{len(some)} of {len(dataset):,} masks ({later})"
 
 
 def _with_any_names(data: Data) -> Data:

@@ -16,7 +16,7 @@ from segtrain.data.audit.mask_colors import (
     palette_against_colors,
     unknown_colors,
 )
-from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
+from segtrain.data.audit.mask_values import MaskValues, ids_of, numbers_objects, shown
 from segtrain.data.audit.tried import LISTED, STRAY, Table, mapped
 from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.space import LabelSpace, plain_space
@@ -264,17 +264,19 @@ def _instances(
     """The finding about masks that seem to hold instance ids instead of class ids.
 
     The ids of nearly every mask have no gap, their largest ids differ, and the maximum is far above
-    the class count.
+    the class count; or with two classes, the ids of all masks number objects.
     """
-    count, most = labels.num_classes, max(tops, default=0)
-    if (
+    count = labels.num_classes
+    objects = count == 2 and numbers_objects(ids)
+    most = max(ids if objects else tops, default=0)
+    if not objects and (
         most < max(8, 4 * count)
         or len(set(tops) - {-1, 0}) < 3
         or tops.get(-1, 0) > 0.1 * sum(tops.values())
     ):
         return None
     message = (
-        f"{where}: the ids of each mask count up without a gap, at most to {most}: these "
+        f"{where}: the ids of the masks count up without a gap, at most to {most}: these "
         "look like instance ids"
     )
     if count != 2:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segtrain.data.dataset import Dataset
+from segtrain.data.labels.space import BORDER
 from segtrain.data.pixels import decode
 from segtrain.errors import some_of
 
@@ -17,6 +18,8 @@ from segtrain.errors import some_of
 MOST = 1024
 # A message shows at most this many values.
 SHOWN = 12
+# Ids of objects are more than this number, and the largest object has less than this share of them.
+_MANY, _LARGEST = 20, 0.2
 _TABLES = ("ids", "colors", "tops", "masks")
 
 
@@ -150,6 +153,21 @@ def top_of(ids: Iterable[int], void: int) -> int:
         if used and used[0] in (0, 1) and used[-1] - used[0] + 1 == len(used):
             return used[-1]
     return -1
+
+
+def numbers_objects(ids: dict[int, int]) -> bool:
+    """Whether the ids of all masks seem to number objects: many ids without a gap, each on many
+    pixels, none on most.
+
+    After interpolation, the values between two classes lie along borders, and cover few pixels.
+    """
+    objects = sorted(count for value, count in ids.items() if value)
+    return (
+        len(objects) > _MANY
+        and max(ids) == len(objects)
+        and objects[len(objects) // 2] >= BORDER
+        and objects[-1] < _LARGEST * sum(objects)
+    )
 
 
 def smear(mask: np.ndarray, ignore_index: int) -> float:

@@ -36,7 +36,6 @@ _BYTES = 4096
 _BLOCK = 1 << 20
 # Takes the place of the digest if a file cannot be read.
 _UNREAD = b""
-_TEST = ("test", "testing")
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
 
 def test_finding(data: config.Data, train: Dataset) -> list[SplitFinding]:
     """The finding about a test split that takes the place of val, with settings that keep it."""
-    if data.split.lower() not in _TEST or data.layout == "scenes" or data.split_by.on:
+    if data.split.lower() not in ("test", "testing") or data.layout == "scenes" or data.split_by.on:
         return []
     message = f"{data.split!r} is the validation split: it chooses the best checkpoint"
     settings = division(data, data.train_split, names_of(train)) if data.own_splits else {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from segtrain import config
 from segtrain.base.terminal import counted
-from segtrain.config.paste import command
+from segtrain.config.paste import Settings, command
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.detect_pairs import SPLITS, is_drawn
 from segtrain.data.index.folders import FOLDERS
@@ -128,14 +128,21 @@ def _is_rival(root: str, fit: Fit, best: Fit) -> bool:
 def _refuse_rivals(root: str, fits: list[Fit]) -> None:
     """Raise DataError if a folder has several layouts, with the settings of each."""
     if len(fits) > 1:
-        ways = "".join(
-            "\n  " + command({"data.layout": name} | {f"data.{k}": v for k, v in settings.items()})
-            for name, settings, _ in fits
-        )
+        ways = "".join(f"\n  {command(_complete(root, *fit))}" for fit in fits)
         message = f"{root}: has labels of several kinds: say which to read, with one of{ways}"
         raise DataError(
             message, code="layouts-ambiguous", folder=root, found=[name for name, *_ in fits]
         )
+
+
+def _complete(root: str, layout: str, settings: dict[str, Any], splits: list[str]) -> Settings:
+    """The settings of a layout, which also divide its only split."""
+    values = {"layout": layout, **settings}
+    if len(splits) == 1:
+        data = config.Data.model_validate({"root": root, **values})
+        of = {"of": splits[0]} if data.own_splits else {}
+        values["split_by"] = {**of, "val": "20%"}
+    return {f"data.{key}": value for key, value in values.items()}
 
 
 def left_out(data: config.Data, splits: Sequence[str]) -> list[str]:

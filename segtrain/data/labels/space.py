@@ -17,6 +17,8 @@ from segtrain.errors import ConfigError, DataError, some_of
 Color = tuple[int, int, int]
 # Of uint8 masks. Two more values are needed: ignore_index, and the mark of unknown ids.
 _SMALL = 254
+# Half of the values that interpolation makes cover fewer pixels of a mask than this.
+BORDER = 1000
 # A confusion matrix of so many classes has 8 GB.
 MAX_CLASSES = 1 << 15
 ALPHA = 0.55  # share of the class colors in an overlay
@@ -205,7 +207,9 @@ class LabelSpace:
                 f"known ids are {span}; `segtrain data check` looks for a data.label_map that "
                 "fits all masks"
             )
-        if len(pixels_of) >= 5 and counts.sum() < 0.2 * mapped.size:
+        # Values between two classes lie along borders; ids of objects cover more pixels.
+        small = np.median(counts) < BORDER and counts.sum() < 0.2 * mapped.size
+        if len(pixels_of) >= 5 and small:
             fix += (
                 "; so many rare values mean that the mask was resized with interpolation: "
                 "use nearest"
