@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from annotated_sets import (
     FORMATS,
+    cvat,
     masks_of,
     needs_formats,
     opened,
@@ -290,6 +291,62 @@ def test_the_images_are_in_the_folder_with_the_most_named_ones(tmp_path: Path) -
         opened(tmp_path)
     assert str(caught.value).splitlines()[1:] == ["  data.images=depth", "  data.images=plots"]
     assert opened(tmp_path, "data.images=plots").entries[0].image.endswith("plots/a.png")
+
+
+def test_points_tell_which_orientation_of_the_images_they_are_for(tmp_path: Path) -> None:
+    """Stored as 20 x 10 pixels, shown as 10 x 20: a point at y = 15 is for the shown image."""
+
+    def both(root: Path, *corners: tuple[int, int]) -> Any:
+        pictures(root, "a.png")
+        regions = [region("rect", {}, x=x, y=y, width=3, height=2) for x, y in corners]
+        content = {}
+        for name, shapes in zip("ab", (regions[:1], regions[1:])):
+            image = Image.new("RGB", (20, 10))
+            image.getexif()[0x0112] = 6
+            image.save(root / f"{name}.png", exif=image.getexif())
+            content[name] = {"filename": f"{name}.png", "size": 9, "regions": shapes}
+        (root / "via.json").write_text(json.dumps(content))
+        return opened(root)
+
+    shown = masks_of(both(tmp_path / "shown", (1, 1), (1, 14)))
+    # The image is shown turned clockwise: its upper left corner is stored at the lower left.
+    assert np.argwhere(shown["a"])[0].tolist() == [6, 1]
+    assert np.argwhere(shown["b"])[0].tolist() == [6, 14]
+    stored = masks_of(both(tmp_path / "stored", (1, 1), (14, 1)))
+    assert [np.argwhere(stored[name])[0].tolist() for name in "ab"] == [[1, 1], [1, 14]]
+    for name, other in (("unknown", (2, 2)), ("outside", (15, 15))):
+        with refused("rotation-ambiguous"):
+            both(tmp_path / name, (1, 1), other).read_mask(0)
+
+
+CLOSED = [[1, 1], [9, 1], [9, 8], [2, 2]]
+
+
+def test_closed_lines_are_areas_and_other_lines_no_background(tmp_path: Path) -> None:
+    x, y = ([point[axis] for point in CLOSED] for axis in (0, 1))
+    via(
+        tmp_path / "via",
+        region("polyline", {"kind": "car"}, all_points_x=x, all_points_y=y),
+        region("polyline", {"kind": "car"}, all_points_x=x[:3], all_points_y=y[:3]),
+    )
+    labelme(tmp_path / "labelme", "a.png", ("car", "linestrip", CLOSED))
+    labelme(tmp_path / "labelme", "b.png", ("car", "linestrip", TRIANGLE))
+    cvat(
+        tmp_path / "cvat",
+        '><polyline label="car" points="1,1;9,1;9,8;2,2"/>',
+        '><polyline label="car" points="1,1;9,1;9,8"/>',
+    )
+    points = {"exterior": CLOSED, "interior": []}
+    supervisely(tmp_path / "supervisely", "x", "line", points=points)
+    for name in ("via", "labelme", "cvat", "supervisely"):
+        dataset = opened(tmp_path / name)
+        first, *others = masks_of(dataset).values()
+        assert 20 < first.sum() < 60, name
+        assert [mask.any() for mask in others] == [False] * (name == "via")
+        assert any("1 image in" in note for note in dataset.notes) == (name in ("labelme", "cvat"))
+    assert len(opened(tmp_path / "labelme", "data.absent_mask=background")) == 2
+    with refused("annotation-absent"):
+        opened(tmp_path / "labelme", "data.absent_mask=error")
 
 
 def test_supervisely_data_sets_are_read_together(tmp_path: Path) -> None:

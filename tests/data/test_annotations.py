@@ -143,11 +143,11 @@ def test_what_annotations_lack_is_said(tmp_path: Path) -> None:
     Image.new("RGB", (30, 20)).save(tmp_path / "images/new.png")
     notes = opened(tmp_path).notes
     assert [note.split(":")[0] for note in notes] == [
-        "warning",  # new.png has no annotation
-        "warning",  # 2 of 3 have no shape
+        "1 of 3 images have no shape",
         "warning",  # the line of 2 points
+        "warning",  # new.png has no annotation, and 1.png none that is drawn
     ]
-    assert len(opened(tmp_path)) == 3
+    assert len(opened(tmp_path)) == 2
     assert len(opened(tmp_path, "data.absent_mask=background")) == 4
     with refused("annotation-absent"):
         opened(tmp_path, "data.absent_mask=error")
@@ -253,6 +253,26 @@ def test_what_a_coco_file_has_wrong_is_named(
     (tmp_path / "train.json").write_text(json.dumps(content))
     with refused("annotation-invalid") as caught:
         opened(tmp_path)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("categories", {"label": {"labels": [{"name": "road"}]}}, "Datumaro"),
+        ("annotations", ["x"], "of another type"),
+        ("images", {"a": 1}, "of another type"),
+        ("images", None, "of another type"),
+    ],
+)
+def test_members_of_other_formats_are_no_python_errors(
+    tmp_path: Path, key: str, value: Any, words: str
+) -> None:
+    coco(tmp_path, [[0, "road", BOX]])
+    content = json.loads((tmp_path / "train.json").read_text())
+    (tmp_path / "train.json").write_text(json.dumps({**content, key: value}))
+    with refused("annotation-invalid") as caught:
+        opened(tmp_path, "data.layout=coco", "data.images=images", "data.annotations=train.json")
     assert words in str(caught.value)
 
 

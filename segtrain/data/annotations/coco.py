@@ -75,6 +75,8 @@ def _images(path: str) -> list[str]:
 
 def _names(content: dict[str, Any]) -> dict[Any, str]:
     """Category id -> name."""
+    if "label" in content["categories"]:
+        raise ValueError("this is Datumaro's format, not COCO's: export the set as COCO")
     return {key: item["name"] for key, item in by_id(content["categories"], "name").items()}
 
 

@@ -23,6 +23,7 @@ from segtrain.data.annotations.shapes import (
     bitmap,
     box,
     ellipse,
+    is_closed,
     polygon,
     ring,
     rotated,
@@ -102,7 +103,7 @@ def _read(where: Where) -> Annotations:
 
 
 def _shape(element: Element) -> Shape | str:
-    if element.tag in _NO_AREAS:
+    if element.tag in _NO_AREAS and element.tag != "polyline":
         return element.tag
     name, rank = element.attrib["label"], int(element.get("z_order", 0))
     turn = float(element.get("rotation", 0))
@@ -110,9 +111,11 @@ def _shape(element: Element) -> Shape | str:
         corner = int(element.attrib["left"]), int(element.attrib["top"])
         runs = [int(run) for run in element.attrib["rle"].split(",")]
         return bitmap(name, _pixels(runs, size_of(element.attrib)), corner, rank)
-    if element.tag == "polygon":
+    if element.tag in ("polygon", "polyline"):
         points = element.attrib["points"].split(";")
         outline = ring([point.split(",") for point in points if point])
+        if element.tag == "polyline" and not is_closed(outline):
+            return element.tag
     elif element.tag == "box":
         left, top, right, bottom = _numbers(element, "xtl", "ytl", "xbr", "ybr")
         center = (left + right) / 2, (top + bottom) / 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from segtrain.errors import file_error
 
 # The column of entries that holds what ``shapes.to_text`` returns.
 SHAPES = ".shapes"
+# At most about so many images are asked how a tool treats EXIF rotations.
+_MOST = 500
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,20 @@ class AnnotatedDataset(FileDataset):
                     stamp[1] += np.array(self.store.stat(path))
         return stamped
 
+    @cached_property
+    def _others_upright(self) -> bool | None:
+        """As ``_is_upright``, for an image about which it is not known, by the other images: tools
+        treat all alike. None if no other image tells it, or they differ.
+        """
+        known = set()
+        for index in range(0, len(self), 1 + len(self) // _MOST):
+            path = self.entries[index].image
+            with self.store.open(path) as stream:
+                header = decode.read_header(stream, path)
+            known.add(_is_upright(json.loads(str(self.entries.meta[SHAPES][index])), header))
+        known.discard(None)
+        return known.pop() if len(known) == 1 else None
+
     def _drawn(self, index: int, header: decode.Header) -> np.ndarray:
         """The mask, (H, W) of train ids. Raises DataError if the annotation is for another
         size or has no pixel in the image.
@@ -78,20 +96,18 @@ class AnnotatedDataset(FileDataset):
         entry, stored = self.entries[index], (header.height, header.width)
         content = json.loads(str(self.entries.meta[SHAPES][index]))
         given = tuple(content["size"]) if content["size"] else None
-        turned = header.orientation >= 5
-        upright = stored[::-1] if turned else stored
+        upright = stored[::-1] if header.orientation >= 5 else stored
         if given not in (None, stored, upright):
             raise size_error(f"{entry.mask} ({entry.image})", given, entry.image, stored)
-        if turned and given and stored != upright:
-            is_upright = given == upright
-        elif content["upright"] is None and header.orientation > 1 and content["shapes"]:
-            reason = (
-                f"the image has the EXIF rotation {header.orientation}, and {entry.mask} does not "
-                "say whether its shapes are for the rotated image: store the pixels upright"
-            )
-            raise file_error(entry.image, reason, code="rotation-ambiguous")
-        else:
-            is_upright = content["upright"]
+        is_upright = _is_upright(content, header)
+        if is_upright is None and header.orientation > 1 and content["shapes"]:
+            is_upright = self._others_upright
+            if is_upright is None:
+                reason = (
+                    f"the image has the EXIF rotation {header.orientation}, and {entry.mask} does "
+                    "not say whether its shapes are for the rotated image: store the pixels upright"
+                )
+                raise file_error(entry.image, reason, code="rotation-ambiguous")
         size = upright if is_upright else stored
         load_pixels(content["shapes"], self._content, entry.image, size)
         with DECODE, reading(str(entry.mask), entry.image):
@@ -111,3 +127,21 @@ class AnnotatedDataset(FileDataset):
                 )
                 raise file_error(str(entry.mask), reason, code="shapes-outside")
             return stored_orientation(mask, header.orientation) if is_upright else mask
+
+
+def _is_upright(content: dict[str, Any], header: decode.Header) -> bool | None:
+    """Whether shapes are for the image as its EXIF rotation shows it; None if neither the format,
+    nor the size in the file, nor the points tell it.
+    """
+    height, width = header.height, header.width
+    turned = header.orientation >= 5 and height != width
+    if turned and content["size"]:
+        return bool(content["size"] != [height, width])
+    if not turned or content["upright"] is not None:
+        return content["upright"]  # type: ignore[no-any-return]
+    rings = (ring for shape in content["shapes"] for ring in shape.get("polygons", ()))
+    x, y = np.reshape([0, 0, *itertools.chain(*rings)], (-1, 2)).max(0) - 1  # tools round
+    fits_stored, fits_upright = (
+        bool(x <= w and y <= h) for w, h in ((width, height), (height, width))
+    )
+    return fits_upright if fits_stored != fits_upright else None

@@ -32,6 +32,7 @@ from segtrain.data.annotations.shapes import (
     bitmap,
     box,
     ellipse,
+    is_closed,
     polygon,
     ring,
 )
@@ -90,9 +91,10 @@ def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]
 def _shape(item: dict[str, Any]) -> Shape | str:
     name, points = text(item["label"], "a label"), ring(item["points"])
     kind = item.get("shape_type") or "polygon"
-    if kind in _LINES:
+    closed = kind == "linestrip" and is_closed(points)
+    if kind in _LINES and not closed:
         return str(kind)
-    if kind in _POLYGONS:
+    if kind in _POLYGONS or closed:
         return polygon(name, [points])
     if len(points) < 2:
         raise ValueError(f"a {kind} of fewer than 2 points")

@@ -261,10 +261,13 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
             f"{WARNING}{counted(len(missing), 'annotation')} without an image left out: "
             f"{some_of(missing)}"
         )
+    _describe(annotated.values(), watch)
+    annotated = {
+        path: image for path, image in annotated.items() if image.shapes or not image.parts
+    }
     absent = sorted(set(there) - annotated.keys())
     if absent:
         annotated |= _absent(absent, where, data, watch)
-    _describe(annotated.values(), watch)
     return _columns(dict(sorted(annotated.items())), where.images)
 
 
@@ -272,7 +275,7 @@ def _absent(
     images: list[str], where: Where, data: config.Data, watch: Watch
 ) -> dict[str, Annotated]:
     """What takes the place of missing annotations, by ``data.absent_mask``."""
-    what = f"{counted(len(images), 'image')} in {where.images} without an annotation"
+    what = f"{counted(len(images), 'image')} in {where.images} without an annotation that is drawn"
     if data.absent_mask == "error":
         message = f"{what}: {some_of(images)}: annotate them, or set data.absent_mask=leave-out"
         raise DataError(message, code="annotation-absent", found=images[:5])
@@ -286,7 +289,7 @@ def _absent(
 
 def _describe(images: Collection[Annotated], watch: Watch) -> None:
     """Add notes about images without shapes, and about what is not drawn."""
-    empty = sum(not image.shapes for image in images)
+    empty = sum(not image.parts for image in images)
     if empty:
         warning = WARNING if empty > _EMPTY * len(images) else ""
         watch.notes.append(

@@ -47,6 +47,8 @@ def reading(file: str, what: str = "") -> Iterator[None]:
     except Exception as error:  # such as zlib.error, csv.Error, RecursionError
         missing = isinstance(error, KeyError)
         reason = f"the key {error} is missing" if missing else str(error) or type(error).__name__
+        if isinstance(error, (AttributeError, IndexError, TypeError)):
+            reason = "a value is missing, or of another type than in this format"
         place = f"{what}: " if what else ""
         message = f"{place}cannot be read as annotations ({reason}): correct or export it again"
         raise file_error(file, message, code="annotation-invalid", place=what) from None

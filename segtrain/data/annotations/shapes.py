@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ Order = Literal["columns", "rows"]
 # x and y.
 Pair = Union[Sequence[float], np.ndarray]
 _FAR = 1_000_000
+# The ends of a line that are so near to each other meet, in pixels.
+_MEET = 2
 
 
 class Shape(NamedTuple):
@@ -139,6 +142,11 @@ def polygon(
     if not area:
         return "polygon of fewer than 3 points"
     return Shape(name, {"polygons": area, "holes": cut, "relative": relative}, rank)
+
+
+def is_closed(line: np.ndarray) -> bool:
+    """Whether the ends of a line, points (n, 2), meet, so that it is the outline of an area."""
+    return len(line) > 3 and math.dist(line[0], line[-1]) <= _MEET
 
 
 def bitmap(name: str, pixels: np.ndarray, at: tuple[int, int] = (0, 0), rank: int = 0) -> Shape:

@@ -28,6 +28,7 @@ from segtrain.data.annotations.shapes import (
     Shape,
     bitmap,
     box,
+    is_closed,
     polygon,
     ring,
 )
@@ -36,7 +37,8 @@ from segtrain.data.storage import Store
 
 _KEYS = ('"objects"', '"size"')
 # Geometries without an area.
-_LINES = ("point", "line", "polyline", "graph", "cuboid", "cuboid_2d", "point_3d")
+_NO_AREAS = ("point", "graph", "cuboid", "cuboid_2d", "point_3d")
+_LINES = ("line", "polyline")
 _ANN = re.compile(r"(^|/)ann(?=/|$)")
 
 
@@ -80,7 +82,7 @@ def _read(where: Where) -> Annotations:
 
 def _shape(size: tuple[int, int], item: dict[str, Any]) -> Shape | str:
     name, kind = text(item["classTitle"], "a classTitle"), item["geometryType"]
-    if kind in _LINES:
+    if kind in _NO_AREAS:
         return str(kind)
     if kind in ("bitmap", "alpha_mask"):
         left, top = map(int, item["bitmap"]["origin"])
@@ -89,7 +91,9 @@ def _shape(size: tuple[int, int], item: dict[str, Any]) -> Shape | str:
     exterior = ring(item["points"]["exterior"])
     if kind == "rectangle":
         return polygon(name, [box(exterior.min(0), exterior.max(0) + 1)])
-    if kind == "polygon":
+    if kind in _LINES and not is_closed(exterior):
+        return str(kind)
+    if kind in ("polygon", *_LINES):
         holes = [ring(hole) + 0.5 for hole in item["points"].get("interior") or ()]
         return polygon(name, [exterior + 0.5], holes)
     raise ValueError(f"the unknown geometryType {kind!r}")

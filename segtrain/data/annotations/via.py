@@ -22,6 +22,7 @@ from segtrain.data.annotations.shapes import (
     Shape,
     box,
     ellipse,
+    is_closed,
     polygon,
     rotated,
 )
@@ -104,10 +105,12 @@ def _shape(region: _Region, key: str) -> Shape | str:
     if key and not label:
         return f"region without {key!r}"
     shape, kind = region.shape, region.shape["name"]
-    if kind in ("polyline", "point"):
+    if kind == "point":
         return str(kind)
-    if kind == "polygon":
+    if kind in ("polygon", "polyline"):
         points = np.stack([shape["all_points_x"], shape["all_points_y"]], 1)
+        if kind == "polyline" and not is_closed(points):
+            return str(kind)
     elif kind == "rect":
         corner = np.array([shape["x"], shape["y"]])
         points = box(corner, corner + [shape["width"], shape["height"]])
