@@ -11,9 +11,11 @@ import warnings
 from collections.abc import Container, Sequence
 from typing import Any
 
-# C0 and C1 control characters and DEL, except tab and line feed; and characters that change the
-# writing direction.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# C0 and C1 control characters and DEL, except tab and line feed; characters that change the writing
+# direction; and bytes of file names that are not UTF-8.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:

@@ -4,6 +4,7 @@ probabilities.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,6 @@ from segtrain.errors import ConfigError, DataError
 # Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only
 # files with this mark are replaced.
 MARK = "segtrain"
-JSON_MARK = b'{"segtrain": "polygons"'  # how a JSON file begins
 
 
 def raw_ids(labels: LabelSpace) -> np.ndarray:
@@ -50,9 +50,23 @@ def write_raw(path: Path, raw: np.ndarray) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Polygons as JSON, which begins with the mark of a prediction."""
-    text = json.dumps({MARK: "polygons", **content}, ensure_ascii=False)
-    _write(path, lambda file: file.write(text.encode()))
+    """Polygons as JSON, which begins with the mark of a prediction. Bytes of file names that are
+    not UTF-8 are escaped.
+    """
+    text = json.dumps(content, ensure_ascii=False).encode(errors="backslashreplace")
+    _write(path, lambda file: file.write(_marked(text)))
+
+
+def is_untouched_json(path: Path) -> bool:
+    """Whether a file is as ``write_json`` has written it."""
+    text = path.read_bytes()
+    return text == _marked(b"{" + text[len(_marked(b"{")) :])
+
+
+def _marked(text: bytes) -> bytes:
+    """A JSON object with the mark of a prediction, which has a digest of the rest."""
+    mark = f'{{"{MARK}": "polygons {hashlib.sha256(text).hexdigest()}", '
+    return mark.encode() + text[1:]
 
 
 def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:

@@ -5,6 +5,7 @@ probabilities.
 from __future__ import annotations
 
 import contextlib
+import json
 import zipfile
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -27,8 +28,8 @@ from segtrain.data.storage import system_folder
 from segtrain.errors import DataError, some_of
 from segtrain.infer import polygons as shapes
 from segtrain.infer.outputs import (
-    JSON_MARK,
     MARK,
+    is_untouched_json,
     raw_ids,
     write_geotiff,
     write_json,
@@ -296,13 +297,29 @@ def plan(
         for target in filter(None, (job.mask, job.overlay, job.probabilities, job.polygons)):
             if target.resolve() in inputs or not _ours(target):
                 raise DataError(
-                    f"{target} exists and was not written by a prediction: choose another "
-                    "output folder",
+                    f"{target} exists and was not written by a prediction, or was edited: choose "
+                    "another output folder",
                     code="output-exists",
                     file=str(target),
                 )
         jobs[mask] = job
+    if polygons == "coco" and drawn and drawn.exists():
+        _refuse_loss(drawn, {job.name for job in jobs.values()})
     return list(jobs.values())
+
+
+def _refuse_loss(file: Path, names: set[str]) -> None:
+    """Raise DataError if a file of COCO has images that are not among ``names``."""
+    lost = {image["file_name"] for image in json.loads(file.read_bytes())["images"]} - names
+    if lost:
+        raise DataError(
+            f"{file} has {counted(len(lost), 'image')} that would be lost: "
+            f"{some_of(sorted(lost), 3)}: predict all images together, or choose another output "
+            "folder",
+            code="output-lost",
+            file=str(file),
+            found=sorted(lost),
+        )
 
 
 def _below(path: Path, say: Say, reading: Reading) -> list[tuple[Path, Path]]:
@@ -363,8 +380,8 @@ def _ours(path: Path) -> bool:
             return MARK in arrays.files
         return False
     if path.suffix in (".json", ".geojson"):
-        with contextlib.suppress(OSError), path.open("rb") as stream:
-            return stream.read(len(JSON_MARK)) == JSON_MARK
+        with contextlib.suppress(OSError):
+            return is_untouched_json(path)
         return False
     try:
         with Image.open(path) as image:

@@ -128,10 +128,31 @@ def test_a_corrected_file_of_polygons_is_not_replaced(tmp_path: Path) -> None:
     file = tmp_path / "out/polygons/a.json"
     content = json.loads(file.read_text())
     assert (tmp_path / "out/polygons" / content["imagePath"]).resolve() == tmp_path / "in/a.png"
-    content.pop("segtrain")
-    file.write_text(json.dumps(content))
+    content["imageHeight"] += 1
+    edited = json.dumps(content, ensure_ascii=False)
+    file.write_text(edited)
     assert cli.main(["predict", str(tmp_path / "run"), *words]) == 2
-    assert json.loads(file.read_text()) == content
+    assert file.read_text() == edited
+
+
+def test_other_images_do_not_replace_a_file_of_coco(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "run")
+    picture(tmp_path / "in/a.png", 40, 50)
+    try:
+        (tmp_path / "in/a.png").rename(tmp_path / "in/a\udcff.png")
+    except OSError:
+        pytest.skip("names of files are UTF-8 here")
+    picture(tmp_path / "in/b.png", 40, 50)
+    words = "--out", str(tmp_path / "out"), "--polygons", "coco"
+    predict = ["predict", str(tmp_path / "run"), *words]
+    for _ in range(2):
+        assert cli.main([*predict, str(tmp_path / "in")]) == 0
+    content = json.loads((tmp_path / "out/polygons/annotations.json").read_text())
+    assert [image["file_name"] for image in content["images"]] == ["a\udcff.png", "b.png"]
+    assert cli.main([*predict, str(tmp_path / "in/b.png")]) == 2
+    assert "has 1 image that would be lost" in capsys.readouterr().err
 
 
 def test_an_onnx_file_of_the_form_that_is_asked_for(
