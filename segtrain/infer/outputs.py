@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from segtrain.base.files import writing
+from segtrain.base.terminal import counted
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.data.pixels.bands import NODATA_TAG, tifffile_for
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, DataError, some_of
 
 # Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only
 # files with this mark are replaced.
@@ -61,6 +62,20 @@ def is_untouched_json(path: Path) -> bool:
     """Whether a file is as ``write_json`` has written it."""
     text = path.read_bytes()
     return text == _marked(b"{" + text[len(_marked(b"{")) :])
+
+
+def refuse_loss(file: Path, names: set[str]) -> None:
+    """Raise DataError if a file of COCO has images that are not among ``names``."""
+    lost = {image["file_name"] for image in json.loads(file.read_bytes())["images"]} - names
+    if lost:
+        raise DataError(
+            f"{file} has {counted(len(lost), 'image')} that would be lost: "
+            f"{some_of(sorted(lost), 3)}: predict all images together, or choose another output "
+            "folder",
+            code="output-lost",
+            file=str(file),
+            found=sorted(lost),
+        )
 
 
 def _marked(text: bytes) -> bytes:

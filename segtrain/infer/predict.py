@@ -5,7 +5,6 @@ probabilities.
 from __future__ import annotations
 
 import contextlib
-import json
 import zipfile
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -31,6 +30,7 @@ from segtrain.infer.outputs import (
     MARK,
     is_untouched_json,
     raw_ids,
+    refuse_loss,
     write_geotiff,
     write_json,
     write_mask,
@@ -304,22 +304,8 @@ def plan(
                 )
         jobs[mask] = job
     if polygons == "coco" and drawn and drawn.exists():
-        _refuse_loss(drawn, {job.name for job in jobs.values()})
+        refuse_loss(drawn, {job.name for job in jobs.values()})
     return list(jobs.values())
-
-
-def _refuse_loss(file: Path, names: set[str]) -> None:
-    """Raise DataError if a file of COCO has images that are not among ``names``."""
-    lost = {image["file_name"] for image in json.loads(file.read_bytes())["images"]} - names
-    if lost:
-        raise DataError(
-            f"{file} has {counted(len(lost), 'image')} that would be lost: "
-            f"{some_of(sorted(lost), 3)}: predict all images together, or choose another output "
-            "folder",
-            code="output-lost",
-            file=str(file),
-            found=sorted(lost),
-        )
 
 
 def _below(path: Path, say: Say, reading: Reading) -> list[tuple[Path, Path]]:
