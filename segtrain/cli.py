@@ -13,6 +13,7 @@ import os
 import sys
 
 from segtrain.arguments import build_parser
+from segtrain.base.stopping import exiting_at_sigterm
 from segtrain.base.terminal import printable, say_warnings
 from segtrain.errors import EXIT_CODES, EXIT_ERROR, SegtrainError, refuse_windows
 
@@ -44,7 +45,10 @@ def _run(argv: list[str] | None) -> int:
     try:
         if argv[0] in ("train", "eval", "prove", "bench", "sweep"):
             refuse_windows()
-        code = int(args.call(args, overrides, argv) or 0)
+        # Training and its tools handle SIGTERM themselves.
+        files_only = argv[0] in ("data", "predict", "export")
+        with exiting_at_sigterm() if files_only else contextlib.nullcontext():
+            code = int(args.call(args, overrides, argv) or 0)
         # If standard output goes to a full disk, fail here and not when Python exits.
         sys.stdout.flush()
         return code

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,21 @@ def note_signals(*numbers: int) -> list[int]:
         for number in numbers:
             signal.signal(number, lambda number, frame: received.append(number))
     return received
+
+
+@contextlib.contextmanager
+def exiting_at_sigterm() -> Iterator[None]:
+    """Context in which SIGTERM raises SystemExit in the main thread, as Ctrl-C raises
+    KeyboardInterrupt, so that no partial files stay.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,11 @@ import errno
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from refusals import FOLDERS, SCENES, assert_refused, make_set
 
 from segtrain import cli, commands
 from segtrain.base.terminal import printable
+from segtrain.data import convert
 from segtrain.errors import EXIT_RANK_LOST
 from segtrain.insight.report import html
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
@@ -124,6 +127,23 @@ def test_the_error_of_another_file_is_not_called_one_of_standard_output(
     monkeypatch.setattr(commands, "doctor", fails)
     with pytest.raises(OSError, match="elsewhere"):
         cli.main(["doctor"])
+
+
+def test_sigterm_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_set(tmp_path / "set")
+
+    def stopped(*given: object, **more: object) -> None:
+        assert [path.name[:6] for path in tmp_path.iterdir() if path.name[0] == "."] == [".part-"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(convert, "_convert", stopped)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["data", "convert", str(tmp_path / "set"), str(tmp_path / "out")])
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])

@@ -9,12 +9,13 @@ from pathlib import Path
 import browser
 import numpy as np
 import pytest
+from conftest import refused
 from data_files import ids, picture
 from PIL import Image
 from report_pages import Checked, chromium
 
 from segtrain.cli import main
-from segtrain.data.audit.check import check_folder
+from segtrain.data.audit.check import check_folder, refuse_existing
 from segtrain.insight.report import data_check
 from segtrain.observe.pictures import WRONG
 
@@ -74,6 +75,17 @@ def test_faults_that_are_not_listed_are_counted(
     monkeypatch.setattr(data_check, "_FAULTS", 2)
     words = Checked(data_check.render(check_folder(str(folder), None, [CLASSES]))).words
     assert "2 more faults" in words
+
+
+def test_the_page_does_not_replace_the_config(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--write", "a.yaml", "--page", str(tmp_path / "a.yaml")]
+    with refused("file-twice"):
+        refuse_existing(write=Path(words[1]), page=Path(words[3]))
+    assert main(["data", "check", str(folder), CLASSES, *words]) == 2
+    assert not (tmp_path / "a.yaml").exists()
 
 
 def test_a_sample_and_the_command(folder: Path, tmp_path: Path) -> None:

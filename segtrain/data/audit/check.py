@@ -106,9 +106,13 @@ def _config(data: Data, **more: Any) -> str:
 
 
 def refuse_existing(**files: Path | None) -> None:
-    """Raise ConfigError if the file of an option, such as ``write`` for ``--write``, exists. A
-    config in which all classes still lack names is replaced.
+    """Raise ConfigError if the file of an option, such as ``write`` for ``--write``, exists, or if
+    two options name the same one. A config in which all classes still lack names is replaced.
     """
+    paths = [file.resolve() for file in files.values() if file]
+    if len({*paths}) < len(paths):
+        message = f"--{' and --'.join(files)} are one file, {paths[0]}: name two"
+        raise ConfigError(message, code="file-twice", file=str(paths[0]))
     for option, file in files.items():
         if file and file.exists() and not (option == "write" and _without_names(file)):
             message = f"--{option} {file}: exists already: name another file, or remove it"
