@@ -74,6 +74,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+OPSETS = range(10, 24)  # those that torch's exporters write, for networks as ours
+
+
 def _output(text: str, schemes: Collection[str] = CLOUDS) -> str:
     """The type of an argument that is an output folder, also in a bucket: ``~`` is replaced."""
     try:
@@ -85,10 +88,24 @@ def _output(text: str, schemes: Collection[str] = CLOUDS) -> str:
 def _size(text: str) -> tuple[int, int]:
     """The type of an argument H,W in pixels."""
     try:
-        height, width = (int(side) for side in text.strip("[]").split(","))
-    except ValueError:
+        height, width = (_positive(side) for side in text.strip("[]").split(","))
+    except (ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(f"{text!r}: give H,W, such as 512,1024") from None
     return height, width
+
+
+def _positive(text: str) -> int:
+    """The type of an argument that is a number from 1."""
+    if text.strip().isdecimal() and (number := int(text)):
+        return number
+    raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
+
+
+def _opset(text: str) -> int:
+    """The type of ``--opset``."""
+    if _positive(text) not in OPSETS:
+        raise argparse.ArgumentTypeError(f"{text}: from {OPSETS[0]} to {OPSETS[-1]}")
+    return int(text)
 
 
 def _local(text: str) -> Path:
@@ -225,12 +242,15 @@ def _export(subparsers: Any) -> None:
     )
     _which(export)
     onnx = export.add_argument_group("the ONNX file")
-    onnx.add_argument("--opset", type=int, metavar="N", help="default: the newest, up to 18")
+    onnx.add_argument("--opset", type=_opset, metavar="N", help="default: the newest, up to 18")
     onnx.add_argument(
         "--size", type=_size, metavar="H,W", help="height and width of images (default: any)"
     )
     onnx.add_argument(
-        "--batch", type=int, metavar="N", help="number of images (default: any; 1 with --size)"
+        "--batch",
+        type=_positive,
+        metavar="N",
+        help="number of images (default: any; 1 with --size)",
     )
     onnx.add_argument(
         "--input",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -107,6 +108,7 @@ def export(
     if module:
         facts["module"] = module
     folder = Path(out)
+    existed = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -139,6 +141,10 @@ def export(
             f"cannot write to {folder}: {error.strerror or error}: choose another folder",
             code="export-unwritable",
         ) from None
+    finally:
+        if not existed:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
     return Export(tuple(folder / name for name in names), onnx)
 
 

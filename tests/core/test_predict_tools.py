@@ -179,6 +179,10 @@ def test_an_onnx_file_of_the_form_that_is_asked_for(
         with torch.inference_mode():
             expected = load_run(tmp_path / "run")[0](normalize(torch.from_numpy(images)))
         assert np.abs(logits - expected.numpy()).max() < 1e-4 * expected.abs().max()
-    with pytest.raises(SystemExit):
-        cli.main(["export", str(tmp_path / "run"), "--size", "32"])
+    for wrong in ("--size", "32"), ("--size", "0,64"), ("--batch", "0"), ("--opset", "99"):
+        with pytest.raises(SystemExit):
+            cli.main(["export", str(tmp_path / "run"), *wrong])
+    monkeypatch.setattr(onnx_file, "EXPORTERS", [])
+    assert cli.main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "failed")]) == 2
+    assert not (tmp_path / "failed").exists()
     assert exporting.FORMATS == ("safetensors", "onnx")
