@@ -233,6 +233,7 @@ PARENT = """
 class Slow:  # lives in the file that was started
     def __init__(self, source):
         self.source, self.labels, self.entries, self.store = source, source.labels, source.entries, source.store
+        self.reading = source.reading
     def __len__(self): return len(self.source)
     def size(self, index): return self.source.size(index)
     def read(self, index): return self.source.read(index)

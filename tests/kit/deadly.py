@@ -24,6 +24,7 @@ class Trapped:
     def __post_init__(self) -> None:
         self.labels, self.entries = self.source.labels, self.source.entries
         self.store, self.stored = self.source.store, self.source.stored
+        self.reading = self.source.reading
 
     def __len__(self) -> int:
         return len(self.source)

@@ -232,7 +232,9 @@ def many_images() -> int:
         train={"precision": "bf16"},
     )
     net = GPU.to_fake(build_model(config.model, CLASSES)).eval()
-    subject = predictor.Predictor(net, config, Anything())  # type: ignore[arg-type]
+    labels: Any = Anything()
+    labels.mask_dtype = np.uint8
+    subject = predictor.Predictor(net, config, labels)
     items = (stream.Item(np.zeros((40 + 8 * (k % 2), 48, 3), np.uint8), str(k)) for k in range(64))
     return len(list(stream.segmented(subject, items)))
 
