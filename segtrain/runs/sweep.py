@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -276,4 +277,5 @@ def _say_best(plan: Sweep, study: Study, out: Path) -> None:
     best = study.best_trial
     file = out / "best.yaml"
     write_atomically(file, plan.config_of(best.params).to_yaml().encode())
-    say(f"best: {_name(best.number)}, {_text(best.params)}: segtrain train {file} out=runs/best")
+    trial = f"{_name(best.number)}, {_text(best.params)}"
+    say(f"best: {trial}: segtrain train {shlex.quote(str(file))} out=runs/best")

@@ -40,6 +40,9 @@ SAFE = {
     "root",
     "split",  # prose behind "segtrain data pack"
     "command(void)",  # quotes each setting
+    "command(settings)",
+    "places",  # quoted where they are made
+    "others",
 }
 SOURCES = sorted([*(ROOT / "launch").rglob("*.py"), *(ROOT / "segtrain").rglob("*.py")])
 
