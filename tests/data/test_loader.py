@@ -22,6 +22,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.order import eval_groups, samples
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.pixels.floats import Floats
+from segtrain.data.pixels.reading import PLAIN
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.storage import LOCAL
 from segtrain.data.train_loader import EvalLoader, TrainLoader, normalize, worker_kind
@@ -34,7 +35,7 @@ SETTINGS = Data(crop=(24, 32), class_balanced_crop_prob=0.3)
 class Pictures:
     """A data set in memory that counts its readings; sizes differ, one mask is all void."""
 
-    store, stored = LOCAL, False
+    store, stored, reading = LOCAL, False, PLAIN
 
     def __init__(self, n: int = 11, broken: dict[int, Exception] | None = None) -> None:
         self.labels = SimpleNamespace(
