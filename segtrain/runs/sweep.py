@@ -32,7 +32,7 @@ from segtrain.errors import (
 from segtrain.insight.runs.folder import silent
 from segtrain.insight.runs.table import list_runs, table, value_text
 from segtrain.observe.journal import FILE, Event, best_evaluation, curve, read_journal
-from segtrain.observe.scores import BEST
+from segtrain.observe.scores import Score, named_score
 from segtrain.parallel.spawn import dying_with_parent, visible_gpus
 from segtrain.runfolder.lock import RunLock
 from segtrain.runs.space import Sweep, optuna_object, read_sweep
@@ -60,7 +60,7 @@ def sweep(file: str | Path) -> int:
     workers = Workers(plan, out, _study(plan, out))
     with workers.stopped_by_signals():
         workers.run()
-    say(results(workers.study, out))
+    say(results(workers.study, workers.score, out))
     if workers.stop.is_set():
         say(f"stopped: segtrain sweep {file} continues")
         return EXIT_RESUMABLE
@@ -82,7 +82,7 @@ def _study(plan: Sweep, out: Path) -> Study:
         study_name="segtrain",
         storage=JournalStorage(backend),
         pruner=optuna_object(optuna.pruners, plan.pruner),
-        direction="maximize",
+        direction="minimize" if _score(plan).lower else "maximize",
         load_if_exists=True,
     )
     searched = {
@@ -105,6 +105,7 @@ class Workers:
     def __init__(self, plan: Sweep, out: Path, study: Study) -> None:
         self.plan, self.out, self.study = plan, out, study
         self.distributions = plan.distributions()
+        self.score = _score(plan)
         self.stop = threading.Event()
         self._turn = threading.Lock()
         self._unfinished = [trial.number for trial in study.trials if not trial.state.is_finished()]
@@ -185,11 +186,11 @@ class Workers:
             if pruned or code in (0, EXIT_ERROR):
                 break
             say(f"{folder.name} ended with exit code {code}: it goes on from its checkpoint")
-        best = best_evaluation(_evals(folder))
+        best = best_evaluation(self._evals(folder))
         state = "FAIL" if not best else "COMPLETE" if code == 0 else "PRUNED" if pruned else "FAIL"
-        score = best["scores"][BEST.key] if state == "COMPLETE" else None
-        self.study.tell(trial, score, TrialState[state])
-        shown = f", {BEST.text(best['scores'])}" if best else ""
+        value = best["scores"][self.score.key] if state == "COMPLETE" else None
+        self.study.tell(trial, value, TrialState[state])
+        shown = f", {self.score.text(best['scores'])}" if best else ""
         failed = f" (see {folder}.log)" if state == "FAIL" else ""
         say(f"{folder.name} {state.lower()}{failed}{shown}: {_text(trial.params)}")
 
@@ -224,20 +225,24 @@ class Workers:
     def _is_hopeless(self, trial: Trial, folder: Path) -> bool:
         """Report new evaluations, and return whether the pruner would stop the trial."""
         known = self.study.trials[trial.number].intermediate_values
-        new = [event for event in _evals(folder) if event["step"] not in known]
+        new = [event for event in self._evals(folder) if event["step"] not in known]
         for event in new:
-            trial.report(event["scores"][BEST.key], event["step"])
+            trial.report(event["scores"][self.score.key], event["step"])
         return bool(new) and trial.should_prune()
 
+    def _evals(self, folder: Path) -> list[Event]:
+        """The evaluations of a run that have the score."""
+        events = read_journal(folder, silent) if (folder / FILE).is_file() else []
+        return [
+            event
+            for event in curve(events, "eval")
+            if event.get("scores", {}).get(self.score.key) is not None
+        ]
 
-def _evals(folder: Path) -> list[Event]:
-    """The evaluations of a run that have its score."""
-    events = read_journal(folder, silent) if (folder / FILE).is_file() else []
-    return [
-        event
-        for event in curve(events, "eval")
-        if event.get("scores", {}).get(BEST.key) is not None
-    ]
+
+def _score(plan: Sweep) -> Score:
+    """The score that ``eval.best`` of the trials names."""
+    return named_score(plan.config_of({}).eval.best)
 
 
 def _name(number: int) -> str:
@@ -257,14 +262,23 @@ def _gpus(slot: int, workers: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(mine)} if mine else {}
 
 
-def results(study: Study, out: Path) -> str:
-    """The table of runs, the best first, with the state of each trial."""
-    states = {_name(trial.number): trial.state.name.lower() for trial in study.trials}
-    rows: list[dict[str, Any]] = [
-        {**row, "status": states.get(Path(row["out"]).name, row["status"])}
-        for row in list_runs(out)
-    ]
-    return table(sorted(rows, key=lambda row: -1.0 if row["miou"] is None else row["miou"])[::-1])
+def results(study: Study, score: Score, out: Path) -> str:
+    """The table of runs, with the state of each trial: the finished ones first, the best before the
+    others.
+    """
+    trials = {_name(trial.number): trial for trial in study.trials}
+    rows: list[dict[str, Any]] = []
+    for row in list_runs(out):
+        trial = trials.get(Path(row["out"]).name)
+        rows.append({**row, "status": trial.state.name.lower() if trial else row["status"]})
+
+    def rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+        trial = trials.get(Path(row["out"]).name)
+        if trial is None or trial.value is None:
+            return True, -(row["miou"] or 0.0)
+        return False, trial.value if score.lower else -trial.value
+
+    return table(sorted(rows, key=rank))
 
 
 def _say_best(plan: Sweep, study: Study, out: Path) -> None:

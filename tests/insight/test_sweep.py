@@ -50,7 +50,7 @@ if number == 2:
     sys.exit(2)
 for step in (1, 2, 3):
     miou = step / 3 / (1 + abs(math.log10(config["optim"]["lr"] / 0.01)))
-    write("eval", step=step, scores={"miou": miou})
+    write("eval", step=step, scores={"miou": miou, "loss": 1 + miou}, best=True)
     (out / "best.json").write_text(json.dumps({"miou": miou, "step": step}))
     time.sleep(float(os.environ.get("STEP_S", "0.05")))
 write("run_end", status="done", step=3)
@@ -102,6 +102,17 @@ def test_a_killed_trial_is_run_again_and_the_best_config_is_right(
     assert len({row["settings"]["optim.lr"] for row in list_runs("sweeps/try")}) == 9
     with refused("sweep-differs", folder="sweeps/try"):
         sweep(write(trials=9, settings={"train.batch_size": 4}))
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_best_trial_is_that_of_eval_best(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep(write(trials=5, pruner="NopPruner", settings={"eval.best": "loss"})) == 0
+    rows = [row for row in list_runs("sweeps/try") if row["miou"] is not None]
+    best = min(rows, key=lambda row: row["miou"])  # the stand-in's loss is 1 + mIoU
+    assert load_config("sweeps/try/best.yaml").optim.lr == best["settings"]["optim.lr"]
+    text = capsys.readouterr().out
+    assert best["out"] in text[text.index("name ") :].splitlines()[1]
+    assert f"loss {1 + best['miou']:.4f}" in text
 
 
 @pytest.mark.usefixtures("stand_in")

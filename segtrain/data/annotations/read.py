@@ -138,7 +138,7 @@ def files_below(where: Where, ending: str) -> Iterator[tuple[str, str]]:
 
 def by_id(items: Sequence[dict[str, Any]], name: str) -> dict[Any, dict[str, Any]]:
     """The items by their ids. name: the key of their names. Raises ValueError if two have the same
-    id, and for a name that is no text.
+    id, and for a name that is not a string.
     """
     items_of: dict[Any, dict[str, Any]] = {}
     for item in items:

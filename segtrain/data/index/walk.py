@@ -93,7 +93,7 @@ def images_below(folder: str, store: Store) -> Iterator[str]:
 
 
 def masks_below(folder: str, store: Store, arrays: Container[str] = ARRAYS) -> Iterator[str]:
-    """The same for masks: arrays, by these endings, if there is no image."""
+    """The same for masks: arrays with these endings, for folders without images."""
     images = images_below(folder, store)
     first = next(images, None)
     if first is None:

@@ -65,7 +65,7 @@ class LabelSpace:
                     f"to {count - 1}: "
                 )
                 message += (
-                    "name more classes in data.classes (void and ignore are no classes), or use "
+                    "name more classes in data.classes (void and ignore are not classes), or use "
                     "-1 to ignore it"
                 )
                 raise ConfigError(message, code="train-id-invalid", found=train, raw=raw)

@@ -46,7 +46,7 @@ class Pixels:
 
     @cached_property
     def fill(self) -> np.ndarray:
-        """The color where there is no image, and the value of each band where there is none."""
+        """The color outside of the image, and each band's value there."""
         return np.array((self.mean or (0,) * self.channels) if self.stored else FILL, self.dtype)
 
     def fits(self, values: np.ndarray) -> bool:
