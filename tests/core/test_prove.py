@@ -134,9 +134,9 @@ def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # typ
 
 
 COUNTED_TWICE = """
-from segtrain.evaluation import evaluation
-plain = evaluation.confusions
-evaluation.confusions = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
+from segtrain.evaluation import tally
+plain = tally.confusions
+tally.confusions = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
 """
 
 

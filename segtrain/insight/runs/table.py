@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from segtrain.base.terminal import columns, counted
 from segtrain.base.units import duration, percent
-from segtrain.errors import MissingExtra
+from segtrain.errors import ConfigError, MissingExtra
 from segtrain.insight.runs.folder import find_runs, flat, read_mapping
 from segtrain.observe.console import classes_note
 from segtrain.observe.journal import say_on_stderr
@@ -65,11 +65,18 @@ def by_seed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per config: the means of the runs that differ only in their seeds.
 
     ``runs``: how many there are; ``KEY_sd``: the standard deviation of a column of ``MEANS``, or
-    None for one run. Other columns have the value that these runs share, or None.
+    None for one run. Other columns have the value that these runs share, or None. Raises
+    ConfigError for rows without settings, as from Vertex AI.
     """
+    if any("settings" not in row for row in rows):
+        raise ConfigError(
+            "these runs are listed without their settings, so seeds cannot be told from other "
+            "settings: list them from their folder or bucket",
+            code="no-settings",
+        )
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        settings = {**row.get("settings", {}), _SEED: None}
+        settings = {**row["settings"], _SEED: None}
         setup = [settings, *(row[key] for key in ("strategy", "ranks", "batch"))]
         groups.setdefault(json.dumps(setup, default=str), []).append(row)
     return [_mean_row(group) for group in groups.values()]
@@ -86,7 +93,7 @@ def _mean_row(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         row[key] = mean(values) if values else None
         row[f"{key}_sd"] = stdev(values) if len(values) > 1 else None
     counts = Counter(other["status"] for other in group)
-    settings = {k: v for k, v in first.get("settings", {}).items() if k != _SEED}
+    settings = {k: v for k, v in first["settings"].items() if k != _SEED}
     return row | {
         "name": first["name"],
         "out": first["out"],
