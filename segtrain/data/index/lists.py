@@ -138,7 +138,8 @@ class _Table:
         for column in self.columns.values():
             self._fill(column)
         under = os.path.join(root, "")
-        stems, masks = self.columns.pop(_STEM).done(), self.columns.pop("mask").done(under)
+        stems = self.columns.pop(_STEM, ColumnBuilder()).done()
+        masks = self.columns.pop("mask", ColumnBuilder()).done(under)
         others = {key: column.done() for key, column in self.columns.items()}
         # A row without a value in the column ``name`` is named after its image.
         if "name" in others:
