@@ -22,7 +22,7 @@ from launch.core import console  # noqa: E402
 from launch.core.findings import errors, refused, say, tell  # noqa: E402
 from launch.core.forecast import keep, plan_file, plan_findings  # noqa: E402
 from launch.platforms.ray.arguments import build_parser  # noqa: E402
-from launch.platforms.ray.checks import offline, predicted  # noqa: E402
+from launch.platforms.ray.checks import offline, predicted, sized  # noqa: E402
 from launch.platforms.ray.job import COMMAND, load  # noqa: E402
 from launch.platforms.ray.start import cluster, gpus_each, online, train  # noqa: E402
 from segtrain.errors import EXIT_ERROR  # noqa: E402
@@ -42,7 +42,8 @@ def _train(known: dict[str, Any]) -> int:
         return EXIT_ERROR
     with cluster(job) as ray:
         gpus = gpus_each(job, ray, config)
-        findings += online(job, ray, gpus)
+        job, choice = sized(job, config, ray.nodes(), gpus)
+        findings += choice + online(job, ray, gpus)
         plan = b""
         if job.like and config is not None:
             of_nodes = partial(predicted, nodes=ray.nodes(), gpus=gpus)

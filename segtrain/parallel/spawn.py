@@ -107,14 +107,11 @@ def ranks_to_start(config: Config, say: Callable[[str], None]) -> int:
                 expected=procs,
             )
         return int(procs)
-    images = config.train.batch_size // config.train.accumulate
     if not gpus:
-        return _most(cores(), images, 1)
-    # Batch norm takes its statistics from the images of a rank. A single image gives poor
-    # statistics, and torch refuses it where the feature map has only one value per channel.
-    least = 1 if config.parallel.sync_bn else 2
-    used = _most(gpus, images, least)
+        return even_ranks(config, cores(), on_gpus=False)
+    used = even_ranks(config, gpus, on_gpus=True)
     if used < gpus:
+        images, least = config.train.batch_size // config.train.accumulate, _least(config)
         say(
             f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a "
             f"micro-batch cannot be divided evenly among more GPUs with {least} or more on each; a "
@@ -124,10 +121,17 @@ def ranks_to_start(config: Config, say: Callable[[str], None]) -> int:
     return used
 
 
-def _most(places: int, images: int, least: int) -> int:
-    """The largest number of ranks, up to ``places``, that divides ``images`` evenly, at least
-    ``least`` per rank.
+def _least(config: Config) -> int:
+    """Images of a rank on a GPU: batch norm takes its statistics from them. A single image gives
+    poor statistics, and torch refuses it where the feature map has only one value per channel.
     """
+    return 1 if config.parallel.sync_bn else 2
+
+
+def even_ranks(config: Config, places: int, *, on_gpus: bool) -> int:
+    """The largest number of ranks, up to ``places``, that divides a micro-batch evenly."""
+    images = config.train.batch_size // config.train.accumulate
+    least = _least(config) if on_gpus else 1
     return max(
         n for n in range(1, places + 1) if n == 1 or (images % n == 0 and images // n >= least)
     )

@@ -19,6 +19,7 @@ from launch.platforms.ray import checks
 from launch.platforms.ray.arguments import build_parser
 from launch.platforms.ray.job import RayJob, arguments, load
 from launch.platforms.ray.start import cluster
+from segtrain.config import Config
 from segtrain.parallel.cluster import discover
 from segtrain.platforms import RANK_SOURCES
 from segtrain.platforms.ray import hosts as ray_hosts
@@ -96,6 +97,7 @@ def test_a_job_is_read_from_the_command_line(
     [
         (("--elastic", "4:1"), "value-invalid"),
         (("--elastic", "1:4", "--workers", "2"), "flags-together"),
+        (("--workers", "auto", "--autoscaling"), "flags-together"),
         (("--strategy", "smddp"), "strategy-not-on-ray"),
     ],
 )
@@ -131,6 +133,26 @@ def test_findings_of_room_and_labels() -> None:
         for number, (job, gpus, nodes) in enumerate(ROOMS)
     }
     check_findings("findings/ray-room", jobs, [])
+
+
+def test_auto_is_as_many_ranks_as_there_is_room_for() -> None:
+    nodes = [node(CPU=8.0, GPU=2.0), node(CPU=1.0, GPU=2.0), node(alive=False, CPU=8.0, GPU=8.0)]
+    nodes += [node({"zone": "a"}, CPU=2.0)]
+    job = asked("--workers", "auto")
+
+    def chosen(gpus: int, batch: int = 0, job: RayJob = job) -> tuple[int, list[str]]:
+        config = Config(train={"batch_size": batch}) if batch else None
+        sized, findings = checks.sized(job, config, nodes, gpus)
+        return sized.workers, [finding.message for finding in findings]
+
+    assert chosen(1) == (3, ["--workers auto: 3 ranks, 1 CPU and 1 GPU each"])
+    assert chosen(0)[0] == 11
+    assert chosen(1, batch=6)[0] == 3
+    rest = "there is room for 3, which do not divide a micro-batch evenly"
+    assert chosen(1, batch=8) == (2, [f"--workers auto: 2 ranks, 1 CPU and 1 GPU each; {rest}"])
+    assert chosen(0, job=asked("--workers", "auto", "--label", "zone=a"))[0] == 2
+    assert chosen(0, job=asked("--workers", "auto", "--cpus", "16")) == (1, [])
+    assert checks.sized(RayJob(workers=7), None, nodes, 0) == (RayJob(workers=7), [])
 
 
 def seen(

@@ -159,7 +159,7 @@ def digests(run: Path) -> dict[int, int]:
 
 def test_a_host_that_is_killed_and_comes_back(hosts: RayHosts, whole: Path, tmp_path: Path) -> None:
     with hosts.having("n2", "n3"):
-        training = Training(hosts, tmp_path, "--workers", "2")
+        training = Training(hosts, tmp_path, "--workers", "auto")
         training.until(lambda: training.step() >= 6)
         hosts.lose("n3")
         hosts.add("n3")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from launch.core import preflight
 from launch.core.findings import Finding, error, note
 from launch.core.forecast import Unpredicted, on_nodes
 from launch.core.preflight import Machines
-from launch.platforms.ray.job import RayJob
+from launch.platforms.ray.job import AUTO, RayJob
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -26,9 +27,29 @@ def offline(job: RayJob) -> tuple[list[Finding], Any]:
     """Findings about the config, and the config (None if it cannot be read)."""
     read = preflight.read_config(job, "")
     findings = list(read.findings)
-    if read.config is not None:
+    if read.config is not None and job.most != AUTO:
         findings += preflight.batch(read.config, Machines("worker", job.most, job.most))
     return findings, read.config
+
+
+def sized(
+    job: RayJob, config: Config | None, nodes: Sequence[Node], gpus: int
+) -> tuple[RayJob, list[Finding]]:
+    """The job with a number of ranks, and a note about the choice, where it was ``--workers auto``.
+
+    ``gpus``: GPUs of each rank.
+    """
+    from segtrain.base.terminal import counted
+    from segtrain.parallel.spawn import even_ranks
+
+    if job.workers != AUTO:
+        return job, []
+    places = sum(_ranks(node["Resources"], job.cpus, gpus) for node in _fitting(job, nodes))
+    ranks = even_ranks(config, places, on_gpus=bool(gpus)) if config and places else places
+    text = f"--workers auto: {counted(ranks, 'rank')}, {_each(job, gpus)} each"
+    if ranks < places:
+        text += f"; there is room for {places}, which do not divide a micro-batch evenly"
+    return replace(job, workers=max(1, ranks)), [note("ray-workers", text)] if ranks else []
 
 
 def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> Offers:
@@ -38,7 +59,7 @@ def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> 
     With --elastic, of as many ranks as there is room for. ``gpus``: GPUs of each rank. Raises
     Unpredicted.
     """
-    fitting = [node["Resources"] for node in nodes if node["Alive"] and _labeled(job, node)]
+    fitting = [node["Resources"] for node in _fitting(job, nodes)]
     fitting.sort(key=lambda resources: -_ranks(resources, job.cpus, gpus))
     left, counts = job.most, list[int]()
     for resources in fitting:
@@ -64,7 +85,7 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
     from segtrain.base.terminal import counted
 
     alive = [node for node in nodes if node["Alive"]]
-    fitting = [node for node in alive if _labeled(job, node)]
+    fitting = _fitting(job, nodes)
     wanted = ", ".join(f"{key}={text}" for key, text in job.labels.items())
     if alive and not fitting:
         yield error(
@@ -76,12 +97,9 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
     ranks = sum(_ranks(node["Resources"], job.cpus, gpus) for node in fitting)
     if ranks >= job.least:
         return
-    each = f"{job.cpus} CPU{'s' * (job.cpus != 1)}" + (
-        f" and {gpus} GPU{'s' * (gpus > 1)}" if gpus else ""
-    )
     text = (
-        f"room for {counted(ranks, 'rank')} ({each} each) on {counted(len(fitting), 'node')}"
-        f"{f' with {wanted}' if wanted else ''}"
+        f"room for {counted(ranks, 'rank')} ({_each(job, gpus)} each) on "
+        f"{counted(len(fitting), 'node')}{f' with {wanted}' if wanted else ''}"
     )
     if job.autoscaling:
         yield note(
@@ -96,8 +114,19 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
         )
 
 
-def _labeled(job: RayJob, node: Node) -> bool:
-    return all(node["Labels"].get(key) == text for key, text in job.labels.items())
+def _fitting(job: RayJob, nodes: Sequence[Node]) -> list[Node]:
+    return [
+        node
+        for node in nodes
+        if node["Alive"]
+        and all(node["Labels"].get(key) == text for key, text in job.labels.items())
+    ]
+
+
+def _each(job: RayJob, gpus: int) -> str:
+    return f"{job.cpus} CPU{'s' * (job.cpus != 1)}" + (
+        f" and {gpus} GPU{'s' * (gpus > 1)}" if gpus else ""
+    )
 
 
 def _ranks(resources: Mapping[str, float], cpus: int, gpus: int) -> int:

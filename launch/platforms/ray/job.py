@@ -13,6 +13,7 @@ from launch.core.job import DATA, MACHINES, TIME, option
 from segtrain.errors import ConfigError
 
 COMMAND = job.command("ray")
+AUTO = 0  # workers: as many as the cluster has room for
 
 
 def _range(value: Any, where: str) -> tuple[int, int]:
@@ -23,12 +24,22 @@ def _range(value: Any, where: str) -> tuple[int, int]:
     return int(low), int(high)
 
 
+def _workers(value: Any, where: str) -> int:
+    return AUTO if value == "auto" else int(values.at_least(1)(value, where))
+
+
 @dataclass(frozen=True)
 class RayJob(job.Job):
     """A training by Ray Train. All times: seconds."""
 
     strategy: job.Strategy = option("ddp", "NAME", "ddp or fsdp (default: ddp)", MACHINES)
-    workers: int = option(1, "N", "number of ranks (default: 1)", MACHINES, read=values.at_least(1))
+    workers: int = option(
+        1,
+        "N",
+        "number of ranks (default: 1); auto: one for each GPU of the cluster, or for each core",
+        MACHINES,
+        read=_workers,
+    )
     elastic: tuple[int, int] | None = option(
         None,
         "LEAST:MOST",
@@ -111,6 +122,13 @@ def load(known: Mapping[str, Any]) -> RayJob:
             "--workers and --elastic exclude each other: leave --workers out",
             code="flags-together",
             found=["--workers", "--elastic"],
+        )
+    if found.autoscaling and found.workers == AUTO:
+        raise ConfigError(
+            "--workers auto counts the nodes that are there, but --autoscaling adds nodes: use "
+            "--workers N",
+            code="flags-together",
+            found=["--workers", "--autoscaling"],
         )
     if found.strategy not in ("ddp", "fsdp"):
         text = f"--strategy {found.strategy}: Ray starts one process per rank: use ddp or fsdp"
