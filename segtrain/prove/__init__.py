@@ -93,7 +93,9 @@ def proofs(
         (counts.WORKERS, lambda: counts.prove_workers(folder, on_cpu, config)),
         (gradient.NAME, lambda: gradient.prove_gradient(folder, short, worlds)),
         (resume.NAME, lambda: resume.prove_resume(folder, short, worlds)),
+        (resume.NAME, lambda: resume.prove_extension(folder, short)),
         (counts.SCORES, lambda: counts.prove_evaluation(folder, short, worlds)),
+        (counts.SCORES, lambda: counts.prove_patience(folder, short, worlds)),
     ]
     for promise, proof in todo:
         try:

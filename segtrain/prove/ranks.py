@@ -19,6 +19,7 @@ from typing import Any
 
 import segtrain.models.pico  # noqa: F401
 from segtrain.base.files import writing
+from segtrain.config import Config
 from segtrain.errors import SegtrainError
 from segtrain.parallel.cluster import NOTHING, SEGTRAIN, Cluster, free_port
 from segtrain.parallel.spawn import visible_gpus
@@ -114,6 +115,12 @@ def on_ranks(folder: Path, world: int, function: Callable[..., Any], *arguments:
     ``Ranks.results``.
     """
     return Ranks(folder, world, function, *arguments).results()
+
+
+def train_here(cluster: Cluster, config: Config) -> int:
+    from segtrain.training.rank import train
+
+    return train(config, cluster)
 
 
 def own_gpu(rank: int, gpus: int, listed: str) -> str:

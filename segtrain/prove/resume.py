@@ -1,4 +1,4 @@
-"""Guarantee 2: a stopped or killed run continues as if it had not been interrupted."""
+"""Guarantee 2: a stopped, killed, or extended run continues as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
-from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks
+from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks, train_here
 from segtrain.prove.short import STEPS, changed
 from segtrain.prove.table import ProofRow, row
 from segtrain.runfolder import checkpoint
-from segtrain.training.rank import train
 
 NAME = "2 resume"
 TRIES = 5  # a fast run may finish before the signal arrives
@@ -70,8 +69,30 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
         yield row(NAME, "run stopped by SIGKILL, resumed on 2 ranks", "--ranks has only one rank")
 
 
-def train_here(cluster: Cluster, config: Config) -> int:
-    return train(config, cluster)
+def prove_extension(folder: Path, config: Config) -> Iterator[ProofRow]:
+    """Compare runs with ``train.extend``, given once and given twice, with a run that was planned
+    so long, all with a constant learning rate.
+    """
+    constant = changed(
+        config,
+        optim__schedule="constant",
+        optim__poly_power=None,
+        # these also depend on the planned length
+        data__scale_end=None,
+        train__progressive=[],
+    )
+    begin = STEPS // 3
+    lengths = {"planned": [(STEPS, 0)], "once": [(begin, 0), (begin, STEPS - begin)]}
+    lengths["twice"] = [(begin, 0), (begin, begin), (begin, STEPS - begin)]
+    runs = {name: changed(constant, out=str(folder / f"extended-{name}")) for name in lengths}
+    for name, starts in lengths.items():
+        for steps, more in starts:
+            longer = changed(runs[name], train__duration=f"{steps}st", train__extend=f"{more}st")
+            if code := on_ranks(folder, 1, train_here, longer)[0]:
+                raise RankFailed(f"a run of {steps} + {more} steps exited with code {code}")
+    for name in ("once", "twice"):
+        compared = f"run of {begin} steps extended {name}, compared with one of {STEPS}"
+        yield _judge(folder, compared, begin, runs["planned"], runs[name], weights=True)
 
 
 def _interrupted(

@@ -14,8 +14,10 @@ from segtrain.models import build_model
 from segtrain.training.start import automatic
 from segtrain.training.start.automatic import settled
 
-timm = pytest.importorskip("timm")
-hub = pytest.importorskip("huggingface_hub")
+timm = pytest.importorskip("timm", reason="timm is not installed: it builds the encoders")
+hub = pytest.importorskip(
+    "huggingface_hub", reason="huggingface_hub is not installed: its cache is read"
+)
 TINY = [
     *("data.scenes=8", "data.scene_size=[32,32]", "data.crop=[32,32]", "data.workers=1"),
     *("train.batch_size=2", "train.duration=2st", "log.pictures=0", "train.precision=fp32"),

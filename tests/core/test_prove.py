@@ -48,7 +48,9 @@ print("ROWS", json.dumps([vars(found) for found in rows]))
 PROOFS = {
     "gradient": "gradient.prove_gradient(folder, config, [1, 2])",
     "resume": "resume.prove_resume(folder, config, [1])",
-    "evaluation": "counts.prove_evaluation(folder, config, [1, 2])",
+    "extension": "resume.prove_extension(folder, config)",
+    "evaluation": "[*counts.prove_evaluation(folder, config, [1, 2]), "
+    "*counts.prove_patience(folder, config, [1, 2])]",
     "workers": "counts.prove_workers(folder, config, full)",
     "labels": "plant.prove_planted(folder, changed(config, data__limit=0))",
 }
@@ -76,7 +78,7 @@ def test_all_promises_are_kept(zygote, tmp_path: Path) -> None:  # type: ignore[
     text = process.output
     assert FAIL not in text
     # a fast run may be over before its signal
-    assert "\n11 PASS" in text or "\n10 PASS, 1 SKIPPED" in text, text
+    assert "\n15 PASS" in text or "\n14 PASS, 1 SKIPPED" in text, text
     for promise in ("1 world size", "2 resume", "3 evaluation", "4 workers", "5 labels"):
         assert text.count(f"\n{promise}") >= 1
     assert not list(tmp_path.iterdir())
@@ -133,15 +135,37 @@ def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # typ
     )
 
 
-COUNTED_TWICE = """
-from segtrain.evaluation import tally
-plain = tally.confusions
+# The steps that extend a run follow an order of their own.
+REPLANNED = """
+from segtrain.training import loop
+class Replanned(loop.TrainLoader):
+    def __init__(self, *args, seed, first_step, **rest):
+        super().__init__(*args, seed=seed + first_step, first_step=first_step, **rest)
+loop.TrainLoader = Replanned
+"""
+
+
+def test_an_extension_of_its_own_order_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = verdicts(zygote, tmp_path, "extension", REPLANNED)
+    assert [found["measured"][:9] for found in rows if found["verdict"] == FAIL] == [
+        "8 of 12 s"
+    ] * 2
+
+
+# Rank 1 counts twice, the loss of several ranks differs, and a run is too patient.
+RANKS_COUNT = """
+from segtrain.evaluation import evaluation, tally
+from segtrain.training.session import Session
+plain, mean = tally.confusions, evaluation.mean_loss
 tally.confusions = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
+evaluation.mean_loss = lambda *args: mean(*args) + len(os.environ.get("RANK", ""))
+Session.patience_ended = property(lambda self: self.state.stale > 2)
 """
 
 
 def test_a_score_that_knows_the_ranks_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    assert failures(verdicts(zygote, tmp_path, "evaluation", COUNTED_TWICE))
+    rows = verdicts(zygote, tmp_path, "evaluation", RANKS_COUNT)
+    assert [text.split()[0] for text in failures(rows)] == ["confusion", "validation", "end"]
 
 
 # One GPU, whose work the CPU does.
