@@ -82,8 +82,8 @@ def rank_slice(batch_size: int, world: int, rank: int, accumulate: int, micro: i
         message = (
             f"train.batch_size={batch_size} is less than {world} ranks x "
             f"train.accumulate={accumulate}: "
+            f"set train.batch_size to at least {parts}, or use fewer ranks"
         )
-        message += f"set train.batch_size to at least {parts}, or use fewer ranks"
         raise ConfigError(
             message,
             code="batch-too-small",

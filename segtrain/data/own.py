@@ -167,8 +167,6 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
         message = (
             f"{type(items).__name__} does not name its classes: set data.classes=[NAME, "
             "...] in the config, or give "
-        )
-        message += (
             "the dataset an attribute `classes`, a list of names in the order of the mask's ids"
         )
         raise ConfigError(message, code="classes-missing")

@@ -223,8 +223,6 @@ def rehearse(
             message = (
                 f"data.transforms {why}, so no run can be resumed: let a function draw "
                 "from its rng argument, "
-            )
-            message += (
                 "and a class from self.py_random and self.random_generator "
                 "(albumentations) or torch (torchvision)"
             )

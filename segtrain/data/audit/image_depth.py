@@ -64,8 +64,8 @@ def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFi
     message = (
         f"images with 16 bits per band have no value above {brightest:,} ({name}), which "
         f"is {bits} bits: "
+        "the upper 8 of 16 bits would be nearly black"
     )
-    message += "the upper 8 of 16 bits would be nearly black"
     return SplitFinding(
         message,
         True,

@@ -31,12 +31,10 @@ def clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFind
     message = (
         f"{where}: palette masks are read by index, but index {clash.palette_index} is "
         f"{rgb(clash.color)} in "
-    )
-    message += (
         f"{clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors "
         "are right, save the masks as "
+        "RGB, and set the colors in data.classes"
     )
-    message += "RGB, and set the colors in data.classes"
     right = ("if the indices are right in all files", {"data.label_map": labels.full_map()})
     return SplitFinding(message, True, others=(right,))
 

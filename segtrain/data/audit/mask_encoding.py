@@ -324,8 +324,6 @@ def _background_as_void(
     message = (
         f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id "
         f"{missing}) has no pixel, "
-    )
-    message += (
         f"and {void} is void by default. If {void} stands for {lost!r}, map it; if it is "
         "void, map it to -1"
     )

@@ -171,8 +171,8 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         message = (
             f"{names}: {shared.count:,} of {len(other):,} images of {other.split} are "
             "training images"
+            f": {', '.join(pairs)}{more}"
         )
-        message += f": {', '.join(pairs)}{more}"
     message += ". A score on them says nothing about new images"
     if data.overlap == "accept":
         return SplitFinding(f"{message} (data.overlap=accept)", pairs=shared.pairs)

@@ -176,8 +176,8 @@ def _refuse(
         message = (
             f"{bound}, but the splits have {amount(total)}: raise it, choose another "
             "data.cache_dir, or fetch "
+            "fewer splits or images (--split, data.limit)"
         )
-        message += "fewer splits or images (--split, data.limit)"
         raise ConfigError(
             message, code="cache-too-small", key="data.cache_gb", found=cache.limit, expected=total
         )

@@ -311,8 +311,8 @@ def wrong_part(wanted: Range, content: Any) -> DataError | None:
             reason = (
                 f"bytes {at:,} to {at + length:,} have the checksum {actual:08x}, but had "
                 f"{expected:08x} when they "
+                "were packed: upload or pack the shard again"
             )
-            reason += "were packed: upload or pack the shard again"
             values = {"byte": at, "found": actual, "expected": expected}
             return file_error(wanted.path, reason, code="sample-checksum", **values)
     return None

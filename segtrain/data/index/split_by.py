@@ -144,8 +144,6 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
         message = (
             f"{where}: data.split_by.group='{rule.group}' finds a group in {matched:,} of "
             f"{len(names):,} names, not in "
-        )
-        message += (
             f"{some_of(other, _SHOWN)}: every name, relative to the image folder, needs a "
             "group that is not empty"
         )

@@ -36,8 +36,6 @@ def label_space(
         message = (
             f"data.classes is empty, and layout {data.layout!r} has no class names of its "
             "own: list them in "
-        )
-        message += (
             f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
         )
         raise ConfigError(message, code="classes-missing", layout=data.layout)

@@ -55,16 +55,14 @@ class LabelSpace:
             message = (
                 f"data.ignore_index={void} is the train id of class {self.names[void]!r}: "
                 f"use {fitting_void(count, 255)}, and map raw ids "
+                f"that should not count with data.label_map={{{void}: -1, ...}}"
             )
-            message += f"that should not count with data.label_map={{{void}: -1, ...}}"
             raise ConfigError(message, code="ignore-index-is-a-class", found=void)
         for raw, train in [*self.raw_to_train.items(), *self.colors.items()]:
             if train != void and not 0 <= train < count:
                 message = (
                     f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 "
                     f"to {count - 1}: "
-                )
-                message += (
                     "name more classes in data.classes (void and ignore are not classes), or use "
                     "-1 to ignore it"
                 )
@@ -170,8 +168,8 @@ class LabelSpace:
             message = (
                 f"{source}: is an RGB mask, but the classes have no colors: set "
                 "data.classes=FILE with lines "
+                "'red green blue name', or save class ids in one channel"
             )
-            message += "'red green blue name', or save class ids in one channel"
             raise DataError(message, code="mask-rgb-without-colors", file=source)
         code = raw[..., 0].astype(np.int32) << 16
         code |= raw[..., 1].astype(np.int32) << 8

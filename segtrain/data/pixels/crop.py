@@ -134,8 +134,8 @@ def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
         reason = (
             f"has the size {image_size}, and its mask {record.mask_name} {mask.shape}, but its "
             f"batch has {size}: "
+            "check whether the files changed since the run began"
         )
-        reason += "check whether the files changed since the run began"
         values = {"mask": record.mask_name, "found": (image_size, mask.shape)}
         raise file_error(record.image_name, reason, code="sizes-differ", **values)
     out[1][...] = mask

@@ -135,8 +135,8 @@ class Tiles:
             text = (
                 f"{self.folder}: the positions of JPEG tiles cannot be kept "
                 f"({error.strerror}), so crops take more "
+                "CPU time: set SEGTRAIN_CACHE to a folder with free space"
             )
-            text += "CPU time: set SEGTRAIN_CACHE to a folder with free space"
             print(text, file=sys.stderr, flush=True)
             return
         self._head[sample], self._offset[sample] = head, self._own << 40 | offset

@@ -161,8 +161,6 @@ def _temporary_file(size: int) -> int:
             message = (
                 f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs "
                 f"{size / 2**20:.1f} MiB: give the "
-            )
-            message += (
                 "container more (docker run --shm-size=2g), lower data.prefetch, or set "
                 "data.worker_kind=thread"
             )
