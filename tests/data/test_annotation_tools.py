@@ -418,7 +418,7 @@ def test_broken_files_are_refused_with_their_name(tmp_path: Path, content: str) 
         opened(tmp_path)
 
 
-def test_the_division_of_yolo_is_that_of_data_yaml(tmp_path: Path) -> None:
+def test_a_division_in_data_yaml_that_is_not_read_is_named(tmp_path: Path) -> None:
     for folder in ("alpha", "beta"):
         (tmp_path / "images" / folder).mkdir(parents=True)
         (tmp_path / "labels" / folder).mkdir(parents=True)
@@ -427,17 +427,15 @@ def test_the_division_of_yolo_is_that_of_data_yaml(tmp_path: Path) -> None:
             text = "\ufeff0 0.1 0.1 0.9 0.1 0.5 0.9\n" if number == 0 else "0 .1 .1 .9 .1 .5 .9\n"
             (tmp_path / f"labels/{folder}/{folder}{number}.txt").write_text(text, encoding="utf-8")
     yaml = tmp_path / "data.yaml"
-    yaml.write_text("names: [road]\ntrain: ../images/alpha\nval: ./images/beta/\n")
-    data, splits = settings_of(str(tmp_path), [])
-    assert (data.train_split, data.split, splits) == ("alpha", "beta", ("alpha", "beta"))
-    assert len(open_dataset(data, "alpha")) == 4
+    for train, val in (("../images/alpha", "./images/beta/"), ("[images/train]", "images/val")):
+        yaml.write_text(f"names: [road]\ntrain: {train}\nval: {val}\n")
+        assert len(opened(tmp_path)) == 8
+        assert any("are not read" in note for note in opened(tmp_path).notes), train
+    yaml.write_text("names: [road]\ntrain: ../train/images\nval: ../val/images\n")
+    assert not any("are not read" in note for note in opened(tmp_path).notes)
     (tmp_path / "labels/beta/beta3.txt").write_text("0.5 word\n")
     with refused("annotation-invalid", place="line 1"):
-        open_dataset(settings_of(str(tmp_path), [])[0], "beta")
-    (tmp_path / "labels/beta/beta3.txt").write_text("")
-    yaml.write_text("names: [road]\ntrain: [images/alpha]\nval: images/beta\n")
-    notes = opened(tmp_path).notes
-    assert any("are not read" in note for note in notes)
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize("label", [None, "", [], True])

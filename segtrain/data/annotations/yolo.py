@@ -28,7 +28,7 @@ from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, poly
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
-from segtrain.data.index.skeleton import is_dir
+from segtrain.data.index.split_by import POOL
 from segtrain.data.storage import Store
 from segtrain.errors import file_error
 
@@ -51,7 +51,7 @@ def _detect(root: str, store: Store) -> Detected | None:
     lengths = {len(row.split()) for folder in folders for row in rows_of[folder]}
     if not lengths or (max(lengths) < 7 and pair_of_folders(root, store)):
         return None
-    return _divided(root, store) or find.detected_in_folders(root, store, folders, ".txt")
+    return find.detected_in_folders(root, store, folders, ".txt")
 
 
 def _are_labels(rows: list[str]) -> bool:
@@ -70,37 +70,6 @@ def _is_label(row: str) -> bool:
         return False
     fractions = all(-0.5 <= value <= 1.5 for value in values)
     return number.is_integer() and len(values) >= 4 and fractions
-
-
-def _divided(root: str, store: Store) -> Detected | None:
-    """The folders of ``train`` and ``val`` in a file beside the data, if both have images and
-    labels, and their paths differ in one folder.
-    """
-    where = Where(root, root, root, store, "", "columns")
-    for path in _names_files(where):
-        with reading(path):
-            content = _content(path)
-        # Roboflow's paths lead out of the folder.
-        train, val = (
-            re.sub(r"^(\.{1,2}/)+|/$", "", str(content.get(key))).split("/")
-            for key in ("train", "val")
-        )
-        both = [*zip(train, val)]
-        differ = [names for names in both if names[0] != names[1]]
-        if len(train) != len(val) or len(differ) != 1:
-            continue
-        images = "/".join("{split}" if names in differ else names[0] for names in both)
-        labels = "labels".join(images.rsplit("images", 1))
-        splits = [*differ[0]]
-        folders = (
-            os.path.join(root, text.replace("{split}", split))
-            for text in (images, labels)
-            for split in splits
-        )
-        if images != labels and all(is_dir(folder, store) for folder in folders):
-            names = {"train_split": splits[0], "split": splits[1]}
-            return {**names, "images": images, "annotations": labels}, splits
-    return None
 
 
 def _read(where: Where) -> Annotations:
@@ -173,10 +142,13 @@ def _notes(content: dict[str, Any], path: str) -> tuple[str, ...]:
     notes = []
     if val and val == train:
         notes.append(f"{WARNING}{path}: val is train: scores would be of training images")
-    if any(isinstance(value, list) or str(value).endswith(".txt") for value in (train, val)):
+    elif any(
+        str(value).endswith((".txt", "]")) or find.by_split([str(value)])[1] == [POOL]
+        for value in filter(None, (train, val))
+    ):
         notes.append(
-            f"{WARNING}{path}: train={train} and val={val} are not read, only single folders: "
-            "check the splits"
+            f"{WARNING}{path}: train={train} and val={val} are not read, only folders with the "
+            "names of splits: check the splits"
         )
     return tuple(notes)
 

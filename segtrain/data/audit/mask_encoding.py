@@ -163,15 +163,14 @@ def _plain_ids(
     """The finding about masks whose values are read as ids 0 .. C-1 and ``ignore_index``."""
     count, void = labels.num_classes, labels.ignore_index
     used = sorted(set(ids) - {void})
-    alone = count == 2 and void in ids and len(used) == 1
-    if alone or any(value not in range(count) for value in used):
+    if any(value not in range(count) for value in used):
         finding = _other_ids(labels, ids, used, where) or _instances(
             labels, ids, values.tops, where
         )
-        return finding or _by_share(labels, ids, used, where)
+        return finding or _by_levels(labels, ids, used, where)
     missing = sorted(set(range(count)) - set(used))
-    if void in ids and count > 2 and missing in ([0], [count - 1]):
-        return _background_as_void(labels, ids, used, missing[0], where)
+    if void in ids and missing in ([0], [count - 1]):
+        return _class_as_void(labels, ids, used, missing[0], where)
     if used and used[0] == 1 and void not in ids:
         message = (
             f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If "
@@ -225,37 +224,27 @@ def _other_ids(
     return None
 
 
-def _by_share(
-    labels: LabelSpace, ids: dict[int, int], used: list[int], where: str
+def _by_levels(
+    labels: LabelSpace, ids: Table, used: list[int], where: str
 ) -> SplitFinding | None:
-    """The finding about masks whose values lie in as many groups as there are classes, or are rare
-    but for so many.
+    """The finding about masks that have as many common values, or groups of near ones, as there are
+    classes.
     """
-    count, void, total = labels.num_classes, labels.ignore_index, sum(ids.values())
-    unknown = sum(ids[value] for value in used if value >= count)
-    if len(ids) < count or min(ids.get(value, 0) for value in range(count)) > unknown:
+    count, least = labels.num_classes, STRAY * sum(ids.values())
+    common = [value for value in sorted(ids) if ids[value] >= least]
+    if set(range(count)) <= set(ids if count > 2 else common):
+        return None
+    first = [v for v, before in zip(common, [-LISTED, *common]) if v - before > _NEAR]
+    starts = common if len(common) == count else first
+    if len(starts) != count:
         return None
     message = (
         f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in "
         "order, or as intended"
     )
-    values = sorted(ids)
-    order = [*sorted(ids, key=lambda value: -ids[value]), -1]
-    first = [value for value, before in zip(values, [-LISTED, *values]) if value - before > _NEAR]
-    apart = count == 2 or len({bisect(first, value) for value in order[:count]}) == count
-    if len(first) == count < len(values) and apart:
-        return mapped(labels, ids, message, {value: bisect(first, value) - 1 for value in values})
-    if count > 2 and set(range(count)) <= set(ids):
-        return None
-    frequent, stray = sorted(order[:count]), ids.get(order[count], 0)
-    if stray >= STRAY * total and (count > 2 or 4 * stray > ids[order[1]]):
-        return None
-    if void in frequent and set(frequent) - {void} < set(range(count)):
-        frequent = [value if value in frequent else void for value in range(count)]
-    table = {value: train for train, value in enumerate(frequent)} | {
-        value: -1 for value in values if value not in frequent
-    }
-    return mapped(labels, ids, message, table)
+    table = {value: bisect(starts, value) - 1 for value in common}
+    rare = [value for value in sorted(ids) if value not in table]
+    return mapped(labels, ids, message, table | dict.fromkeys(rare, -1))
 
 
 def _instances(
@@ -309,22 +298,20 @@ def _unknown_ids(
     return mapped(labels, ids, message, labels.full_map(unknown) if rare else {}, fatal=False)
 
 
-def _background_as_void(
-    labels: LabelSpace, ids: dict[int, int], used: list[int], missing: int, where: str
+def _class_as_void(
+    labels: LabelSpace, ids: Table, used: list[int], missing: int, where: str
 ) -> SplitFinding:
-    """The finding about masks with void and all classes but one: that class may be stored as
-    void.
+    """The finding about masks with void and all classes but one: that class, or the background, may
+    be stored as void.
     """
-    void, names = labels.ignore_index, labels.names
-    if missing and is_background(names[-1]) and not is_background(names[0]):
-        table, lost = {**{value: value for value in used}, void: missing}, names[-1]
-    else:
-        table, lost = {void: 0, **{value: train for train, value in enumerate(used, 1)}}, names[0]
-    sure = ids[void] > 0.5 * sum(ids.values()) or (missing == 0 and is_background(names[0]))
+    void, names, count = labels.ignore_index, labels.names, labels.num_classes
+    last = missing and is_background(names[-1]) and not is_background(names[0])
+    stored = missing if last or count == 2 else 0
+    table = dict(zip([*used[:stored], void, *used[stored:]], range(count)))
+    sure = 2 * ids[void] > sum(ids.values()) or (missing == 0 and is_background(names[0]))
     message = (
         f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id "
-        f"{missing}) has no pixel, "
-        f"and {void} is void by default. If {void} stands for {lost!r}, map it; if it is "
-        "void, map it to -1"
+        f"{missing}) has no pixel, and {void} is void by default. If {void} stands for "
+        f"{names[stored]!r}, map it; if it is void, map it to -1"
     )
-    return mapped(labels, ids, message, table, fatal=sure)
+    return mapped(labels, ids, message, table, fatal=sure or count == 2)

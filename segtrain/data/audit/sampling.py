@@ -16,7 +16,7 @@ from segtrain.base.terminal import counted
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import select
 
-_CONFIDENCE = 0.95
+_CONFIDENCE, _Z = 0.95, 1.959964  # the quantile of the normal distribution at 0.975
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,16 @@ class AuditSample:
         """Lower and upper bound of the share of faulty images in the whole split, with 95 %
         confidence.
 
-        This is the Clopper-Pearson interval of the binomial distribution, with 2.5 % on each side
-        even if no image or every image is faulty. It is wider than necessary, since images are
-        drawn without replacement.
+        This is the Wilson score interval of the binomial distribution (1927). It is wider than
+        necessary, since images are drawn without replacement.
         """
-        count, faulty, left = self.checked, self.faulty, 1 - _CONFIDENCE
+        count, share = self.checked, self.faulty / self.checked
         if count == self.total:
-            return faulty / count, faulty / count
-        if faulty in (0, count):
-            bound = (left / 2) ** (1 / count)
-            return (0.0, 1 - bound) if not faulty else (bound, 1.0)
-        low = _solved(lambda share: 1 - _at_most(faulty - 1, count, share), left / 2)
-        return low, _solved(lambda share: -_at_most(faulty, count, share), -left / 2)
+            return share, share
+        middle = self.faulty + _Z**2 / 2
+        reach = _Z * math.sqrt(count * share * (1 - share) + _Z**2 / 4)
+        low, high = ((middle + sign * reach) / (count + _Z**2) for sign in (-1, 1))
+        return max(low, 0.0), min(high, 1.0)
 
     def text(self) -> str:
         """One sentence: the faulty images in the sample, and the confidence interval for the whole
@@ -78,30 +76,6 @@ def sample_of(dataset: Dataset, count: int, seed: int) -> Dataset:
         return dataset
     keep = np.sort(np.random.default_rng(seed).choice(len(dataset), count, replace=False))
     return select(dataset, keep, dataset.split, dataset.notes)
-
-
-def _at_most(most: int, count: int, share: float) -> float:
-    """The probability of at most ``most`` faulty images among ``count``, if ``share`` of all are
-    faulty.
-    """
-    logs = (
-        math.lgamma(count + 1)
-        - math.lgamma(k + 1)
-        - math.lgamma(count - k + 1)
-        + k * math.log(share)
-        + (count - k) * math.log1p(-share)
-        for k in range(most + 1)
-    )
-    return math.fsum(map(math.exp, logs))
-
-
-def _solved(function: Callable[[float], float], value: float) -> float:
-    """The share from 0 to 1 at which an increasing function has this value, found by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) < value else (low, middle)
-    return (low + high) / 2
 
 
 def _percent(share: float, rounded: Callable[[float], int]) -> str:
