@@ -97,7 +97,11 @@ def _annotated(
             [np.array(ring)[:, :2] @ to_pixels[:2, :2].T + to_pixels[:2, 2] for ring in part]
             for part in parts
         ]
-        inside = [part for part in rings if _touches(part[0], size)]
+        inside = [
+            part
+            for part in rings
+            if (part[0].max(0) > 0).all() and (part[0].min(0) < size[::-1]).all()
+        ]
         if inside:
             holes = [ring for part in inside for ring in part[1:]]
             shapes.append(polygon(name, [part[0] for part in inside], holes))
@@ -108,10 +112,6 @@ def _polygons(geometry: dict[str, Any]) -> list[Any]:
     """The polygons of a geometry, each a list of rings: the outline, then the holes."""
     kind, coordinates = geometry["type"], geometry.get("coordinates") or []
     return [coordinates] if kind == "Polygon" else coordinates if kind == "MultiPolygon" else []
-
-
-def _touches(ring: np.ndarray, size: tuple[int, int]) -> bool:
-    return bool((ring.max(0) > 0).all() and (ring.min(0) < size[::-1]).all())
 
 
 GEOJSON = Format("geojson", "a GeoJSON file of polygons, and GeoTIFF images", _detect, _read).layout

@@ -17,8 +17,8 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
 from segtrain.data.annotations.draw import Paint
-from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Order, Shape, to_text
-from segtrain.data.index.entries import ColumnBuilder, Entries
+from segtrain.data.annotations.shapes import UNNAMED, Annotated, Annotations, Order, to_text
+from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import Detected, Layout, root_store
 from segtrain.data.index.listing import WARNING, Watch, entries_of
 from segtrain.data.index.skeleton import is_dir
@@ -296,7 +296,8 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
             f"{warning}{empty:,} of {len(images):,} images have no shape: all background"
         )
     shapes = [shape for image in images for shape in image.shapes]
-    if len(shapes) >= _BOXES and all(_has_four_corners(shape) for shape in shapes):
+    corners = {sum(map(len, shape.area.get("polygons", ()))) // 2 for shape in shapes}
+    if len(shapes) >= _BOXES and corners == {4}:
         watch.notes.append(
             f"{WARNING}all {len(shapes):,} shapes have 4 corners: are they boxes around objects?"
         )
@@ -309,20 +310,12 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
         )
 
 
-def _has_four_corners(shape: Shape) -> bool:
-    return sum(map(len, shape.area.get("polygons", ()))) == 8
-
-
 def _columns(annotated: Mapping[str, Annotated], folder: str) -> Entries:
     """The entries of annotated images: path below ``folder`` -> annotation."""
-    images, masks, names, texts = (ColumnBuilder() for _ in range(4))
-    for path, image in annotated.items():
-        images.append(path)
-        masks.append(image.file)
-        names.append(os.path.splitext(path)[0])
-        texts.append(to_text(image))
-    meta = {"name": names.done(), SHAPES: texts.done()}
-    return Entries(images.done(os.path.join(folder, "")), masks.done(), meta)
+    names = column_of(os.path.splitext(path)[0] for path in annotated)
+    meta = {"name": names, SHAPES: column_of(map(to_text, annotated.values()))}
+    files = column_of(image.file for image in annotated.values())
+    return Entries(column_of(annotated, os.path.join(folder, "")), files, meta)
 
 
 def _by_name(paths: Sequence[str]) -> dict[tuple[str, bool], str]:

@@ -349,23 +349,14 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
     if os.path.isfile(root):
         data = load_config(root, overrides).data
     else:
-        values: dict[str, Any] = {"root": root}
         settings = parse_overrides(overrides)
-        data_overrides = settings.get("data", {})
-        if not _layout_given(root, overrides):
-            given = data_overrides if isinstance(data_overrides, dict) else {}
-            leave_out = _leave_out(given)
-            annotations, images = (str(given.get(key, "")) for key in ("annotations", "images"))
-            detected, splits = detect(root, annotations, leave_out, images)
-            values = detected.model_dump(exclude_unset=True)
-        if values.get("layout") == "folders" and isinstance(data_overrides, dict):
-            values |= detect_pairs.choose(
-                detected, data_overrides, splits, tree_of(root, _leave_out(data_overrides))
-            )
-        # Overrides are parsed as YAML; detected values are not, since they have their types.
-        settings["data"] = (
-            {**values, **data_overrides} if isinstance(data_overrides, dict) else data_overrides
-        )
+        given = settings.get("data", {})
+        if isinstance(given, dict):  # ``make_config`` refuses anything else
+            values: dict[str, Any] = {"root": root}
+            if not _layout_given(root, overrides):
+                values, splits = _detected(root, given)
+            # Overrides are parsed as YAML; detected values are not, since they have their types.
+            settings["data"] = {**values, **given}
         data = make_config(settings, "the command line").data
     if data.split_by.on:
         return data, by_rule(data)
@@ -374,10 +365,18 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
     return data, splits or tuple(dict.fromkeys((data.train_split, data.split)))
 
 
-def _leave_out(given: dict[str, Any]) -> tuple[str, ...]:
-    """The valid setting data.leave_out among others."""
-    chosen = {key: given[key] for key in given if key == "leave_out"}
-    return make_config({"data": chosen}, "the command line").data.leave_out
+def _detected(root: str, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The settings of a folder, and its splits. given: the settings of ``data`` that override
+    them.
+    """
+    of_listing = {"data": {key: given[key] for key in given if key == "leave_out"}}
+    leave_out = make_config(of_listing, "the command line").data.leave_out
+    annotations, images = (str(given.get(key, "")) for key in ("annotations", "images"))
+    data, splits = detect(root, annotations, leave_out, images)
+    values = data.model_dump(exclude_unset=True)
+    if data.layout == "folders":
+        values |= detect_pairs.choose(data, given, splits, tree_of(root, leave_out))
+    return values, splits
 
 
 def _layout_given(root: str, overrides: list[str]) -> bool:

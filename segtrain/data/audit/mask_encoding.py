@@ -224,9 +224,7 @@ def _other_ids(
     return None
 
 
-def _by_levels(
-    labels: LabelSpace, ids: Table, used: list[int], where: str
-) -> SplitFinding | None:
+def _by_levels(labels: LabelSpace, ids: Table, used: list[int], where: str) -> SplitFinding | None:
     """The finding about masks that have as many common values, or groups of near ones, as there are
     classes.
     """

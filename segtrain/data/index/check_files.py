@@ -70,13 +70,9 @@ def _absent(paths: Column, watch: Watch) -> list[int]:
     absent: list[int] = []
     for folder, rows in rows_of.items():
         watch.look(folder)
-        if not watch.store.local:
-            there = set(watch.store.list(folder, ""))
-        elif len(rows) < _MANY or not os.path.isdir(folder):
+        if watch.store.local and len(rows) < _MANY:
             absent += [row for row in rows if not os.path.isfile(str(paths[row]))]
             continue
-        else:
-            with os.scandir(folder) as listing:
-                there = {item.name for item in listing if item.is_file()}
+        there = {*watch.store.list(folder, "")}
         absent += [row for row in rows if os.path.basename(str(paths[row])) not in there]
     return sorted(absent)

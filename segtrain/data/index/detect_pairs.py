@@ -118,8 +118,7 @@ def to_merge(root: str, annotators: Sequence[Settings], settings: Settings) -> s
     places = f"{shlex.quote(root)} {shlex.quote(f'{root}-merged')}"
     others = " ".join(f"--annotator {command(other)}" for other in annotators)
     return (
-        "\nto merge masks of several annotators into a copy, void where they differ (add "
-        "data.classes=[...], unless a file names the classes):\n  segtrain "
+        "\nto merge masks of several annotators into a copy, void where they differ:\n  segtrain "
         f"data convert {places} --merge agreement {others} {command(settings)}"
     )
 

@@ -58,11 +58,7 @@ def pair(
         raise DataError(message, code="split-empty", folder=folders[0])
     paths = [[named[name] for name in sorted(named)] for named in (in_images, in_masks)]
     in_masks = _without_ending(in_images, in_masks)
-    extra = [
-        os.path.join(folders[1], in_masks[name])
-        for name in sorted(in_masks.keys() - in_images.keys())
-    ]
-    entries = _entries(
+    entries, extra = _entries(
         folders, in_images, in_masks, watch, lambda: fix(*paths) if fix else _SAME_NAME
     )
     if extra:
@@ -78,9 +74,9 @@ def _entries(
     in_masks: dict[str, str],
     watch: Watch,
     fix: Callable[[], str],
-) -> Entries:
-    """Entries of all images, sorted by name. Raises DataError for images without a mask unless
-    ``watch.leaves_out``, and for masks without an image unless ``watch.skips``.
+) -> tuple[Entries, list[str]]:
+    """Entries of all images, sorted by name, and the masks without an image. Raises DataError for
+    images without a mask unless ``watch.leaves_out``, and for these masks unless ``watch.skips``.
 
     in_images, in_masks: name -> path. fix: returns the advice at the end of the error.
     """
@@ -121,7 +117,7 @@ def _entries(
         _paths(os.path.join(folder, ""), column, [named[name] for name in names])
         for folder, named in zip(folders, (in_images, in_masks))
     )
-    return Entries(image, mask, {"name": column})
+    return Entries(image, mask, {"name": column}), without_image
 
 
 def _paths(prefix: str, names: Column, paths: list[str]) -> Column:
@@ -179,11 +175,10 @@ def by_pattern(
                 f"{few or 'no images'}"
             )
             raise DataError(message, code="pattern-matches-nothing", folder=folder, pattern=pattern)
-    together = os.path.realpath(images) == os.path.realpath(masks)
-    if together:
+    if os.path.realpath(images) == os.path.realpath(masks):
         part(patterns, in_images, in_masks)
     fix = f"with data.pair={flow(patterns)}: add or remove files, or correct data.pair"
-    entries = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
+    entries, _ = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
     if files:
         wanted = (file for path in in_images.values() for file in siblings(files, path))
         if missing := sorted({*wanted}.difference(paths[0])):
@@ -193,15 +188,9 @@ def by_pattern(
             )
             raise DataError(message, code="band-file-missing", folder=images, found=missing)
         return entries
-    used = (
-        {*in_images.values(), *(in_masks[name] for name in in_images if name in in_masks)}
-        if together
-        else {*in_images.values()}
-    )
-    left = [os.path.join(images, path) for path in sorted(set(paths[0]) - used)]
-    if not together:
-        used = {in_masks[name] for name in in_images if name in in_masks}
-        left += [os.path.join(masks, path) for path in sorted(set(paths[1]) - used)]
+    every = [os.path.join(f, path) for f, these in zip((images, masks), paths) for path in these]
+    used = {*entries.mask, *(os.path.join(images, path) for path in in_images.values())}
+    left = sorted({*every} - used)
     if left:
         why = (
             f"left out, because they match no pattern of data.pair={flow(patterns)} or have "

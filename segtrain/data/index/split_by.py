@@ -71,9 +71,7 @@ def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.nd
     sizes = np.bincount(group_of)
     drawn = np.array([_drawn(group, rule.seed) for group in numbers])
     parts = _parts(drawn, sizes, rule)[group_of]
-    empty = _left_empty(parts, rule)
-    if empty:
-        raise _too_few(empty, sizes, rule, where)
+    _refuse_empty(parts, sizes, rule, where)
     return parts
 
 
@@ -88,24 +86,20 @@ def _parts(drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy) -> np.ndarray:
     return parts
 
 
-def _left_empty(parts: np.ndarray, rule: SplitBy) -> str:
-    """The first split without an image; "" if there is none."""
-    wanted = {"train": TRAIN, "val": VAL, **({"test": TEST} if rule.test else {})}
-    return next((name for name, number in wanted.items() if not (parts == number).any()), "")
-
-
-def _too_few(empty: str, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
-    """The error for a split that stays empty."""
-    images = int(sizes.sum())
-    units = counted(images, "image") + (f" in {counted(len(sizes), 'group')}" if rule.group else "")
-    fix = (
-        "add images, ask for other shares or for numbers of images (data.split_by.val=1), or "
-        "for smaller groups"
-    )
+def _refuse_empty(parts: np.ndarray, sizes: np.ndarray, rule: SplitBy, where: str) -> None:
+    """Raise DataError if a split has no image."""
+    wanted = ("train", "val", "test") if rule.test else ("train", "val")
+    empty = next((name for number, name in enumerate(wanted) if number not in parts), "")
+    if not empty:
+        return
+    images, groups = len(parts), len(sizes)
+    units = counted(images, "image") + (f" in {counted(groups, 'group')}" if rule.group else "")
     message = (
-        f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}: {fix}"
+        f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}: add "
+        "images, ask for other shares or for numbers of images (data.split_by.val=1), or for "
+        "smaller groups"
     )
-    return DataError(message, code="split-empty", split=empty, images=images, groups=len(sizes))
+    raise DataError(message, code="split-empty", split=empty, images=images, groups=groups)
 
 
 def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) -> np.ndarray:
