@@ -97,6 +97,11 @@ def test_the_values_of_some_masks_are_called_so(
         check_folder(str(root), None, [])
     assert "2 of 6 masks (the next check reads all" in str(caught.value)
     assert "unknown ids 7" in check_folder(str(root), None, [CLASSES]).reports[0].faults[0][1]
+    for path in root.glob("train/masks/*"):
+        ids(path, (0, 64, 255))
+    with refused("classes-missing", ids=[0, 64, 255]) as caught:
+        check_folder(str(root), None, [])
+    assert "data.classes=['?0', '?64', '?255']" in str(caught.value)
 
 
 def test_ids_of_objects_are_no_interpolation(files: tuple[Path, Path]) -> None:

@@ -20,6 +20,7 @@ from segtrain.data.index import listing
 from segtrain.data.index.detect import detect
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.names import propose
+from segtrain.data.pixels.decode import decode_mask
 from segtrain.data.storage import LOCAL
 from segtrain.errors import ConfigError
 
@@ -337,3 +338,37 @@ def test_folders_are_recognized_by_their_names(
     settings, splits = pair_of_folders(str(tmp_path), LOCAL)
     assert settings == {"images": f"{images}/{{split}}", "masks": f"{masks}/{{split}}"}
     assert splits == [split]
+
+
+@pytest.mark.parametrize(
+    ("images", "masks", "pair"),
+    [
+        ("REAL/#.png", "TRUTH/#.png", None),
+        ("./#.png", "masks/#.png", None),
+        ("scan/a_#.png", "scan/seen/a_#_t.png", ("{name}", "{name}_t")),
+    ],
+)
+def test_folders_are_recognized_by_their_files(
+    images: str, masks: str, pair: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    root = tree(tmp_path, f"{images} {masks}")
+    folders = [text.rpartition("/")[0] for text in (images, masks)]
+    checked = check_folder(str(root), None, ["data.classes=[a, b]"])
+    assert [checked.data.images, checked.data.masks, checked.data.pair] == [*folders, pair]
+    assert sum(report.images for report in checked.reports) == 2
+
+
+def test_folders_that_are_recognized_by_their_files_may_be_ambiguous(tmp_path: Path) -> None:
+    root = tree(tmp_path, "REAL/#.png TRUTH/#.png", "INFRARED/#.png TRUTH/#.png")
+    chosen = ["data.images=REAL", "data.masks=TRUTH"]
+    with refused("folders-ambiguous") as caught:
+        check_folder(str(root), None, [])
+    assert " ".join(chosen) in str(caught.value)
+    assert not check_folder(str(root), None, ["data.classes=[a, b]", *chosen]).failed
+
+
+def test_a_mask_of_many_bands_is_named(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((5, 8, 9), np.uint8), planarconfig="separate")
+    with refused("mask-bands", found=5):
+        decode_mask(str(tmp_path / "a.tif"))

@@ -50,7 +50,7 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, some_of
 
 # If classes have no names, the values in about this many masks are read.
-_SOME = 50
+_SOME = 500
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,8 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
     if not are_ids:
         return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
     kept = [value for value in values if value != data.ignore_index]
-    kept = kept if len(kept) > 1 else values
+    # Gray levels such as 0, 64, 128, and 255 are no ids from 0 or 1 beside a void value.
+    kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else values
     table = {value: number for number, value in enumerate(kept)}
     counted_on = kept == list(range(len(kept)))
     return {
@@ -371,8 +372,9 @@ def _detected(root: str, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[s
     """
     of_listing = {"data": {key: given[key] for key in given if key == "leave_out"}}
     leave_out = make_config(of_listing, "the command line").data.leave_out
-    annotations, images = (str(given.get(key, "")) for key in ("annotations", "images"))
-    data, splits = detect(root, annotations, leave_out, images)
+    keys = ("annotations", "images", "masks")
+    annotations, images, masks = (str(given.get(key, "")) for key in keys)
+    data, splits = detect(root, annotations, leave_out, images, masks)
     values = data.model_dump(exclude_unset=True)
     if data.layout == "folders":
         values |= detect_pairs.choose(data, given, splits, tree_of(root, leave_out))

@@ -12,8 +12,9 @@ from segtrain import config
 from segtrain.base.terminal import counted
 from segtrain.config.paste import Settings, command
 from segtrain.data.bucket import OUTAGE_S, store_of
-from segtrain.data.index.detect_pairs import SPLITS, is_drawn
-from segtrain.data.index.folders import FOLDERS
+from segtrain.data.index.detect_files import by_files, given
+from segtrain.data.index.detect_pairs import SPLITS, Found, is_drawn
+from segtrain.data.index.folders import FOLDERS, with_bands
 from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
 from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
@@ -40,12 +41,17 @@ _SPLIT_SETTINGS = (
 
 
 def detect(
-    root: str, annotations: str = "", leave_out: Sequence[str] = (), images: str = ""
+    root: str,
+    annotations: str = "",
+    leave_out: Sequence[str] = (),
+    images: str = "",
+    masks: str = "",
 ) -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout
     fits.
 
     annotations, images: the values of data.annotations and data.images to choose if several fit.
+    With ``masks``, the layout is that of these folders.
 
     The settings include train_split and split if the splits are not named train and val (but VAL,
     for example).
@@ -58,10 +64,16 @@ def detect(
     )
     if not there:
         raise no_folder(root, "the data folder", store_of(root, OUTAGE_S))
-    fits = _fits(root, store, annotations, images)
+    chosen = _folders(root, store, given(root, store, images, masks))
+    fits = iter(()) if chosen else _fits(root, store, annotations, images)
     # Shards without an index come last: a tar file may only be the download of the data set beside
     # it.
-    best = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))
+    best = (
+        chosen
+        or next(fits, None)
+        or _folders(root, store, by_files(root, store))
+        or (SHARDS.name, {}, splits_in(root, store=store))
+    )
     if best[0] in {layout.name for layout in (OBJECTS, *RIVALS)}:
         _refuse_rivals(root, [best, *(fit for fit in fits if _is_rival(root, fit, best))])
     layout, settings, splits = best
@@ -88,6 +100,10 @@ def _fits(root: str, store: Store, annotations: str, images: str) -> Iterator[Fi
                 _refuse_other_images(root, fit[0], images)
                 first = first or layout.name
                 yield (layout.name, *fit)
+
+
+def _folders(root: str, store: Store, found: Found | None) -> Fit | None:
+    return found and (FOLDERS.name, *with_bands(root, store, found))
 
 
 def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected | None:
@@ -196,7 +212,6 @@ def _unknown(root: str, store: Store) -> DataError:
     message = (
         f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\nlooked "
         f"for:{looked}\n"
-        "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair "
-        "where the names differ"
+        "or name the folders: data.images=FOLDER data.masks=FOLDER"
     )
     return DataError(message, code="layout-unknown", folder=root, found=there, near=inner)

@@ -28,7 +28,7 @@ from segtrain.data.index.names import (
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.skeleton import NAMES
 from segtrain.data.index.unpaired import several_masks
-from segtrain.data.index.walk import images_below, masks_below
+from segtrain.data.index.walk import apart, images_below, masks_below
 from segtrain.data.storage import Store
 from segtrain.errors import DataError, some_of
 
@@ -56,7 +56,7 @@ MASK_WORDS = _plural_and_singular(
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "trainval")
 # Levels below the root, and folders in total, that are searched.
 _DEPTH, _MANY = 3, 2000
-_TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
+TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 
 # Such a folder has one of these in its name, see is_drawn.
 _DRAWN = ("visual", "overlay", "preview", "thumb")
@@ -76,11 +76,15 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
     folders = folders_below(root, store)
     order = ranked_pairs(root, folders, store)
     if order:
-        folders_of, splits = order[0]
-        patterns = _patterns(root, folders_of, splits, store)
-        settings = {"images": folders_of[0], "masks": folders_of[1], "pair": patterns or ()}
-        return {key: value for key, value in settings.items() if value}, splits
+        return settings_of(root, *order[0], store)
     return _one_folder(root, folders, store)
+
+
+def settings_of(root: str, folders: tuple[str, str], splits: list[str], store: Store) -> Found:
+    """The settings of a pair of folders, and their splits."""
+    settings = {"images": folders[0], "masks": folders[1]}
+    patterns = _patterns(root, folders, splits, store)
+    return {**settings, "pair": patterns} if patterns else settings, splits
 
 
 def choose(
@@ -165,7 +169,7 @@ def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
         if (
             alike
             and text not in (data.images, data.masks, *paired)
-            and not {*_TOKEN.findall(text.lower())} & {*SPLITS}
+            and not {*TOKEN.findall(text.lower())} & {*SPLITS}
             and not is_drawn(text)
             and 10 * _count(data.root, folder, store) >= 9 * many
         ):
@@ -200,13 +204,13 @@ def ranked_pairs(root: str, folders: list[str], store: Store) -> list[Template]:
         if own and not set(images.lower().split("/")) & set(SPLITS):
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
         elif all(map(any, _listings(root, (images, masks), store))):
-            pair, split = _with_split(images, masks)
+            pair, split = with_split(images, masks)
             if split not in templates[pair]:
                 templates[pair].append(split)
 
     # Pairs with more splits come first, then those with the more common word.
     def rank(item: tuple[tuple[str, str], list[str]]) -> tuple[Any, ...]:
-        words = [token.lower() for token in _TOKEN.findall(item[0][1])]
+        words = [token.lower() for token in TOKEN.findall(item[0][1])]
         common = min(
             (MASK_WORDS.index(word) for word in words if word in MASK_WORDS),
             default=len(MASK_WORDS),
@@ -237,7 +241,7 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
 
     there: lowercase name -> name.
     """
-    tokens = _TOKEN.findall(images)
+    tokens = TOKEN.findall(images)
     for index, token in enumerate(tokens):
         if token.lower() not in IMAGE_WORDS:
             continue
@@ -251,14 +255,14 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
     return None
 
 
-def _with_split(images: str, masks: str) -> tuple[tuple[str, str], str]:
+def with_split(images: str, masks: str) -> tuple[tuple[str, str], str]:
     """Both names with ``{split}`` in place of the split's name, and that name ("all" if there is no
     split).
     """
-    for split in sorted({token for token in _TOKEN.findall(images) if token.lower() in SPLITS}):
-        if split in _TOKEN.findall(masks):
+    for split in sorted({token for token in TOKEN.findall(images) if token.lower() in SPLITS}):
+        if split in TOKEN.findall(masks):
             one, other = (
-                "".join("{split}" if part == split else part for part in _TOKEN.findall(text))
+                "".join("{split}" if part == split else part for part in TOKEN.findall(text))
                 for text in (images, masks)
             )
             return (one, other), split
@@ -298,7 +302,10 @@ def _need_patterns(images: list[str], masks: list[str]) -> bool:
 def _listings(root: str, folders: Sequence[str], store: Store) -> tuple[Iterator[str], ...]:
     """The paths of the images, and those of the masks."""
     images, masks = (os.path.join(root, folder) for folder in folders)
-    return masks_below(images, store, IMAGE_ARRAYS), masks_below(masks, store)
+    return (
+        apart(masks_below(images, store, IMAGE_ARRAYS), images, masks),
+        apart(masks_below(masks, store), masks, images),
+    )
 
 
 def names_of_pair(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:

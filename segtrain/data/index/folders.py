@@ -69,9 +69,13 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
 
 
 def _detect(root: str, store: Store) -> Found | None:
-    """What ``pair_of_folders`` finds, with the number of bands of images in .npy files."""
     found = pair_of_folders(root, store)
-    if found and store.local:
+    return found and with_bands(root, store, found)
+
+
+def with_bands(root: str, store: Store, found: Found) -> Found:
+    """Detected folders with the number of bands of images in .npy files."""
+    if store.local:
         images = os.path.join(root, found[0]["images"].replace("{split}", found[1][0]))
         name = next(masks_below(images, store, IMAGE_ARRAYS), "")
         with contextlib.suppress(OSError, ValueError, EOFError):  # the check reports them

@@ -21,7 +21,7 @@ from segtrain.data.index.names import (
     siblings,
 )
 from segtrain.data.index.unpaired import several_masks
-from segtrain.data.index.walk import pictures, unread
+from segtrain.data.index.walk import apart, pictures, unread
 from segtrain.errors import DataError, some_of
 
 # Endings that annotation tools add to the names of masks. An ending is removed only if all masks of
@@ -44,7 +44,7 @@ def pair(
     left out instead, with a warning. ``what``: what the folders should hold. ``fix``: returns the
     advice at the end of that error, given the paths of the images and the masks.
     """
-    files = pictures(folders[0], what[0], watch), _masks(folders[1], what[1], watch)
+    files = _files(folders, what, watch)
     in_images, in_masks = (
         _named(folder, paths, NAME + ending)
         for folder, paths, ending in zip(folders, files, endings)
@@ -160,7 +160,7 @@ def by_pattern(
     Raises DataError if no file matches, for two files with the same name, and for
     files without a partner.
     """
-    paths = pictures(images, "data.images", watch), _masks(masks, "data.masks", watch)
+    paths = _files((images, masks), ("data.images", "data.masks"), watch)
     in_images, in_masks = (
         _named(images, paths[0], patterns[0]),
         _named(masks, paths[1], patterns[1]),
@@ -198,6 +198,17 @@ def by_pattern(
         )
         watch.notes.append(f"{WARNING}{counted(len(left), 'file')} {why}: {some_of(left)}")
     return entries
+
+
+def _files(
+    folders: tuple[str, str], what: tuple[str, str], watch: Watch
+) -> tuple[list[str], list[str]]:
+    """Relative paths of the images and of the masks. Raises DataError."""
+    images, masks = folders
+    return (
+        [*apart(pictures(images, what[0], watch), images, masks)],
+        [*apart(_masks(masks, what[1], watch), masks, images)],
+    )
 
 
 def _masks(folder: str, what: str, watch: Watch) -> list[str]:

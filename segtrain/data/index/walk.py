@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from segtrain.data.index.listing import Watch
@@ -100,6 +100,12 @@ def masks_below(folder: str, store: Store, arrays: Container[str] = ARRAYS) -> I
         paths = store.walk(folder)
         return (path for path in paths if os.path.splitext(path)[1].lower() in arrays)
     return itertools.chain((first,), images)
+
+
+def apart(paths: Iterable[str], folder: str, other: str) -> Iterator[str]:
+    """The paths below a folder without those in another folder that lies inside it."""
+    inner = os.path.relpath(other, folder) + "/"
+    return (path for path in paths if not path.startswith(inner))
 
 
 def _identity(folder: str) -> tuple[int, int]:

@@ -160,6 +160,9 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
         )
         raise file_error(name, reason, code="mask-lossy", found="webp")
     refuse_pages(header, name)
+    if header.channels > 4:
+        reason = f"a mask of {header.channels} bands: save class ids in one band"
+        raise file_error(name, reason, code="mask-bands", found=header.channels)
     if header.format != "png":
         return _pillow(content, name, ids=True)[0]
     # such a file skips the native decoder, which ignores alpha

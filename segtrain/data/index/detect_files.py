@@ -1,0 +1,92 @@
+"""Detection of folders of images and masks by their files, whatever their names."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections import defaultdict
+
+import numpy as np
+
+from segtrain.config.paste import command
+from segtrain.data.index.detect_pairs import (
+    IMAGE_WORDS,
+    MASK_WORDS,
+    TOKEN,
+    Found,
+    folders_below,
+    is_drawn,
+    names_of_pair,
+    settings_of,
+    with_split,
+)
+from segtrain.data.index.names import NAME, count_pairs, is_array, is_image, propose_for
+from segtrain.data.pixels.decode import decode_mask
+from segtrain.data.storage import Store
+from segtrain.errors import DataError
+
+# ``by_files`` compares at most this many folders. Masks have at most this many colors.
+_FEW, _COLORS = 20, 64
+
+
+def by_files(root: str, store: Store) -> Found | None:
+    """Detect folders with other names by their files: masks have the names of the images, and few
+    colors or a folder named like MASK_WORDS. Raises DataError if several pairs of folders fit.
+    """
+    splits_of: dict[str, list[str]] = defaultdict(list)
+    for folder in [".", *folders_below(root, store)] if store.local else ():
+        names = store.list(os.path.join(root, folder), "")
+        if any(is_image(name) or is_array(name) for name in names) and not is_drawn(folder):
+            (template, _), split = with_split(folder, folder)
+            splits_of[template].append(split)
+    if len(splits_of) > _FEW:
+        return None
+    masks = [text for text, splits in splits_of.items() if _has_masks(root, text, splits[0], store)]
+    found = list[Found]()
+    for pair in itertools.product(splits_of.keys() - masks, masks):
+        splits = [split for split in splits_of[pair[0]] if split in splits_of[pair[1]]]
+        listings = {split: names_of_pair(root, pair, split, store) for split in splits}
+        equal = (2 * count_pairs((NAME, NAME), *two) >= len(two[0]) for two in listings.values())
+        if listings and (all(equal) or propose_for(listings)):
+            found.append(settings_of(root, pair, splits, store))
+    if len(found) > 1:
+        ways = sorted(
+            command({f"data.{key}": settings[key] for key in ("images", "masks")})
+            for settings, _ in found
+        )
+        message = (
+            f"{root}: several folders may hold images and masks: say which to read, with one of"
+        )
+        raise DataError(
+            "\n  ".join([message, *ways]), code="folders-ambiguous", folder=root, found=ways
+        )
+    return found[0] if found else None
+
+
+def _has_masks(root: str, template: str, split: str, store: Store) -> bool:
+    """Whether a folder holds masks, by its name, or else by its first files."""
+    words = {*map(str.lower, TOKEN.findall(template))}
+    if words & {*IMAGE_WORDS, *MASK_WORDS}:
+        return not words & {*IMAGE_WORDS}
+    folder = os.path.join(root, template.replace("{split}", split))
+    names = [name for name in store.list(folder, "") if is_image(name)]
+    return all(_has_few_colors(os.path.join(folder, name)) for name in names[:3])
+
+
+def _has_few_colors(file: str) -> bool:
+    try:
+        raw = decode_mask(file, file)
+    except DataError:
+        return False
+    return len(np.unique(raw if raw.ndim < 3 else raw @ np.array((1 << 16, 1 << 8, 1)))) <= _COLORS
+
+
+def given(root: str, store: Store, images: str, masks: str) -> Found | None:
+    """The settings of the two folders that the user has given, and their splits."""
+    if not (images and masks):
+        return None
+    text = re.escape(images).replace(r"\{split\}", "([^/]+)")
+    matches = (re.fullmatch(text, folder) for folder in folders_below(root, store))
+    splits = [match[1] for match in matches if match and match.groups()]
+    return {"images": images, "masks": masks}, splits or ["all"]
