@@ -221,6 +221,22 @@ def test_labelme_rectangles_and_bitmaps_are_pixels(tmp_path: Path) -> None:
     assert sum("linestrip" in note for note in dataset.notes) == 1
 
 
+def test_xml_of_the_older_labelme(tmp_path: Path) -> None:
+    (tmp_path / "Annotations").mkdir()
+    pictures(tmp_path, "Images/a.png")
+    points = "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in TRIANGLE)
+    shapes = "".join(
+        f"<object><name>{name}\n</name><deleted>{gone}</deleted><polygon>{points}</polygon></object>"
+        for name, gone in (("car", 0), ("dog", 1))
+    )
+    text = f"<annotation><filename>a.png</filename>{shapes}</annotation>"
+    (tmp_path / "Annotations/a.xml").write_text(text)
+    dataset = opened(tmp_path)
+    assert dataset.labels.names == ("background", "car")
+    labelme(tmp_path / "json", "a.png", ("car", "polygon", TRIANGLE))
+    assert np.array_equal(masks_of(dataset)["a"], masks_of(opened(tmp_path / "json"))["a"])
+
+
 def test_labelme_images_are_those_beside_the_files(tmp_path: Path) -> None:
     # Two folders without splits, with images of the same name, one of them renamed.
     labelme(tmp_path, "north/1.png", ("car", "polygon", TRIANGLE))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
-from segtrain.data.annotations.read import reading, size_of
+from segtrain.data.annotations.read import reading, size_of, xml_of
 from segtrain.data.annotations.shapes import (
     Annotated,
     Annotations,
@@ -28,7 +27,6 @@ from segtrain.data.annotations.shapes import (
     ring,
     rotated,
 )
-from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.layout import Detected
 from segtrain.data.pixels.header import MAX_PIXELS
 from segtrain.data.storage import Store
@@ -44,7 +42,7 @@ def _detect(root: str, store: Store) -> Detected | None:
     if detected is None:
         return None
     settings, splits = detected
-    tree = _xml(os.path.join(root, settings["annotations"].replace("{split}", splits[0])))
+    tree = xml_of(os.path.join(root, settings["annotations"].replace("{split}", splits[0])))
     subsets = {image.get("subset", "") for image in tree.iter("image")}
     if len(subsets) == 1:
         return detected
@@ -56,22 +54,16 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 def _names(path: str) -> list[str]:
     with reading(path):
-        return [_name(image) for image in _xml(path).iter("image")][:20]
+        return [_name(image) for image in xml_of(path).iter("image")][:20]
 
 
 def _name(image: Element) -> str:
     return os.path.join(image.get("subset", ""), image.attrib["name"])
 
 
-def _xml(path: str) -> Element:
-    """The root of an XML file. The parser reads no other file, and stops where entities grow."""
-    with reading(path):
-        return ElementTree.parse(local_copy(path)).getroot()
-
-
 def _read(where: Where) -> Annotations:
     file = where.annotations
-    root = _xml(file)
+    root = xml_of(file)
     if root.find("track") is not None:
         reason = "has the key frames of a video: export the task as 'CVAT for images 1.1'"
         raise file_error(file, reason, code="annotation-of-video")

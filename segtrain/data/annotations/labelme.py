@@ -1,6 +1,7 @@
 """labelme's JSON: a file for each image, with polygons, rectangles, circles, and bitmaps.
 
-Also as X-AnyLabeling writes it. https://github.com/wkentaro/labelme
+Also as X-AnyLabeling writes it, and the XML of the older LabelMe of MIT, with polygons.
+https://github.com/wkentaro/labelme, http://labelme.csail.mit.edu
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from segtrain.data.annotations.read import (
     reading,
     size_of,
     text,
+    xml_of,
 )
 from segtrain.data.annotations.shapes import (
     Annotated,
@@ -44,32 +46,50 @@ from segtrain.errors import file_error, some_of
 
 _SHAPES = re.compile(r'"shapes"\s*:\s*\[')
 _OURS = re.compile(r'"(imagePath|imageData|shape_type)"\s*:')
+_XML = re.compile(r"\s*(<\?xml[^>]*>)?\s*<annotation>.*<polygon>.*<pt>", re.DOTALL)
 _POLYGONS = ("polygon", "oriented_rectangle", "rotation", "quadrilateral")
 _LINES = ("line", "linestrip", "point", "points")
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    folders = {
-        os.path.dirname(path)
-        for path, head in find.files(root, store, ".json")
-        if _SHAPES.search(head) and _OURS.search(head)
-    }
-    return find.detected_in_folders(root, store, sorted(folders), ".json")
+    for ending in (".json", ".xml"):
+        folders = {
+            os.path.dirname(path)
+            for path, head in find.files(root, store, ending)
+            if (_SHAPES.search(head) and _OURS.search(head)) or _XML.match(head)
+        }
+        if folders:
+            return find.detected_in_folders(root, store, sorted(folders), ending)
+    return None
 
 
 def _read(where: Where) -> Annotations:
     pictures = {os.path.basename(path) for path in images_below(where.images, where.store)}
     pictures |= {os.path.splitext(name)[0] for name in pictures}
     images, others = list[Annotated](), list[str]()
-    for name, path in files_below(where, ".json"):
-        content = json_of(path, without="imageData")
+    for name, path in (*files_below(where, ".json"), *files_below(where, ".xml")):
+        content = _of_xml(path) if name.endswith(".xml") else json_of(path, without="imageData")
         if isinstance(content, dict) and "shapes" in content:
             images.append(_annotated(content, path, name, pictures))
         else:
             others.append(name)
-    what = counted(len(others), "JSON file")
+    what = counted(len(others), "file")
     notes = (f"{WARNING}{what} without shapes left out: {some_of(others)}",) * bool(others)
     return Annotations(images, notes=notes)
+
+
+def _of_xml(path: str) -> dict[str, Any]:
+    """The content of an XML file in the form of labelme's JSON."""
+    root = xml_of(path)
+    shapes = [
+        {
+            "label": item.findtext("name", "").strip(),
+            "points": [[point.findtext(axis) for axis in "xy"] for point in item.iter("pt")],
+        }
+        for item in root.iterfind("object")
+        if item.findtext("deleted") != "1"
+    ]
+    return {"shapes": shapes, "imagePath": root.findtext("filename", "").strip()}
 
 
 def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]) -> Annotated:
@@ -114,7 +134,7 @@ def _shape(item: dict[str, Any]) -> Shape | str:
 
 LABELME = Format(
     "labelme",
-    "a JSON file with shapes for each image (labelme, X-AnyLabeling)",
+    "a JSON file with shapes for each image (labelme, X-AnyLabeling), or an XML file (LabelMe)",
     _detect,
     _read,
     "file",

@@ -27,8 +27,12 @@ from segtrain.data.index.pairs import by_pattern, name_patterns
 from segtrain.data.index.pairs import pair as paired
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import masks_below, pictures
+from segtrain.data.pixels.header import read_header
 from segtrain.data.storage import Store
 from segtrain.errors import DataError
+
+# Of data.channels.
+_MOST_BANDS = 16
 
 
 def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
@@ -74,14 +78,20 @@ def _detect(root: str, store: Store) -> Found | None:
 
 
 def with_bands(root: str, store: Store, found: Found) -> Found:
-    """Detected folders with the number of bands of images in .npy files."""
+    """Detected folders with the number of bands of images that are no RGB."""
     if store.local:
         images = os.path.join(root, found[0]["images"].replace("{split}", found[1][0]))
-        name = next(masks_below(images, store, IMAGE_ARRAYS), "")
-        with contextlib.suppress(OSError, ValueError, EOFError):  # the check reports them
-            if is_array(name):
-                shape = np.load(os.path.join(images, name), mmap_mode="r").shape
+        path = os.path.join(images, next(masks_below(images, store, IMAGE_ARRAYS), ""))
+        # The check reports unreadable files.
+        with contextlib.suppress(OSError, ValueError, EOFError, DataError):
+            if is_array(path):
+                shape = np.load(path, mmap_mode="r").shape
                 channels = min(shape[0], shape[-1]) if len(shape) == 3 else 1
+            else:
+                header = read_header(path)
+                many = header.format == "tiff" and (header.channels > 4 or header.floating)
+                channels = header.channels if many else 0
+            if 0 < channels <= _MOST_BANDS:
                 found[0].update(channels=channels, values="stored")
     return found
 
