@@ -98,7 +98,8 @@ class Console:
         self.total_steps, self.epochs = total_steps, epochs
         self._stream = stream or sys.stdout
         self._quiet = rank != 0
-        self._live = self._stream.isatty()
+        # Open MPI gives each rank a terminal of its own, whose lines it forwards to a log.
+        self._live = self._stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
         self._drawn = 0  # columns of the live line on the screen
         self._now = now
         # From the first line on: what is before it, the first step among it, is slower.

@@ -63,6 +63,9 @@ def test_a_terminal_shows_one_live_line_that_other_text_wipes(
     assert text.endswith("\rsaved\n")
     console.close()
     assert screen.getvalue() == text  # nothing is drawn: nothing to end
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")  # a terminal that is a log
+    drive(screen := Screen())
+    assert "\r" not in screen.getvalue()
 
 
 def test_the_remaining_time_follows_the_recent_pace() -> None:

@@ -28,7 +28,7 @@ from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import Report, load
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.job_parts import channels as read_channels
-from launch.platforms.sagemaker.rehearse import channels, hosts
+from launch.platforms.sagemaker.rehearse import channels, container, hosts
 from launch.platforms.sagemaker.rehearse.plan import ONE_GROUP, set_stage
 from launch.platforms.sagemaker.rehearse.run import _changes, rehearse
 from launch.platforms.sagemaker.rehearse.sync import Sync
@@ -51,9 +51,11 @@ def stage_of(
     hosts: int | None = None,
     procs: int | None = None,
     isolated: bool = True,
+    lacking: str = "mpirun",
     **more: Any,
 ) -> RehearsalCluster:
-    return set_stage(request_of(job), hosts=hosts, procs=procs, isolated=isolated, settings=more)
+    given = {"hosts": hosts, "procs": procs, "isolated": isolated, "lacking": lacking}
+    return set_stage(request_of(job), settings=more, **given)
 
 
 HETERO = load_job(None, {"groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
@@ -113,7 +115,10 @@ def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
     assert stage.hyperparameters["parallel.strategy"] == '"smddp"'
     assert stage.hyperparameters["sagemaker_mpi_num_of_processes_per_host"] == "2"
     assert stage.hyperparameters["train.duration"] == '"3st"'
-    assert len(stage.said) == 3
+    assert len(stage.said) == 4
+    stage = stage_of(SageMakerJob(strategy="smddp"), lacking="")
+    assert stage.hyperparameters["sagemaker_distributed_dataparallel_enabled"] == "true"
+    assert "sagemaker_torch_distributed_enabled" not in stage.hyperparameters
 
 
 def test_plants_are_read() -> None:
@@ -500,9 +505,14 @@ def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "smddp"])
+def test_the_training_itself_on_two_hosts(strategy: str, tmp_path: Path) -> None:
+    """AWS's toolkit starts torchrun, or mpirun for SMDDP, which starts the ranks; rank 0 leaves a
+    model on its host.
+    """
     needs_the_extra()
-    """AWS's toolkit starts torchrun, torchrun the ranks; rank 0 leaves a model on its host."""
+    if strategy == "smddp" and (lacking := container.missing_for_mpirun(isolated=True)):
+        pytest.skip(f"a start by mpirun needs {lacking}")
     from launch.platforms.sagemaker.bundle import build
 
     settings = [
@@ -518,7 +528,7 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     flags = {
         "instances": 2,
         "fsx": "fs-0123456789abcdef0:/fsx/streets",
-        "strategy": "smddp",
+        "strategy": strategy,
         "checkpoints": "s3://ckpt/run/",
     }
     job = load_job(None, {**flags, "type": "ml.p4d.24xlarge", "output": "s3://out"}, settings)
@@ -529,8 +539,10 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     assert report.status == "Completed", report
     assert "train.batch_size=6 instead of 7" in report.remarks
     assert "weights.safetensors" in report.model
-    assert report.metrics["train:loss"][0] == 3
-    assert "strategy smddp" in next((tmp_path / "stage/logs").glob("*2.log")).read_text()
+    assert report.metrics["train:loss"][0] == report.metrics["train:lr"][0] == 3
+    log = next((tmp_path / "stage/logs").glob("*2.log")).read_text()
+    assert f"strategy {strategy}" in log
+    assert f"ranks 0 to 0 of 2 by {'mpi' if strategy == 'smddp' else 'torchrun'}" in log
 
 
 # A launcher in a process of its own. Its containers have an entry point that needs neither toolkit

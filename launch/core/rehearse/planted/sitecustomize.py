@@ -36,5 +36,6 @@ if os.environ.get("SEGTRAIN_PLANT"):
     _rank, _program, _flag = os.environ["SEGTRAIN_PLANT"].split(" ", 2)
     # Only the rank itself, not torchrun (which has the program later in its arguments), AWS's
     # toolkit, or a helper process of a rank.
-    if _program in sys.orig_argv[1:3] and os.environ.get("RANK", "0") == _rank:
+    _own = os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+    if _program in sys.orig_argv[1:4] and _own == _rank:
         _watch(_flag)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launch.core.rehearse import container as shared
+from launch.core.rehearse import network
 from launch.core.rehearse.cluster import RehearsalCluster
 from launch.core.rehearse.process import RehearsalSpec
 from segtrain.errors import MissingExtra
@@ -37,6 +40,45 @@ if [ ! -d /opt/ml ] && [ -d /opt ]; then
 fi
 [ ! -d /opt/ml ] || mount --rbind "$base" /opt/ml
 """
+# For SMDDP: the files of ssh, through which mpirun starts the ranks. AWS's toolkit writes their
+# variables to /etc/environment, which must not be that of this machine.
+SSH = r"""
+mkdir -m 700 -p /run/sshd ~/.ssh
+mount --bind "$base.ssh" /etc/ssh
+mount --bind "$base.ssh" ~/.ssh
+touch -a /etc/environment
+mount --bind "$base.ssh/environment" /etc/environment
+"""
+
+
+def missing_for_mpirun(isolated: bool) -> str:
+    """What the start of SMDDP by mpirun and sshd lacks on this machine; "": nothing."""
+    if not isolated or os.geteuid():
+        return "namespaces as root"
+    programs = [name for name in ("mpirun", "sshd", "ssh-keygen") if _program(name) is None]
+    packages = [] if importlib.util.find_spec("mpi4py") else ["mpi4py"]
+    return ", ".join(programs + packages)
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=network.search_path())
+
+
+def add_ssh(base: Path, scratch: str) -> None:
+    """Write the files of ssh for a host, with a key that all hosts share."""
+    key, folder = Path(scratch, "id_rsa"), base.with_name(base.name + ".ssh")
+    if not key.exists():
+        subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(key)], check=True)
+    folder.mkdir(exist_ok=True)
+    (folder / "environment").write_text("")
+    for name in ("id_rsa", "id_rsa.pub"):
+        shutil.copy(key.with_name(name), folder)
+    (folder / "ssh_config").write_text(
+        "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
+    )
+    (folder / "sshd_config").write_text(
+        "HostKey /etc/ssh/id_rsa\nAuthorizedKeysFile /etc/ssh/id_rsa.pub\nUsePAM yes\n"
+    )
 
 
 def command(request: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from launch.core.rehearse.network import refuse_addresses
 from launch.platforms.sagemaker.progress import machines
 from segtrain.errors import ConfigError
 
+SMDDP = "sagemaker_distributed_dataparallel_enabled"
 ONE_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job without groups
 
 
@@ -23,11 +24,12 @@ def set_stage(
     procs: int | None,
     isolated: bool,
     settings: Mapping[str, Any],
+    lacking: str = "mpirun",
 ) -> RehearsalCluster:
     """The hosts and hyperparameters of a rehearsal. ``hosts``: number of hosts in each group that
     trains (None: as in the request, at most 3). A group that helps has at most 3 hosts, and a group
     without work has one. ``settings``: changed settings of segtrain, for this rehearsal only.
-    Raises ConfigError.
+    ``lacking``: what a start by mpirun lacks here. Raises ConfigError.
     """
     hyperparameters: Mapping[str, str] = request.get("HyperParameters", {})
     said: list[str] = []
@@ -51,7 +53,7 @@ def set_stage(
     # AWS's toolkit puts rank 0 on the first host in the training group's list, which ``members``
     # returns reversed.
     leader = [host for host in stage if host.trains][-1]
-    parameters = _hyperparameters(hyperparameters, procs, settings, said)
+    parameters = _hyperparameters(hyperparameters, procs, settings, lacking, said)
     return RehearsalCluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
 
 
@@ -92,19 +94,20 @@ def _hyperparameters(
     hyperparameters: Mapping[str, str],
     procs: int | None,
     settings: Mapping[str, Any],
+    lacking: str,
     said: list[str],
 ) -> dict[str, str]:
     parameters = dict(hyperparameters)
-    if parameters.get("sagemaker_distributed_dataparallel_enabled") == "true":
+    smddp = parameters.get(SMDDP) == "true"
+    if smddp:
+        said.append("strategy smddp: an SMDDP stand-in that has the same restrictions")
+    if smddp and lacking:
         for key in [
             key for key in parameters if key.startswith("sagemaker_distributed_dataparallel_")
         ]:
             del parameters[key]
         parameters["sagemaker_torch_distributed_enabled"] = "true"
-        said.append(
-            "strategy smddp: torchrun starts the ranks (instead of mpirun and sshd), with an SMDDP "
-            "stand-in that has the same restrictions"
-        )
+        said.append(f"torchrun starts the ranks instead of mpirun and sshd (missing: {lacking})")
     if procs is not None:
         if procs < 1:
             raise ConfigError(
@@ -122,7 +125,7 @@ def _hyperparameters(
 
 
 def starts_ranks(parameters: Mapping[str, str]) -> bool:
-    """Whether the toolkit starts the ranks of one process group (torchrun). Else it starts one
-    process per host.
+    """Whether the toolkit starts the ranks of one process group (torchrun, mpirun). Else it starts
+    one process per host.
     """
-    return parameters.get("sagemaker_torch_distributed_enabled") == "true"
+    return "true" in (parameters.get("sagemaker_torch_distributed_enabled"), parameters.get(SMDDP))

@@ -18,7 +18,7 @@ from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import Report
 from launch.platforms.sagemaker.rehearse import channels, container
 from launch.platforms.sagemaker.rehearse import hosts as trees
-from launch.platforms.sagemaker.rehearse.plan import set_stage
+from launch.platforms.sagemaker.rehearse.plan import SMDDP, set_stage
 from launch.platforms.sagemaker.rehearse.sync import Sync
 from launch.platforms.sagemaker.request import code_uri
 
@@ -74,6 +74,8 @@ class SageMakerRehearsal(Rehearsal):
         with Sync(self.store, uri, checkpoints) as sync:
             self.status("Training", "Training image download completed. Training in progress.")
             why = self.watch(plant, limit_s)
+        for mark in Path("/tmp").glob("done.algo-*"):  # of AWS's toolkit, after mpirun
+            mark.unlink()
         if sync.contested:
             names = ", ".join(sync.contested[:3])
             self.remarks.append(
@@ -93,10 +95,11 @@ class SageMakerRehearsal(Rehearsal):
         argv = container.command(self.request)
         if read_fault(self.spec.plant).kind == "absent" and not running.host.trains:
             argv = container.unconnected(argv)
-        isolated = self.spec.namespaces
-        return Container(
-            running.host, running.base, self.folder, argv, env, isolated, container.MOUNTS
-        )
+        isolated, mounts = self.spec.namespaces, container.MOUNTS
+        if self.stage.hyperparameters.get(SMDDP) == "true":
+            mounts += container.SSH
+            container.add_ssh(running.base, self.spec.scratch)
+        return Container(running.host, running.base, self.folder, argv, env, isolated, mounts)
 
     def on_exit(self, ended: Sequence[RunningHost]) -> str:
         """A host that fails ends the job."""
@@ -122,6 +125,7 @@ def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
         procs=spec.procs,
         isolated=spec.namespaces,
         settings=spec.settings,
+        lacking=container.missing_for_mpirun(spec.namespaces),
     )
     if spec.namespaces:
         network.build(stage, Path(spec.folder), served="s3")
