@@ -9,7 +9,7 @@ parsing them) and ``ts`` (Unix time in seconds). The other fields, by event:
                 (steps), ``derived`` {quantity: value}, ``warnings`` [text] that apply to every
                 score of the run, ``begun`` (Unix time at which the process began), ``hosts``, their
                 ``machine`` (a type of SageMaker, or "") and ``price`` (dollars per hour of one;
-                null: unknown)
+                null: unknown), ``class_weights`` of the loss if they are automatic
 ``split``       ``data.split_by`` divides the data: ``rule`` {key: value}, ``images`` {split:
                 count}, ``folder`` with the names
 ``init``        weights from ``model.init``: ``source``; the tensors ``taken`` from it, ``new`` (not

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from segtrain.base.cores import cores
@@ -28,8 +29,11 @@ from segtrain.evaluation import evaluation
 from segtrain.evaluation.chosen import refuse_eval
 from segtrain.evaluation.load import load_run
 from segtrain.evaluation.region import inside
+from segtrain.losses import build_criterion
 from segtrain.observe.image_table import table
-from segtrain.observe.scores import BEST, named_score
+from segtrain.observe.journal import FILE as JOURNAL
+from segtrain.observe.journal import read_journal
+from segtrain.observe.scores import BEST, LOSS, named_score
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.runfolder.rundir import open_run
@@ -85,6 +89,12 @@ def score(
                 f"{run_dir / FILE}"
             )
         refuse_void(dataset)
+        weights = strategy.broadcast_object(_class_weights(run_dir, config))
+        criterion = None
+        if weights is not None:
+            classes, ignored = dataset.labels.num_classes, dataset.labels.ignore_index
+            known = torch.tensor(weights) if weights else None
+            criterion = build_criterion(config.loss, classes, ignored, known)
         if images and not cluster.rank:
             open_folder(images)
         local_ranks = strategy.cluster.local_world_size
@@ -102,6 +112,7 @@ def score(
             workers=workers.start,
             base_scale=config.data.base_scale,
             extremes=extremes(config) if images else 0,
+            criterion=criterion,
         )
     flips = flip_finding("eval.flip" if config.eval.flip else "", dataset.labels)
     caveats = (
@@ -130,7 +141,8 @@ def score(
             say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
             for line in lines:
                 say(line)
-            say(f"{BEST.text(scores)}  {result.protocol['line']}")
+            loss = LOSS.text(scores) if criterion else "loss unknown"
+            say(f"{BEST.text(scores)}  {loss}  {result.protocol['line']}")
             for text in caveats:
                 say(f"warning: {dataset.split}: {text}")
     return {
@@ -157,6 +169,20 @@ def _refuse_unread(overrides: list[str]) -> None:
                     code="setting-not-for-eval",
                     key=key,
                 )
+
+
+def _class_weights(run_dir: Path, config: Config) -> list[float] | None:
+    """The automatic class weights of the run's loss, which are in its journal; empty without such.
+
+    None if the loss cannot be made again: it is from Python, or the journal lacks the weights.
+    """
+    if "criterion" in read_parts(run_dir):
+        return None
+    if config.loss.class_weights != "auto":
+        return []
+    events = read_journal(run_dir) if (run_dir / JOURNAL).is_file() else []
+    starts = [event for event in events if event["event"] == "run_start"]
+    return starts[-1].get("class_weights") if starts else None
 
 
 def _dataset(

@@ -154,6 +154,9 @@ def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(
     assert list(run.scores.per_class) == ["dark", "bright"]
     assert run.scores.values["pixels"][1] == 4 * 20 * 32 - 1  # one bright pixel is void
     assert f"segtrain.export('{run.path}', 'exported', model=Slow(...))" in capsys.readouterr().out
+    scores = segtrain.evaluate(run.path, data=Stripes(4), model=Slow(), quiet=False)
+    assert "loss unknown" in capsys.readouterr().out
+    assert "loss" not in scores.values
     # The same call again finds a finished run; other parts are refused.
     assert segtrain.train(
         config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
@@ -346,9 +349,8 @@ def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> N
             super().__init__(classes)
 
     run = segtrain.train(
-        small(tmp_path / "run"),
+        small(tmp_path / "run", "loss.class_weights=auto"),
         model=Wide(2),
-        criterion=LOSS,
         train_data=Stripes(),
         val_data=Stripes(4),
     )
@@ -371,7 +373,9 @@ def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> N
         segtrain.load(tmp_path / "export")
     with refused("own-data-missing", data="own_objects.Stripes"):
         segtrain.evaluate(run.path, model=Wide(2))
-    assert segtrain.evaluate(run.path, data=Stripes(4), model=Wide(2)).miou == run.scores.miou
+    scores = segtrain.evaluate(run.path, data=Stripes(4), model=Wide(2))
+    assert scores.miou == run.scores.miou
+    assert scores.values["loss"] == run.scores.values["loss"]  # its class weights are those of then
 
 
 class Single:

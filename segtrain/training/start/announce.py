@@ -59,6 +59,7 @@ def announce(
         *([opened.limit.line()] if opened.limit else []),
     ):
         screen.say(remark)
+    auto = config.loss.class_weights == "auto"
     journal = Journal(run_dir / "journal.jsonl", rank)
     journal.write(
         "run_start",
@@ -80,6 +81,7 @@ def announce(
         hosts=strategy.cluster.hosts,
         machine=strategy.cluster.machine,
         price=price_of(config, strategy.cluster.machine),
+        **({"class_weights": findings.class_weights} if auto else {}),
     )
     complete = {"train": opened.train, "val": opened.val}
     if config.data.split_by.on:
