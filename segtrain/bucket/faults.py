@@ -45,14 +45,15 @@ class RequestError(DataError):
 
 
 @contextlib.contextmanager
-def ignoring_file_faults() -> Iterator[None]:
-    """Suppress a DataError about a file. A RequestError is raised."""
+def ignoring_file_faults() -> Iterator[list[DataError]]:
+    """Suppress a DataError about a file, and add it to the list. A RequestError is raised."""
+    faults = list[DataError]()
     try:
-        yield
+        yield faults
     except RequestError:
         raise
-    except DataError:
-        pass
+    except DataError as error:
+        faults.append(error)
 
 
 class WrongLength(Exception):

@@ -307,6 +307,10 @@ def test_the_images_are_in_the_folder_with_the_most_named_ones(tmp_path: Path) -
         opened(tmp_path)
     assert str(caught.value).splitlines()[1:] == ["  data.images=depth", "  data.images=plots"]
     assert opened(tmp_path, "data.images=plots").entries[0].image.endswith("plots/a.png")
+    (tmp_path / "b.csv").write_text("ImageId,EncodedPixels\na.png,1 4\n")
+    with refused("layouts-ambiguous") as caught:
+        opened(tmp_path, "data.images=plots")
+    assert "data.images=depth" not in str(caught.value)
 
 
 def test_points_tell_which_orientation_of_the_images_they_are_for(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: P
         "{split}/images/#.png",
         "{split}/masks/#.png",
         "{split}/overlays/#.png",
+        "{split}/SegmentationObject/#.png",
         count=4,
     )
     for number in range(8):

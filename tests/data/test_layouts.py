@@ -315,6 +315,12 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
     with refused("classes-missing") as caught:
         check_folder(str(root), None, [])
     assert "data.classes={'?0': [9, 0, 255]}" in str(caught.value)
+    for mask in (root / "label").iterdir():
+        Image.new("L", (16, 12)).save(mask, "jpeg")
+    with refused("classes-missing") as caught:
+        check_folder(str(root), None, [])
+    assert "2 masks: " in str(caught.value)
+    assert "JPEG changes the labels" in str(caught.value)
 
 
 # Names of folders in public data sets, with a split of each name that they use.

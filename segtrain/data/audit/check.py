@@ -246,7 +246,9 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
             (values, looked), coded = _some_values(data, split), f" (coded: {CODES[code].formula})"
         ids = ids_of(values)
         if not (ids or 0 < len(values.colors) <= LISTED):
-            raise
+            colors = f" of {split} have {len(values.colors)} colors" if values.colors else ""
+            message = f"{error}\n  {looked}{colors}"
+            raise ConfigError(message, code=error.code, **error.values) from None
         what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
         unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
         if there:
@@ -281,13 +283,16 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
 
 def _some_values(data: Data, split: str) -> tuple[MaskValues, str]:
     """The values in some masks of a split, and which masks these are, in words. Masks that cannot
-    be read are left out.
+    be read are left out; if none can be read, the words are the fault of the last one.
     """
-    dataset, values = open_dataset(_with_any_names(data), split), MaskValues()
+    dataset, values, fault = open_dataset(_with_any_names(data), split), MaskValues(), ""
     some = range(0, len(dataset), max(1, len(dataset) // _SOME))
     for index in some:
-        with ignoring_file_faults():
+        with ignoring_file_faults() as faults:
             values.add(raw_and_values(dataset, index)[1])
+        fault = f"{len(some)} masks: {faults[0]}" if faults else fault
+    if not (values.ids or values.colors):
+        return values, fault
     if len(some) == len(dataset):
         return values, "the masks"
     later = "the next check reads all, and names what these lack"

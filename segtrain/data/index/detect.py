@@ -120,7 +120,9 @@ def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected 
 def _refuse_other_images(root: str, settings: dict[str, Any], images: str) -> None:
     """Raise DataError if several folders may hold the images, and none is given."""
     others = settings.pop(OTHER_IMAGES, [])
-    if others and not images:
+    if images in others:
+        settings["images"] = images
+    elif others and not images:
         folders = [settings["images"], *others]
         ways = "".join(f"\n  {command({'data.images': folder})}" for folder in folders)
         message = (

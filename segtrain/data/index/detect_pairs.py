@@ -58,8 +58,8 @@ SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "tes
 _DEPTH, _MANY = 3, 2000
 TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 
-# Such a folder has one of these in its name, see is_drawn.
-_DRAWN = ("visual", "overlay", "preview", "thumb")
+# Such a folder has one of these in its name, see is_drawn. SegmentationObject is Pascal VOC's.
+_DRAWN = ("visual", "overlay", "preview", "thumb", "segmentationobject")
 
 Found = tuple[dict[str, Any], list[str]]  # settings of layout 'folders', splits
 Template = tuple[tuple[str, str], list[str]]  # folders of images and of masks, splits
@@ -178,7 +178,7 @@ def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
 
 
 def is_drawn(folder: str) -> bool:
-    """Whether a folder holds pictures that tools draw for people to look at."""
+    """Whether a folder holds pictures that tools draw for people to look at, or ids of objects."""
     return any(word in folder.lower() for word in _DRAWN)
 
 
