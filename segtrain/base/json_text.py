@@ -39,6 +39,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         stream.write(json.dumps(content).encode() + b"\n")
 
 
+def cache_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object into the cache, whose folder may not exist yet. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, content)
+
+
 def sound(item: Any, form: Mapping[str, Any]) -> dict[str, Any]:
     """The valid part of a JSON object: its numbers, and the strings and nested objects that
     ``form`` lists.

@@ -27,8 +27,12 @@ from annotated_sets import (
 from conftest import refused
 from PIL import Image, ImageDraw
 
+from segtrain.data.annotations import layout
+from segtrain.data.annotations.layout import Format, Where
+from segtrain.data.annotations.shapes import Annotations
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
+from segtrain.data.storage import LOCAL
 
 
 @needs_formats
@@ -469,3 +473,25 @@ def test_a_label_is_text(tmp_path: Path, label: Any) -> None:
     shapes = [{**shape, "label": name} for name in ("Cat", "cat ")]
     (tmp_path / "a.json").write_text(json.dumps({"version": "5", **content, "shapes": shapes}))
     assert any("only by case or blanks" in note for note in opened(tmp_path).notes)
+
+
+def test_classes_are_kept_until_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    root, read = tmp_path / "set", list[str]()
+    names = iter((["car"], ["dog"]))
+
+    def classes(where: Where) -> Annotations:
+        read.append(where.annotations)
+        return Annotations((), dict.fromkeys(next(names), 0), notes=())
+
+    form = Format("some", "", lambda root, store: None, classes)
+    where = Where(str(root), str(root), str(root), LOCAL, "", "columns")
+    labelme(root, "a.png", ("car", "polygon", TRIANGLE))
+    for content, counted in (("{}", 1), ("", 1), ("[]  ", 2)):
+        if content:
+            (root / "a.json").write_text(content)
+        layout._unchanged.cache_clear()
+        found = layout._classes(form, where)
+        assert (len(read), [*(found.classes or ())]) == (counted, ["car", "dog"][counted - 1 :][:1])

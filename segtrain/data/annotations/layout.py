@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
 import os
 import re
 import shlex
@@ -13,6 +15,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from segtrain import config
+from segtrain.base.files import cache_folder
+from segtrain.base.json_text import cache_json, read_json
 from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.data.annotations.dataset import SHAPES, AnnotatedDataset
@@ -88,16 +92,36 @@ def _where(data: config.Data, split: str, store: Store) -> Where:
     return Where(annotations, images, root, store, data.label_key, data.rle_order)
 
 
-def _annotations(form: Format, where: Where, watch: Watch | None = None) -> Annotations:
+class _Classes(NamedTuple):
+    """The classes of a split as in ``Annotations``, and how many shapes each has."""
+
+    names: dict[str, int]
+    classes: dict[str, int] | None
+    background: str | None
+
+
+def _classes(form: Format, where: Where) -> _Classes:
+    """The classes of a split. They are kept until a file changes, since to parse a file of 65 MB
+    takes seconds, at each start and on each rank.
+    """
+    stamps = tuple(map(where.store.stat, _files(form, where)))
+    digest = hashlib.sha256(repr((form.name, where.annotations, where[4:], stamps)).encode())
+    path = cache_folder() / f"listing-classes-{digest.hexdigest()[:24]}.json"
+    if cached := read_json(path):
+        return _Classes(**cached)
+    read = _unchanged(form, where, stamps)
+    classes = _Classes(read.names, read.classes, read.background)
+    with contextlib.suppress(OSError):  # the listing says that the cache is not writable
+        cache_json(path, classes._asdict())
+    return classes
+
+
+def _files(form: Format, where: Where) -> list[str]:
     store, path = where.store, where.annotations
-    files = (
-        [os.path.join(path, name) for name in store.walk(path)] if is_dir(path, store) else [path]
-    )
-    files += form.others(where)
-    if watch:
-        for changed in {path, *files, *map(os.path.dirname, files)}:
-            watch.look(changed)
-    return _unchanged(form, where, tuple(store.stat(file) for file in files))
+    files = [path]
+    if is_dir(path, store):
+        files = [os.path.join(path, name) for name in store.walk(path)]
+    return [*files, *form.others(where)]
 
 
 @lru_cache(4)
@@ -126,7 +150,7 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
     # All splits of a run have the same classes, in the order of the first of these files.
     places = dict.fromkeys(_where(data, name, store) for name in (data.train_split, data.split))
     read = {
-        place: _annotations(form, place)
+        place: _classes(form, place)
         for place in (*places, where)
         if _exists(place.annotations, store)
     }
@@ -135,7 +159,7 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
         keys |= dict.fromkeys(each.names, 0) if each.classes is None else each.classes
     background = next((each.background for each in read.values() if each.background), "")
     labels, ids, rest = _labels(data, sorted(keys, key=lambda n: (keys[n], n)), background)
-    _refuse_unknown(read[where], where, ids, labels)
+    _refuse_unknown(read[where].names, where, ids, labels)
     entries, notes = entries_of(data, split, partial(_entries, form), store)
     return AnnotatedDataset(
         os.path.basename(store.place(data.root)),
@@ -199,10 +223,9 @@ def _alike(names: Sequence[str]) -> list[str]:
 
 
 def _refuse_unknown(
-    annotations: Annotations, where: Where, ids: Mapping[str, int], labels: LabelSpace
+    counts: Mapping[str, int], where: Where, ids: Mapping[str, int], labels: LabelSpace
 ) -> None:
-    """Raise DataError for shapes of a class that the run does not have."""
-    counts = annotations.names
+    """Raise DataError for shapes of a class that the run does not have. counts: class -> shapes."""
     unknown = sorted(counts.keys() - ids.keys())
     if unknown:
         near = closest(unknown[0], labels.names)
@@ -221,7 +244,10 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     images, and for several of one image.
     """
     where = _where(data, split, watch.store)
-    annotations = _annotations(form, where, watch)
+    files = _files(form, where)
+    for changed in {where.annotations, *files, *map(os.path.dirname, files)}:
+        watch.look(changed)
+    annotations = _unchanged(form, where, tuple(map(watch.store.stat, files)))
     watch.notes += annotations.notes
     masks = {
         shape.area["pixels"].get("file")
@@ -231,11 +257,11 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     }
     there = pictures(where.images, "data.images", watch)
     there = [path for path in there if os.path.join(where.images, path) not in masks]
-    files = _by_name(there)
+    by_name = _by_name(there)
     annotated: dict[str, Annotated] = {}
     missing, repeated = [], []
     for image in annotations.images:
-        path = next((files[key] for key in _keys(image.image) if files.get(key)), None)
+        path = next((by_name[key] for key in _keys(image.image) if by_name.get(key)), None)
         if path is None:
             if not watch.store.leaves_out(os.path.join(where.images, image.image)):
                 missing.append(image.image)

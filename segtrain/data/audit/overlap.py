@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from segtrain import config
-from segtrain.base.files import cache_folder, writing
-from segtrain.base.json_text import read_json
+from segtrain.base.files import cache_folder
+from segtrain.base.json_text import cache_json, read_json
 from segtrain.bucket.faults import RequestError
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
@@ -73,9 +73,7 @@ def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     if not complete:
         return result
     with contextlib.suppress(OSError):  # the audit has reported that the cache is not writable
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path) as stream:
-            stream.write(json.dumps(asdict(result)).encode())
+        cache_json(path, asdict(result))
     return result
 
 

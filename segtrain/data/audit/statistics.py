@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import zlib
 from collections import defaultdict
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.base.files import read_text, writing
+from segtrain.base.json_text import cache_json, read_json
 from segtrain.base.terminal import counted
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
@@ -228,22 +227,20 @@ def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.
 def load(path: Path) -> AuditReport | None:
     """Cached statistics; None if there are none, or the file is damaged."""
     try:
-        content = json.loads(read_text(path))
+        content = read_json(path)
         mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
         examples = tuple((text, index) for text, index in content["examples"])
         return replace(AuditReport.from_dict(content), mask_crc=mask_crc, examples=examples)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error):
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error):
         return None
 
 
 def save(path: Path, report: AuditReport) -> tuple[str, ...]:
     """Write the cached file atomically. Returns a note if that is not possible."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path) as stream:
-            mask_crc = base64.b64encode(zlib.compress(report.mask_crc.tobytes())).decode()
-            content = {**report.to_dict(), "mask_crc": mask_crc, "examples": report.examples}
-            stream.write(json.dumps(content).encode())
+        mask_crc = base64.b64encode(zlib.compress(report.mask_crc.tobytes())).decode()
+        content = {**report.to_dict(), "mask_crc": mask_crc, "examples": report.examples}
+        cache_json(path, content)
     except OSError as error:
         where = f"{error.strerror}: {path.parent}"
         return (f"statistics are not cached ({where}): set SEGTRAIN_CACHE to a writable folder",)

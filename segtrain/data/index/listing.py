@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import Union
 
 from segtrain import config
-from segtrain.base.files import alone, cache_folder, now_ns, read_text, writing
+from segtrain.base.files import alone, cache_folder, now_ns, read_text
+from segtrain.base.json_text import write_json
 from segtrain.base.terminal import counted
 from segtrain.data.bucket import store_of
 from segtrain.data.index import entries as kept
@@ -172,8 +173,7 @@ def _list(
                 "looked_at": watch.stamps,
                 "notes": watch.notes,
             }
-            with writing(file) as stream:
-                stream.write(json.dumps(content).encode())
+            write_json(file, content)
         _tidy(file.parent)
     except OSError as error:
         why = f"the list of files is not cached ({error.strerror}: {file.parent})"
