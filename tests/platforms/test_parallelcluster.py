@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,7 @@ PLANTS: list[tuple[str, Callable[[Recipe], Any]]] = [
     ("fsx-deleted", lambda r: fsx(r).pop("DeletionPolicy")),
     ("fsx-unlinked", lambda r: fsx(r).pop("DataRepositoryAssociations")),
     ("fsx-link-idle", lambda r: link(r, AutoImportPolicy=[])),
+    ("fsx-link-empty", lambda r: link(r)),
     ("fsx-link-overlap", lambda r: link(r, FileSystemPath="/data/more")),
     ("fsx-link-overlap", lambda r: link(r, DataRepositoryPath="s3://my-bucket/runs/")),
     ("fsx-unexported", lambda r: fsx(r)["DataRepositoryAssociations"].pop()),
@@ -245,3 +247,106 @@ def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(
         if any(one.level == "error" for one in cluster.check(planted(change)))
     }
     assert ours == {"p3", "import", "mode"}
+
+
+# The words of the table in docs/parallelcluster.md -> the change; the rows are in the order of
+# the cluster's states: jobs run, queues are stopped, login nodes too, and never.
+UPDATES: list[dict[str, Callable[[Recipe], Any]]] = [
+    {
+        "a higher `MaxCount`": lambda r: resource(r, "spot").update(MaxCount=16),
+        "a new queue": lambda r: queues(r).append({**queue(r, "spot"), "Name": "more"}),
+        "compute resource": lambda r: queue(r, "try")["ComputeResources"].append(
+            {"Name": "l40s", "InstanceType": "g6e.xlarge", "MinCount": 0, "MaxCount": 2}
+        ),
+        "one more type for a spot resource": lambda r: resource(r, "spot")["Instances"].append(
+            {"InstanceType": "g6e.12xlarge"}
+        ),
+        "`CustomSlurmSettings`": lambda r: settings(r)["CustomSlurmSettings"][1].update(
+            KillWait=90
+        ),
+        "scripts": lambda r: queue(r, "try")["CustomActions"]["OnNodeConfigured"].update(
+            Args=["/w"]
+        ),
+        "rights of a queue": lambda r: queue(r, "try")["Iam"]["S3Access"].append(
+            {"BucketName": "my-bucket", "KeyName": "data/*"}
+        ),
+        "`AllowedIps`": lambda r: r["HeadNode"]["Ssh"].update(AllowedIps="198.51.100.0/24"),
+        "the `Count` of login nodes": lambda r: pool(r).update(Count=2),
+        "a further association with S3": lambda r: link(r),
+        "a further file system": lambda r: r["SharedStorage"].append(
+            {
+                "Name": "b",
+                "MountDir": "/b",
+                "StorageType": "Efs",
+                "EfsSettings": {"FileSystemId": FS},
+            }
+        ),
+    },
+    {
+        "a lower `MaxCount`": lambda r: resource(r, "spot").update(MaxCount=4),
+        "a queue less": lambda r: queues(r).pop(),
+        "another `InstanceType` of a queue": lambda r: resource(r, "try").update(
+            InstanceType="g6e.xlarge"
+        ),
+        "a type less": lambda r: resource(r, "spot")["Instances"].pop(),
+        "`ScaledownIdletime`": lambda r: settings(r).update(ScaledownIdletime=30),
+    },
+    {
+        "another `InstanceType` of login nodes": lambda r: pool(r).update(
+            InstanceType="m6i.xlarge"
+        ),
+    },
+    {
+        "`InstanceType`": lambda r: r["HeadNode"].update(InstanceType="m6i.2xlarge"),
+        "key": lambda r: r["HeadNode"]["Ssh"].update(KeyName="other"),
+        "script of the head node": lambda r: action(r).update(Args=["/w"]),
+        "`Os`": lambda r: r["Image"].update(Os="ubuntu2204"),
+        "size": lambda r: fsx(r).update(StorageCapacity=2400),
+        "throughput of the file system": lambda r: fsx(r).update(PerUnitStorageThroughput=250),
+        "another file system as `/workspace`": lambda r: r["SharedStorage"][0].update(
+            FsxLustreSettings={"FileSystemId": FS}
+        ),
+    },
+]
+FS = "fs-0123456789abcdef0"
+PATCH = """
+import json, sys
+from types import SimpleNamespace
+from pcluster.config.config_patch import ConfigPatch
+base, changed = json.load(sys.stdin)
+def allowed(target, nodes, logins):
+    cluster = SimpleNamespace(
+        name="research", stack_name="research", head_node_instance=SimpleNamespace(state="running"),
+        has_running_capacity=lambda *_, **__: nodes, has_running_login_nodes=lambda *_, **__: logins)
+    return ConfigPatch(cluster, base, target).check()[0]
+states = ((True, True), (False, True), (False, False))
+print(json.dumps({key: [allowed(target, *state) for state in states] for key, target in changed.items()}))
+"""
+
+
+def queues(recipe: Recipe) -> list[Recipe]:
+    return recipe["Scheduling"]["SlurmQueues"]
+
+
+def pool(recipe: Recipe) -> Recipe:
+    return recipe["LoginNodes"]["Pools"][0]
+
+
+def test_the_page_says_when_an_update_is_possible(program: Path) -> None:
+    """What `pcluster update-cluster --dryrun true` decides, in each state of a cluster."""
+    page = (ROOT / "docs/parallelcluster.md").read_text()
+    rows = page.partition("| when |")[2].splitlines()[2:6]
+    changed = {}
+    for number, (row, changes) in enumerate(zip(rows, UPDATES)):
+        for words, change in changes.items():
+            assert words in row
+            changed[f"{number} {words}"] = planted(change)
+    answer = subprocess.run(
+        [str(program.absolute().parent / "python"), "-c", PATCH],
+        input=json.dumps([planted(lambda recipe: None), changed]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    allowed = json.loads(answer.stdout.splitlines()[-1])
+    assert allowed == {key: [state >= int(key[0]) for state in range(3)] for key in changed}

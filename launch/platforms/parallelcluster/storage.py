@@ -143,6 +143,13 @@ def _links(place: str, settings: Keys) -> Iterator[Finding]:
                 "BatchImportMetaDataOnCreate: true and AutoImportPolicy for data, "
                 "AutoExportPolicy for runs",
             )
+        elif not one.get("BatchImportMetaDataOnCreate"):
+            yield warning(
+                "fsx-link-empty",
+                f"{where}: a new file system does not show what S3 already has, such as the runs "
+                "of a deleted cluster",
+                "BatchImportMetaDataOnCreate: true",
+            )
     yield from _overlaps(place, links)
     if links and not any(one.get("AutoExportPolicy") for one in links):
         yield note(
