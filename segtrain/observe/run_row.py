@@ -18,8 +18,8 @@ from segtrain.base.files import is_running, now_ns, open_file
 from segtrain.observe import journal
 
 # Keys of a row. "loss": on the validation split, at the best step. "time": wall seconds of all
-# processes of the run; "cpu_s": process seconds of training; "epoch_s": seconds to train on all
-# images once, at "images_per_s".
+# processes of the run; "cpu_s": process seconds of training; "epoch_s": mean seconds of an epoch
+# without evaluation; while the run goes on, at "images_per_s".
 COLUMNS = (
     "name",
     "hash",
@@ -65,11 +65,12 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
     speeds = [event["images_per_s"] for event in steps if event.get("images_per_s")]
     speed = median(speeds) if speeds else None
     epoch = steps[-1].get("epoch") if steps else None
-    seconds = (
-        steps[-1]["step"] * batch / epoch / speed
-        if epoch and speed and isinstance(batch, int)
-        else None
-    )
+    seconds = None
+    if epoch and speed and isinstance(batch, int):
+        seconds = steps[-1]["step"] * batch / epoch / speed
+    end = events[-1] if events else {}
+    if epoch and end["event"] == "run_end" and end.get("step") and end.get("seconds"):
+        seconds = end["seconds"] / (epoch * end["step"] / steps[-1]["step"])
     last = scores[-1]["scores"] if scores else {}
     at_best = journal.best_evaluation(scores).get("scores", {})
     return {

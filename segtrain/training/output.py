@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -11,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from segtrain.base.units import duration
 from segtrain.config import read_parts
-from segtrain.errors import EXIT_RESUMABLE
+from segtrain.errors import EXIT_RESUMABLE, DataError
 from segtrain.insight.diagnose.live import closing_line
+from segtrain.insight.report.quality import judged
+from segtrain.insight.runs.folder import read_folder, silent
 from segtrain.observe import console
 from segtrain.observe.journal import Journal
 from segtrain.observe.trackers import Trackers
 
 if TYPE_CHECKING:
     from segtrain.training.session import Session
+
+NEXT = "\n" + 16 * " "  # what stands before the second of several remedies
 
 
 @dataclass(frozen=True)
@@ -86,10 +91,17 @@ def finish(session: Session) -> int:
         output.screen.say(early)
     output.screen.say(f"\nlast evaluation, at step {state.step}")
     output.screen.say(console.class_table(session.val.labels.names, state.scores))
-    speed = closing_line(config.run_dir) if session.strategy.rank == 0 else None
+    speed, classes = None, []
+    if session.strategy.rank == 0:
+        speed = closing_line(config.run_dir)
+        with suppress(DataError, OSError):
+            classes = judged(read_folder(config.run_dir, silent))
+    epochs = session.plan.epoch(state.step)
     output.screen.say(
-        f"best {state.best.text(state.scores)} at step {state.best.step}   "
-        f"{state.wall_s:.0f} s of training, {state.cpu_s:.0f} CPU-s, evaluation left out\n"
+        "".join(f"{what:<16}{text}\n".replace("; ", NEXT) for what, text in classes)
+        + f"best {state.best.text(state.scores)} at step {state.best.step}   "
+        f"{state.wall_s:.0f} s of training, {state.wall_s / epochs:.3g} s per epoch, "
+        f"{state.cpu_s:.0f} CPU-s, evaluation left out\n"
         + "".join(f"warning: {text}\n" for text in output.caveats)
         + (f"{speed}\n" if speed else "")
         + (

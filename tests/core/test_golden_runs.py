@@ -56,7 +56,7 @@ MEASURED = {
     r"ETA +\S+( \S+)?": "ETA T",
     r"\([0-9.]+ s, ": "(T, ",
     r"[0-9.]+ ms a sample": "T a sample",
-    r"[0-9.]+ s of training, [0-9.]+ CPU-s": "T of training, T of CPU",
+    r"[0-9.]+ s of training, [0-9.e+]+ s per epoch, [0-9.]+ CPU-s": "T of training, T per epoch, T of CPU",
     r"host [^ )]+": "host HOST",
     r"native \(.*\)|no native decoder.*": "DECODER",
     r"[0-9hms]+( [0-9]+[ms])? for this process, \$[0-9.]+ at": "T for this process, $N at",

@@ -30,11 +30,11 @@ from report_pages import (
 )
 
 from segtrain.config.mistakes import fields
-from segtrain.insight.report import charts, heat, page
+from segtrain.insight.report import charts, heat, page, quality
 from segtrain.insight.report.diff import compare
 from segtrain.insight.report.diff_page import diff
 from segtrain.insight.report.timeline import axis, laps, merged, speed
-from segtrain.insight.runs.folder import load
+from segtrain.insight.runs.folder import RunFolder, load
 from segtrain.observe.profile_format import ProfileWriter, Value
 
 __all__ = ["chromium"]  # the fixture
@@ -361,3 +361,41 @@ def test_maps_side_by_side_zoom_to_the_same_steps(
         assert int(chromium.run(label).split(" to ")[1]) == pytest.approx(20, abs=1)
         chromium.click("#loss .u-over", clicks=2)
     assert chromium.errors == []
+
+
+def test_the_classes_are_judged_by_the_best_evaluation(tmp_path: Path) -> None:
+    names = ("road", "sky", "pole", "car", "void-like")
+    counts = [
+        [900, 50, 0, 0, 0],
+        [0, 800, 0, 0, 0],
+        [6, 1, 0, 2, 0],
+        [55, 0, 0, 45, 0],
+        [0, 0, 0, 0, 0],
+    ]
+    scores = {"miou": 0.5, "iou": [0.9, 0.94, 0.0, 0.44, None], "pixels": [950, 800, 9, 100, 0]}
+
+    def rows(best: int, *classes: Any, **loss: Any) -> dict[str, str]:
+        events = [
+            {"event": "eval", "step": step, "epoch": 2.4, "best": step == best, "scores": scores}
+            | ({"confusion": counts} if classes else {})
+            for step in (5, 9)
+        ]
+        end = {"event": "run_end", "status": "done"}
+        run = RunFolder(tmp_path, tmp_path, {"loss": loss}, names, (*events, end))
+        return dict(quality.judged(run))
+
+    found = rows(9, "classes", terms=[{"name": "ce"}])
+    assert found["never predicted"] == "pole (67 % taken for road)"
+    assert found["often wrong"] == "car 44.0 % (55 % taken for road)"
+    assert found["few pixels"] == "pole 0.48 %"
+    assert re.findall(r"\S+=\S+", found["usually helps"]) == [
+        "train.extend=2ep;",
+        "data.class_balanced_crop_prob=0.3;",
+        "'loss.terms=[ce,",
+    ]
+    found = rows(5, terms=[{"name": "ohem"}])
+    assert found["never predicted"] == "pole"
+    assert "extend" not in found["usually helps"]
+    assert "dice" not in found["usually helps"]
+    scores["iou"] = [0.9, 0.94, 0.6, 0.7, None]
+    assert rows(5) == {}

@@ -1,4 +1,4 @@
-"""Tests that the report page starts with the diagnosis, with a fix that can be copied."""
+"""Tests of the diagnosis on the report page, with a fix that can be copied."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_the_cards_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> No
     chromium.errors.clear()
     chromium.requests.clear()
     chromium.open(path)
-    assert chromium.run("document.querySelectorAll('.cards > .card').length") == 2
+    assert chromium.run("document.querySelectorAll('.cards > .card').length") == 1
     full = chromium.run("document.querySelector('.meter').getBoundingClientRect().width")
     assert chromium.run(
         "document.querySelector('.meter i').getBoundingClientRect().width"

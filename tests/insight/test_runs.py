@@ -115,16 +115,19 @@ def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
 
 def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
     first = (
-        start() + line("step", 1010.0, step=10) + line("run_end", 1020.0, status="stopped", step=12)
+        start()
+        + line("step", 1010.0, step=10, epoch=2.5, images_per_s=8.0)
+        + line("run_end", 1020.0, status="stopped", step=12)
     )
     second = (
         start(5000.0)
         + line("resume", 5001.0, step=12)
-        + line("run_end", 5005.0, status="done", step=100)
+        + line("run_end", 5005.0, status="done", step=100, seconds=20.0)
     )
     make(tmp_path / "a", first + second)
     (row,) = list_runs(tmp_path)
     assert (row["time"], row["status"], row["started"]) == (25.0, "done", 1000.0)
+    assert row["epoch_s"] == 20 / 25  # all steps are 25 epochs
 
 
 @pytest.mark.parametrize("ahead", [-86_400.0, 86_400.0])

@@ -92,13 +92,14 @@ def render(run: RunFolder, say: Say = say_on_stderr, shown: str = "") -> str:
     bound_html = bound.html(diagnosis, why_none, run, places)
     sections = [
         ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
-        ("summary", "Summary", summary.section(run, pace, bound_html)),
+        ("summary", "Summary", summary.section(run, pace)),
+        ("classes", "Classes", classes.section(run)),
+        ("learning", "Learning", _learning(drawn, run)),
+        ("pictures", "Pictures", gallery(drawn, run)),
+        ("bound", "Speed", summary.speed(run, pace, bound_html)),
         ("when", "Over time", when),
         ("speed", "Time of a step", when_it_worked + sample),
         ("stacks", "Python stacks", flame.section(run.folder)),
-        ("learning", "Learning", _learning(drawn, run)),
-        ("classes", "Classes", classes.section(run)),
-        ("pictures", "Pictures", gallery(drawn, run)),
         (
             "facts",
             "Facts",

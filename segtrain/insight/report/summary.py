@@ -1,4 +1,6 @@
-"""Summary of a run: a headline, a few sentences, and the figures that matter most."""
+"""Summary of a run: a headline, the figures that matter most, what its classes show; and what its
+speed was.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,30 @@ from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.report import html
 from segtrain.insight.report.html import esc
+from segtrain.insight.report.quality import judged
 from segtrain.insight.report.timeline import Speed, words
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.console import classes_note
 from segtrain.observe.journal import Event
 
 
-def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
-    """The summary as HTML. ``bound``: the block that says what held the run up, as HTML.
+def section(run: RunFolder, pace: Speed | None) -> str:
+    """The summary as HTML: first the quality of the run.
 
     Its first line has a mood: good, bad, or open (the run goes on, or can be continued).
     """
     mood, headline = _state(run)
-    texts = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
+    rows = "".join(f"<div><dt>{what}</dt><dd>{esc(text)}</dd></div>" for what, text in judged(run))
+    return (
+        f'<p class="headline {mood}">{esc(headline)}</p>{html.tiles(tiles(run, pace))}'
+        + (f'<div class="card"><h3>Classes</h3><dl>{rows}</dl></div>' if rows else "")
+        + _prose([_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])])
+    )
+
+
+def speed(run: RunFolder, pace: Speed | None, bound: str) -> str:
+    """What held the run up (``bound``, as HTML), and where its time went."""
+    texts = []
     if pace is not None:
         texts.append(where_time_went(pace, str(run.start.get("device", "cpu"))))
         if pace.wait < STARVED <= pace.worst_wait:  # A short slow part does not show in the mean.
@@ -29,11 +42,12 @@ def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
                 f"{percent(pace.worst_wait, 0)} in the tenth of the run that ends with step "
                 f"{pace.worst_step}: something slowed the input down there."
             )
+    return bound + _prose(texts)
+
+
+def _prose(texts: list[str]) -> str:
     paragraphs = "".join(f"<p>{esc(text)}</p>" for text in texts)
-    return (
-        f'<p class="headline {mood}">{esc(headline)}</p>{bound}{html.tiles(tiles(run, pace))}'
-        f'<div class="prose">{paragraphs}</div>'
-    )
+    return f'<div class="prose">{paragraphs}</div>' if texts else ""
 
 
 def _state(run: RunFolder) -> tuple[str, str]:
@@ -106,9 +120,15 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
         remark = f"step {best['step']}{classes_note(best['scores'])}"
     figures = [(f"best {run.best_by.words}", value, remark)]
     if pace is not None:
+        epoch = run.row["epoch_s"]
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
         figures += [
             ("images/s", rate, "median, all ranks"),
+            (
+                "time of an epoch",
+                short_seconds(epoch) if epoch else "-",
+                "mean, without evaluation",
+            ),
             ("time of a step", short_seconds(pace.step_s), "median, without evaluation"),
             ("waiting for data", percent(pace.wait), "of the time of steps"),
         ]
