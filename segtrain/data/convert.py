@@ -35,7 +35,7 @@ from segtrain.data.pixels.bands import BandImage
 from segtrain.data.side_by_side import cut
 from segtrain.data.stacks import stacks_in, write_stack
 from segtrain.data.storage import Store
-from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.errors import ConfigError, DataError, file_error, some_of
 
 # Mask values that are closer than this cannot be distinguished in a JPEG.
 _APART = 16
@@ -265,8 +265,8 @@ def _write(dataset: Dataset, index: int, made: Path, name: str, ids: np.ndarray)
             image.write_bytes(decode.load(entry.image)[0] if dataset.separate_files else stored)
     Image.fromarray(ids).save(mask, format="PNG")
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
-        message = f"{mask}: the ids read back differ from those written: check the disk"
-        raise DataError(message, code="mask-readback-differs", file=str(mask))
+        message = "the ids read back differ from those written: check the disk"
+        raise file_error(str(mask), message, code="mask-readback-differs")
 
 
 def ids_of(
@@ -293,8 +293,8 @@ def ids_of(
         }
     else:
         setting = "data.classes={road: [128, 64, 128], ...}"
-        message = f"{name}: is a mask in color: set the color of each class, as in {setting}"
-        raise DataError(message, code="mask-rgb-without-colors", file=name)
+        message = f"is a mask in color: set the color of each class, as in {setting}"
+        raise file_error(name, message, code="mask-rgb-without-colors")
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     values, inverse = np.unique(codes, return_inverse=True)
     table, unsure = _nearest(_rgb(values), _rgb(np.array(list(known))), known.values())

@@ -25,7 +25,7 @@ from segtrain.data.pixels.crop import StoredSample, pixels_of, size_error
 from segtrain.data.pixels.reading import PLAIN, Reading
 from segtrain.data.stages import DECODE
 from segtrain.data.storage import LOCAL, Range, Store
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 # ``reading_ahead`` has no batches: this many samples per thread take the place of a batch.
 _READ_AHEAD = 4
@@ -227,8 +227,8 @@ class Dataset:
         path = self.entries[index].mask
         if path is None:
             image = self.entries[index].image
-            message = f"{image}: has no mask: only `segtrain predict` can use it"
-            raise DataError(message, code="mask-missing", file=image)
+            message = "has no mask: only `segtrain predict` can use it"
+            raise file_error(image, message, code="mask-missing")
         return path
 
     def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> DataError:

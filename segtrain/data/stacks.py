@@ -11,7 +11,7 @@ import numpy as np
 
 from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS
 from segtrain.data.index.split_by import POOL
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 # Words in the names of stacks of masks.
 _MASKS = {*MASK_WORDS, "y", "seg", "segs"}
@@ -46,8 +46,8 @@ def _arrays(folder: str) -> dict[str, np.ndarray]:
             several = path.suffix == ".npz"
             members = {f"{path.stem}/{key}": stored[key] for key in stored} if several else {}
         except (OSError, ValueError, EOFError) as error:
-            message = f"{path}: cannot be read ({error}): write it again, with numpy.save or savez"
-            raise DataError(message, code="array-unreadable", file=str(path)) from None
+            message = f"cannot be read ({error}): write it again, with numpy.save or savez"
+            raise file_error(str(path), message, code="array-unreadable") from None
         arrays |= members if several else {path.name: stored}
     return arrays
 

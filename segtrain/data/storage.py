@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Union
 from weakref import WeakValueDictionary
 
 from segtrain.base import files
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 if TYPE_CHECKING:
     from segtrain.data.bucket.ahead import ReadAhead
@@ -308,8 +308,8 @@ def _refuse_other_kinds(mode: int, name: str) -> None:
         return
     kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
     kind = next((kind for test, kind in kinds if test(mode)), "a device")
-    message = f"{name}: is {kind}, not a file: take it out of the data set"
-    raise DataError(message, code="file-not-regular", file=name, found=kind)
+    message = f"is {kind}, not a file: take it out of the data set"
+    raise file_error(name, message, code="file-not-regular", found=kind)
 
 
 @contextmanager
@@ -327,8 +327,8 @@ def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         reason = error.strerror or str(error)
-        message = f"{path}: cannot be written ({reason}): check the free space and the permissions"
-        raise DataError(message, code="file-unwritable", file=path, found=reason) from None
+        message = f"cannot be written ({reason}): check the free space and the permissions"
+        raise file_error(path, message, code="file-unwritable", found=reason) from None
 
 
 # Views that are in use keep a mapping alive after it has left this cache. Any thread may call this
@@ -339,7 +339,7 @@ def _mapped(path: str, inode: int, size: int, mtime_ns: int) -> memoryview:
     another mapping.
     """
     if not size:
-        raise DataError(f"{path}: the file has 0 bytes: {_AGAIN}", code="file-empty", file=path)
+        raise file_error(path, f"the file has 0 bytes: {_AGAIN}", code="file-empty")
     with open(path, "rb") as stream:
         content = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
     _alive[id(content)] = content
@@ -357,8 +357,8 @@ def _release_pages() -> None:
 
 
 def _too_short(path: str, size: int, needed: int) -> DataError:
-    message = f"{path}: the file ends at byte {size:,}, but is read up to byte {needed:,}: {_AGAIN}"
-    return DataError(message, code="file-ends-early", file=path, found=size, expected=needed)
+    message = f"the file ends at byte {size:,}, but is read up to byte {needed:,}: {_AGAIN}"
+    return file_error(path, message, code="file-ends-early", found=size, expected=needed)
 
 
 def _unreadable(path: str, error: Exception) -> DataError:
@@ -368,6 +368,6 @@ def _unreadable(path: str, error: Exception) -> DataError:
         if getattr(error, "errno", 0) == errno.EMFILE
         else _FIX
     )
-    return DataError(
-        f"{path}: cannot be read ({reason}): {fix}", code="file-unreadable", file=path, found=reason
+    return file_error(
+        path, f"cannot be read ({reason}): {fix}", code="file-unreadable", found=reason
     )

@@ -22,7 +22,7 @@ from PIL import Image
 
 from segtrain.data.annotations.shapes import Annotated, Shape
 from segtrain.data.bucket.tree import local_copy
-from segtrain.errors import DataError, SegtrainError, file_error, some_of
+from segtrain.errors import SegtrainError, file_error, some_of
 
 if TYPE_CHECKING:
     from segtrain.data.annotations.layout import Where
@@ -192,10 +192,10 @@ def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
     if key not in used and (used or (key and attributes)):
         texts = [f"{name} ({some_of(sorted(set(values[name])), 3)})" for name in used]
         message = (
-            f"{where.annotations}: data.label_key is {key!r}, and the shapes have the attributes "
+            f"data.label_key is {key!r}, and the shapes have the attributes "
             f"{', '.join(texts)}: set it to the one that names the class"
         )
-        raise DataError(message, code="label-key-unclear", file=where.annotations, found=used)
+        raise file_error(where.annotations, message, code="label-key-unclear", found=used)
     return key
 
 

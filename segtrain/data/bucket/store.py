@@ -192,9 +192,9 @@ class BucketStore(Store):
                 stream.write(content)
         except OSError as error:
             fix = "set SEGTRAIN_CACHE to a folder with free space"
-            message = f"{copy}: cannot be written ({error.strerror or error}): {fix}"
-            raise DataError(
-                message, code="cache-unwritable", file=str(copy), found=error.strerror
+            message = f"cannot be written ({error.strerror or error}): {fix}"
+            raise file_error(
+                str(copy), message, code="cache-unwritable", found=error.strerror
             ) from None
         return str(copy)
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from segtrain.base.files import open_file, writing
 from segtrain.bucket import SCHEMES
-from segtrain.errors import DataError
+from segtrain.errors import file_error
 
 ENDING = ".entries"
 # A file has these 24 bytes, the length of the header (8 bytes), the header (JSON), and the blocks.
@@ -320,7 +320,6 @@ def _again(file: str) -> Entries:
         return load(file)
     except (OSError, ValueError) as error:
         message = (
-            f"{file}: the cached list of files cannot be read ({error}): start again, and "
-            "it is rebuilt"
+            f"the cached list of files cannot be read ({error}): start again, and it is rebuilt"
         )
-        raise DataError(message, code="entries-unreadable", file=file) from None
+        raise file_error(file, message, code="entries-unreadable") from None

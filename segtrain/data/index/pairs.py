@@ -22,7 +22,7 @@ from segtrain.data.index.names import (
 )
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import apart, pictures, unread
-from segtrain.errors import DataError, some_of
+from segtrain.errors import DataError, file_error, some_of
 
 # Endings that annotation tools add to the names of masks. An ending is removed only if all masks of
 # a split have it.
@@ -228,10 +228,9 @@ def _named(folder: str, paths: list[str], pattern: Names) -> dict[str, str]:
         if key is not None and named.setdefault(key, path) != path:
             other, file = sorted(os.path.join(folder, name) for name in (path, named[key]))
             message = (
-                f"{file}: {other} has the same name: keep one of them, or choose the "
-                "ending with data.pair"
+                f"{other} has the same name: keep one of them, or choose the ending with data.pair"
             )
-            raise DataError(message, code="name-repeated", file=file, other=other)
+            raise file_error(file, message, code="name-repeated", other=other)
     return named
 
 

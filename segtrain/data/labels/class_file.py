@@ -18,7 +18,7 @@ from segtrain.data.labels.space import (
     fitting_void,
     plain_space,
 )
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 
 # These names are not classes: pixels with their ids or colors are ignored.
 IGNORED = ("void", "ignore", "ignored", "__ignore__", "unlabeled", "unlabelled")
@@ -77,19 +77,17 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     try:
         text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
-        message = (
-            f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
-        )
-        raise DataError(message, code="classes-file-unreadable", file=str(path)) from None
+        message = f"the class names cannot be read ({error}): write one name per line, in UTF-8"
+        raise file_error(str(path), message, code="classes-file-unreadable") from None
     if path.suffix in (".yaml", ".yml", ".json") or text.lstrip().startswith(("{", "[", "- ")):
         rows = _structured(path, text)
     else:
         rows = _lines(path, text)
     if not rows:
-        raise DataError(
-            f"{path}: has no class names: write one per line",
+        raise file_error(
+            str(path),
+            "has no class names: write one per line",
             code="classes-file-empty",
-            file=str(path),
         )
     if path.name == _COLORS and all(row.color not in (None, _BLACK) for row in rows):
         rows = [ClassRow("background", color=_BLACK), *rows]
@@ -98,10 +96,10 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
 
 def _invalid(path: Path, why: str) -> DataError:
     message = (
-        f"{path}: {why}: write one name per line, or 'id name', or 'red green blue name', "
+        f"{why}: write one name per line, or 'id name', or 'red green blue name', "
         "each in every line"
     )
-    return DataError(message, code="classes-file-invalid", file=str(path))
+    return file_error(str(path), message, code="classes-file-invalid")
 
 
 def _lines(path: Path, text: str) -> list[ClassRow]:

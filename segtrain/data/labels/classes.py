@@ -14,7 +14,7 @@ from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.labels.class_file import ClassRow, is_ignored, read_classes, space_of
 from segtrain.data.labels.space import LabelSpace, color_wheel, fitting_void, plain_space
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, file_error
 
 
 def label_space(
@@ -157,7 +157,7 @@ def find_file(name: str, root: str) -> Path:
     if is_bucket(root) and (copy := first_in_bucket(root, (name,))):
         return copy
     message = (
-        f"{name}: no such file, neither in the current folder nor in "
+        f"no such file, neither in the current folder nor in "
         f"{root or 'data.root'}: check data.classes"
     )
-    raise DataError(message, code="classes-file-missing", file=name)
+    raise file_error(name, message, code="classes-file-missing")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.base.terminal import counted
-from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.errors import ConfigError, DataError, file_error, some_of
 
 Color = tuple[int, int, int]
 # Of uint8 masks. Two more values are needed: ignore_index, and the mark of unknown ids.
@@ -137,11 +137,10 @@ class LabelSpace:
             return self._remap_rgb(raw, source, strict)
         if raw.ndim != 2 or raw.dtype.kind not in "uib":
             message = (
-                f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one "
-                "integer per pixel"
+                f"the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel"
             )
-            raise DataError(
-                message, code="mask-type-invalid", file=source, found=(raw.shape, str(raw.dtype))
+            raise file_error(
+                source, message, code="mask-type-invalid", found=(raw.shape, str(raw.dtype))
             )
         byte = raw.dtype.itemsize == 1 and raw.dtype.kind != "i"
         if byte and self.mask_dtype is np.uint8:
@@ -166,11 +165,11 @@ class LabelSpace:
                 # the same ids in all three channels
                 return self.remap(np.ascontiguousarray(raw[..., 0]), source, strict)
             message = (
-                f"{source}: is an RGB mask, but the classes have no colors: set "
+                "is an RGB mask, but the classes have no colors: set "
                 "data.classes=FILE with lines "
                 "'red green blue name', or save class ids in one channel"
             )
-            raise DataError(message, code="mask-rgb-without-colors", file=source)
+            raise file_error(source, message, code="mask-rgb-without-colors")
         code = raw[..., 0].astype(np.int32) << 16
         code |= raw[..., 1].astype(np.int32) << 8
         code |= raw[..., 2]
