@@ -170,9 +170,14 @@ def _other(stream: Any, name: str) -> _File:
     values = cv2.imdecode(content, flags)
     if values is None:
         raise ValueError("not an image that OpenCV reads")
-    if values.ndim == 3 and values.shape[2] >= 3:
-        values = values[..., [2, 1, 0, *range(3, values.shape[2])]]
-    return _in_memory(values)
+    return _in_memory(in_rgb_order(values))
+
+
+def in_rgb_order(picture: np.ndarray) -> np.ndarray:
+    """The bands of an OpenCV picture, with the colors in RGB order instead of BGR."""
+    if picture.ndim == 2 or picture.shape[2] < 3:
+        return picture
+    return picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
 
 
 def tifffile_for(purpose: str) -> Any:

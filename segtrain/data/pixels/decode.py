@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from segtrain.data.pixels import native
-from segtrain.data.pixels.bands import BandImage
+from segtrain.data.pixels.bands import BandImage, in_rgb_order
 from segtrain.data.pixels.header import MAX_PIXELS as MAX_PIXELS
 from segtrain.data.pixels.header import (
     Header,
@@ -83,12 +83,12 @@ def decode_image(source: Any, name: str = "", reading: Reading = PLAIN) -> np.nd
     if header.format == "tiff" and header.channels in (2, 4):
         array, mode = _pillow(content, name, bands=True)
         if mode == "RGB" and not reading.drop:  # Pillow leaves out the band without a known meaning
-            array = _bands(_imdecode(content, cv2.IMREAD_UNCHANGED, name))
+            array = in_rgb_order(_imdecode(content, cv2.IMREAD_UNCHANGED, name))
         return without_extra(array, reading, name)
     return _pillow(content, name, rgb=True)[0]
 
 
-def all_bands(content: bytes, name: str) -> np.ndarray:
+def allin_rgb_order(content: bytes, name: str) -> np.ndarray:
     """An 8-bit image: uint8 (H, W, 2 or 4) with its alpha channel, (H, W, 3) if it has none. Raises
     DataError.
     """
@@ -129,12 +129,7 @@ def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
         raise file_error(name, reason, code="image-unsupported", found=header.form)
     if header.channels == 2 and raw.ndim == 3:  # gray with alpha comes as four bands
         return raw[..., [0, -1]]
-    return _bands(raw)
-
-
-def _bands(picture: np.ndarray) -> np.ndarray:
-    """The bands of an OpenCV picture, with the colors in RGB order instead of BGR."""
-    return picture if picture.ndim == 2 else picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
+    return in_rgb_order(raw)
 
 
 def decode_mask(source: Stored, name: str = "") -> np.ndarray:

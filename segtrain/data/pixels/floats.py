@@ -9,6 +9,7 @@ memory in between.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -136,8 +137,7 @@ class Floats:
         """What is subtracted from a level, and what the difference is multiplied by: float32 (3,)
         each.
         """
-        unit = 1.0 if self.stored else 255.0
-        shift, scale = [unit * m for m in self.mean], [1.0 / (unit * s) for s in self.std]
+        shift, scale = terms(self.mean, self.std, 1.0 if self.stored else 255.0)
         return np.array(shift, np.float32), np.array(scale, np.float32)
 
     def write(self, levels: np.ndarray, out: np.ndarray) -> None:
@@ -150,6 +150,15 @@ class Floats:
         values = (levels.astype(np.float32) - shift) * scale
         values = values if self.channels_last else values.transpose(2, 0, 1)
         out[...] = _to_bfloat16(values) if self.dtype == "bfloat16" else values
+
+
+def terms(
+    mean: Sequence[float], std: Sequence[float], unit: float = 255.0
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What is subtracted from a level, or with the ``unit`` 1 from a stored value, and what the
+    difference is multiplied by, per channel.
+    """
+    return tuple(unit * m for m in mean), tuple(1.0 / (unit * s) for s in std)
 
 
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from segtrain import kernels
 from segtrain.data.augment.geometry import FILL, GRAY
 from segtrain.data.pixels.floats import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.floats import IMAGENET_STD as IMAGENET_STD
+from segtrain.data.pixels.floats import terms
 
 # of the kernels: programs per image that add up levels, and numbers of a program
 PARTS, BLOCK = 64, 1024
@@ -60,8 +61,7 @@ def normalize(
 def _standardized(
     images: torch.Tensor, mean: Sequence[float], std: Sequence[float], channels_last: bool
 ) -> torch.Tensor:
-    shift = _constant(tuple(mean), torch.float32, images.device)
-    scale = _constant(tuple(1.0 / value for value in std), torch.float32, images.device)
+    shift, scale = (_constant(part, torch.float32, images.device) for part in terms(mean, std, 1.0))
     values = ((images - shift) * scale).permute(0, 3, 1, 2)
     return values if channels_last else values.contiguous()
 
@@ -100,7 +100,7 @@ def _by_kernels(
     out = torch.empty(
         (n, 3, height, width), dtype=dtype, device=images.device, memory_format=memory
     )
-    shift, scale = _terms(mean, std)
+    shift, scale = terms(mean, std)
     constants = _constant(
         (*shift, *scale, *map(float, FILL), *GRAY.tolist()), torch.float32, images.device
     )
@@ -140,13 +140,6 @@ def _by_kernels(
     return out
 
 
-def _terms(
-    mean: Sequence[float], std: Sequence[float]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What is subtracted from a level, and what the difference is multiplied by, per channel."""
-    return tuple(255.0 * m for m in mean), tuple(1.0 / (255.0 * s) for s in std)
-
-
 def _by_operators(
     images: torch.Tensor,
     mean: tuple[float, ...],
@@ -156,7 +149,7 @@ def _by_operators(
     covered: torch.Tensor | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    shift, scale = (_constant(values, torch.float32, images.device) for values in _terms(mean, std))
+    shift, scale = (_constant(values, torch.float32, images.device) for values in terms(mean, std))
     if colors is not None:
         return _colored(images, shift, scale, channels_last, colors, covered).to(dtype)
     n, height, width, channels = images.shape
