@@ -84,12 +84,12 @@ class BatchLoader:
             int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
         )
         if not 0 <= self.rank < self.world_size:
-            message = (
-                f"rank={self.rank} does not exist among {self.world_size} ranks: pass 0 to "
-                f"{self.world_size - 1}"
-            )
             raise ConfigError(
-                message, code="rank-outside-world", rank=self.rank, world_size=self.world_size
+                f"rank={self.rank} does not exist among {self.world_size} ranks: pass 0 to "
+                f"{self.world_size - 1}",
+                code="rank-outside-world",
+                rank=self.rank,
+                world_size=self.world_size,
             )
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size)))
         cpu_training = not torch.cuda.is_available()

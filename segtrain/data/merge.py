@@ -39,8 +39,9 @@ def refuse_other_images(dataset: Dataset, others: Sequence[Dataset]) -> None:
         theirs = [entry.meta["name"] for entry in other.entries]
         if theirs != names or other.labels.names != dataset.labels.names:
             unlike = sorted({*names} ^ {*theirs}) or [*dataset.labels.names, *other.labels.names]
-            message = (
+            raise DataError(
                 f"{dataset.name} {dataset.split}: the annotators have other images or classes: "
-                f"{some_of(unlike)}: merge those that all have (data.absent_mask=leave-out)"
+                f"{some_of(unlike)}: merge those that all have (data.absent_mask=leave-out)",
+                code="annotators-differ",
+                found=unlike[:5],
             )
-            raise DataError(message, code="annotators-differ", found=unlike[:5])

@@ -79,13 +79,10 @@ def rank_slice(batch_size: int, world: int, rank: int, accumulate: int, micro: i
     """
     parts = world * accumulate
     if batch_size < parts:
-        message = (
+        raise ConfigError(
             f"train.batch_size={batch_size} is less than {world} ranks x "
             f"train.accumulate={accumulate}: "
-            f"set train.batch_size to at least {parts}, or use fewer ranks"
-        )
-        raise ConfigError(
-            message,
+            f"set train.batch_size to at least {parts}, or use fewer ranks",
             code="batch-too-small",
             key="train.batch_size",
             found=batch_size,

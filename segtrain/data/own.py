@@ -83,12 +83,13 @@ class _Items:
                 message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype)
             )
         if image.shape[:2] != mask.shape[:2]:
-            message = (
-                f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask "
-                "must have the image's size"
-            )
             raise DataError(
-                message, code="item-shape", index=index, image=image.shape, mask=mask.shape
+                f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask "
+                "must have the image's size",
+                code="item-shape",
+                index=index,
+                image=image.shape,
+                mask=mask.shape,
             )
         name = item_id if isinstance(item_id, str) else f"{self.split}/{item_id}"
         mask = self.labels.remap(mask, where)
@@ -164,12 +165,12 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
             space_of([ClassRow(str(name)) for name in names], data.ignore_index), data
         )
     if default is None:
-        message = (
+        raise ConfigError(
             f"{type(items).__name__} does not name its classes: set data.classes=[NAME, "
             "...] in the config, or give "
-            "the dataset an attribute `classes`, a list of names in the order of the mask's ids"
+            "the dataset an attribute `classes`, a list of names in the order of the mask's ids",
+            code="classes-missing",
         )
-        raise ConfigError(message, code="classes-missing")
     return default
 
 
@@ -202,10 +203,11 @@ def own_dataset(items: Any, labels: LabelSpace, split: str, reading: Reading = P
     for index in range(count):
         earlier = indices.setdefault(read.name(index), index)
         if earlier != index:
-            message = (
+            raise DataError(
                 f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: "
-                "give each item its own"
+                "give each item its own",
+                code="ids-repeated",
+                indexes=(earlier, index),
             )
-            raise DataError(message, code="ids-repeated", indexes=(earlier, index))
     entries = LazyEntries(count, read.entry)
     return OwnDataset(name, split, labels, entries, reading=reading, make=read)

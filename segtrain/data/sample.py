@@ -69,11 +69,12 @@ class SampleMaker:
         self.tiles = Tiles.from_source(self.source)
         self.transforms = transforms_of(self.transforms, self.data, self.source.labels.ignore_index)
         if self.source.reading.pixels.stored and self.transforms is not None:
-            message = (
+            raise ConfigError(
                 "data.transforms take 8-bit RGB images, but data.channels and data.values keep "
-                "stored values: leave the transforms out"
+                "stored values: leave the transforms out",
+                code="transforms-of-bands",
+                key="data.transforms",
             )
-            raise ConfigError(message, code="transforms-of-bands", key="data.transforms")
 
     def __call__(
         self,
@@ -220,13 +221,14 @@ def rehearse(
                 if moved
                 else "give other pixels when they are called again"
             )
-            message = (
+            raise ConfigError(
                 f"data.transforms {why}, so no run can be resumed: let a function draw "
                 "from its rng argument, "
                 "and a class from self.py_random and self.random_generator "
-                "(albumentations) or torch (torchvision)"
+                "(albumentations) or torch (torchvision)",
+                code="transforms-not-repeatable",
+                found=why,
             )
-            raise ConfigError(message, code="transforms-not-repeatable", found=why)
     return tuple(maker.transforms.notes)
 
 

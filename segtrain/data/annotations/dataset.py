@@ -103,11 +103,13 @@ class AnnotatedDataset(FileDataset):
         if is_upright is None and header.orientation > 1 and content["shapes"]:
             is_upright = self._others_upright
             if is_upright is None:
-                reason = (
+                raise file_error(
+                    entry.image,
                     f"the image has the EXIF rotation {header.orientation}, and {entry.mask} does "
-                    "not say whether its shapes are for the rotated image: store the pixels upright"
+                    "not say whether its shapes are for the rotated image: store the pixels "
+                    "upright",
+                    code="rotation-ambiguous",
                 )
-                raise file_error(entry.image, reason, code="rotation-ambiguous")
         size = upright if is_upright else stored
         load_pixels(content["shapes"], self._content, entry.image, size)
         with DECODE, reading(str(entry.mask), entry.image):
@@ -121,11 +123,12 @@ class AnnotatedDataset(FileDataset):
                 self.labels.mask_dtype,
             )
             if mask is None:
-                reason = (
+                raise file_error(
+                    str(entry.mask),
                     f"all {len(content['shapes'])} shapes of {entry.image} are outside of its "
-                    f"{stored[0]} x {stored[1]} pixels: correct the annotation"
+                    f"{stored[0]} x {stored[1]} pixels: correct the annotation",
+                    code="shapes-outside",
                 )
-                raise file_error(str(entry.mask), reason, code="shapes-outside")
             return stored_orientation(mask, header.orientation) if is_upright else mask
 
 

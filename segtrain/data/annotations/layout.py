@@ -138,11 +138,12 @@ def _unchanged(form: Format, where: Where, stamps: tuple[FileStat, ...]) -> Anno
 def _open(form: Format, layout: Layout, data: config.Data, split: str) -> AnnotatedDataset:
     store = root_store(data)
     if not data.annotations:
-        message = (
+        raise ConfigError(
             f"data.annotations is empty, but layout {form.name!r} reads annotations: "
-            f"`segtrain data check {shlex.quote(data.root)}` proposes the settings"
+            f"`segtrain data check {shlex.quote(data.root)}` proposes the settings",
+            code="annotations-unset",
+            layout=form.name,
         )
-        raise ConfigError(message, code="annotations-unset", layout=form.name)
     where = _where(data, split, store)
     if not _exists(where.annotations, store):
         reason = f"the annotations of split {split!r} are missing: check data.annotations"
@@ -270,18 +271,20 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
         else:
             annotated[path] = image
     if repeated:
-        message = (
+        raise DataError(
             f"{where.annotations}: {counted(len(repeated), 'image')} annotated twice: "
-            f"{some_of(repeated)}: merge or remove annotations"
+            f"{some_of(repeated)}: merge or remove annotations",
+            code="image-annotated-twice",
+            found=repeated[:5],
         )
-        raise DataError(message, code="image-annotated-twice", found=repeated[:5])
     if missing and not watch.skips:
-        message = (
+        raise DataError(
             f"{where.images}: {counted(len(missing), 'image')} of {len(annotations.images):,} in "
             f"{where.annotations} missing: {some_of(missing)}: add them, correct data.images, or "
-            "leave them out with data.faults=skip"
+            "leave them out with data.faults=skip",
+            code="annotated-image-missing",
+            found=missing[:5],
         )
-        raise DataError(message, code="annotated-image-missing", found=missing[:5])
     if missing:
         watch.notes.append(
             f"{WARNING}{counted(len(missing), 'annotation')} without an image left out: "

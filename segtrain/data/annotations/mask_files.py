@@ -48,11 +48,13 @@ def load_pixels(
     for path, rest in segments.items():
         if rest.any():
             unknown = np.unique(rest)[1:].tolist()
-            reason = (
+            raise file_error(
+                path,
                 f"{np.count_nonzero(rest):,} pixels of segments that the annotations do not list, "
-                f"such as {unknown[0]}: the id is red + 256 green + 65536 blue; export it again"
+                f"such as {unknown[0]}: the id is red + 256 green + 65536 blue; export it again",
+                code="segment-unknown",
+                found=unknown[:5],
             )
-            raise file_error(path, reason, code="segment-unknown", found=unknown[:5])
 
 
 def _values(content: Any, path: str) -> np.ndarray:
@@ -73,10 +75,11 @@ def _of_two_values(values: np.ndarray, path: str) -> np.ndarray:
         values = values[..., 0]
     pixels = values > 0
     if values.ndim == 3 or (values[pixels] != values.max()).any():
-        reason = (
+        raise file_error(
+            path,
             "holds more than two values, but masks of single objects or classes have 0 and "
             "another value: choose one mask of class ids per image with data.layout=folders "
-            "and data.pair, or save such masks"
+            "and data.pair, or save such masks",
+            code="mask-not-of-two-values",
         )
-        raise file_error(path, reason, code="mask-not-of-two-values")
     return pixels

@@ -185,13 +185,15 @@ def _refuse_alike(
                 {"data.layout": layout, "data.images": settings["images"], **own, **more}
                 for layout, own in (("folders", of_one), ("objects", of_all))
             )
-            message = (
+            raise DataError(
                 f"{root}: the masks {one!r} and {other!r} of {image} have most pixels in common: "
                 f"are they of two annotators, or two classes? To read one of them:\n  "
                 f"{command(first)}\nas classes:\n  {command(second)}"
-                f"{to_merge(root, [{'data.pair': of_second}], first)}"
+                f"{to_merge(root, [{'data.pair': of_second}], first)}",
+                code="masks-alike",
+                folder=root,
+                found=[one, other],
             )
-            raise DataError(message, code="masks-alike", folder=root, found=[one, other])
 
 
 def _places(root: str, store: Store) -> Iterator[tuple[str, str, list[str]]]:

@@ -191,11 +191,13 @@ def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
     key = where.label_key or (used[0] if same else "")
     if key not in used and (used or (key and attributes)):
         texts = [f"{name} ({some_of(sorted(set(values[name])), 3)})" for name in used]
-        message = (
+        raise file_error(
+            where.annotations,
             f"data.label_key is {key!r}, and the shapes have the attributes "
-            f"{', '.join(texts)}: set it to the one that names the class"
+            f"{', '.join(texts)}: set it to the one that names the class",
+            code="label-key-unclear",
+            found=used,
         )
-        raise file_error(where.annotations, message, code="label-key-unclear", found=used)
     return key
 
 

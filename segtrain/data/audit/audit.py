@@ -86,11 +86,12 @@ def check_before_training(
 
 
 def _all_void(dataset: Dataset) -> DataError:
-    text = (
+    return DataError(
         f"{dataset.name} {dataset.split}: every pixel is void: check data.label_map and "
-        "data.ignore_index"
+        "data.ignore_index",
+        code="split-void",
+        split=dataset.split,
     )
-    return DataError(text, code="split-void", split=dataset.split)
 
 
 def refuse_void(dataset: Dataset) -> None:

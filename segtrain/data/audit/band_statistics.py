@@ -23,11 +23,11 @@ def bands_finding(data: Data, dataset: Dataset) -> SplitFinding | None:
     mean, std, images = _measured(dataset, indices)
     if not images:
         return None
-    message = (
+    return SplitFinding(
         f"data.mean and data.std are not set: measured on {images} of {len(dataset):,} images of "
-        f"{dataset.split}"
+        f"{dataset.split}",
+        settings={"data.mean": mean, "data.std": std},
     )
-    return SplitFinding(message, settings={"data.mean": mean, "data.std": std})
 
 
 def _measured(dataset: Dataset, indices: range) -> tuple[list[float], list[float], int]:

@@ -61,13 +61,10 @@ def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFi
     if brightest < 0 or not too_dark(brightest, reading):
         return None
     bits = depth_of(brightest)
-    message = (
+    return SplitFinding(
         f"images with 16 bits per band have no value above {brightest:,} ({name}), which "
         f"is {bits} bits: "
-        "the upper 8 of 16 bits would be nearly black"
-    )
-    return SplitFinding(
-        message,
+        "the upper 8 of 16 bits would be nearly black",
         True,
         {"data.bits": bits},
         (("if they are meant to be so dark", {"data.bits": 16}),),

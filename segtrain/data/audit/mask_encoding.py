@@ -66,12 +66,13 @@ def mask_finding(
         and set(ids) - set(data.label_map)
         and set(full_map.values()) - {-1, *map(full_map.get, ids)}
     ):
-        message = (
-            f"{where}: data.label_map leaves a class without a pixel, since the masks have "
-            f"the values {shown(ids)}"
-        )
         return _as_if_plain(
-            data, plain_space(labels.names, labels.ignore_index), splits, message, {}
+            data,
+            plain_space(labels.names, labels.ignore_index),
+            splits,
+            f"{where}: data.label_map leaves a class without a pixel, since the masks have "
+            f"the values {shown(ids)}",
+            {},
         )
     if data.label_map or labels.raw_to_train != own:
         shifted = None if data.label_map else _shifted(labels, ids, where)
@@ -91,15 +92,12 @@ def _one_class(
     """
     (name,) = labels.names
     names = (name, "object") if is_background(name) else ("background", name)
-    message = (
-        f"the only class is {name!r}, so any network scores 100 %. Name what is around it, "
-        f"too: {', '.join(names)}"
-    )
     return _as_if_plain(
         data,
         plain_space(names, labels.ignore_index),
         splits,
-        message,
+        f"the only class is {name!r}, so any network scores 100 %. Name what is around it, "
+        f"too: {', '.join(names)}",
         {"data.classes": list(names)},
     )
 
@@ -172,12 +170,13 @@ def _plain_ids(
     if void in ids and missing in ([0], [count - 1]):
         return _class_as_void(labels, ids, used, missing[0], where)
     if used and used[0] == 1 and void not in ids:
-        message = (
-            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If "
-            "ids start at 1, map them"
-        )
         return mapped(
-            labels, ids, message, {value: value - 1 for value in range(1, count + 1)}, fatal=False
+            labels,
+            ids,
+            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If "
+            "ids start at 1, map them",
+            {value: value - 1 for value in range(1, count + 1)},
+            fatal=False,
         )
     return None
 
@@ -307,9 +306,12 @@ def _class_as_void(
     stored = missing if last or count == 2 else 0
     table = dict(zip([*used[:stored], void, *used[stored:]], range(count)))
     sure = 2 * ids[void] > sum(ids.values()) or (missing == 0 and is_background(names[0]))
-    message = (
+    return mapped(
+        labels,
+        ids,
         f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id "
         f"{missing}) has no pixel, and {void} is void by default. If {void} stands for "
-        f"{names[stored]!r}, map it; if it is void, map it to -1"
+        f"{names[stored]!r}, map it; if it is void, map it to -1",
+        table,
+        fatal=sure or count == 2,
     )
-    return mapped(labels, ids, message, table, fatal=sure or count == 2)

@@ -56,11 +56,12 @@ def _from_names(setting: dict[str, Any] | Sequence[dict[str, Any]]) -> Any:
     except SegtrainError:
         raise
     except Exception as error:
-        reason = (
+        raise transforms_error(
             f"albumentations {library.__version__} cannot build it: "
-            f"{' '.join(str(error).split())[:500]}"
-        )
-        raise transforms_error(reason, code="transforms-cannot-build", found=str(error)) from None
+            f"{' '.join(str(error).split())[:500]}",
+            code="transforms-cannot-build",
+            found=str(error),
+        ) from None
 
 
 def albumentations() -> Any:
@@ -76,11 +77,12 @@ def albumentations() -> Any:
             raise transforms_error(reason, code="albumentations-import", found=str(error)) from None
         raise MissingExtra("albumentations", "albumentations", "data.transforms") from None
     if tuple(int(part) for part in re.findall(r"\d+", library.__version__)[:3]) < OLDEST:
-        reason = (
+        raise transforms_error(
             f"albumentations {library.__version__} is too old: pip install "
-            "'segtrain[albumentations]'"
+            "'segtrain[albumentations]'",
+            code="albumentations-too-old",
+            found=library.__version__,
         )
-        raise transforms_error(reason, code="albumentations-too-old", found=library.__version__)
     return library
 
 
@@ -129,11 +131,12 @@ def _from_code(text: str) -> Any:
             f"{text}: {error}", code="transforms-not-found", found=text
         ) from None
     if digest and file_digest(path) != digest:
-        reason = (
+        raise transforms_error(
             f"{text}: {path} has changed since this config was resolved: restore it, or "
-            "start another run"
+            "start another run",
+            code="transforms-file-changed",
+            file=str(path),
         )
-        raise transforms_error(reason, code="transforms-file-changed", file=str(path))
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     source = text.partition("@")[0].rpartition(":")[0]
     try:
@@ -178,11 +181,12 @@ def kind_of(pipeline: Any) -> str:
             return package.partition(".")[0]
     if any(module.startswith("torchvision.") for module in modules):
         name = type(pipeline).__name__
-        reason = (
+        raise transforms_error(
             f"{name} of torchvision.transforms cannot transform masks: use that of "
-            "torchvision.transforms.v2"
+            "torchvision.transforms.v2",
+            code="transforms-without-masks",
+            found=name,
         )
-        raise transforms_error(reason, code="transforms-without-masks", found=name)
     if inspect.isclass(pipeline) or not callable(pipeline):
         wanted = (
             "an albumentations or torchvision v2 object, or a function f(image, mask, rng) "

@@ -84,10 +84,11 @@ def refuse_class_0(pipeline: Any, ignore_index: int) -> None:
         value = fill.get(mask, fill.get("others", 0)) if isinstance(fill, dict) else fill
         if ignore_index != 0 and not np.any(value or 0):
             fill = f'fill={{torchvision.tv_tensors.Mask: {ignore_index}, "others": 0}}'
-            reason = (
-                f"{type(part).__name__} would pad masks with 0, which is a class: give it {fill}"
+            raise transforms_error(
+                f"{type(part).__name__} would pad masks with 0, which is a class: give it {fill}",
+                code="transforms-fill-mask",
+                found=type(part).__name__,
             )
-            raise transforms_error(reason, code="transforms-fill-mask", found=type(part).__name__)
 
 
 def _tensors() -> Any:

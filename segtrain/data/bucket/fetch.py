@@ -108,10 +108,12 @@ def fetch_folder(
 
 
 def _without_bucket(root: str) -> ConfigError:
-    message = (
-        f"data.root={root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER"
+    return ConfigError(
+        f"data.root={root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER",
+        code="fetch-without-bucket",
+        key="data.root",
+        found=root,
     )
-    return ConfigError(message, code="fetch-without-bucket", key="data.root", found=root)
 
 
 def _store(dataset: Dataset) -> BucketStore:
@@ -161,11 +163,11 @@ def _refuse(
         free, held = shutil.disk_usage(cache.folder).free, cache.limit - room
     except OSError as error:
         reason = error.strerror or str(error)
-        message = (
-            f"data.cache_dir={cache.folder}: cannot be written ({reason}): choose another folder"
-        )
         raise DataError(
-            message, code="folder-unwritable", folder=str(cache.folder), found=reason
+            f"data.cache_dir={cache.folder}: cannot be written ({reason}): choose another folder",
+            code="folder-unwritable",
+            folder=str(cache.folder),
+            found=reason,
         ) from None
     need = int(missing * _HEADERS)
     say(
@@ -173,13 +175,14 @@ def _refuse(
     )
     if total * _HEADERS > cache.limit:
         bound = f"data.cache_gb={data.cache_gb} allows at most {amount(cache.limit)} here"
-        message = (
+        raise ConfigError(
             f"{bound}, but the splits have {amount(total)}: raise it, choose another "
             "data.cache_dir, or fetch "
-            "fewer splits or images (--split, data.limit)"
-        )
-        raise ConfigError(
-            message, code="cache-too-small", key="data.cache_gb", found=cache.limit, expected=total
+            "fewer splits or images (--split, data.limit)",
+            code="cache-too-small",
+            key="data.cache_gb",
+            found=cache.limit,
+            expected=total,
         )
     # Entries of other data sets can be evicted.
     if need > free + max(0, held - (total - missing)):
@@ -264,10 +267,11 @@ def _fill(store: BucketStore, cache: DiskCache, group: list[Range]) -> int:
             entry = entries[wanted]
             part = content if wanted.length < 0 else content[at : at + wanted.length]
             if entry is None or not cache.write(entry, part):
-                message = (
+                raise DataError(
                     f"{cache.folder}: not all samples could be written: see the warning, "
-                    "then fetch again"
+                    "then fetch again",
+                    code="cache-not-filled",
+                    folder=str(cache.folder),
                 )
-                raise DataError(message, code="cache-not-filled", folder=str(cache.folder))
             fetched += len(part)
     return fetched

@@ -95,11 +95,12 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
 
 
 def _invalid(path: Path, why: str) -> DataError:
-    message = (
+    return file_error(
+        str(path),
         f"{why}: write one name per line, or 'id name', or 'red green blue name', "
-        "each in every line"
+        "each in every line",
+        code="classes-file-invalid",
     )
-    return file_error(str(path), message, code="classes-file-invalid")
 
 
 def _lines(path: Path, text: str) -> list[ClassRow]:
@@ -225,11 +226,13 @@ def space_of(rows: list[ClassRow], ignore_index: int, source: str = "data.classe
         for row in rows
     }
     if len(table) < len(rows):
-        message = (
+        raise DataError(
             f"{source}: {len(rows)} classes have {len(table)} different ids: give each "
-            "class its own"
+            "class its own",
+            code="class-id-repeated",
+            found=len(table),
+            expected=len(rows),
         )
-        raise DataError(message, code="class-id-repeated", found=len(table), expected=len(rows))
     return replace(space, raw_to_train={ignore_index: ignore_index, **table})
 
 
@@ -244,11 +247,13 @@ def _colored(source: str, rows: list[ClassRow], ignore_index: int) -> LabelSpace
             message = f"{source}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255"
             raise DataError(message, code="class-color-invalid", name=name, found=color)
         if code(color) in colors:
-            message = (
+            raise DataError(
                 f"{source}: two lines have the color {red} {green} {blue}, one is "
-                f"{name!r}: give each its own color"
+                f"{name!r}: give each its own color",
+                code="class-color-repeated",
+                name=name,
+                found=color,
             )
-            raise DataError(message, code="class-color-repeated", name=name, found=color)
         if is_ignored(name):
             colors[code(color)] = ignore_index
             continue

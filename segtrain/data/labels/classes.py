@@ -33,12 +33,13 @@ def label_space(
     """
     ignore = data.ignore_index
     if not data.classes and default is None and not data.label_map:
-        message = (
+        raise ConfigError(
             f"data.classes is empty, and layout {data.layout!r} has no class names of its "
             "own: list them in "
-            f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
+            f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}",
+            code="classes-missing",
+            layout=data.layout,
         )
-        raise ConfigError(message, code="classes-missing", layout=data.layout)
     if data.classes:
         space = _own_names(data, default, other_classes)
     elif default is None:
@@ -118,12 +119,12 @@ def _own_names(
         own = replace(_with_ignore(default, space.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
     fix = "set data.label_map to say which raw id is which class (-1: ignored)"
-    message = (
-        f"data.classes has {space.num_classes} names, but layout {data.layout!r} has "
-        f"{default.num_classes}: {fix}"
-    )
     raise ConfigError(
-        message, code="classes-count-differs", found=space.num_classes, expected=default.num_classes
+        f"data.classes has {space.num_classes} names, but layout {data.layout!r} has "
+        f"{default.num_classes}: {fix}",
+        code="classes-count-differs",
+        found=space.num_classes,
+        expected=default.num_classes,
     )
 
 
@@ -156,8 +157,9 @@ def find_file(name: str, root: str) -> Path:
             return path
     if is_bucket(root) and (copy := first_in_bucket(root, (name,))):
         return copy
-    message = (
+    raise file_error(
+        name,
         f"no such file, neither in the current folder nor in "
-        f"{root or 'data.root'}: check data.classes"
+        f"{root or 'data.root'}: check data.classes",
+        code="classes-file-missing",
     )
-    raise file_error(name, message, code="classes-file-missing")

@@ -90,21 +90,19 @@ class BandImage:
         size, count = files[0].shape[:2], sum(file.shape[2] for file in files)
         for name, file in zip(self.names, files):
             if file.shape[:2] != size:
-                reason = (
-                    f"has {file.shape[0]} x {file.shape[1]} pixels, but {self.names[0]} has "
-                    f"{size[0]} x {size[1]}: resample the files of an image to one size"
-                )
                 raise file_error(
-                    name, reason, code="band-size-differs", found=file.shape[:2], expected=size
+                    name,
+                    f"has {file.shape[0]} x {file.shape[1]} pixels, but {self.names[0]} has "
+                    f"{size[0]} x {size[1]}: resample the files of an image to one size",
+                    code="band-size-differs",
+                    found=file.shape[:2],
+                    expected=size,
                 )
         if count != channels:
-            reason = (
-                f"has {count} bands{f' in {len(files)} files' * several}, but data.channels="
-                f"{channels}: set data.channels, or take the file out"
-            )
             raise file_error(
                 self.names[0],
-                reason,
+                f"has {count} bands{f' in {len(files)} files' * several}, but data.channels="
+                f"{channels}: set data.channels, or take the file out",
                 code="band-count-differs",
                 found=count,
                 expected=channels,

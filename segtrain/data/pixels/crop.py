@@ -113,12 +113,14 @@ def size_error(
     fix = "pair the right files, or resize one of them (masks by nearest)"
     if rotated:
         fix = "the image has an EXIF rotation, which is not applied: store its pixels upright"
-    reason = (
-        f"the mask has {size[0]} x {size[1]} pixels, its image {image} has {expected[0]} "
-        f"x {expected[1]}: {fix}"
-    )
     return file_error(
-        mask, reason, code="mask-size-differs", found=size, expected=expected, rotated=rotated
+        mask,
+        f"the mask has {size[0]} x {size[1]} pixels, its image {image} has {expected[0]} "
+        f"x {expected[1]}: {fix}",
+        code="mask-size-differs",
+        found=size,
+        expected=expected,
+        rotated=rotated,
     )
 
 

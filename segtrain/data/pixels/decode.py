@@ -88,7 +88,7 @@ def decode_image(source: Any, name: str = "", reading: Reading = PLAIN) -> np.nd
     return _pillow(content, name, rgb=True)[0]
 
 
-def allin_rgb_order(content: bytes, name: str) -> np.ndarray:
+def all_bands(content: bytes, name: str) -> np.ndarray:
     """An 8-bit image: uint8 (H, W, 2 or 4) with its alpha channel, (H, W, 3) if it has none. Raises
     DataError.
     """

@@ -129,13 +129,10 @@ def header_of(stream: BinaryIO, name: str) -> Header:
             name, "the image header is damaged or cut off", "image-header-damaged"
         ) from None
     if header.height * header.width > MAX_PIXELS:
-        reason = (
-            f"{header.height} x {header.width} pixels exceed the limit of {MAX_PIXELS:,}: "
-            "cut the image into tiles"
-        )
         raise file_error(
             name,
-            reason,
+            f"{header.height} x {header.width} pixels exceed the limit of {MAX_PIXELS:,}: "
+            "cut the image into tiles",
             code="image-too-large",
             found=(header.height, header.width),
             expected=MAX_PIXELS,

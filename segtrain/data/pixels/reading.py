@@ -56,28 +56,33 @@ PLAIN = Reading()
 def refuse_kind(header: Header, name: str) -> None:
     """Raise DataError for an image that has no single conversion to 8 bits."""
     if header.floating:
-        reason = (
+        raise file_error(
+            name,
             "floating-point values define no black and white: keep them with data.values=stored, "
-            f"data.channels={header.channels}"
+            f"data.channels={header.channels}",
+            code="image-floating-point",
         )
-        raise file_error(name, reason, code="image-floating-point")
     refuse_pages(header, name)
     if header.format == "tiff" and header.channels > 4:
-        reason = (
+        raise file_error(
+            name,
             f"{header.channels} bands, but data.channels=3: set data.channels={header.channels} "
-            "to train on all, or save three as an RGB image"
+            "to train on all, or save three as an RGB image",
+            code="too-many-bands",
+            found=header.channels,
         )
-        raise file_error(name, reason, code="too-many-bands", found=header.channels)
 
 
 def refuse_pages(header: Header, name: str) -> None:
     """Raise DataError for a TIFF of several images."""
     if header.pages > 1:
-        reason = (
+        raise file_error(
+            name,
             f"holds {header.pages} images, of which only the first would be read: save each "
-            "to its own file"
+            "to its own file",
+            code="several-images",
+            found=header.pages,
         )
-        raise file_error(name, reason, code="several-images", found=header.pages)
 
 
 def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray:
@@ -91,12 +96,14 @@ def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray
     if bands > colors and not reading.drop:
         extra = values[..., colors:]
         if (extra != extra[:1, :1]).any():
-            reason = (
+            raise file_error(
+                name,
                 f"{bands} bands, but data.channels=3, and band {bands} is not empty: set "
                 f"data.channels={bands} to train on all, or data.extra_bands=drop for the first "
-                f"{'three' if colors == 3 else 'one'}"
+                f"{'three' if colors == 3 else 'one'}",
+                code="extra-band-in-use",
+                found=bands,
             )
-            raise file_error(name, reason, code="extra-band-in-use", found=bands)
     rgb_or_gray = values[..., None] if values.ndim == 2 else values[..., :colors]
     # writable: torch shares the memory
     return np.ascontiguousarray(rgb_or_gray) if colors == 3 else np.repeat(rgb_or_gray, 3, 2)
@@ -113,10 +120,13 @@ def narrowed(values: np.ndarray, reading: Reading, name: str, alpha: bool = Fals
     bits = reading.bits or 16
     most = int(rgb.max())
     if most >> bits:
-        reason = (
-            f"the value {most:,} does not fit data.bits={bits}: set data.bits={most.bit_length()}"
+        raise file_error(
+            name,
+            f"the value {most:,} does not fit data.bits={bits}: set data.bits={most.bit_length()}",
+            code="value-beyond-bits",
+            found=most,
+            expected=bits,
         )
-        raise file_error(name, reason, code="value-beyond-bits", found=most, expected=bits)
     return (rgb >> (bits - 8)).astype(np.uint8)
 
 

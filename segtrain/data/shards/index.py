@@ -145,11 +145,12 @@ class ShardIndex:
         ) = self.rows[index].item()
         shards, kinds = self.description.shards, self.description.kinds
         if shard >= len(shards) or image_kind >= len(kinds) or len(kinds) <= mask_kind < NONE:
-            reason = (
+            raise _bad(
+                self.path,
                 f"row {index}: shard {shard} of {len(shards)}, kinds {image_kind} and "
-                f"{mask_kind} of {len(kinds)}"
+                f"{mask_kind} of {len(kinds)}",
+                "index-row-wrong",
             )
-            raise _bad(self.path, reason, "index-row-wrong")
         name = bytes(self.names[name_at : name_at + length]).decode("utf-8", "surrogateescape")
         mask = None if mask_kind == NONE else (kinds[mask_kind], mask_at, mask_size)
         image, checks = (kinds[image_kind], image_at, image_size), None

@@ -33,12 +33,13 @@ def _open_shards(layout: Layout, data: config.Data, split: str) -> Dataset:
         file = f"{root}/{shard.name}"
         size = store.stat(file).size
         if size != shard.size:
-            reason = (
-                f"has {size:,} bytes, but its index {table.path} says {shard.size:,}: fetch "
-                "it or pack it again"
-            )
             raise file_error(
-                file, reason, code="shard-size-differs", found=size, expected=shard.size
+                file,
+                f"has {size:,} bytes, but its index {table.path} says {shard.size:,}: fetch "
+                "it or pack it again",
+                code="shard-size-differs",
+                found=size,
+                expected=shard.size,
             )
     # With damaged rows, a run would train on other samples than those that were packed.
     damage = shard_index.damage(table)

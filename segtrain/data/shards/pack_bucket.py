@@ -142,11 +142,14 @@ class BucketTarget:
         answer = self._client.head(key, self._outage_s)
         where = f"{self.place}/{name}"
         if answer.size != size:
-            reason = (
+            raise file_error(
+                where,
                 f"has {answer.size:,} bytes in the bucket, but {size:,} on the disk: start "
-                "the same command again"
+                "the same command again",
+                code="upload-differs",
+                found=answer.size,
+                expected=size,
             )
-            raise file_error(where, reason, code="upload-differs", found=answer.size, expected=size)
         if answer.etag.strip('"') == _md5_etag(path):
             return answer.etag
         with open(path, "rb") as stream:
@@ -155,11 +158,14 @@ class BucketTarget:
                 stream.seek(begin)
                 stored = self._client.get(key, (begin, end), answer.etag, self._outage_s).content
                 if bytes(stored) != stream.read(end - begin):
-                    reason = (
+                    raise file_error(
+                        where,
                         f"bytes {begin:,} to {end:,} differ from those on the disk: start "
-                        "the same command again"
+                        "the same command again",
+                        code="upload-differs",
+                        begin=begin,
+                        end=end,
                     )
-                    raise file_error(where, reason, code="upload-differs", begin=begin, end=end)
         return answer.etag
 
     def _read_json(self, name: str) -> Any:

@@ -67,10 +67,11 @@ class Packed:
             )
             same = self.pixels in ("", _digest(seen)) and seen.shape[:2] == self.size
         if not same:
-            reason = (
-                "the packed sample differs from the source in pixels: report this, with the file"
+            raise file_error(
+                name,
+                "the packed sample differs from the source in pixels: report this, with the file",
+                code="packed-pixels-differ",
             )
-            raise file_error(name, reason, code="packed-pixels-differ")
 
 
 def sound(dataset: Dataset, workers: int, skip_faults: bool) -> tuple[np.ndarray, Ids]:

@@ -116,11 +116,11 @@ def locked(hidden: str) -> Iterator[None]:
         os.makedirs(hidden, exist_ok=True)
         handle = os.open(os.path.join(hidden, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        reason = (
-            f"{hidden}: cannot be created ({error.strerror}): check the folder and its permissions"
-        )
         raise DataError(
-            reason, code="folder-unwritable", folder=hidden, found=error.strerror
+            f"{hidden}: cannot be created ({error.strerror}): check the folder and its permissions",
+            code="folder-unwritable",
+            folder=hidden,
+            found=error.strerror,
         ) from None
     try:
         try:

@@ -66,11 +66,13 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
         archive = tarfile.TarFile(fileobj=stream, encoding="utf-8", errors="surrogateescape")
         for info in iter(archive.next, None):
             if info.issparse():
-                reason = (
+                raise file_error(
+                    name,
                     f"the member at byte {info.offset:,} is a sparse file: write the tar "
-                    "without --sparse"
+                    "without --sparse",
+                    code="tar-sparse",
+                    byte=info.offset,
                 )
-                raise file_error(name, reason, code="tar-sparse", byte=info.offset)
             if archive.offset < info.offset_data:  # a negative size
                 break
             offset = archive.offset

@@ -130,7 +130,14 @@ def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
             raise
         # If the worker thread ended here, the batch would wait for it forever.
         files, reason = sample.files(), f"{type(error).__name__}: {error}"
-        message = (
-            f"{files}: {reason}: code that makes a sample must not exit: remove the exit() call"
+        return (
+            DataError(
+                f"{files}: {reason}: code that makes a sample must not exit: remove the exit() "
+                "call",
+                code="sample-failed",
+                files=files,
+                found=reason,
+            ),
+            began,
+            Cost(),
         )
-        return DataError(message, code="sample-failed", files=files, found=reason), began, Cost()

@@ -158,13 +158,16 @@ def _temporary_file(size: int) -> int:
     if folder:
         room = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
         if room < size:  # a write beyond the free space would kill the process with SIGBUS
-            message = (
+            raise DataError(
                 f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs "
                 f"{size / 2**20:.1f} MiB: give the "
                 "container more (docker run --shm-size=2g), lower data.prefetch, or set "
-                "data.worker_kind=thread"
+                "data.worker_kind=thread",
+                code="shm-too-small",
+                folder=SHM,
+                found=room,
+                expected=size,
             )
-            raise DataError(message, code="shm-too-small", folder=SHM, found=room, expected=size)
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())
 
