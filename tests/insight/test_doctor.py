@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from segtrain.cli import main
 from segtrain.errors import SegtrainError
@@ -79,6 +80,17 @@ def test_what_is_needed_and_optional_is_what_pyproject_says() -> None:
         line = re.search(rf"^{extra} = \[(.*)\]", PYPROJECT, re.MULTILINE)
         assert line is not None, f"pyproject.toml has no extra {extra!r}"
         assert f'"{package}' in line[1]
+
+
+def test_the_conda_environment_is_what_pyproject_says() -> None:
+    *named, pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    least = re.search(r'^requires-python = "(.*)"', PYPROJECT, re.MULTILINE)
+    assert least is not None
+    assert named[:2] == [f"python{least[1]}", "pip"]
+    extras = pip["pip"][0].removeprefix("-e ")
+    assert f"pip install '{extras}'" in (ROOT / "README.md").read_text()
+    for extra in extras[2:-1].split(","):
+        assert f"\n{extra} = [" in PYPROJECT
 
 
 def states(lines: Any) -> list[str]:
