@@ -401,6 +401,9 @@ def _analysis(subparsers: Any) -> None:
         "run", help=f"{RUN}; writes RUN/report.html, or NAME-report.html here for a remote run"
     )
     report.add_argument("--open", action="store_true", help="open the page in the browser")
+    report.add_argument(
+        "--follow", action="store_true", help="write and show the page anew while the run goes on"
+    )
 
     diff = _command(
         subparsers,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,6 +21,8 @@ from segtrain.base.files import write_atomically
 from segtrain.base.terminal import counted, say
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 from segtrain.installed import discover, provided, run_services, watch_for_notices
+
+FOLLOW_S = 30  # seconds after which `segtrain report --follow` writes the page anew
 
 
 def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
@@ -243,11 +246,19 @@ def sweep(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 
 def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.report.page import report
+    from segtrain.insight.runs.folder import run_home
     from segtrain.insight.runs.remote import local
+    from segtrain.insight.runs.table import read_run
 
-    run = local(args.run, services=run_services())
-    out = Path(f"{run.stem}-report.html") if run.stem else None
-    say(report(run.folder, args.open, out=out, shown=run.shown))
+    open_it, running = args.open, True
+    while running:
+        run = local(args.run, services=run_services())
+        out = Path(f"{run.stem}-report.html") if run.stem else None
+        running = args.follow and read_run(run_home(run.folder))["status"] == "running"
+        wait_s = FOLLOW_S * running
+        say(report(run.folder, open_it, out=out, shown=run.shown, refresh_s=wait_s))
+        open_it = False
+        time.sleep(wait_s)
 
 
 def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from report_pages import (
     write_profile,
 )
 
+from segtrain import commands
 from segtrain.config.mistakes import fields
 from segtrain.insight.report import charts, heat, page, quality
 from segtrain.insight.report.diff import compare
@@ -157,6 +159,21 @@ def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> No
         path.write_text(DEEP)
     page.report(run)
     assert "0 samples" in (run / "report.html").read_text()
+
+
+def test_a_followed_page_loads_itself_again_until_the_run_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, pages = make(tmp_path / "run", start() + step(BEGIN + 1, 1, 1)), list[str]()
+
+    def sleep(seconds: float) -> None:
+        pages.append((folder / page.FILE).read_text())
+        with (folder / "journal.jsonl").open("a") as file:
+            file.write(line("run_end", BEGIN + 9, status="done"))
+
+    monkeypatch.setattr(commands.time, "sleep", sleep)
+    commands.report(Namespace(run=str(folder), open=False, follow=True), [], [])
+    assert [text.count('http-equiv="refresh" content="30"') for text in pages] == [1, 0]
 
 
 def test_no_run_is_an_error_with_its_cure(tmp_path: Path) -> None:

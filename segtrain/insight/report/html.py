@@ -20,7 +20,7 @@ _SHELL = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="color-scheme" content="light dark">
+<meta name="color-scheme" content="light dark">{refresh}
 <title>{title}</title>
 <style>{styles}</style>
 </head>
@@ -57,9 +57,11 @@ def page(
     sections: Sequence[tuple[str, str, str]],
     charts: Mapping[str, Any],
     source: str = "",
+    refresh_s: int = 0,
 ) -> str:
     """HTML of a page. ``sections``: (id, heading, HTML), left out if empty. ``charts``: what
-    report.js draws, by id. ``source``: the end of the footer.
+    report.js draws, by id. ``source``: the end of the footer. ``refresh_s``: seconds after which a
+    browser loads the page again; 0: never.
     """
     nonempty = [section for section in sections if section[2]]
     body = "\n".join(
@@ -73,6 +75,7 @@ def page(
     data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return _SHELL.format(
         policy=_POLICY,
+        refresh=f'\n<meta http-equiv="refresh" content="{refresh_s}">' * bool(refresh_s),
         title=esc(title),
         styles=asset("uPlot.min.css") + asset("report.css"),
         links="".join(

@@ -35,14 +35,15 @@ def report(
     *,
     out: Path | None = None,
     shown: str = "",
+    refresh_s: int = 0,
 ) -> Path:
     """Write the page into the run folder, or to ``out``. ``shown``: the place of the run if
-    ``folder`` is a copy.
+    ``folder`` is a copy. ``refresh_s``: see ``html.page``.
 
     Raises DataError for a folder without a run, or one that cannot be written.
     """
     run = load(folder, say)
-    path = write(out or run.folder / FILE, render(run, say, shown))
+    path = write(out or run.folder / FILE, render(run, say, shown, refresh_s))
     if open_it:
         webbrowser.open(path.absolute().as_uri())
     return path
@@ -63,7 +64,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def render(run: RunFolder, say: Say = say_on_stderr, shown: str = "") -> str:
+def render(run: RunFolder, say: Say = say_on_stderr, shown: str = "", refresh_s: int = 0) -> str:
     time, all_laps = axis(run.events), laps(run.events)
     maps, waits = read_maps(run, time, say), read_waits(run, time)
     pace = speed(all_laps)
@@ -114,6 +115,7 @@ def render(run: RunFolder, say: Say = say_on_stderr, shown: str = "") -> str:
         sections,
         drawn,
         f" from {shown or run.folder}",
+        refresh_s,
     )
 
 
