@@ -74,7 +74,8 @@ class Data(Section):
         description="layout 'folders': name patterns of an image and its mask, such as "
         "`['{name}_frame.jpg', '{name}_mask.png']`; a pattern without an extension matches any. "
         "null: same name, or a mask with a common suffix such as _mask. `{split}` stands for the "
-        "split. A list in place of a pattern: several, of which the longest that matches counts",
+        "split. A list in place of a pattern: several, of which the longest that matches counts. "
+        "`*/masks/{name}`: files in any folder `masks`",
     )
     files: tuple[str, ...] = setting(
         ["listing", "eval"], (), description="patterns of the files of an image; see bands.md"

@@ -112,7 +112,9 @@ def check_pair(value: Patterns | None) -> Patterns | None:
     """Raises ValueError for patterns of names that do not fit together."""
     for names in value or ():
         for text in [names] if isinstance(names, str) else names or [""]:
-            if text.count("{name}") != 1 or "/" in text:
+            folders, _, file = text.rpartition("/")
+            anywhere = not folders or folders.startswith("*/")
+            if text.count("{name}") != 1 or "{name}" not in file or not anywhere:
                 expected = "a file name that contains {name} once, such as '{name}_mask.png'"
                 raise ValueError(
                     f"{text!r} must be {expected}; set folders in data.images and data.masks"

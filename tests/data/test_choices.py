@@ -273,10 +273,18 @@ def test_a_printed_label_map_has_numbers_as_keys(
     assert capsys.readouterr().out.count("{0: 0, 1: 1, 7: -1}") == 2
 
 
-def test_pairs_that_are_not_read_are_named_also_in_a_bucket(server: BucketServer) -> None:
+def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server: BucketServer) -> None:
     root = server.folder / "bkt/areas"
     for area in ("Rural", "Urban"):
-        write(root, f"{{split}}/{area}/images/{area}#.png", f"{{split}}/{area}/masks/{area}#.png")
+        write(root, f"{{split}}/{area}/images/#.png", f"{{split}}/{area}/masks/#_m.png")
     for place in (str(root), "s3://bkt/areas"):
-        text = check_folder(place, None, [CLASSES]).text()
-        assert "4 other folders not read: train/Urban/images/ (" in text
+        with refused("folders-ambiguous", found=["{split}/Rural", "{split}/Urban"]) as caught:
+            check_folder(place, None, [CLASSES])
+        every, one = map(shlex.split, str(caught.value).splitlines()[1:])
+        for settings, count in ((every, 6), (one, 3)):
+            dataset = check_folder(place, None, [CLASSES, *settings]).datasets["train"]
+            assert len(dataset) == count
+        names = ["Rural/train0", "Rural/train1", "Rural/train2", "Urban/train0"]
+        dataset = check_folder(place, None, [CLASSES, *every]).datasets["train"]
+        assert [entry.meta["name"] for entry in dataset.entries][:4] == names
+        assert dataset.entries[3].mask.endswith("train/Urban/masks/train0_m.png")

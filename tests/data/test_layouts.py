@@ -40,13 +40,8 @@ def warnings(root: Path, *settings: str) -> list[str]:
     return [text for text in dict.fromkeys(texts) if " not read: " in text or " left out" in text]
 
 
-TOWNS = ("Train/Rural", "Train/Urban", "Val/Rural", "Val/Urban")
 # pairs of a data set -> its folders that are not read, each with the number of its images
 UNREAD = {
-    "pairs": (
-        [f"{town}/images/{town[-5:]}#.png {town}/masks/{town[-5:]}#.png" for town in TOWNS],
-        [f"{town}/{kind}/ (2" for town in TOWNS[1::2] for kind in ("images", "masks")],
-    ),
     "no masks": (
         ["images/train/#.png masks/train/#.png", "images/test/deep/t#.png masks/other/t#.png"],
         ["images/test/deep/ (2", "masks/other/ (2"],
@@ -248,7 +243,12 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
     with refused("masks-among-images", folder=str(root)) as caught:
         open_dataset(data.model_copy(update={"pair": None}), "all")
     assert "{name}.jpg, " in str(caught.value).replace("'", "")
-    for wrong in ("[a, '{name}']", "['{name}', '{name}']", "['x/{name}', '{name}_m']"):
+    for wrong in (
+        "[a, '{name}']",
+        "['{name}', '{name}']",
+        "['x/{name}', '{name}_m']",
+        "['*/{name}/x', '{name}']",
+    ):
         with pytest.raises(ConfigError, match=r"data\.pair"):
             load_config(None, ["data.layout=folders", "data.root=x", f"data.pair={wrong}"])
 

@@ -24,6 +24,7 @@ from segtrain.data.index.names import (
     propose,
     propose_for,
     same_stems,
+    ways,
 )
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.skeleton import NAMES
@@ -99,6 +100,7 @@ def choose(
         folders = given.get("images", data.images), given.get("masks", data.masks)
         return {"pair": _patterns(data.root, folders, splits, store)}
     _refuse_mixed_depth(data, splits, store)
+    _refuse_other_pairs(data, splits[0], store)
     rivals = _rivals(data, splits[0], store)
     if rivals:
         message = (
@@ -148,6 +150,30 @@ def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) 
         "the folders of another split"
     )
     raise DataError(message, code="folders-ambiguous", folder=data.root, found=above)
+
+
+def _refuse_other_pairs(data: config.Data, split: str, store: Store) -> None:
+    """Raise DataError if several folders, such as those of patients, have folders of images and of
+    masks, with the settings that read one or all of them.
+    """
+    own = data.images, data.masks
+    above = [
+        os.path.dirname(pair[0])
+        for pair, _ in ranked_pairs(data.root, folders_below(data.root, store), store)
+        if [*map(os.path.basename, pair)] == [*map(os.path.basename, own)]
+        and os.path.dirname(pair[0]) == os.path.dirname(pair[1])
+    ]
+    if len(above) > 1:
+        proposal = propose(*names_of_pair(data.root, own, split, store))
+        patterns = proposal.patterns if proposal else (NAME, NAME)
+        folder = os.path.commonpath(above) or "."
+        pair = [f"*/{os.path.basename(one)}/{ways(text)[0]}" for one, text in zip(own, patterns)]
+        every = command({"data.images": folder, "data.masks": folder, "data.pair": pair})
+        message = (
+            f"{data.root}: {some_of(above)} have images and masks: say which to read, with\n  "
+            f"{every}\n  {command({'data.images': own[0], 'data.masks': own[1]})}"
+        )
+        raise DataError(message, code="folders-ambiguous", folder=data.root, found=above)
 
 
 def _rivals(data: config.Data, split: str, store: Store) -> list[str]:

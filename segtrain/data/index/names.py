@@ -92,14 +92,21 @@ def name_in(names: Names, path: str) -> str | None:
 
     ``{name}_mask.png`` finds the name ``town/a`` in ``town/a_mask.png``. ``{name}`` is the part
     that an image and its mask share. A pattern without a suffix matches any suffix. A pattern with
-    a slash is that of the whole path.
+    a slash is that of the whole path; ``*/masks/{name}`` finds ``town/a`` in ``town/masks/a.png``.
     """
     matches = (_name_in(pattern, path) for pattern in ways(names))
     return next((name for name in matches if name is not None), None)
 
 
 def _name_in(pattern: str, path: str) -> str | None:
-    folder, _, file = ("", "", path) if "/" in pattern else path.rpartition("/")
+    folder, _, file = path.rpartition("/")
+    if pattern.startswith("*/"):
+        inner, _, pattern = pattern[1:].rpartition("/")
+        if not f"/{folder}".endswith(inner):
+            return None
+        folder = f"/{folder}".removesuffix(inner)[1:]
+    elif "/" in pattern:
+        folder, file = "", path
     before, _, after = pattern.partition(NAME)
     if f".{after.rpartition('.')[2]}".lower() not in SUFFIXES | IMAGE_ARRAYS:
         file = os.path.splitext(file)[0]
