@@ -2,9 +2,9 @@
 
 Every ```bash block runs line by line, in a folder that holds what the pages mention: a trained run,
 photos, a small data set, a tiny CamVid, and the configs of the repository with settings so small
-that a run takes a second. ```python blocks run as well. A ```yaml block whose first line is a file
-name is written to that file. What needs GPUs or several hosts is a ```text block, and code of
-another library is a ```py block, which is only parsed.
+that a run takes a second. ```python blocks run as well. A ```yaml or ```python block whose first
+line is a file name is written to that file. What needs GPUs or several hosts is a ```text block,
+and code of another library is a ```py block, which is only parsed.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def run(zygote: Any, words: list[str], here: Path) -> None:
         processes = [zygote.start(*words[1:], cwd=here)]
     elif words[:2] == ["torchrun", "--nproc-per-node"] and words[3:5] == ["-m", "segtrain"]:
         processes = zygote.start_ranks(int(words[2]), *words[5:], cwd=here)
+    elif words[:2] == ["torchrun", "--nproc-per-node"] and words[3].endswith(".py"):
+        processes = zygote.start_ranks(int(words[2]), code=(here / words[3]).read_text(), cwd=here)
     else:
         pytest.fail(
             f"a command that no test can run: {shlex.join(words)}; put it into a ```text block"
@@ -164,6 +166,8 @@ def run_page(zygote: Any, page: Path, here: Path) -> int:
                         words = [*words, "--formats", "safetensors"]
                 run(zygote, words, here)
                 count += 1
+        elif language == "python" and (name := re.match(r"# (\w+\.py)\n", text)):
+            (here / name[1]).write_text(text)
         elif language == "python":
             for library in ("pandas",) if "data_frame" in text else ():
                 pytest.importorskip(library)
