@@ -277,60 +277,43 @@ def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
     version = struct.unpack(order + "H", head[2:4])[0] if order and len(head) >= 4 else 0
     if version not in (42, 43):
         return {}, 1
-    # The struct formats of the entry count and of an offset, the bytes per entry, and where the
-    # first offset is stored.
-    count_format, offset_format, entry_size, begin = (
-        ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
-    )
+    # The forms of the number of entries and of an offset; the first offset stands at its own size.
+    counts, offsets = ("Q", "Q") if version == 43 else ("H", "I")
+    wide = struct.calcsize(offsets)
     tags: dict[int, int] = {}
     # offset -> whether it is an image, not a reduced copy or a mask
     directories: dict[int, bool] = {}
     with contextlib.suppress(struct.error, OverflowError, ValueError, OSError):
-        (offset,) = struct.unpack_from(order + offset_format, head, begin)
+        (offset,) = struct.unpack_from(order + offsets, head, wide)
         while offset and offset not in directories and len(directories) < 4096:
             stream.seek(offset)
-            (count,) = struct.unpack(
-                order + count_format, stream.read(struct.calcsize(count_format))
-            )
-            start = stream.tell()
+            (count,) = struct.unpack(order + counts, stream.read(struct.calcsize(counts)))
+            after = stream.tell() + (4 + 2 * wide) * count
             # Of later directories, only tag 254 is needed (the kind of the image). It is always the
             # first entry.
-            entries = _integers(
-                stream,
-                start,
-                1 if directories else min(count, 1000),
-                order,
-                offset_format,
-                entry_size,
-            )
+            entries = _integers(stream, 1 if directories else min(count, 1000), order, offsets)
             tags = tags or entries
             directories[offset] = not entries.get(254, 0) & 5
-            stream.seek(start + entry_size * count)
-            (offset,) = struct.unpack(
-                order + offset_format, stream.read(struct.calcsize(offset_format))
-            )
+            stream.seek(after)
+            (offset,) = struct.unpack(order + offsets, stream.read(wide))
     return tags, max(1, sum(directories.values()))
 
 
-def _integers(
-    stream: BinaryIO, start: int, count: int, order: str, offset_format: str, entry_size: int
-) -> dict[int, int]:
-    """Tag -> first value of the SHORT, LONG, and LONG8 entries among ``count`` directory entries at
-    byte ``start``.
+def _integers(stream: BinaryIO, count: int, order: str, offsets: str) -> dict[int, int]:
+    """Tag -> first value of the SHORT, LONG, and LONG8 entries among the next ``count`` entries of
+    a directory.
     """
-    stream.seek(start)
-    rows, tags = stream.read(entry_size * count), dict[int, int]()
-    for row in range(0, entry_size * count, entry_size):
-        tag, kind, values = struct.unpack_from(f"{order}HH{offset_format}", rows, row)
+    wide, tags = struct.calcsize(offsets), dict[int, int]()
+    rows = stream.read((4 + 2 * wide) * count)
+    for tag, kind, values, value in struct.iter_unpack(f"{order}HH{offsets}{wide}s", rows):
         code = {3: "H", 4: "I", 16: "Q"}.get(kind)
         if code is None:
             continue
-        source, value = rows, row + entry_size - struct.calcsize(offset_format)
-        # the entry holds the offset of its values
-        if struct.calcsize(code) * values > struct.calcsize(offset_format):
-            stream.seek(struct.unpack_from(order + offset_format, rows, value)[0])
-            source, value = stream.read(struct.calcsize(code)), 0
-        tags[tag] = struct.unpack_from(order + code, source, value)[0]
+        # The entry holds its values, or else their offset.
+        if struct.calcsize(code) * values > wide:
+            stream.seek(struct.unpack(order + offsets, value)[0])
+            value = stream.read(struct.calcsize(code))
+        tags[tag] = struct.unpack_from(order + code, value)[0]
     return tags
 
 
