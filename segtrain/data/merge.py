@@ -11,21 +11,21 @@ from segtrain.errors import DataError, some_of
 
 
 def merged(ids: np.ndarray, rule: str, background: int, void: int) -> np.ndarray:
-    """Class ids uint8 (H, W) of those of each annotator, uint8 (N, H, W).
+    """Class ids (H, W) of those of each annotator, uint8 or uint16 (N, H, W).
 
     A class that all annotators chose stays. Of other pixels, ``majority`` takes the class of more
     than half of them, ``union`` the only class besides the background, and ``intersection`` the
     background if none is void. All others become void.
     """
     agreed = (ids == ids[0]).all(0)
-    result = np.where(agreed, ids[0], np.uint8(void))
+    result = np.where(agreed, ids[0], void)
     if rule == "majority":
         for value in np.unique(ids):
             result[2 * (ids == value).sum(0) > len(ids)] = value
     elif rule == "union":
         drawn = (ids != background) & (ids != void)
-        lowest = np.where(drawn, ids, np.uint8(255)).min(0)
-        highest = np.where(drawn, ids, np.uint8(0)).max(0)
+        lowest = np.where(drawn, ids, np.iinfo(ids.dtype).max).min(0)
+        highest = np.where(drawn, ids, 0).max(0)
         np.copyto(result, lowest, where=lowest == highest)
     elif rule == "intersection":
         result[~agreed & (ids != void).all(0)] = background

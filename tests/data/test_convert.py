@@ -239,6 +239,10 @@ def test_masks_of_annotators_are_merged_by_the_rule(rule):
     # The background may have any id.
     other = np.array([2, 1, 0, 3, 4, 5, 6, 7, 8, 9], np.uint8)
     assert merged(other[ids], rule, 2, 9)[0].tolist() == other[expected].tolist()
+    # More than 254 classes.
+    many = (ids + np.uint16(300)) * (ids != 9) + np.uint16(65535) * (ids == 9)
+    wanted = [65535 if value == 9 else value + 300 for value in expected]
+    assert merged(many.astype(np.uint16), rule, 300, 65535)[0].tolist() == wanted
 
 
 @pytest.mark.parametrize("form", ["folders", "endings"])
