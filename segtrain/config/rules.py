@@ -292,6 +292,34 @@ def rules_of_strategy(config: Config) -> list[Rule]:
             {"parallel.compress": "none"},
         ),
     ]
+    exact = f"parallel.exact={parallel.exact}"
+    rows += [
+        (
+            bool(parallel.exact & (parallel.exact - 1)),
+            f"{exact} must be a power of two, because sums are balanced trees",
+            {"parallel.exact": 1 << parallel.exact.bit_length()},
+        ),
+        *(
+            (
+                parallel.exact > 0 and conflict,
+                f"{exact} does not go with {rival}: set one of them back",
+                {"parallel.exact": 0},
+            )
+            for rival, conflict in {
+                f"parallel.strategy={strategy}, which sums in an order of its own": strategy
+                not in ("auto", "single", "ddp"),
+                "train.accumulate>1, whose sums are no tree": micro,
+                "train.compile, which merges kernels": bool(train.compile),
+                "train.cuda_graph, which draws dropout for the whole batch": train.cuda_graph,
+                f"parallel.compress={parallel.compress}": parallel.compress != "none",
+                f"parallel.threads={parallel.threads}, because kernels divide their work among "
+                "threads": parallel.threads not in ("auto", 1),
+                f"train.batch_size={train.batch_size}, which is no multiple of it": bool(
+                    train.batch_size % max(1, parallel.exact)
+                ),
+            }.items()
+        ),
+    ]
     graphs = {
         "train.device=cpu, which has no CUDA graphs": cpu,
         "train.accumulate>1, which draws dropout for each micro-batch": micro,

@@ -220,6 +220,13 @@ class Parallel(Section):
     sync_bn: bool = Field(
         False, description="compute batch norm statistics over all ranks (SyncBatchNorm)"
     )
+    exact: int = Field(
+        0,
+        ge=0,
+        le=65_536,
+        description="V: the weights have the same bits on 1, 2, 4, ..., V ranks, because a batch "
+        "is computed in V slices, whose sums are balanced trees. 0: off",
+    )
     bucket_mb: float = Field(
         25.0, gt=0, le=65_536, description="ddp: size of a gradient bucket in MiB (bucket_cap_mb)"
     )

@@ -4,6 +4,7 @@ for other modules.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ class SegModel(nn.Module):
     frozen: str = "none"
     remarks: tuple[str, ...] = ()
     origin: Origin = Origin()
+    # with parallel.exact, the context of a forward pass in training: parallel.exact.Slices
+    exact: Any = None
 
     def forward(self, images: Tensor, low: bool = False) -> Tensor | tuple[Tensor, ...]:
         """Logits (N, C, H, W) of normalized images, float (N, bands, H, W).
@@ -54,7 +57,9 @@ class SegModel(nn.Module):
             )
             if below or right:
                 images = F.pad(images, (0, right, 0, below))
-        outputs = self._low(images)
+        exact = self.exact if self.training else None
+        with exact.of(images) if exact else contextlib.nullcontext():
+            outputs = self._low(images)
         return outputs if low else self.upsample(outputs[0], size)
 
     def upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:

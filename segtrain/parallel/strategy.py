@@ -27,6 +27,7 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel.board import at_work, await_rank_0
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.collective import all_reduce, broadcast_json
+from segtrain.parallel.exact import BucketSums, Slices, sum_over_ranks
 from segtrain.parallel.failure import elect_error_reporter, end_now, reach_rank_0, rendezvous_error
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.model import wrap
@@ -75,9 +76,20 @@ class Strategy:
     @property
     def gradient_scale(self) -> int:
         """Factor of the loss: ddp, smddp, and fsdp average gradients over ranks, but our loss
-        shares must be summed.
+        shares must be summed. parallel.exact sums them.
         """
-        return self.world_size
+        return 1 if self.exact else self.world_size
+
+    @property
+    def exact(self) -> bool:
+        return self.settings.exact > 0
+
+    @property
+    def slices(self) -> int:
+        """Slices of this rank's batch whose numbers are summed as a tree; without parallel.exact,
+        its whole batch.
+        """
+        return self.settings.exact // self.world_size if self.exact else 1
 
     def reduce(self, value: Tensor) -> Tensor:
         """Sum over ranks, in place; returns ``value``. Only sums, because SMDDP refuses all other
@@ -85,7 +97,10 @@ class Strategy:
         """
         if self.world_size > 1:
             self.begun += 1
-            all_reduce(value)
+            if self.exact and value.is_floating_point():
+                value.copy_(sum_over_ranks(value))
+            else:
+                all_reduce(value)
             if value.is_cuda:
                 self._passed = self._passed or torch.cuda.Event()
                 self._passed.record()
@@ -116,7 +131,18 @@ class Strategy:
 
         ``compiled`` is applied inside DDP and SMDDP, and outside of dp and fsdp.
         """
-        return wrap(model, self.name, self.settings, self.device, self.world_size, compiled)
+        settings = self.settings
+        if self.exact:
+            # batch norm spans all slices, and so all ranks
+            settings = settings.model_copy(update={"sync_bn": False})
+            total = sum_over_ranks if self.world_size > 1 else (lambda value: value)
+            first = self.rank * self.slices
+            model.exact = Slices(self.slices, first, self.world_size, total)  # type: ignore[assignment]
+        model = wrap(model, self.name, settings, self.device, self.world_size, compiled)
+        if self.exact and self.name == "ddp":
+            sums = BucketSums(self.device)
+            model.register_comm_hook(None, lambda _, bucket: sums(bucket.buffer()))  # type: ignore[operator]
+        return model
 
     @contextlib.contextmanager
     def sharing(self, model: nn.Module, last: bool) -> Iterator[None]:
@@ -186,6 +212,8 @@ def start(
             strategy=name,
             world_size=cluster.world_size,
         )
+    if settings.exact:
+        _refuse_inexact(name, settings.exact, cluster.world_size)
     gpus = gpus_in_sight(device, cluster)
     backend = ""
     store = None
@@ -200,7 +228,8 @@ def start(
         )
     own = torch.device("cuda", gpu) if gpus else torch.device("cpu")
     if not gpus:
-        threads = settings.threads
+        # The kernels of a CPU divide their work among threads, so their bits depend on the number.
+        threads = 1 if settings.exact else settings.threads
         torch.set_num_threads(
             max(1, cores() // cluster.local_world_size) if threads == "auto" else int(threads)
         )
@@ -221,6 +250,25 @@ def start(
     finally:
         if backend and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _refuse_inexact(name: str, slices: int, world_size: int) -> None:
+    if name not in ("single", "ddp"):
+        raise ConfigError(
+            f"parallel.exact={slices}: parallel.strategy={name} sums in an order of its own: "
+            "use auto or ddp",
+            code="strategy-not-exact",
+            strategy=name,
+        )
+    if slices % world_size:
+        raise ConfigError(
+            f"parallel.exact={slices}: {world_size} ranks cannot hold equally many slices: start "
+            f"1, 2, 4, ... or {slices} ranks, or set parallel.exact to a power of two that "
+            f"{world_size} divides",
+            code="ranks-do-not-divide-slices",
+            found=world_size,
+            expected=slices,
+        )
 
 
 def _backend(name: str, settings: Parallel, on_gpu: bool) -> str:

@@ -22,9 +22,10 @@ from segtrain.data.train_loader import Batch
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.models.base import channels_of
 from segtrain.observe.clock import Clock
+from segtrain.parallel.exact import seed_generators
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.learner import Learner
-from segtrain.training.step import gradients, restored_buffers, seed_generators, seed_of
+from segtrain.training.step import gradients, restored_buffers, seed_of
 
 WARM = 3  # passes before a capture: they choose kernels, compile them, and create constants
 

@@ -119,7 +119,8 @@ def build_network(
     network.origin = network.origin.changed(config.data)  # it knows the number of bands
     if not config.loss.aux_weight:
         network.freeze_auxiliary()
-    if config.train.deterministic and strategy.device.type == "cuda":
+    deterministic = config.train.deterministic or strategy.exact
+    if deterministic and strategy.device.type == "cuda":
         refuse_nondeterministic(
             network, settings.arch if parts.model is None else type(parts.model).__name__
         )

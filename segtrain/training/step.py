@@ -19,6 +19,7 @@ from segtrain.base.precision import autocast
 from segtrain.losses import Criterion, low_res_loss, low_res_totals
 from segtrain.losses.upsampling import Thinned, Upsample
 from segtrain.observe.clock import Clock
+from segtrain.parallel.exact import seed_generators, tree
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.host_copies import copy_to_host
@@ -79,8 +80,11 @@ def gradients(
     if precision.loss_stride > 1:
         micros, upsample = _thinned(micros, upsample, precision.loss_stride, seed)
     totals: list[Tensor] | None = None
+    # With parallel.exact, no number may depend on the rank, or on what else the rank holds.
+    slices = strategy.slices
+    rank = 0 if strategy.exact else strategy.rank
     if not criterion.needs_logits:
-        totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes, clock)
+        totals, votes = _reduced(strategy, [_label_totals(criterion, micros, slices)], votes, clock)
     elif len(micros) > 1:
         with clock("forward"):
             totals, votes = _totals_by_extra_forward(
@@ -89,28 +93,36 @@ def gradients(
 
     share = torch.zeros((), dtype=torch.float64, device=strategy.device)
     for index, micro in enumerate(micros):
-        seed_generators(seed_of(seed, strategy.rank, index))
+        masks = micro.masks.chunk(slices)
+        seed_generators(seed_of(seed, rank, index))
         with strategy.sharing(model, last=index == len(micros) - 1):
             with clock("forward"):
                 with precision.autocast():
                     heads = model(micro.images, low=True)
                 if totals is None:  # one micro-batch, totals from its own logits
                     per_head = [
-                        low_res_totals(
-                            criterion, h.detach(), micro.masks, upsample, precision.upsample_mode
+                        tree(
+                            [
+                                low_res_totals(criterion, *part, upsample, precision.upsample_mode)
+                                for part in zip(head.detach().chunk(slices), masks)
+                            ]
                         )
-                        for h in heads
+                        for head in heads
                     ]
                     totals, votes = _reduced(strategy, per_head, votes, clock)
                 loss = sum(
                     (1.0 if k == 0 else aux_weight)
-                    * _share(
-                        criterion,
-                        head,
-                        micro.masks,
-                        totals[min(k, len(totals) - 1)],
-                        upsample,
-                        precision,
+                    * tree(
+                        [
+                            _share(
+                                criterion,
+                                *part,
+                                totals[min(k, len(totals) - 1)],
+                                upsample,
+                                precision,
+                            )
+                            for part in zip(head.chunk(slices), masks)
+                        ]
                     )
                     for k, head in enumerate(heads)
                     if k == 0 or aux_weight
@@ -126,25 +138,17 @@ def gradients(
     return share, votes
 
 
-def seed_generators(seed: int) -> None:
-    """As ``torch.manual_seed``, which before the first use of a GPU takes a stack trace in each
-    call, also on a CPU.
-    """
-    torch.default_generator.manual_seed(seed)
-    # While a CUDA graph is captured, its generators cannot be seeded; ``graphs.py`` seeds them
-    # before each replay.
-    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-        for generator in torch.cuda.default_generators:
-            generator.manual_seed(seed)
-
-
 def seed_of(seed: int, rank: int, micro: int) -> int:
     """The seed of dropout in a micro-batch: a function of step, rank, and micro-batch."""
     return (seed * 1_000_003 + rank * 1009 + micro) % (2**63)
 
 
-def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
-    return torch.stack([criterion.totals(None, micro.masks) for micro in micros]).sum(0)
+def _label_totals(criterion: Criterion, micros: list[Micro], slices: int) -> Tensor:
+    per_micro = [
+        tree([criterion.totals(None, part) for part in micro.masks.chunk(slices)])
+        for micro in micros
+    ]
+    return torch.stack(per_micro).sum(0)
 
 
 def _thinned(

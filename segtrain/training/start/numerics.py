@@ -20,7 +20,7 @@ def set_numerics(config: Config, strategy: Strategy) -> str:
     """
     precision = chosen_precision(config.train.precision, strategy)
     allow_tf32(precision == "tf32")
-    if config.train.deterministic:
+    if config.train.deterministic or config.parallel.exact:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     # Not by trials of all of cuDNN's kernels. They took a minute and most of the GPU's memory,

@@ -17,10 +17,12 @@ from segtrain.errors import ConfigError, reason_of, some_of
 from segtrain.losses.criterion import OwnLoss
 from segtrain.models.base import OwnModel
 from segtrain.observe.clock import Clock
+from segtrain.parallel.exact import seed_generators
 from segtrain.parallel.model import load_state, taken, unsaved
 from segtrain.runfolder.checkpoint import misfits
 from segtrain.training.graphs import noise
 from segtrain.training.session import Session
+from segtrain.training.start.mixing import refuse_mixing
 from segtrain.training.step import frozen_running_stats, gradients
 
 
@@ -30,6 +32,13 @@ def try_parts(session: Session) -> None:
     """
     learner = session.learner
     model, loss = learner.plain, learner.own_loss
+    if session.strategy.exact:
+        config, precision = session.config, learner.precision
+        images = 2 * config.train.batch_size // config.parallel.exact
+        seed_generators(0)
+        batch = noise(learner, images, session.plan.crop_and_scale(0)[0], session.strategy.device)
+        with undisturbed(model), precision.autocast():
+            refuse_mixing(model, learner.micro(batch).images)
     if not isinstance(model, OwnModel) and not any(
         isinstance(term, OwnLoss) for term in learner.criterion.terms
     ):
