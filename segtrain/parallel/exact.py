@@ -142,7 +142,6 @@ class Slices(TorchFunctionMode):
         """Whether each slice is computed alone."""
         if func in IN_VECTORS:
             return batched[0].numel() // self.count % LANES != 0
-        # hashing slots of Tensor is safe, and equality of tensors is not asked for
         parameters = any(
             (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter))
             and not hasattr(tensor, "of_images")
@@ -166,7 +165,9 @@ class Slices(TorchFunctionMode):
                 )
             if in_place:
                 return [leaf.narrow(0, i * size, size) for i in range(self.count)]
-            return leaf.split(size)
+            split = leaf.split(size)
+            # which may have inplace=True
+            return [part.clone() for part in split] if func in RANDOM | IN_VECTORS else split
 
         leaves, form = tree_flatten((args, kwargs))
         results = []

@@ -46,7 +46,7 @@ def oversubscription_slowdown(
     ``threads``.
 
     None with few threads for each core (``THREADS``), on a GPU, and if the network cannot run on
-    one rank alone (sharded, compiled, synchronized batch norm). Also None if other programs used
+    one rank alone (sharded, compiled, synchronized batch norm, parallel.exact). Also None if other programs used
     the cores meanwhile: many threads then get a larger share of the cores, and seem fast. Weights,
     gradients, running statistics and random numbers stay unchanged.
     """
@@ -54,7 +54,8 @@ def oversubscription_slowdown(
     ranks = strategy.cluster.local_world_size
     if strategy.device.type != "cpu" or now * ranks < THREADS * cores():
         return None
-    if strategy.name == "fsdp" or config.train.compile or config.parallel.sync_bn:
+    together = config.parallel.sync_bn or strategy.exact
+    if strategy.name == "fsdp" or config.train.compile or together:
         return None
     batch = torch.rand(
         images,

@@ -1,0 +1,187 @@
+"""parallel.exact: the same bits on any number of ranks, also of a run that goes on with fewer, and a
+refusal of what cannot hold it.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import refused
+from small_runs import assert_same_weights, command, digests, final
+from torch import Tensor, nn
+from waiting import until
+
+from segtrain.config import Parallel
+from segtrain.errors import EXIT_RESUMABLE
+from segtrain.models.base import OwnModel
+from segtrain.observe.journal import FILE as JOURNAL
+from segtrain.observe.journal import read_journal
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.exact import tree
+from segtrain.parallel.strategy import start
+from segtrain.training.start.mixing import refuse_mixing
+
+EXACT = ["parallel.exact=4", "train.batch_size=8", "data.hue=0.1", "optim.clip=0.5"]
+EXACT += ["train.progressive=[[0.5,0.5]]", "loss.terms=[{name: ce}, {name: dice}]"]
+UNET = [
+    "model.arch=unet",
+    "model.encoder=resnet18",
+    "model.options={decoder_channels: [8,8,8,8,4]}",
+]
+
+
+def scores(run: Path) -> list[Any]:
+    return [event["scores"] for event in read_journal(run) if event["event"] == "eval"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "worlds"),
+    [(["optim.name=muon", "train.duration=6st", "eval.every=6st"], (1, 2, 4)), (UNET, (1, 2))],
+    ids=["pico", "unet"],
+)
+def test_the_same_bits_on_any_number_of_ranks(
+    zygote: Any, tmp_path: Path, settings: list[str], worlds: tuple[int, ...]
+) -> None:
+    for ranks in worlds:
+        processes = zygote.start_ranks(ranks, *command(tmp_path / f"{ranks}", *EXACT, *settings))
+        assert [process.wait() for process in processes] == [0] * ranks, processes[0].output
+        assert_same_weights(final(tmp_path / "1"), final(tmp_path / f"{ranks}"))
+        assert scores(tmp_path / f"{ranks}") == scores(tmp_path / "1")
+
+
+def test_stopped_on_4_ranks_and_killed_on_2_it_ends_on_1_with_the_bits_of_one_that_ran_through(
+    zygote: Any, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    uninterrupted = zygote.start(*command(whole, *EXACT))
+    for ranks, step, number in ((4, 3, signal.SIGTERM), (2, 7, signal.SIGKILL)):
+        processes = zygote.start_ranks(ranks, *command(parts, *EXACT), HOLD=f"0:{step}")
+        until(lambda step=step: (parts / JOURNAL).exists() and step in digests(parts))
+        for process in processes:
+            process.signal(number)
+        stopped = EXIT_RESUMABLE if number == signal.SIGTERM else -number
+        assert [process.wait() for process in processes] == [stopped] * ranks
+    last = zygote.start(*command(parts, *EXACT))
+    assert (uninterrupted.wait(), last.wait()) == (0, 0), last.output
+    assert_same_weights(final(whole), final(parts))
+    assert scores(parts) == scores(whole)
+
+
+def test_the_sum_of_a_tree() -> None:
+    rows = torch.randn(8, 5)
+    pairs = rows[0::2] + rows[1::2]
+    expected = (pairs[0] + pairs[1]) + (pairs[2] + pairs[3])
+    assert torch.equal(tree(rows), expected)
+    assert torch.equal(tree(list(rows)), expected)
+
+
+class Standardized(nn.Conv2d):
+    """A convolution whose kernel is computed from its parameter."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        centered = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return F.conv2d(images, centered, self.bias, padding=1)
+
+
+class Twice(nn.Module):
+    """One layer that is used three times, a scale, and a token for each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(8, 8, 3, padding=1)
+        self.scale = nn.Parameter(torch.rand(8, 1, 1))
+        self.token = nn.Parameter(torch.rand(1, 8, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        for _ in range(3):
+            images = F.gelu(self.layer(images)) * self.scale
+        token = self.token.expand(len(images), -1, -1)
+        tokens = torch.cat([token, images.flatten(2)], 2)
+        mixed = F.softmax(tokens.transpose(1, 2) @ tokens, -1) @ tokens.transpose(1, 2)
+        return mixed.transpose(1, 2)[..., 1:].view_as(images)
+
+
+class Centered(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images - images.mean(0, keepdim=True)
+
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(images)
+        return images + weight
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return slope, slope.sum((0, 2, 3))[:, None, None]
+
+
+class OwnBackward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return Sum.apply(images, self.weight)
+
+
+class OwnNoise(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images * torch.empty(len(images), 1, 1, 1).bernoulli_(0.5)
+
+
+def network(layer: nn.Module, classes: int = 4) -> OwnModel:
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), layer, nn.Conv2d(8, classes, 1)
+    return OwnModel(nn.Sequential(*layers), classes).train()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Standardized(8, 8, 3),
+        Twice(),
+        nn.GroupNorm(2, 8),
+        nn.Sequential(nn.Dropout(), nn.SiLU(inplace=True), nn.Dropout2d(inplace=True)),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_that_hold_it(layer: nn.Module) -> None:
+    refuse_mixing(network(layer), torch.randn(6, 3, 9, 11))
+
+
+@pytest.mark.parametrize("kind", [Centered, OwnBackward, OwnNoise])
+def test_a_layer_that_mixes_images_is_refused_by_its_name(kind: type[nn.Module]) -> None:
+    model = network(kind())
+    with refused("layer-mixes-images") as error:
+        refuse_mixing(model, torch.randn(6, 3, 9, 11))
+    assert "module.2" in error.value.values["found"]
+    assert model.exact is None
+    assert model.module[1].training
+
+
+def test_an_own_model_that_mixes_images_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    import segtrain
+
+    own = [text for text in command(tmp_path / "run", *EXACT)[1:] if "model." not in text]
+    with refused("layer-mixes-images"):
+        segtrain.train(segtrain.Config.load(None, *own), model=network(Centered(), 10).module)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "code"),
+    [
+        ({"exact": 4}, 3, "ranks-do-not-divide-slices"),
+        ({"exact": 4, "strategy": "fsdp"}, 2, "strategy-not-exact"),
+    ],
+)
+def test_ranks_and_strategies_that_cannot_hold_it(
+    settings: dict[str, Any], ranks: int, code: str
+) -> None:
+    with refused(code), start(Parallel(**settings), Cluster(0, ranks, 0, ranks)):
+        pass
