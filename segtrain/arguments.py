@@ -535,6 +535,9 @@ def _prove(subparsers: Any) -> None:
     prove.add_argument(
         "--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default: cpu)"
     )
+    prove.add_argument(
+        "--exact", action="store_true", help="also compare, to the bit, runs with parallel.exact"
+    )
     _take_settings(prove)
 
 

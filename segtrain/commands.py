@@ -331,7 +331,8 @@ def launch(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 def prove(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.prove import parse_ranks, prove
 
-    return prove(args.config, overrides, parse_ranks(args.ranks), args.device)
+    ranks = parse_ranks(args.ranks)
+    return prove(args.config, overrides, ranks, args.device, exact=args.exact)
 
 
 def bench_data(args: Namespace, overrides: list[str], argv: list[str]) -> None:

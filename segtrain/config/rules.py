@@ -293,15 +293,16 @@ def rules_of_strategy(config: Config) -> list[Rule]:
         ),
     ]
     exact = f"parallel.exact={parallel.exact}"
+    no_power = bool(parallel.exact & (parallel.exact - 1))
     rows += [
         (
-            bool(parallel.exact & (parallel.exact - 1)),
+            no_power,
             f"{exact} must be a power of two, because sums are balanced trees",
             {"parallel.exact": 1 << parallel.exact.bit_length()},
         ),
         *(
             (
-                parallel.exact > 0 and conflict,
+                parallel.exact > 0 and conflict and not no_power,
                 f"{exact} does not go with {rival}: set one of them back",
                 {"parallel.exact": 0},
             )

@@ -14,6 +14,7 @@ from segtrain.data.audit.audit import class_weights
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel.spawn import visible_gpus
 from segtrain.prove import counts, gradient, plant, resume
+from segtrain.prove import exact as exactly
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed, shortened, smaller_images, survey
 from segtrain.prove.table import FAIL, ProofRow, live, row, table
@@ -40,13 +41,15 @@ def prove(
     ranks: list[int],
     device: str = "cpu",
     say: Callable[[str], None] = print,
+    exact: bool = False,
 ) -> int:
     """Verify the five guarantees. Print a line per comparison, then a table. Returns 1 if a
     comparison fails, else 0.
 
-    ``ranks``: world sizes to compare. ``device``: cpu or cuda. Everything runs in processes that
-    this process starts, in a temporary folder. Raises SegtrainError if the config is invalid, the
-    data set cannot be listed, or there is no such device.
+    ``ranks``: world sizes to compare. ``device``: cpu or cuda. ``exact``: also compare the
+    weights of runs with parallel.exact. Everything runs in processes that this process starts, in a
+    temporary folder. Raises SegtrainError if the config is invalid, the data set cannot be listed,
+    or there is no such device.
     """
     config = load_config(config_path, overrides)
     here = config.model_copy(update={"train": config.train.model_copy(update={"device": device})})
@@ -54,7 +57,7 @@ def prove(
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="segtrain-prove-") as scratch:
         rows, last = [], begin
-        for proof_row in proofs(Path(scratch), config, sorted(set(ranks)), device, say):
+        for proof_row in proofs(Path(scratch), config, sorted(set(ranks)), device, say, exact):
             now = time.perf_counter()
             say(live(proof_row, now - last))
             rows.append(proof_row)
@@ -64,7 +67,12 @@ def prove(
 
 
 def proofs(
-    folder: Path, config: Config, worlds: list[int], device: str, say: Callable[[str], None]
+    folder: Path,
+    config: Config,
+    worlds: list[int],
+    device: str,
+    say: Callable[[str], None],
+    exact: bool = False,
 ) -> Iterator[ProofRow]:
     """The rows of all proofs. The data set is checked first: if it has faults, nothing else can be
     verified.
@@ -78,6 +86,7 @@ def proofs(
     on_cpu = smaller_images(shortened(config, weights)[0], seen.size)
     short, remarks = shortened(config, weights, gpus, max(worlds))
     short = smaller_images(short, seen.size)
+    sliced = exactly.exact_config(short, worlds) if exact else short
     say(
         f"segtrain prove  {config.name or 'defaults'}  #{config.hash}: {config.model.arch} on "
         f"{seen.name}, changed to"
@@ -92,7 +101,8 @@ def proofs(
         (plant.NAME, lambda: plant.prove_planted(folder, changed(on_cpu, data__limit=0))),
         (counts.WORKERS, lambda: counts.prove_workers(folder, on_cpu, config)),
         (gradient.NAME, lambda: gradient.prove_gradient(folder, short, worlds)),
-        (resume.NAME, lambda: resume.prove_resume(folder, short, worlds)),
+        *([(exactly.NAME, lambda: exactly.prove_exact(folder, sliced, worlds))] if exact else []),
+        (resume.NAME, lambda: resume.prove_resume(folder, sliced, worlds)),
         (resume.NAME, lambda: resume.prove_extension(folder, short)),
         (counts.SCORES, lambda: counts.prove_evaluation(folder, short, worlds)),
         (counts.SCORES, lambda: counts.prove_patience(folder, short, worlds)),

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,9 +31,11 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
     """Compare interrupted and resumed runs with an uninterrupted one, which stays in
     ``folder/whole``.
 
-    Resumes on 2 ranks only if one of ``worlds`` is larger than 1.
+    Resumes on 2 ranks only if one of ``worlds`` is larger than 1. Their weights are compared with
+    parallel.exact only.
     """
     whole = changed(config, out=str(folder / "whole"))
+    exact = config.parallel.exact > 0
     code = on_ranks(folder, 1, train_here, whole)[0]
     if code != 0:
         raise RankFailed(f"a run of {STEPS} steps exited with code {code}")
@@ -64,7 +67,7 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
         code = on_ranks(folder, world, train_here, changed(partial, data__workers=workers))[0]
         if code != 0:
             raise RankFailed(f"the resumed run exited with code {code}")
-        yield _judge(folder, compared, at, whole, partial, weights=world == 1)
+        yield _judge(folder, compared, at, whole, partial, weights=exact or world == 1)
     if max(worlds) < 2:
         yield row(NAME, "run stopped by SIGKILL, resumed on 2 ranks", "--ranks has only one rank")
 
@@ -156,21 +159,19 @@ def _unequal_weights(cluster: Cluster, whole_folder: str, resumed_folder: str) -
     """How many tensors (weights, averages, moments) differ between the newest checkpoints, and how
     many there are.
     """
-    tensors = []
-    for folder in (whole_folder, resumed_folder):
-        state = checkpoint.newest(Path(folder)).state
-        if state is None:
-            raise RankFailed(f"{folder} has no complete checkpoint")
-        moments = {
-            f"{p}.{k}": v for p, slots in state["optimizer"].items() for k, v in slots.items()
-        }
-        tensors.append(
-            {**state["model"], **{f"ema.{k}": v for k, v in state["ema"].items()}, **moments}
-        )
-    first, second = tensors
+    first, second = final_tensors(whole_folder), final_tensors(resumed_folder)
     if first.keys() != second.keys():
         return len(first.keys() ^ second.keys()), len(first)
     return sum(not _same(first[name], second[name]) for name in first), len(first)
+
+
+def final_tensors(folder: str | Path) -> dict[str, Any]:
+    """Weights, averages, and moments of the newest checkpoint."""
+    state = checkpoint.newest(Path(folder)).state
+    if state is None:
+        raise RankFailed(f"{folder} has no complete checkpoint")
+    moments = {f"{p}.{k}": v for p, slots in state["optimizer"].items() for k, v in slots.items()}
+    return {**state["model"], **{f"ema.{k}": v for k, v in state["ema"].items()}, **moments}
 
 
 def _same(a: object, b: object) -> bool:

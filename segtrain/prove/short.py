@@ -108,6 +108,7 @@ def shortened(
         "parallel__procs": 1,
         "parallel__threads": 1,
         "parallel__compress": "none",
+        "parallel__exact": 0,
         "parallel__timeout_s": 120.0,
         "eval__every": f"{STEPS}st",
         "eval__batch_size": min(2, config.eval.batch_size),

@@ -46,9 +46,9 @@ def oversubscription_slowdown(
     ``threads``.
 
     None with few threads for each core (``THREADS``), on a GPU, and if the network cannot run on
-    one rank alone (sharded, compiled, synchronized batch norm, parallel.exact). Also None if other programs used
-    the cores meanwhile: many threads then get a larger share of the cores, and seem fast. Weights,
-    gradients, running statistics and random numbers stay unchanged.
+    one rank alone (sharded, compiled, synchronized batch norm, parallel.exact). Also None if other
+    programs used the cores meanwhile: many threads then get a larger share of the cores, and seem
+    fast. Weights, gradients, running statistics and random numbers stay unchanged.
     """
     now = torch.get_num_threads()
     ranks = strategy.cluster.local_world_size
