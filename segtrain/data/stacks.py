@@ -11,12 +11,13 @@ import numpy as np
 
 from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS
 from segtrain.data.index.split_by import POOL
+from segtrain.data.pixels.array_mask import ids_in
 from segtrain.errors import DataError, file_error
 
 # Words in the names of stacks of masks.
 _MASKS = {*MASK_WORDS, "y", "seg", "segs"}
 _FIX = "save one stack of images (N, H, W, C) and one of integer masks (N, H, W) for each split"
-# Images (N, H, W, C), and masks (N, H, W).
+# Images (N, H, W, C), and masks (N, H, W), maybe with a plane per class.
 Stack = tuple[np.ndarray, np.ndarray]
 
 
@@ -55,11 +56,10 @@ def _arrays(folder: str) -> dict[str, np.ndarray]:
 def _fitting(folder: str, split: str, parts: dict[bool, tuple[str, np.ndarray]]) -> Stack:
     if len(parts) == 2:
         images, masks = parts[False][1], parts[True][1]
-        masks = masks[..., 0] if masks.ndim == 4 and masks.shape[3] == 1 else masks
         images = images[..., None] if images.ndim == 3 else images
-        if images.shape[:3] != masks.shape == (len(images), *images.shape[2:]):
+        if images.shape[:3] != masks.shape[:3] == (len(images), *images.shape[2:]):
             images = np.moveaxis(images, 1, -1)  # from (N, C, H, W)
-        if images.shape[:3] == masks.shape and masks.dtype.kind in "bui":
+        if images.shape[:3] == masks.shape[:3]:
             return images, masks
     shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in parts.values())
     message = f"{folder}: the {split} stacks do not fit: {shapes}: {_FIX}"
@@ -81,6 +81,10 @@ def write_stack(stack: Stack, made: Path, split: str) -> dict[str, int]:
             Image.fromarray(image[..., 0] if gray else image).save(folders[0] / f"{number:06}.png")
         else:
             np.save(folders[0] / f"{number:06}.npy", image)
-        ids = mask.astype(np.uint8 if mask.max(initial=0) < 256 else np.uint16)
+        try:
+            ids = ids_in(mask)
+        except ValueError as error:
+            message = f"mask {number} of the {split} stack has {error}: {_FIX}"
+            raise DataError(message, code="stacks-unfit", folder=str(made), split=split) from None
         Image.fromarray(ids).save(folders[1] / f"{number:06}.png")
     return {"masks": len(stack[1])}

@@ -244,7 +244,7 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path: Path) -> None:
     root.mkdir()
     np.savez(root / "train.npz", x=images, y=masks)
     np.save(root / "val_images.npy", images[:2])
-    np.save(root / "val_labels.npy", masks[:2])
+    np.save(root / "val_labels.npy", np.eye(3, dtype=np.float32)[masks[:2, ..., 0]])
     with refused("layout-unknown") as error:
         check_folder(str(root), None, [])
     assert f"segtrain data convert {root} DST" in str(error.value)
@@ -261,9 +261,12 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path: Path) -> None:
     image, mask = dataset.read(3)
     assert (image.transpose(2, 0, 1) == images[3]).all()
     assert (mask == masks[3, ..., 0]).all()
-    np.save(root / "val_labels.npy", masks)
-    with refused("stacks-unfit", split="val"):
-        convert_folder(str(root), str(tmp_path / "other"), None, [], lambda _: None)
+    planes = open_dataset(data.model_copy(update={"classes": tuple("abc")}), "val").read_mask(1)
+    assert (planes == masks[1, ..., 0]).all()
+    for wrong in (masks, masks[:2] - 2):
+        np.save(root / "val_labels.npy", wrong)
+        with refused("stacks-unfit", split="val"):
+            convert_folder(str(root), str(tmp_path / "other"), None, [], lambda _: None)
 
 
 def test_the_first_proposal_has_the_number_of_bands(tmp_path: Path) -> None:

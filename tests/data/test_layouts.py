@@ -352,12 +352,15 @@ def test_folders_are_recognized_by_their_names(
         ("REAL/#.png", "TRUTH/#.png", None),
         ("./#.png", "masks/#.png", None),
         ("scan/a_#.png", "scan/seen/a_#_t.png", ("{name}", "{name}_t")),
+        ("base/#.jpg", "base/#.png", ("{name}.jpg", "{name}.png")),
+        ("./#.bmp", "./#_anno.bmp", ("{name}.bmp", "{name}_anno.bmp")),
     ],
 )
 def test_folders_are_recognized_by_their_files(
     images: str, masks: str, pair: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     root = tree(tmp_path, f"{images} {masks}")
+    (root / "grades.csv").write_text("name,grade\n1,benign\n")
     folders = [text.rpartition("/")[0] for text in (images, masks)]
     checked = check_folder(str(root), None, ["data.classes=[a, b]"])
     assert [checked.data.images, checked.data.masks, checked.data.pair] == [*folders, pair]

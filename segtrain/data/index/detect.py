@@ -21,7 +21,7 @@ from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL
-from segtrain.data.index.walk import images_below, no_folder
+from segtrain.data.index.walk import images_below, no_folder, unread
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
 from segtrain.data.storage import Store
@@ -212,8 +212,8 @@ def _unknown(root: str, store: Store) -> DataError:
         f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example
     )
     message = (
-        f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\nlooked "
-        f"for:{looked}\n"
+        f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\n  "
+        f"{some_of(unread(root)) if store.local else ''}\nlooked for:{looked}\n"
         "or name the folders: data.images=FOLDER data.masks=FOLDER"
     )
     return DataError(message, code="layout-unknown", folder=root, found=there, near=inner)

@@ -42,6 +42,10 @@ def by_files(root: str, store: Store) -> Found | None:
             splits_of[template].append(split)
     if len(splits_of) > _FEW:
         return None
+    for template, splits in splits_of.items():
+        formats = _two_formats(os.path.join(root, template.replace("{split}", splits[0])), store)
+        if formats:
+            return {"images": template, "masks": template, "pair": formats}, splits
     masks = [text for text, splits in splits_of.items() if _has_masks(root, text, splits[0], store)]
     found = list[Found]()
     for pair in itertools.product(splits_of.keys() - masks, masks):
@@ -62,6 +66,18 @@ def by_files(root: str, store: Store) -> Found | None:
             "\n  ".join([message, *ways]), code="folders-ambiguous", folder=root, found=ways
         )
     return found[0] if found else None
+
+
+def _two_formats(folder: str, store: Store) -> list[str] | None:
+    """Patterns for images and masks of the same names in two formats: ``a.jpg``, ``a.png``."""
+    names = list(filter(is_image, store.list(folder, "")))
+    stems = {os.path.splitext(name)[0] for name in names}
+    suffixes = {os.path.splitext(name)[1] for name in names}
+    if len(suffixes) == 2 and len(names) == 2 * len(stems):
+        few = [_has_few_colors(f"{folder}/{min(stems)}{suffix}") for suffix in sorted(suffixes)]
+        pair = [NAME + suffix for _, suffix in sorted(zip(few, sorted(suffixes)))]
+        return pair if few[0] != few[1] else None
+    return None
 
 
 def _has_masks(root: str, template: str, split: str, store: Store) -> bool:

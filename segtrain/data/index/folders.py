@@ -89,7 +89,8 @@ def with_bands(root: str, store: Store, found: Found) -> Found:
                 channels = min(shape[0], shape[-1]) if len(shape) == 3 else 1
             else:
                 header = read_header(path)
-                many = header.format == "tiff" and (header.channels > 4 or header.floating)
+                deep = header.channels > 3 and header.bits > 8
+                many = header.format == "tiff" and (header.channels > 4 or header.floating or deep)
                 channels = header.channels if many else 0
             if 0 < channels <= _MOST_BANDS:
                 found[0].update(channels=channels, values="stored")

@@ -70,10 +70,11 @@ def is_plain(path: str) -> bool:
 
 def has_pairs(path: str) -> bool:
     """Whether a list pairs images with masks, by the columns in its first line or by two paths."""
-    if not path.endswith(ENDINGS):
-        return _lists_pairs(path)
-    first = next(lines(path), "")
-    return {"image", "mask"} <= set(re.findall(r"\w+", first)) or _two(first) is not None
+    try:
+        columns = next(lines(path), "") if path.endswith(ENDINGS) else ""
+        return is_plain(path) or bool(re.search("image.*mask|mask.*image", columns, re.IGNORECASE))
+    except DataError:  # not UTF-8, or gone
+        return False
 
 
 def _two(line: str) -> list[str] | None:
@@ -209,20 +210,14 @@ def _detect(root: str, store: Store) -> Detected | None:
     texts = [name for name in names if name.endswith(".txt")][
         : None if store.local else _MOST_TEXTS
     ]
-    lists = lists or [name for name in texts if _lists_pairs(os.path.join(root, name))]
+    pairs = [name for name in lists + texts if has_pairs(os.path.join(root, name))]
+    lists = [name for name in lists if name in pairs] or pairs
     if not lists:
         return None
     ending = os.path.splitext(lists[0])[1]
     return {"index": "{split}" + ending}, [
         os.path.splitext(name)[0] for name in lists if name.endswith(ending)
     ]
-
-
-def _lists_pairs(path: str) -> bool:
-    try:
-        return is_plain(path)
-    except DataError:  # not UTF-8, or gone
-        return False
 
 
 LIST = Layout(

@@ -26,7 +26,10 @@ from segtrain.errors import DataError, file_error, some_of
 
 # Endings that annotation tools add to the names of masks. An ending is removed only if all masks of
 # a split have it.
-MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
+MASK_ENDINGS = (
+    *("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label"),
+    *("_anno", "_segmentation"),
+)
 _SAME_NAME = "an image and its mask must have the same name: add or remove files"
 
 

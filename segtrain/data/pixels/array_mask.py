@@ -20,7 +20,7 @@ def array_mask(content: Any, name: str) -> np.ndarray:
     Raises DataError for other content, and MissingExtra without SciPy.
     """
     try:
-        return _ids(_matlab(content, name) if name.lower().endswith(".mat") else _numpy(content))
+        return ids_in(_matlab(content, name) if name.lower().endswith(".mat") else _numpy(content))
     except SegtrainError:
         raise
     except Exception as error:  # such as zipfile.BadZipFile, zlib.error, MatReadError
@@ -49,20 +49,26 @@ def _matlab(content: Any, name: str) -> np.ndarray:
     if bytes(content[: len(_MATLAB_73)]) == _MATLAB_73:
         raise ValueError("a file of MATLAB 7.3: save it in MATLAB with the option -v7")
     values = {key: value for key, value in loadmat(io.BytesIO(content)).items() if key[:2] != "__"}
-    arrays = []
+    arrays, annotations = [], 0
     for value in values.values():
         if value.dtype.names and "Segmentation" in value.dtype.names and value.size == 1:
             arrays.append(value["Segmentation"].item())  # CrackForest, SBD
-        elif value.dtype.kind in "buif":
+        elif value.dtype.kind in "buif" and min(value.shape) > 1:
             arrays.append(value)
         elif value.dtype == object:
-            raise ValueError(f"{value.size} annotations, as in BSDS, whose regions are no classes")
+            annotations = value.size
+    if annotations and not arrays:
+        raise ValueError(f"{annotations} annotations, as in BSDS, whose regions are no classes")
     if len(arrays) != 1:
         raise ValueError(f"no single array among {', '.join(values) or 'no variables'}")
     return arrays[0]
 
 
-def _ids(array: np.ndarray) -> np.ndarray:
+def ids_in(array: np.ndarray) -> np.ndarray:
+    """Integers (H, W), or colors uint8 (H, W, 3), of an array, which may have a plane per class.
+
+    Raises ValueError.
+    """
     if array.ndim == 3 and 1 in array.shape:
         array = array.squeeze(array.shape.index(1))
     if array.dtype.kind not in "buif":
