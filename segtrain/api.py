@@ -4,21 +4,25 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segtrain.base.terminal import in_notebook
 from segtrain.config import Config
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError, refuse_windows
 from segtrain.evaluation.named_scores import NamedScores
+from segtrain.observe.console import class_table
 from segtrain.observe.journal import (
     FILE,
     best_evaluation,
@@ -64,6 +68,14 @@ class Run:
         except SegtrainError:
             score = "no scores"
         return f"Run({str(self.path)!r}, done={self.done}, {score})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the best scores, with a bar for each class."""
+        text = repr(self)
+        with suppress(SegtrainError):
+            scores = self.scores
+            text += f"\n\n{class_table([*scores.per_class], scores.values)}"
+        return f"<pre>{html.escape(text)}</pre>"
 
     @property
     def scores(self) -> NamedScores:
@@ -113,6 +125,32 @@ class Run:
         return figure
 
 
+class _Curves:
+    """A tracker that shows the curves of a run in a notebook, drawn anew after each evaluation."""
+
+    name = "the plot in the notebook"
+
+    def __init__(self, path: Path) -> None:
+        self._run = Run(path, done=False)
+        self._shown: Any = None
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        if "val/seconds" not in values:
+            return
+        if self._shown:
+            self._shown.update(self._run.plot())
+        else:
+            self._shown = import_module("IPython.display").display(
+                self._run.plot(), display_id=True
+            )
+
+    def image(self, tag: str, image: Any, step: int) -> None: ...
+
+    def text(self, tag: str, text: str) -> None: ...
+
+    def close(self, status: str) -> None: ...
+
+
 def train(
     config: Config,
     *,
@@ -158,6 +196,8 @@ def train(
     config = settled(config, own_model=model is not None, quiet=cluster.rank > 0)
     ranks = _processes(config, objects != UserObjects()) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks, objects.names())
+    if in_notebook():
+        objects = replace(objects, trackers=(*own_trackers, _Curves(config.run_dir)))
     with (
         _kept(),
         _other_ranks(config, cluster, ranks)

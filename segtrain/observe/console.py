@@ -1,8 +1,8 @@
 """Console output of a run: a banner of derived quantities, one aligned line per step, and a table
 of classes.
 
-On a terminal, the step line is redrawn in place. Elsewhere (a CI log, a file), each step line is a
-new line.
+On a terminal and in a notebook, the step line is redrawn in place. Elsewhere (a CI log, a file),
+each step line is a new line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from segtrain.base.terminal import columns, printable
+from segtrain.base.terminal import columns, in_notebook, printable
 from segtrain.base.units import duration
 from segtrain.observe.journal import say_on_stderr
 
@@ -99,7 +99,8 @@ class Console:
         self._stream = stream or sys.stdout
         self._quiet = rank != 0
         # Open MPI gives each rank a terminal of its own, whose lines it forwards to a log.
-        self._live = self._stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
+        terminal = self._stream.isatty() or in_notebook()
+        self._live = terminal and "OMPI_COMM_WORLD_RANK" not in os.environ
         self._drawn = 0  # columns of the live line on the screen
         self._now = now
         # From the first line on: what is before it, the first step among it, is slower.

@@ -10,6 +10,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -338,6 +339,38 @@ def test_importing_segtrain_imports_no_torch_and_each_name_is_there() -> None:
         "else: raise SystemExit('found')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_notebook_shows_the_run_while_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+    drawn = list[bytes]()
+
+    def display(figure: Any, display_id: bool = False) -> SimpleNamespace:
+        drawn.append(figure._repr_png_())
+        return SimpleNamespace(update=display)
+
+    shell = SimpleNamespace(kernel=object())
+    version = (9, 0)  # which matplotlib reads
+    notebook: Any = {
+        "IPython": {"get_ipython": lambda: shell, "version_info": version},
+        "IPython.display": {"display": display},
+    }
+    for name, content in notebook.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    run = segtrain.train(
+        small(tmp_path / "<b>", "eval.every=1st"),
+        model=Slow(),
+        criterion=LOSS,
+        train_data=Stripes(),
+        val_data=Stripes(4),
+    )
+    assert len(set(drawn)) == 2  # after each evaluation, in one place
+    assert "\repoch " in capsys.readouterr().out
+    shown = run._repr_html_()
+    assert "&lt;b&gt;" in shown
+    assert all(word in shown for word in ("dark", "bright", f"{100 * run.scores.miou:.1f}%"))
 
 
 # The example of docs/python.md and README.md for people who know the names; ``images`` are arrays.
