@@ -254,7 +254,8 @@ def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     while running:
         run = local(args.run, services=run_services())
         out = Path(f"{run.stem}-report.html") if run.stem else None
-        running = args.follow and read_run(run_home(run.folder))["status"] == "running"
+        status = read_run(run_home(run.folder))["status"]
+        running = args.follow and status in ("new", "running")
         wait_s = FOLLOW_S * running
         say(report(run.folder, open_it, out=out, shown=run.shown, refresh_s=wait_s))
         open_it = False
