@@ -269,15 +269,18 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path: Path) -> None:
             convert_folder(str(root), str(tmp_path / "other"), None, [], lambda _: None)
 
 
-def test_the_first_proposal_has_the_number_of_bands(tmp_path: Path) -> None:
+def test_the_first_proposal_describes_the_bands(tmp_path: Path) -> None:
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
     for name in "ab":
         written(
-            tmp_path / f"images/{name}.tif", np.zeros((8, 8, 5), np.uint16), planarconfig="contig"
+            tmp_path / f"images/{name}.tif", np.full((8, 8, 4), 9, np.uint16), planarconfig="contig"
         )
         Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / f"masks/{name}.png")
-    assert detect(str(tmp_path))[0].channels == 5
+    with refused("classes-missing") as caught:
+        check_folder(str(tmp_path), None, [])
+    assert "data.channels=4 data.values=stored" in str(caught.value)
+    assert "data.mean=[9.0, 9.0, 9.0, 9.0]" in str(caught.value)
 
 
 def test_what_does_not_go_with_bands_is_refused(tmp_path: Path) -> None:

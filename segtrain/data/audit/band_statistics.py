@@ -12,6 +12,7 @@ from segtrain.data.pixels.bands import BandImage
 
 # At most this many images are read, evenly drawn.
 _IMAGES = 100
+Numbers = tuple[float, ...]
 
 
 def bands_finding(data: Data, dataset: Dataset) -> SplitFinding | None:
@@ -30,7 +31,7 @@ def bands_finding(data: Data, dataset: Dataset) -> SplitFinding | None:
     )
 
 
-def _measured(dataset: Dataset, indices: range) -> tuple[list[float], list[float], int]:
+def _measured(dataset: Dataset, indices: range) -> tuple[Numbers, Numbers, int]:
     """Mean and standard deviation of each band over the values that are not missing, to six
     figures, and the number of images read. Faulty files are left out.
     """
@@ -47,5 +48,5 @@ def _measured(dataset: Dataset, indices: range) -> tuple[list[float], list[float
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     std[std == 0] = 1.0  # a constant band
-    short_mean, short_std = ([float(f"{value:.6g}") for value in part] for part in (mean, std))
+    short_mean, short_std = (tuple(float(f"{value:.6g}") for value in part) for part in (mean, std))
     return short_mean, short_std, images

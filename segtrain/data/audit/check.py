@@ -197,8 +197,7 @@ def check_folder(
     of_folder += _findings(data, first.labels, audited, reports)
     if measured := bands_finding(data, datasets.get(data.train_split, first)):
         of_folder.append(measured)
-        numbers = {key: tuple(values) for key, values in measured.settings.items()}
-        data = with_settings(data, numbers)
+        data = with_settings(data, measured.settings)
     for split, leak in _leaks(data, datasets, sample, seed):
         findings[split].append(leak)
     if {data.train_split, data.split} <= datasets.keys():
@@ -251,6 +250,8 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
             raise ConfigError(message, code=error.code, **error.values) from None
         what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
         unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
+        if measured := bands_finding(data, open_dataset(_with_any_names(data), split)):
+            data = with_settings(data, measured.settings)
         if there:
             data = with_settings(data, missing(data, there, partial(_names, data))[1])
         message = (
