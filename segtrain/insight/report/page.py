@@ -93,7 +93,7 @@ def render(run: RunFolder, say: Say = say_on_stderr, shown: str = "", refresh_s:
     bound_html = bound.html(diagnosis, why_none, run, places)
     sections = [
         ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
-        ("summary", "Summary", summary.section(run, pace)),
+        ("summary", "Summary", summary.section(run)),
         ("classes", "Classes", classes.section(run)),
         ("learning", "Learning", _learning(drawn, run)),
         ("pictures", "Pictures", gallery(drawn, run)),

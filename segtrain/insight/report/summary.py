@@ -15,17 +15,23 @@ from segtrain.insight.report.timeline import Speed, words
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.console import classes_note
 from segtrain.observe.journal import Event
+from segtrain.observe.scores import LOSS, SHOWN
 
 
-def section(run: RunFolder, pace: Speed | None) -> str:
-    """The summary as HTML: first the quality of the run.
+def section(run: RunFolder) -> str:
+    """The summary as HTML: the quality of the run.
 
     Its first line has a mood: good, bad, or open (the run goes on, or can be continued).
     """
     mood, headline = _state(run)
-    rows = "".join(f"<div><dt>{what}</dt><dd>{esc(text)}</dd></div>" for what, text in judged(run))
+    rows = "".join(
+        f"<div><dt>{what}</dt><dd>"
+        + "".join(f'<span class="words">{esc(part)}</span>' for part in text.split("; "))
+        + "</dd></div>"
+        for what, text in judged(run)
+    )
     return (
-        f'<p class="headline {mood}">{esc(headline)}</p>{html.tiles(tiles(run, pace))}'
+        f'<p class="headline {mood}">{esc(headline)}</p>{html.tiles(_figures(run))}'
         + (f'<div class="card"><h3>Classes</h3><dl>{rows}</dl></div>' if rows else "")
         + _prose([_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])])
     )
@@ -42,7 +48,7 @@ def speed(run: RunFolder, pace: Speed | None, bound: str) -> str:
                 f"{percent(pace.worst_wait, 0)} in the tenth of the run that ends with step "
                 f"{pace.worst_step}: something slowed the input down there."
             )
-    return bound + _prose(texts)
+    return bound + (html.tiles(_speeds(pace)) if pace else "") + _prose(texts)
 
 
 def _prose(texts: list[str]) -> str:
@@ -112,29 +118,35 @@ def where_time_went(pace: Speed, device: str) -> str:
     return text
 
 
-def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
-    """(what, value, remark) of the figures that matter most."""
-    value, remark = "-", "not evaluated"
+def _figures(run: RunFolder) -> list[tuple[str, str, str]]:
+    """(what, value, remark) of the figures that matter most: scores, then times."""
+    value, remark, others = "-", "not evaluated", []
     if best := run.best:
         value = replace(run.best_by, class_mean=False).percent(best["scores"])
         remark = f"step {best['step']}{classes_note(best['scores'])}"
+        others = [score for score in (*SHOWN, LOSS) if score.key != run.best_by.key]
     figures = [(f"best {run.best_by.words}", value, remark)]
-    if pace is not None:
-        epoch = run.row["epoch_s"]
-        rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
-        figures += [
-            ("images/s", rate, "median, all ranks"),
-            (
-                "time of an epoch",
-                short_seconds(epoch) if epoch else "-",
-                "mean, without evaluation",
-            ),
-            ("time of a step", short_seconds(pace.step_s), "median, without evaluation"),
-            ("waiting for data", percent(pace.wait), "of the time of steps"),
-        ]
-        if pace.cores is not None:
-            figures.append(("CPU use", f"{pace.cores:.3g}", "cores busy, all ranks"))
+    figures += [
+        (score.words, replace(score, class_mean=False).percent(best["scores"]), "at that step")
+        for score in others
+        if best["scores"].get(score.key) is not None
+    ]
+    if (epoch := run.row["epoch_s"]) is not None:
+        figures.append(("time of an epoch", short_seconds(epoch), "mean, without evaluation"))
     if run.row["time"] is not None:
         remark = "" if run.row["cpu_s"] is None else f"{run.row['cpu_s']:,.0f} CPU-s"
         figures.append(("time", duration(run.row["time"]), remark))
+    return figures
+
+
+def _speeds(pace: Speed) -> list[tuple[str, str, str]]:
+    """(what, value, remark) of the speed."""
+    rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
+    figures = [
+        ("images/s", rate, "median, all ranks"),
+        ("time of a step", short_seconds(pace.step_s), "median, without evaluation"),
+        ("waiting for data", percent(pace.wait), "of the time of steps"),
+    ]
+    if pace.cores is not None:
+        figures.append(("CPU use", f"{pace.cores:.3g}", "cores busy, all ranks"))
     return figures
