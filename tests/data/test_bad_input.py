@@ -154,7 +154,7 @@ def test_a_wrong_data_set(zygote, tmp_path: Path, case: str) -> None:  # type: i
         (["data", "check", "sett"], ("sett", "did you mean 'set'?")),
         (
             ["data", "check", "set/images"],
-            ("set/images", "not a known layout", "data.images=FOLDER data.masks=FOLDER"),
+            ("set/images", "data.images=FOLDER data.masks=FOLDER", "--side-by-side"),
         ),
         (["runs", "nowhere"], ("nowhere", "name the folder")),
         (["frain"], ("frain", "train")),

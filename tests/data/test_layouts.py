@@ -316,6 +316,11 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
         check_folder(str(root), None, [])
     assert "data.classes={'?0': [9, 0, 255]}" in str(caught.value)
     for mask in (root / "label").iterdir():
+        picture(mask)
+    with refused("classes-missing") as caught:
+        check_folder(str(root), None, [])
+    assert "the masks of all have 192 colors: " in str(caught.value)
+    for mask in (root / "label").iterdir():
         Image.new("L", (16, 12)).save(mask, "jpeg")
     with refused("classes-missing") as caught:
         check_folder(str(root), None, [])

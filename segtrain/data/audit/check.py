@@ -245,8 +245,13 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
             (values, looked), coded = _some_values(data, split), f" (coded: {CODES[code].formula})"
         ids = ids_of(values)
         if not (ids or 0 < len(values.colors) <= LISTED):
-            colors = f" of {split} have {len(values.colors)} colors" if values.colors else ""
-            message = f"{error}\n  {looked}{colors}"
+            message = f"{error}\n  {looked}"
+            if values.colors:
+                count = f"{'over ' * values.cut}{len(values.colors)} colors"
+                message += (
+                    f" of {split} have {count}: write the color of each class, as in "
+                    "data.classes={road: [128, 64, 128]}, and segtrain data convert --nearest"
+                )
             raise ConfigError(message, code=error.code, **error.values) from None
         what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
         unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)

@@ -214,6 +214,7 @@ def _unknown(root: str, store: Store) -> DataError:
     message = (
         f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\n  "
         f"{some_of(unread(root)) if store.local else ''}\nlooked for:{looked}\n"
-        "or name the folders: data.images=FOLDER data.masks=FOLDER"
+        "or name the folders: data.images=FOLDER data.masks=FOLDER\nor cut pictures that hold an "
+        f"image and its mask: segtrain data convert {shlex.quote(root)} DST --side-by-side right"
     )
     return DataError(message, code="layout-unknown", folder=root, found=there, near=inner)
