@@ -104,6 +104,14 @@ def test_the_values_of_some_masks_are_called_so(
     assert "data.classes=['?0', '?64', '?255']" in str(caught.value)
 
 
+def test_one_jpeg_among_the_masks_has_no_label_map(files: tuple[Path, Path]) -> None:
+    root, _ = files
+    Image.new("L", (16, 12), 99).save(root / "train/masks/1.png", "jpeg")
+    report = check_folder(str(root), None, [CLASSES]).reports[0]
+    assert "JPEG changes the labels" in report.faults[0][1]
+    assert not any("the masks are JPEGs" in finding.message for finding in report.findings)
+
+
 def test_ids_of_objects_are_no_interpolation(files: tuple[Path, Path]) -> None:
     root, _ = files
     for path in root.glob("train/masks/*.png"):

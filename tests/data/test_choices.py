@@ -186,6 +186,11 @@ def test_masks_without_an_image_can_be_left_out(tmp_path: Path, pair: list[str])
     (root / f"masks/train/train1{end}").unlink()
     with refused("files-unpaired", images=1):
         open_dataset(data, "train")
+    with refused("files-unpaired", images=1, masks=2) as caught:
+        check_folder(str(root), None, words)
+    assert "data.absent_mask=leave-out. To leave these masks out: data.faults=skip" in str(
+        caught.value
+    )
 
 
 def test_a_second_set_of_masks_below_the_first_is_refused(tmp_path: Path) -> None:

@@ -329,7 +329,9 @@ def _findings(
         for index in reports[split].bad[:_SOME]
     )
     jpegs = [mask for mask in faulty if mask and is_jpeg(mask, first.store)]
-    if jpegs:
+    # A map for the values of a few JPEGs would not fit the other masks.
+    others = any(report.values.ids or report.values.colors for report in reports.values())
+    if jpegs and (data.label_map or labels.colors or not others):
         copy = command_for(data, jpegs, labels, first.store)
         make = "Download the data set, and make" if is_bucket(data.root) else "Make"
         yield SplitFinding(f"the masks are JPEGs. {make} a copy with PNG masks:\n  {copy}")

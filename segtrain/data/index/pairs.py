@@ -110,8 +110,10 @@ def _entries(
         read = {os.path.splitext(path)[1].lower() for path in in_masks.values()}
         problems += [text for folder in folders for text in unread(os.path.join(folder, ""), read)]
         message = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
-        leave_out = "data.absent_mask=leave-out" if without_mask else "data.faults=skip"
-        message += f". To leave these {'images' if without_mask else 'masks'} out: {leave_out}"
+        if without_mask:
+            message += ". To leave these images out: data.absent_mask=leave-out"
+        if without_image and not watch.skips:
+            message += ". To leave these masks out: data.faults=skip"
         values = {"folder": folders[0], "images": len(without_mask), "masks": len(without_image)}
         raise DataError(message, code="files-unpaired", **values)
     names = sorted(in_images)
