@@ -75,7 +75,7 @@ class Run:
         with suppress(SegtrainError):
             scores = self.scores
             text += f"\n\n{class_table([*scores.per_class], scores.values)}"
-        return f"<pre>{html.escape(text)}</pre>"
+        return f'<pre style="font-family:monospace">{html.escape(text)}</pre>'
 
     @property
     def scores(self) -> NamedScores:

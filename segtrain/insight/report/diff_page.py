@@ -63,12 +63,12 @@ def render(comparison: Comparison, say: Say = say_on_stderr) -> str:
         ("", "", f"<h1>{esc(heading)}</h1>{who}"),
         ("summary", "Summary", f'<div class="prose">{prose}</div><div class="side">{tables}</div>'),
         ("config", "Config", _facts(comparison.config, "config")),
-        ("environment", "Environment", _facts(comparison.environment, "environment")),
-        ("data", "Data", _facts(comparison.data, "data and protocol")),
         ("learning", "Learning", learning),
+        ("classes", "Classes", _rows("class", comparison.classes, "IoU, best evaluation of each")),
         ("speed", "Speed", charts.lines(drawn, "rate", "Images/s", rates)),
         ("when", "Over time", _heat_maps(drawn, comparison, say)),
-        ("classes", "Classes", _rows("class", comparison.classes, "IoU, best evaluation of each")),
+        ("environment", "Environment", _facts(comparison.environment, "environment")),
+        ("data", "Data", _facts(comparison.data, "data and protocol")),
     ]
     return page(f"{heading}: difference", sections, drawn)
 
