@@ -8,7 +8,6 @@ import warnings
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -82,7 +81,9 @@ class KnownObjects:
         path = cache_folder() / f"{_PREFIX}{digest}.npy"
         try:
             if not path.exists():
-                _write(path, table)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with writing(path, sync=True) as stream:
+                    np.save(stream, table)
         except OSError as error:
             lost = (
                 "worker processes ask for the sizes and etags again, and accept an object "
@@ -95,12 +96,6 @@ class KnownObjects:
             )
             return ""
         return str(path)
-
-
-def _write(path: Path, table: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path, sync=True) as stream:
-        np.save(stream, table)
 
 
 def rows_of(objects: Iterable[tuple[str, int, str]]) -> np.ndarray:

@@ -146,7 +146,12 @@ def pack(
     out instead), for another pack in the folder, and for a full disk.
     """
     began, workers = time.perf_counter(), max(1, workers)
-    target = _target_of(folder, dataset.split, workers, outage_s)
+    split = dataset.split
+    target = (
+        BucketTarget(folder, split, workers, outage_s)
+        if is_bucket(folder)
+        else DiskTarget(folder, split)
+    )
     _refuse_source(dataset, target)
     indices, ids = sound(dataset, workers, skip_faults)
     _refuse_double(dataset, indices)
@@ -202,14 +207,6 @@ def pack(
         sum(shard.size for shard in description.shards),
         ids,
         time.perf_counter() - began,
-    )
-
-
-def _target_of(folder: str, split: str, workers: int, outage_s: float) -> DiskTarget | BucketTarget:
-    return (
-        BucketTarget(folder, split, workers, outage_s)
-        if is_bucket(folder)
-        else DiskTarget(folder, split)
     )
 
 
