@@ -96,32 +96,29 @@ def colors_wanted(
         return SplitFinding(
             f"{text}mask only: make masks of class ids, by the file that lists the segments", True
         )
-    return _named(data, labels, colors, text)
+    return _named(data, colors, text)
 
 
-def _named(
-    data: config.Data, labels: LabelSpace, colors: dict[int, int], message: str
-) -> SplitFinding:
+def _named(data: config.Data, colors: dict[int, int], message: str) -> SplitFinding:
     """A finding whose settings give each color the name in a file beside the data; otherwise a
     question mark.
     """
-    for path in sorted(Path(data.root).glob("*")):
+    files = sorted(Path(data.root).glob("*"))
+    for path in (path for path in files if path.suffix in (".csv", ".txt", ".json", ".yaml")):
         with suppress(SegtrainError):
-            file = (
-                read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml") else labels
-            )
-            if file is not labels and set(colors) <= {0, *file.colors}:
-                named: dict[str, Any] = (
-                    {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
-                )
+            file = read_classes(path)
+            unnamed = colors.keys() - file.colors.keys()
+            if unnamed <= {0}:
+                named: dict[str, Any] = {"background": rgb(0)} if unnamed else {}
                 return SplitFinding(
                     f"{message}. {path} names them", True, {"data.classes": named | table_of(file)}
                 )
-    message += ". Write the name of each color in the place of its question mark"
-    named = {
-        f"?{n}": rgb(c) for n, c in enumerate(sorted(colors, key=lambda color: -colors[color]), 1)
-    }
-    return SplitFinding(message, True, {"data.classes": named})
+    most = sorted(colors, key=lambda color: -colors[color])
+    return SplitFinding(
+        f"{message}. Write the name of each color in the place of its question mark",
+        True,
+        {"data.classes": {f"?{number}": rgb(color) for number, color in enumerate(most, 1)}},
+    )
 
 
 def table_of(labels: LabelSpace) -> dict[str, Any]:
@@ -143,7 +140,7 @@ def unknown_colors(
         return None
     message = f"{where}: colors of no class: {shares(unknown, values.colors)}"
     if not works(labels.num_classes, labels.colors, values.colors):
-        return _named(data, labels, values.colors, message)
+        return _named(data, values.colors, message)
     table = table_of(
         replace(labels, colors=labels.colors | dict.fromkeys(unknown, labels.ignore_index))
     )
