@@ -375,6 +375,10 @@ def test_folders_are_recognized_by_their_files(
 def test_folders_that_are_recognized_by_their_files_may_be_ambiguous(tmp_path: Path) -> None:
     root = tree(tmp_path, "REAL/#.png TRUTH/#.png", "INFRARED/#.png TRUTH/#.png")
     chosen = ["data.images=REAL", "data.masks=TRUTH"]
+    (root / "all.csv").write_text("image_path,mask_path\na,b\n")  # a list that has pairs
+    with refused("list-column-missing", near="image_path"):
+        check_folder(str(root), None, [])
+    (root / "all.csv").unlink()
     with refused("folders-ambiguous") as caught:
         check_folder(str(root), None, [])
     assert " ".join(chosen) in str(caught.value)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from segtrain import config
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.check_files import checked
+from segtrain.data.index.detect_pairs import SPLITS
 from segtrain.data.index.entries import ColumnBuilder, Entries, column_of, with_endings
 from segtrain.data.index.layout import CLASS_TABLES, Detected, Layout
 from segtrain.data.index.listing import Watch
@@ -211,7 +212,9 @@ def _detect(root: str, store: Store) -> Detected | None:
         : None if store.local else _MOST_TEXTS
     ]
     pairs = [name for name in lists + texts if has_pairs(os.path.join(root, name))]
-    lists = [name for name in lists if name in pairs] or pairs
+    lists = [
+        name for name in lists if name in pairs or os.path.splitext(name)[0].lower() in SPLITS
+    ] or pairs
     if not lists:
         return None
     ending = os.path.splitext(lists[0])[1]
