@@ -252,7 +252,7 @@ class _Copies(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, tensor: Tensor, count: int, across: Slices | None
     ) -> tuple[Tensor, ...]:
-        ctx.across = across
+        ctx.across, ctx.stride = across, tensor.stride()
         return tuple(tensor.view_as(tensor) for _ in range(count))
 
     @staticmethod
@@ -260,6 +260,9 @@ class _Copies(torch.autograd.Function):
         gradient = tree(gradients)
         if ctx.across is not None:
             gradient = ctx.across.total(gradient) / ctx.across.ranks
+        if gradient.stride() != ctx.stride:  # DDP's buckets have the layout of the parameters
+            laid_out = gradient.new_empty_strided(gradient.shape, ctx.stride)
+            gradient = laid_out.copy_(gradient)
         return gradient, None, None
 
 
