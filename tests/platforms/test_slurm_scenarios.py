@@ -23,6 +23,7 @@ from cluster_slurm import Cluster
 from slurm_jobs import PATIENCE_S, ROOT, TRAINING, Run, assert_same, private_slurm
 
 from launch.platforms.slurm import follow as following
+from segtrain.observe.journal import read_journal
 from segtrain.runfolder import checkpoint
 
 pytestmark = pytest.mark.slurm
@@ -87,6 +88,29 @@ def test_scancel_and_a_later_submission(cluster: Cluster, whole: Path, tmp_path:
     run.submit().ends()
     assert run.number != first
     assert_same(run.folder, whole)
+
+
+def test_with_exact_sums_4_ranks_then_2_then_1_end_as_one_that_ran_through(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    exact = {"parallel.exact": 4}
+    alone = Run(cluster, tmp_path, "alone", nodes=1, settings=exact).submit()
+    four = Run(cluster, tmp_path, "parts", procs=2, settings=exact).submit()
+    with four.frozen() as rank:
+        os.kill(rank, signal.SIGKILL)
+    four.again()
+    with four.frozen(step=60):
+        cluster.run("scancel", four.number)
+    four.ends("CANCELLED")
+    two = Run(cluster, tmp_path, "parts", settings=exact).submit()
+    with two.frozen(step=120):
+        cluster.run("scancel", two.number)
+    two.ends("CANCELLED")
+    one = Run(cluster, tmp_path, "parts", nodes=1, settings=exact).submit().ends()
+    alone.ends()
+    starts = [e for e in read_journal(one.folder) if e["event"] == "run_start"]
+    assert [event["world_size"] for event in starts] == [4, 4, 2, 1]
+    assert_same(one.folder, alone.folder)
 
 
 def test_slurmctld_restarted_while_a_rank_is_killed(
