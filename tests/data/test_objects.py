@@ -99,3 +99,30 @@ def test_masks_of_two_annotators_are_no_classes(tmp_path: Path) -> None:
     for number in range(9):  # parts of one image
         ids(tmp_path / f"a{number}_2ndHO.png", (0, 0, 255, 255))
     assert detect(str(tmp_path))[0].layout == "objects"
+
+
+def test_numbered_masks_of_a_few_images_are_all_read(tmp_path: Path) -> None:
+    for name in ("b (1)", "b (2)", "b (3)"):
+        picture(tmp_path / f"b/{name}.png", seed=3)
+        ids(tmp_path / f"b/{name}_mask.png", (255, 0, 0, 0))
+    ids(tmp_path / "b/b (2)_mask_1.png", (0, 255, 0, 0))
+    pair = "data.pair=['{name}.png', '{name}_mask.png']"
+    data = settings_of(str(tmp_path), ["data.images=b", "data.masks=b", pair, "data.classes=[a]"])
+    with refused("files-unpaired") as caught:
+        open_dataset(data[0], "all")
+    assert "1 of 3 images have several masks" in str(caught.value)
+    dataset = open_dataset(detect(str(tmp_path))[0], "all")
+    assert [dataset.read_mask(row)[0, :4].tolist() for row in (0, 1)] == [
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+    ]
+
+
+def test_the_names_of_masks_hold_the_image_the_class_and_a_number(tmp_path: Path) -> None:
+    for image in ("1000", "1001"):
+        picture(tmp_path / f"shapes_train2018/{image}.jpg")
+        for number, name in enumerate(("square", "circle")):
+            ids(tmp_path / f"parts/{image}_{name}_{number}.png", (255 * number, 255, 0, 0))
+    data = detect(str(tmp_path))[0]
+    assert (data.layout, data.images, data.annotations) == ("objects", "shapes_train2018", "parts")
+    assert open_dataset(data, "all").labels.names == ("background", "circle", "square")

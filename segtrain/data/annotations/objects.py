@@ -31,7 +31,7 @@ from segtrain.data.index.layout import Detected
 from segtrain.data.index.names import NAME, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.split_by import proposal
-from segtrain.data.index.unpaired import OwnedMask, owned_masks, several_masks
+from segtrain.data.index.unpaired import NUMBER, OwnedMask, owned_masks, several_masks
 from segtrain.data.index.walk import images_below
 from segtrain.data.pixels import decode
 from segtrain.data.storage import Store
@@ -41,7 +41,6 @@ from segtrain.errors import DataError
 _OBJECT = "object"
 _RANDOM = re.compile(r"[\d\W_]*|[0-9a-fA-F-]{8,}")
 _ENDING = re.compile(rf"({'|'.join(MASK_ENDINGS)})$|^masks?$")
-_NUMBER = re.compile(r"[_\-. ]?\d+$")
 # So many masks are decoded to detect the layout.
 _DECODED = 3
 
@@ -73,13 +72,7 @@ def _owners(images: list[str], masks: list[str], together: bool) -> _Owners:
     used = {mask.path for these in named.values() for mask in these}
     if together:
         return _Owners({image: named[image] for image in named if image not in used}, [])
-    # A mask with the name of its image.
-    whole = {os.path.splitext(image)[0]: image for image in images}
-    rest = {path: whole.get(os.path.splitext(path)[0]) for path in masks if path not in used}
-    for path, owner in rest.items():
-        if owner:
-            named.setdefault(owner, []).append(OwnedMask(path, "", False))
-    return _Owners(named, [path for path, owner in rest.items() if not owner])
+    return _Owners(named, [path for path in masks if path not in used])
 
 
 def _image_folder(mask: str) -> str:
@@ -101,7 +94,7 @@ def _class_of(mask: OwnedMask) -> str:
     """The class that the name of a mask names."""
     if mask.folder:
         return mask.part
-    part = _ENDING.sub("", _NUMBER.sub("", mask.part)).strip("_-. ")
+    part = _ENDING.sub("", NUMBER.sub("", mask.part)).strip("_-. ")
     return _OBJECT if _RANDOM.fullmatch(part) or _RANDOM.fullmatch(mask.part) else part
 
 

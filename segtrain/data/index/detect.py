@@ -103,7 +103,7 @@ def _fits(root: str, store: Store, annotations: str, images: str) -> Iterator[Fi
 
 
 def _folders(root: str, store: Store, found: Found | None) -> Fit | None:
-    return found and (FOLDERS.name, *with_bands(root, store, found))
+    return found and (found[0].pop("layout", FOLDERS.name), *with_bands(root, store, found))
 
 
 def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected | None:

@@ -22,6 +22,7 @@ from segtrain.data.index.detect_pairs import (
     with_split,
 )
 from segtrain.data.index.names import NAME, count_pairs, is_array, is_image, propose_for
+from segtrain.data.index.unpaired import several_masks
 from segtrain.data.pixels.decode import decode_mask
 from segtrain.data.storage import Store
 from segtrain.errors import DataError
@@ -48,15 +49,20 @@ def by_files(root: str, store: Store) -> Found | None:
             return {"images": template, "masks": template, "pair": formats}, splits
     masks = [text for text, splits in splits_of.items() if _has_masks(root, text, splits[0], store)]
     found = list[Found]()
-    for pair in itertools.product(splits_of.keys() - masks, masks):
-        splits = [split for split in splits_of[pair[0]] if split in splits_of[pair[1]]]
-        listings = {split: names_of_pair(root, pair, split, store) for split in splits}
+    for one, other in itertools.product(splits_of.keys() - masks, masks):
+        splits = [split for split in splits_of[one] if split in splits_of[other]]
+        if not splits and len(splits_of[one]) == len(splits_of[other]) == 1:
+            one, other = (text.replace("{split}", splits_of[text][0]) for text in (one, other))
+            splits = ["all"]
+        listings = {split: names_of_pair(root, (one, other), split, store) for split in splits}
         equal = (2 * count_pairs((NAME, NAME), *two) >= len(two[0]) for two in listings.values())
-        if listings and (all(equal) or propose_for(listings)):
-            found.append(settings_of(root, pair, splits, store))
+        if any(several_masks(files, several, NAME) for files, several in listings.values()):
+            found.append(({"layout": "objects", "images": one, "annotations": other}, splits))
+        elif listings and (all(equal) or propose_for(listings)):
+            found.append(settings_of(root, (one, other), splits, store))
     if len(found) > 1:
         ways = sorted(
-            command({f"data.{key}": settings[key] for key in ("images", "masks")})
+            command({f"data.{key}": value for key, value in settings.items() if key != "pair"})
             for settings, _ in found
         )
         message = (

@@ -62,7 +62,8 @@ TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 # Such a folder has one of these in its name, see is_drawn. SegmentationObject is Pascal VOC's.
 _DRAWN = ("visual", "overlay", "preview", "thumb", "segmentationobject")
 
-Found = tuple[dict[str, Any], list[str]]  # settings of layout 'folders', splits
+# Settings of the layout 'folders', or of the layout that they name, and splits.
+Found = tuple[dict[str, Any], list[str]]
 Template = tuple[tuple[str, str], list[str]]  # folders of images and of masks, splits
 
 

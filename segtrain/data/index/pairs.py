@@ -180,10 +180,16 @@ def by_pattern(
                 f"{few or 'no images'}"
             )
             raise DataError(message, code="pattern-matches-nothing", folder=folder, pattern=pattern)
-    if os.path.realpath(images) == os.path.realpath(masks):
+    together = os.path.realpath(images) == os.path.realpath(masks)
+    if together:
         part(patterns, in_images, in_masks)
-    fix = f"with data.pair={flow(patterns)}: add or remove files, or correct data.pair"
-    entries, _ = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
+
+    def fix() -> str:
+        several = several_masks(*paths, NAME, together=True) if together else ""
+        advice = f"with data.pair={flow(patterns)}: add or remove files, or correct data.pair"
+        return f"{advice}. {several}" if several else advice
+
+    entries, _ = _entries((images, masks), in_images, in_masks, watch, fix)
     if files:
         wanted = (file for path in in_images.values() for file in siblings(files, path))
         if missing := sorted({*wanted}.difference(paths[0])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -13,13 +14,15 @@ from segtrain.data.index.names import name_in
 from segtrain.errors import some_of
 
 _SHOWN = 3
+# At the end of a name: a_mask.png and a_mask_1.png.
+NUMBER = re.compile(r"[_\-. ]?\d+$")
 
 
 def several_masks(
     images: Sequence[str], masks: Sequence[str], known: Names, together: bool = False
 ) -> str:
-    """The message if at least half of the images have more than one mask, such as one per class;
-    otherwise "".
+    """The message if at least half of the images have more than one mask, such as one per class, or
+    any has two whose names differ by a number; otherwise "".
 
     ``images``, ``masks``: paths under their folders. ``known``: the patterns of the images' names.
     ``together``: both are files of one folder.
@@ -27,12 +30,13 @@ def several_masks(
     owned = owned_masks(images, masks, known, together)
     used = {mask.path for these in owned.values() for mask in these} if together else set[str]()
     count = len(images) - len(used)
+    numbered = {image for image in owned if image not in used and _numbered(owned[image])}
     many = {
         image: sorted(mask.path for mask in these)
         for image, these in owned.items()
-        if len(these) > 1 and image not in used
+        if image in numbered or (sum(mask.part > "" for mask in these) > 1 and image not in used)
     }
-    if not many or 2 * len(many) < count:
+    if not many or (2 * len(many) < count and not numbered):
         return ""
     image, these = min(many.items())
     return (
@@ -41,6 +45,12 @@ def several_masks(
         "merge the masks of an image into one PNG, or choose one with data.pair; masks of two "
         "values, one per object or class, are data.layout=objects in `segtrain data check`"
     )
+
+
+def _numbered(masks: Sequence[OwnedMask]) -> bool:
+    """Whether the names of two masks of an image differ only by a number at the end."""
+    parts = [NUMBER.sub("", mask.part) for mask in masks if not mask.folder]
+    return len({*parts}) < len(parts)
 
 
 class OwnedMask(NamedTuple):
@@ -56,16 +66,26 @@ class OwnedMask(NamedTuple):
 def owned_masks(
     images: Sequence[str], masks: Sequence[str], known: Names, together: bool = False
 ) -> dict[str, list[OwnedMask]]:
-    """Image -> its masks, which have its name and a part of their own. See ``several_masks``."""
+    """Image -> its masks, which have its name and maybe a part of their own. See
+    ``several_masks``.
+    """
     stems = {name: path for path in images if (name := name_in(known, path)) is not None}
     owned: dict[str, list[OwnedMask]] = defaultdict(list)
     for path in masks:
         stem = os.path.splitext(path)[0]
-        if together or stem not in stems:
-            for shorter, part, folder in _shorter(stem):
-                if shorter in stems:
-                    owned[stems[shorter]].append(OwnedMask(path, part, folder))
-                    break
+        whole = [] if together else [(stem, "", False)]
+        for shorter, part, folder in itertools.chain(whole, _shorter(stem)):
+            if shorter in stems:
+                owned[stems[shorter]].append(OwnedMask(path, part, folder))
+                break
+    if together:  # a_mask_1.png has the name of a_mask.png, and both are masks of a.png
+        owners = {mask.path: (image, mask) for image, these in owned.items() for mask in these}
+        for path in sorted(owned.keys() & owners.keys(), key=len, reverse=True):
+            image, above = owners[path]
+            if os.path.dirname(path) == os.path.dirname(image):
+                owned[image] += [
+                    mask._replace(part=f"{above.part}_{mask.part}") for mask in owned.pop(path)
+                ]
     return owned
 
 
