@@ -199,7 +199,8 @@ def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None
 
 
 def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
-    from segtrain.data.audit.check import check_folder, refuse_existing
+    from segtrain.data.audit.check import check_folder
+    from segtrain.data.audit.written import refuse_existing
     from segtrain.observe.journal import say_on_stderr
 
     refuse_existing(write=args.write, page=args.page)

@@ -36,7 +36,7 @@ def in_notebook() -> bool:
 
 def counted(count: int, noun: str) -> str:
     """``1 fault``, ``1,200 faults``, ``2 processes``."""
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith(('s', 'ch')) else 's'}"
 
 
 def columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:

@@ -28,5 +28,5 @@ from segtrain.config.origin import IMAGENET_MEAN, IMAGENET_STD, Origin
 from segtrain.config.run import PARTS, PLAN, Config, keys_with, read_parts
 from segtrain.config.section import Section, Size, duration_in_steps, interval_in_steps, joined
 from segtrain.config.sources import file_digest, importable, transform_source
-from segtrain.config.training import FEW_IMAGES, Checkpoint, Log, Model, Parallel, Train
+from segtrain.config.training import FEW_IMAGES, FEW_STEPS, Checkpoint, Log, Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml

@@ -12,6 +12,7 @@ from segtrain.config.limits import dollars_of, limit, seconds_of
 from segtrain.config.section import AnyPlace, LocalPath, Section, SettingError, durations
 
 FEW_IMAGES = 500  # to train a pretrained encoder with
+FEW_STEPS = 400  # fewer are too few for a network of new weights to predict rare classes
 
 
 class Model(Section):

@@ -11,7 +11,8 @@ from data_files import ids, picture
 from PIL import Image
 
 from segtrain.cli import main
-from segtrain.config import load_config, make_config
+from segtrain.config import FEW_STEPS, load_config, make_config
+from segtrain.data.audit import written
 from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.overlap import test_finding as finding_of_test
 from segtrain.data.datasets import open_dataset
@@ -60,6 +61,24 @@ def test_a_config_is_replaced_until_a_class_has_a_name(
     file.write_text(named.replace("road", "?1"))
     assert main([*words, CLASSES]) == 0
     assert load_config(file).data.classes == ("a", "b")
+
+
+def test_a_small_set_is_trained_for_enough_steps(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, file = files
+    words = ["data", "check", str(root), "--write", str(file)]
+    for classes in ([], [CLASSES]):  # with a ? for each name, and without
+        main([*words, *classes])
+        assert f"duration: {FEW_STEPS}st" in file.read_text()
+    assert check_folder(str(root), None, [CLASSES]).command.endswith(f"={FEW_STEPS}st")
+    monkeypatch.setattr(written, "FEW_STEPS", 7)  # 20 epochs of 6 images are 8 steps
+    assert "duration" not in check_folder(str(root), None, [CLASSES]).config()
+    # Divided by data.split_by, and where only the validation split is checked.
+    (root / "test").rename(root.with_name("elsewhere"))
+    assert "duration" not in check_folder(str(root), None, [CLASSES]).config()
+    monkeypatch.setattr(written, "FEW_STEPS", 9)
+    assert "duration: 9st" in check_folder(str(root), None, [CLASSES]).config()
 
 
 def test_a_test_split_that_takes_the_place_of_val_is_named(files: tuple[Path, Path]) -> None:

@@ -106,6 +106,25 @@ def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: P
     assert not any(report.failed for report in check_folder(str(root), None, [CLASSES]).reports)
 
 
+@pytest.mark.parametrize("places", [["{split}", "old/{split}"], ["{split}"]])
+def test_each_choice_can_be_pasted_or_says_what_it_lacks(tmp_path: Path, places: list[str]) -> None:
+    for place in places:
+        names = "images/#_tr.png", "mask/#_tr_mask.png", "1st_manual/#_by.png"
+        write(tmp_path, *(f"{place}/{name}" for name in names))
+    (tmp_path / "train/mask/train2_tr_mask.png").unlink()
+    with refused("folders-ambiguous") as caught:
+        check_folder(str(tmp_path), None, [CLASSES])
+    proposals = [line.split("  #") for line in str(caught.value).splitlines()[1:]]
+    assert len(proposals) == 2 * len(places)
+    assert [len(proposal) for proposal in proposals].count(2) == 1
+    for line, *lacks in proposals:
+        if lacks:
+            assert lacks == [" 1 image without a mask"]
+        else:
+            checked = check_folder(str(tmp_path), None, [CLASSES, *shlex.split(line)])
+            assert not any(report.failed for report in checked.reports)
+
+
 def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer) -> None:
     pytest.importorskip("obstore")
     write(

@@ -213,3 +213,16 @@ def test_what_is_left_out_is_in_no_listing(
         check_folder(root, None, [*FOLDERS, "data.leave_out=[images/raw, label]"])
     with pytest.raises(ConfigError, match="has lists of its files"):
         opened(folder, "data.layout=list", CLASSES, "data.leave_out=[labels]")
+
+
+def test_images_without_a_mask_and_classes_without_names_are_one_error(tmp_path: Path) -> None:
+    root = tree(tmp_path, "images/p#.png masks/p#.png")
+    picture(root / "images/more.png")
+    with refused("files-unpaired", images=1) as caught:
+        check_folder(str(root), None, [])
+    proposal = shlex.split(str(caught.value).rpartition("in place of ?: ")[2].replace("?", "c"))
+    assert "data.absent_mask=leave-out" in proposal
+    assert not check_folder(str(root), None, proposal).failed
+    with refused("files-unpaired") as caught:
+        check_folder(str(root), None, [CLASSES])
+    assert "\n" not in str(caught.value)

@@ -15,7 +15,8 @@ from PIL import Image
 from report_pages import Checked, chromium
 
 from segtrain.cli import main
-from segtrain.data.audit.check import check_folder, refuse_existing
+from segtrain.data.audit.check import check_folder
+from segtrain.data.audit.written import refuse_existing
 from segtrain.insight.report import data_check
 from segtrain.observe.pictures import WRONG
 

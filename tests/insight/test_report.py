@@ -407,13 +407,16 @@ def test_the_classes_are_judged_by_the_best_evaluation(tmp_path: Path) -> None:
     assert found["often wrong"] == "car 44.0 % (55 % taken for road)"
     assert found["few pixels"] == "pole 0.48 %"
     assert re.findall(r"\S+=\S+", found["usually helps"]) == [
-        "train.extend=2ep;",
+        "train.extend=391st;",
         "data.class_balanced_crop_prob=0.3;",
         "'loss.terms=[ce,",
     ]
     found = rows(5, terms=[{"name": "ohem"}])
     assert found["never predicted"] == "pole"
-    assert "extend" not in found["usually helps"]
+    assert found["usually helps"].startswith("longer training, as 9 steps are few")
     assert "dice" not in found["usually helps"]
+    scores["iou"][2] = 0.01
+    assert "train.extend=2ep" in rows(9)["usually helps"]
+    assert "extend" not in rows(5)["usually helps"]
     scores["iou"] = [0.9, 0.94, 0.6, 0.7, None]
     assert rows(5) == {}

@@ -11,12 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
+from segtrain.config.paste import command
 from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.band_statistics import bands_finding
 from segtrain.data.audit.coded_ids import code_of
@@ -36,10 +35,11 @@ from segtrain.data.audit.mask_values import (
 from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.audit.tried import LISTED
+from segtrain.data.audit.written import config_of, duration_of
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
-from segtrain.data.index import detect_pairs
+from segtrain.data.index.choices import choose
 from segtrain.data.index.detect import detect, left_out, split_files
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
@@ -47,7 +47,7 @@ from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.mask_code import CODES
 from segtrain.data.labels.space import LabelSpace
-from segtrain.errors import ConfigError, some_of
+from segtrain.errors import ConfigError, DataError, some_of
 
 # If classes have no names, the values in about this many masks are read.
 _SOME = 500
@@ -73,12 +73,15 @@ class Checked:
 
     def config(self) -> str:
         """The settings as a config file."""
-        return _config(self.data)
+        return config_of(self.data, self.datasets)
 
     @property
     def command(self) -> str:
         """The command that trains. Empty after a fault, and if the settings were not detected."""
-        return f"segtrain train {pasted(self.data)}" if self.detected and not self.failed else ""
+        if not self.detected or self.failed:
+            return ""
+        more = command(duration_of(self.data, self.datasets))
+        return f"segtrain train {pasted(self.data)} {more}".rstrip()
 
     def text(self, written: Path | None = None) -> str:
         """Text for a terminal: the reports of all splits.
@@ -96,35 +99,6 @@ class Checked:
         if self.detected or written:
             head.insert(0, self.config().rstrip())
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
-
-
-def _config(data: Data, **more: Any) -> str:
-    values = {"data": data.model_dump(exclude_defaults=True) | more}
-    return yaml.safe_dump(
-        values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
-    )
-
-
-def refuse_existing(**files: Path | None) -> None:
-    """Raise ConfigError if the file of an option, such as ``write`` for ``--write``, exists, or if
-    two options name the same one. A config in which all classes still lack names is replaced.
-    """
-    paths = [file.resolve() for file in files.values() if file]
-    if len({*paths}) < len(paths):
-        message = f"--{' and --'.join(files)} are one file, {paths[0]}: name two"
-        raise ConfigError(message, code="file-twice", file=str(paths[0]))
-    for option, file in files.items():
-        if file and file.exists() and not (option == "write" and _without_names(file)):
-            message = f"--{option} {file}: exists already: name another file, or remove it"
-            raise ConfigError(message, code="file-exists", file=str(file))
-
-
-def _without_names(file: Path) -> bool:
-    """Whether the file is a config of the check in which each class still is a ``?``."""
-    with suppress(OSError, ValueError, TypeError, LookupError, yaml.YAMLError):
-        names = yaml.safe_load(file.read_text())["data"]["classes"]
-        return bool(names) and all(name.startswith("?") for name in names)
-    return False
 
 
 def check_folder(
@@ -236,6 +210,11 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
     """
     try:
         return open_dataset(data, split)
+    except DataError as error:
+        if error.code != "files-unpaired" or data.absent_mask == "leave-out":
+            raise
+        message = f"{error}{_classes_missing(data, split, there)}"
+        raise DataError(message, code=error.code, **error.values) from None
     except ConfigError as error:
         if error.code != "classes-missing":
             raise
@@ -255,7 +234,8 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
             raise ConfigError(message, code=error.code, **error.values) from None
         what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
         unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
-        if measured := bands_finding(data, open_dataset(_with_any_names(data), split)):
+        dataset = open_dataset(_with_any_names(data), split)
+        if measured := bands_finding(data, dataset):
             data = with_settings(data, measured.settings)
         if there:
             data = with_settings(data, missing(data, there, partial(_names, data))[1])
@@ -268,8 +248,18 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
                 "\n  if each id is an object: data.classes=[background, object]; the next check "
                 "maps the ids"
             )
-        more = {"ids": sorted(ids), "config": _config(data, **unnamed)}
+        more = {"ids": sorted(ids), "config": config_of(data, {split: dataset}, **unnamed)}
         raise ConfigError(message, code=error.code, **{**error.values, **more}) from None
+
+
+def _classes_missing(data: Data, split: str, there: Sequence[str]) -> str:
+    """The error for classes without names in the images that have a mask; "" if there is none."""
+    with suppress(DataError):
+        try:
+            opened(data.model_copy(update={"absent_mask": "leave-out"}), split, there)
+        except ConfigError as error:
+            return f"\n{error}"
+    return ""
 
 
 def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
@@ -390,7 +380,7 @@ def _detected(root: str, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[s
     data, splits = detect(root, annotations, leave_out, images, masks)
     values = data.model_dump(exclude_unset=True)
     if data.layout == "folders":
-        values |= detect_pairs.choose(data, given, splits, tree_of(root, leave_out))
+        values |= choose(data, given, splits, tree_of(root, leave_out))
     return values, splits
 
 

@@ -47,7 +47,7 @@ def by_files(root: str, store: Store) -> Found | None:
         formats = _two_formats(os.path.join(root, template.replace("{split}", splits[0])), store)
         if formats:
             return {"images": template, "masks": template, "pair": formats}, splits
-    masks = [text for text, splits in splits_of.items() if _has_masks(root, text, splits[0], store)]
+    masks = [text for text, splits in splits_of.items() if has_masks(root, text, splits[0], store)]
     found = list[Found]()
     for one, other in itertools.product(splits_of.keys() - masks, masks):
         splits = [split for split in splits_of[one] if split in splits_of[other]]
@@ -86,7 +86,7 @@ def _two_formats(folder: str, store: Store) -> list[str] | None:
     return None
 
 
-def _has_masks(root: str, template: str, split: str, store: Store) -> bool:
+def has_masks(root: str, template: str, split: str, store: Store) -> bool:
     """Whether a folder holds masks, by its name, or else by its first files."""
     words = {*map(str.lower, TOKEN.findall(template))}
     if words & {*IMAGE_WORDS, *MASK_WORDS}:

@@ -7,11 +7,9 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from segtrain import config
-from segtrain.base.terminal import counted
 from segtrain.config.label_values import Names
 from segtrain.config.paste import Settings, command
 from segtrain.data.index.names import (
@@ -20,18 +18,14 @@ from segtrain.data.index.names import (
     SUFFIXES,
     fitted,
     folders_in,
-    images_in,
     propose,
     propose_for,
     same_stems,
-    ways,
 )
 from segtrain.data.index.pairs import MASK_ENDINGS
-from segtrain.data.index.skeleton import NAMES
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import apart, images_below, masks_below
 from segtrain.data.storage import Store
-from segtrain.errors import DataError, some_of
 
 
 def _plural_and_singular(*words: str) -> tuple[str, ...]:
@@ -85,39 +79,8 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
 def settings_of(root: str, folders: tuple[str, str], splits: list[str], store: Store) -> Found:
     """The settings of a pair of folders, and their splits."""
     settings = {"images": folders[0], "masks": folders[1]}
-    patterns = _patterns(root, folders, splits, store)
+    patterns = patterns_of(root, folders, splits, store)
     return {**settings, "pair": patterns} if patterns else settings, splits
-
-
-def choose(
-    data: config.Data, given: Mapping[str, Any], splits: Sequence[str], store: Store
-) -> dict[str, Any]:
-    """The data.pair of the folders that the user has given, or no setting if all folders were
-    detected.
-
-    Raises DataError if other folders hold about as many images as the detected ones.
-    """
-    if given.keys() & {"images", "masks"}:
-        folders = given.get("images", data.images), given.get("masks", data.masks)
-        return {"pair": _patterns(data.root, folders, splits, store)}
-    _refuse_mixed_depth(data, splits, store)
-    _refuse_other_pairs(data, splits[0], store)
-    rivals = _rivals(data, splits[0], store)
-    if rivals:
-        message = (
-            f"{data.root}: {some_of([data.images, data.masks, *rivals])} hold about as many "
-            "images: say which to read with data.images and data.masks"
-        )
-        numbered = [re.sub(r"\d", "", folder) for folder in (data.masks, *rivals)]
-        if annotators := [r for r, name in zip(rivals, numbered[1:]) if name == numbered[0]]:
-            settings = data.model_dump(exclude_defaults=True, exclude={"root"})
-            message += to_merge(
-                data.root,
-                [{"data.masks": folder} for folder in annotators],
-                {f"data.{key}": value for key, value in settings.items()},
-            )
-        raise DataError(message, code="folders-ambiguous", folder=data.root, found=rivals)
-    return {}
 
 
 def to_merge(root: str, annotators: Sequence[Settings], settings: Settings) -> str:
@@ -128,80 +91,6 @@ def to_merge(root: str, annotators: Sequence[Settings], settings: Settings) -> s
         "\nto merge masks of several annotators into a copy, void where they differ:\n  segtrain "
         f"data convert {places} --merge agreement {others} {command(settings)}"
     )
-
-
-def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) -> None:
-    """Raise DataError if images and masks lie beside the folders of splits, and there is no train
-    or no val: they may be this split, or all images may be one set.
-    """
-    above = [os.path.dirname(folder) or "." for folder in (data.images, data.masks)]
-    images, masks = (images_in(os.path.join(data.root, folder), store) for folder in above)
-    flat = fitted(data.pair or (NAME, NAME), images, masks, above[0] == above[1])
-    complete = {data.train_split, data.split} <= {*splits}
-    if complete or os.path.basename(data.images) != "{split}" or not all(flat):
-        return
-    pair = {"data.pair": list(data.pair)} if data.pair else {}
-    whole, parts = (
-        command({"data.images": one, "data.masks": other, **pair})
-        for one, other in (above, (data.images, data.masks))
-    )
-    message = (
-        f"{data.root}: {counted(len(flat[0]), 'image')} beside the folders of {some_of(splits)}: "
-        f"{whole} reads all as one set, {parts} leaves these out: say which, or move them into "
-        "the folders of another split"
-    )
-    raise DataError(message, code="folders-ambiguous", folder=data.root, found=above)
-
-
-def _refuse_other_pairs(data: config.Data, split: str, store: Store) -> None:
-    """Raise DataError if several folders, such as those of patients, have folders of images and of
-    masks, with the settings that read one or all of them.
-    """
-    own = data.images, data.masks
-    above = [
-        os.path.dirname(pair[0])
-        for pair, _ in ranked_pairs(data.root, folders_below(data.root, store), store)
-        if [*map(os.path.basename, pair)] == [*map(os.path.basename, own)]
-        and os.path.dirname(pair[0]) == os.path.dirname(pair[1])
-    ]
-    if len(above) > 1:
-        proposal = propose(*names_of_pair(data.root, own, split, store))
-        patterns = proposal.patterns if proposal else (NAME, NAME)
-        folder = os.path.commonpath(above) or "."
-        pair = [f"*/{os.path.basename(one)}/{ways(text)[0]}" for one, text in zip(own, patterns)]
-        every = command({"data.images": folder, "data.masks": folder, "data.pair": pair})
-        message = (
-            f"{data.root}: {some_of(above)} have images and masks: say which to read, with\n  "
-            f"{every}\n  {command({'data.images': own[0], 'data.masks': own[1]})}"
-        )
-        raise DataError(message, code="folders-ambiguous", folder=data.root, found=above)
-
-
-def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
-    """Folders at the level of the detected ones, of no pair of their own, with about as many
-    images.
-    """
-    folders = folders_below(data.root, store)
-    paired = {
-        part
-        for pair, _ in ranked_pairs(data.root, folders, store)
-        if pair[0] != data.images and pair[1] != data.masks
-        for part in pair
-    }
-    rivals, many = [], _count(data.root, data.images.replace("{split}", split), store)
-    for folder in folders:
-        text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
-        # Folders with the name of another split are not an alternative to this one.
-        alike = all(text.count(part) == data.images.count(part) for part in ("/", "{split}"))
-        if (
-            alike
-            and text not in (data.images, data.masks, *paired)
-            and not {*TOKEN.findall(text.lower())} & {*SPLITS}
-            and not is_drawn(text)
-            and 10 * _count(data.root, folder, store) >= 9 * many
-        ):
-            rivals.append(text)
-    return rivals
 
 
 def is_drawn(folder: str) -> bool:
@@ -296,15 +185,7 @@ def with_split(images: str, masks: str) -> tuple[tuple[str, str], str]:
     return (images, masks), "all"
 
 
-def _count(root: str, folder: str, store: Store) -> int:
-    """The number of images below a folder; of a large folder in a bucket, only the first names are
-    known.
-    """
-    images = images_below(os.path.join(root, folder), store)
-    return sum(1 for _ in itertools.islice(images, None if store.local else NAMES))
-
-
-def _patterns(
+def patterns_of(
     root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
 ) -> list[Names] | None:
     """The value of data.pair for images and masks with different names; None if no pattern is

@@ -5,7 +5,7 @@ and taken for what, with few pixels, and what usually helps.
 from __future__ import annotations
 
 from segtrain.base.units import percent
-from segtrain.config import read_parts
+from segtrain.config import FEW_STEPS, read_parts
 from segtrain.insight.report.classes import ious, matrix, names_of
 from segtrain.insight.runs.folder import RunFolder
 
@@ -41,7 +41,7 @@ def judged(run: RunFolder) -> list[tuple[str, str]]:
         ("never predicted", listed(never, taken)),
         ("often wrong", listed([c for c in weak if c not in never], wrong)),
         ("few pixels", listed(small, [percent(count / total, 2) for count in pixels])),
-        ("usually helps", "; ".join(_remedies(run, bool(weak), bool(small)))),
+        ("usually helps", "; ".join(_remedies(run, bool(never), bool(weak), bool(small)))),
     ]
     return [(what, text) for what, text in rows if text]
 
@@ -53,13 +53,18 @@ def _taken(c: int, row: list[int], names: list[str]) -> str:
     return f"({percent(share, 0)} taken for {names[other]})" * (share >= MIXED)
 
 
-def _remedies(run: RunFolder, weak: bool, small: bool) -> list[str]:
+def _remedies(run: RunFolder, never: bool, weak: bool, small: bool) -> list[str]:
     """What usually helps, the first thing first, with settings that can be pasted."""
     texts = []
+    done, last = run.end.get("status") == "done", run.evals[-1]
+    if few := done and never and last["step"] < FEW_STEPS:
+        texts.append(
+            f"longer training, as {last['step']} steps are few: "
+            f"train.extend={FEW_STEPS - last['step']}st"
+        )
     if weak:
         texts.append("a look at the worst images, whose labels are often wrong")
-    done, last = run.end.get("status") == "done", run.evals[-1]
-    if done and len(run.evals) > 1 and run.best["step"] == last["step"]:
+    if done and not few and len(run.evals) > 1 and run.best["step"] == last["step"]:
         epochs = max(1, round(last.get("epoch") or 1))
         texts.append(f"longer training, as the last score is the best: train.extend={epochs}ep")
     if small and not run.setting("data.class_balanced_crop_prob"):

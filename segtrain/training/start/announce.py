@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from segtrain import __version__
+from segtrain.base.terminal import counted
 from segtrain.config import SMP
 from segtrain.data.pixels import native
 from segtrain.observe import console
@@ -153,7 +154,8 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
     images = config.train.batch_size
     ranks = strategy.world_size
     accumulate = config.train.accumulate
-    threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
+    count = counted(torch.get_num_threads(), "thread")
+    threads = f", {count} each" if strategy.device.type == "cpu" else ""
     arch = (
         f"{config.model.arch} {config.model.encoder if config.model.arch.lower() in SMP else ''}"
     ).strip()
@@ -191,7 +193,8 @@ def _derived(start: Start, data: CheckedData, restored: Restored) -> dict[str, s
             else {}
         ),
         "batch": (
-            f"{images} images = {ranks} ranks x {accumulate} micro-batches x "
+            f"{counted(images, 'image')} = {counted(ranks, 'rank')} x "
+            f"{counted(accumulate, 'micro-batch')} x "
             f"{images / ranks / accumulate:g}"
         ),
         "crops": ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops),

@@ -1,0 +1,184 @@
+"""Choice among several folders that may hold the images and masks: which to read is up to the
+user.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from segtrain import config
+from segtrain.base.terminal import counted
+from segtrain.config.paste import command
+from segtrain.data.index.detect_files import has_masks
+from segtrain.data.index.detect_pairs import (
+    SPLITS,
+    TOKEN,
+    Template,
+    folders_below,
+    is_drawn,
+    names_of_pair,
+    patterns_of,
+    ranked_pairs,
+    to_merge,
+)
+from segtrain.data.index.names import (
+    NAME,
+    count_pairs,
+    fitted,
+    images_in,
+    propose,
+    propose_for,
+    replaced,
+    ways,
+)
+from segtrain.data.index.skeleton import NAMES
+from segtrain.data.index.walk import images_below
+from segtrain.data.storage import Store
+from segtrain.errors import DataError, some_of
+
+_SHOWN = 8  # proposed lines, at most
+
+
+def choose(
+    data: config.Data, given: Mapping[str, Any], splits: Sequence[str], store: Store
+) -> dict[str, Any]:
+    """The data.pair of the folders that the user has given, or no setting if all folders were
+    detected.
+
+    Raises DataError with the settings of each choice if several folders, such as those of patients,
+    have folders of images and of masks, or if others beside the detected ones hold about as many
+    images.
+    """
+    own = data.images, data.masks
+    if given.keys() & {"images", "masks"}:
+        folders = given.get("images", data.images), given.get("masks", data.masks)
+        return {"pair": patterns_of(data.root, folders, splits, store)}
+    _refuse_mixed_depth(data, splits, store)
+    below = folders_below(data.root, store)
+    pairs = ranked_pairs(data.root, below, store)
+    alike = [
+        (pair, its_splits)
+        for pair, its_splits in pairs
+        if [*map(os.path.basename, pair)] == [*map(os.path.basename, own)]
+        and os.path.dirname(pair[0]) == os.path.dirname(pair[1])
+    ]
+    if len(alike) < 2:
+        alike = [(own, [*splits])]
+    rivals = [_rivals(data.root, template, below, pairs, store) for template in alike]
+    above = [os.path.dirname(pair[0]) for pair, _ in alike]
+    if len(alike) == 1 and not rivals[0]:
+        return {}
+    lines = [] if any(rivals) else _every(data.root, alike, splits[0], store)
+    if lines:
+        alike = alike[:1]
+    for ((images, masks), its_splits), others in zip(alike, rivals):
+        choices = [(images, masks)]
+        for other in others:
+            labels = not store.local or has_masks(data.root, other, its_splits[0], store)
+            choices.append((images, other) if labels else (other, masks))
+        lines += [_line(data.root, pair, its_splits, store) for pair in choices]
+    if len(above) > 1:
+        what = f"{some_of(above)} have images and masks"
+    else:
+        what = f"{some_of([*own, *rivals[0]])} hold about as many images"
+    message = "\n  ".join([f"{data.root}: {what}: say which to read, with", *lines[:_SHOWN]])
+    numbered = [re.sub(r"\d", "", folder) for folder in (data.masks, *rivals[0])]
+    if annotators := [r for r, name in zip(rivals[0], numbered[1:]) if name == numbered[0]]:
+        settings = data.model_dump(exclude_defaults=True, exclude={"root"})
+        message += to_merge(
+            data.root,
+            [{"data.masks": folder} for folder in annotators],
+            {f"data.{key}": value for key, value in settings.items()},
+        )
+    found = above if len(above) > 1 else rivals[0]
+    raise DataError(message, code="folders-ambiguous", folder=data.root, found=found)
+
+
+def _line(root: str, pair: tuple[str, str], splits: Sequence[str], store: Store) -> str:
+    """The settings of a pair to paste, with a comment if images of its splits have no mask."""
+    listings = {split: names_of_pair(root, pair, split, store) for split in splits}
+    proposal = propose_for(listings)
+    patterns = proposal.patterns if proposal else (NAME, NAME)
+    lacking = sum(
+        len(images) - count_pairs(replaced(patterns, "{split}", split), images, masks)
+        for split, (images, masks) in listings.items()
+    )
+    remark = f"  # {counted(lacking, 'image')} without a mask" if lacking else ""
+    return command({"data.images": pair[0], "data.masks": pair[1]}) + remark
+
+
+def _every(root: str, alike: Sequence[Template], split: str, store: Store) -> list[str]:
+    """The settings that read all pairs of folders as one set, if each image has a mask then."""
+    own = alike[0][0]
+    folder = os.path.commonpath([pair[0] for pair, _ in alike]) or "."
+    proposal = propose(*names_of_pair(root, own, split, store))
+    patterns = proposal.patterns if proposal else (NAME, NAME)
+    images, masks = (
+        f"*/{os.path.basename(one)}/{ways(text)[0]}" for one, text in zip(own, patterns)
+    )
+    inside = names_of_pair(root, (folder, folder), split, store)[0]
+    names = fitted((images, masks), inside, inside)
+    if ("{split}" in own[0]) > ("{split}" in folder) or names[0].keys() != names[1].keys():
+        return []
+    return [command({"data.images": folder, "data.masks": folder, "data.pair": [images, masks]})]
+
+
+def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) -> None:
+    """Raise DataError if images and masks lie beside the folders of splits, and there is no train
+    or no val: they may be this split, or all images may be one set.
+    """
+    above = [os.path.dirname(folder) or "." for folder in (data.images, data.masks)]
+    images, masks = (images_in(os.path.join(data.root, folder), store) for folder in above)
+    flat = fitted(data.pair or (NAME, NAME), images, masks, above[0] == above[1])
+    complete = {data.train_split, data.split} <= {*splits}
+    if complete or os.path.basename(data.images) != "{split}" or not all(flat):
+        return
+    pair = {"data.pair": list(data.pair)} if data.pair else {}
+    whole, parts = (
+        command({"data.images": one, "data.masks": other, **pair})
+        for one, other in (above, (data.images, data.masks))
+    )
+    message = (
+        f"{data.root}: {counted(len(flat[0]), 'image')} beside the folders of {some_of(splits)}: "
+        f"{whole} reads all as one set, {parts} leaves these out: say which, or move them into "
+        "the folders of another split"
+    )
+    raise DataError(message, code="folders-ambiguous", folder=data.root, found=above)
+
+
+def _rivals(
+    root: str, template: Template, folders: list[str], pairs: Sequence[Template], store: Store
+) -> list[str]:
+    """Folders at the level of a pair, of no pair of their own, with about as many images in one of
+    its splits.
+    """
+    own, splits = template
+    parts = {part for pair, _ in pairs if pair[0] != own[0] and pair[1] != own[1] for part in pair}
+    rivals = list[str]()
+    for split in splits:
+        many = _count(root, own[0].replace("{split}", split), store)
+        for folder in folders:
+            text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
+            # Folders with the name of another split are not an alternative to this one.
+            if (
+                all(text.count(part) == own[0].count(part) for part in ("/", "{split}"))
+                and text not in (*own, *rivals)
+                and not any(f"{part}/".startswith(f"{text}/") for part in parts)
+                and not {*TOKEN.findall(text.lower())} & {*SPLITS}
+                and not is_drawn(text)
+                and 10 * _count(root, folder, store) >= 9 * many
+            ):
+                rivals.append(text)
+    return rivals
+
+
+def _count(root: str, folder: str, store: Store) -> int:
+    """The number of images below a folder; of a large folder in a bucket, only the first names are
+    known.
+    """
+    images = images_below(os.path.join(root, folder), store)
+    return sum(1 for _ in itertools.islice(images, None if store.local else NAMES))
