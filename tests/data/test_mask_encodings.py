@@ -361,6 +361,11 @@ def test_masks_whose_compression_or_alpha_hides_labels(tmp_path: Path) -> None:
         decode_mask(str(tmp_path / "lossy.webp"))
     Image.fromarray(np.dstack([ids] * 3)).save(tmp_path / "exact.webp", lossless=True)
     assert np.array_equal(decode_mask(str(tmp_path / "exact.webp"))[..., 0], ids)
+    Image.fromarray(ids).save(tmp_path / "lossy.jp2", irreversible=True)
+    with refused("mask-lossy", found="jpeg2000"):
+        decode_mask(str(tmp_path / "lossy.jp2"))
+    Image.fromarray(ids).save(tmp_path / "exact.jp2")
+    assert np.array_equal(decode_mask(str(tmp_path / "exact.jp2")), ids)
     Image.fromarray(np.dstack([ids * 0, ids])).save(tmp_path / "la.png")
     with refused("mask-in-alpha", file=str(tmp_path / "la.png")):
         decode_mask(str(tmp_path / "la.png"))

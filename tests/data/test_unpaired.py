@@ -163,6 +163,20 @@ def test_a_usual_ending_tells_the_mask_from_other_pictures(tmp_path: Path) -> No
     assert detect(str(root))[0].pair == ("{name}.jpg", "{name}_mask.png")
 
 
+def test_pictures_that_may_be_images_are_named(tmp_path: Path) -> None:
+    root = tree(tmp_path, "x#_dem.png x#_seg.png")
+    for index in (1, 2):
+        (root / f"x{index}_rgb.heic").touch()
+    with refused("images-unread", found=".heic"):
+        detect(str(root))
+    assert detect(str(root), leave_out=["*.heic"])[0].pair[0] == "{name}_dem.png"
+    for index in (1, 2):
+        picture(root / f"x{index}_rgb.jp2")
+    with refused("images-ambiguous", found=["_dem", "_rgb"]) as caught:
+        detect(str(root), leave_out=["*.heic"])
+    assert "data.pair=['{name}_rgb', '{name}_seg.png']" in str(caught.value)
+
+
 def test_masks_in_the_folder_of_their_images_are_no_images_without_a_mask(tmp_path: Path) -> None:
     root = tree(tmp_path, "x#.jpg x#_mask.png", "y#.png y#_mask.png")
     (root / "y1_mask.png").unlink()

@@ -32,6 +32,11 @@ _SPLITS = ("train", "val", "test")
 Fit = tuple[str, dict[str, Any], list[str]]
 # Layouts whose folders hold nothing else.
 _PARTED = ("folders", "camvid", "ade20k")
+# Formats of pictures that are not read.
+_UNREAD = (
+    *(".heic", ".heif", ".avif", ".jxl", ".j2k", ".dcm", ".nii", ".gz", ".nrrd", ".mha", ".h5"),
+    *(".hdf5", ".nc", ".exr", ".dng", ".cr2", ".nef", ".svs"),
+)
 # Settings for the training and evaluation splits: the default name, and the names to look for if it
 # does not exist.
 _SPLIT_SETTINGS = (
@@ -77,6 +82,8 @@ def detect(
     if best[0] in {layout.name for layout in (OBJECTS, *RIVALS)}:
         _refuse_rivals(root, [best, *(fit for fit in fits if _is_rival(root, fit, best))])
     layout, settings, splits = best
+    if not chosen and "images" in settings:
+        _refuse_unread(root, store, settings["images"].replace("{split}", splits[0]))
     if layout == SHARDS.name and not splits:
         raise _unknown(root, store)
     rank = {split: number for number, split in enumerate(_SPLITS)}
@@ -130,6 +137,22 @@ def _refuse_other_images(root: str, settings: dict[str, Any], images: str) -> No
             f"say which to read, with one of{ways}"
         )
         raise DataError(message, code="images-ambiguous", folder=root, found=folders)
+
+
+def _refuse_unread(root: str, store: Store, folder: str) -> None:
+    """Raise DataError if there are at least half as many pictures of an unread format as images in
+    the detected folder.
+    """
+    endings = Counter(os.path.splitext(path)[1].lower() for path in store.walk(root))
+    read = sum(1 for _ in images_below(os.path.join(root, folder), store))
+    for ending, count in endings.items():
+        if ending in _UNREAD and 2 * count >= read:
+            message = (
+                f"{root}: {counted(count, f'{ending} file')} may be the images or masks, and are "
+                f"not read: save them as PNG, TIFF, or .npy; to leave them out: "
+                f"{command({'data.leave_out': [f'*{ending}']})}"
+            )
+            raise DataError(message, code="images-unread", folder=root, found=ending)
 
 
 def _is_rival(root: str, fit: Fit, best: Fit) -> bool:

@@ -26,6 +26,7 @@ from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import apart, images_below, masks_below
 from segtrain.data.storage import Store
+from segtrain.errors import DataError
 
 
 def _plural_and_singular(*words: str) -> tuple[str, ...]:
@@ -232,7 +233,8 @@ def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
     splits = [name for name in folders if name.lower() in SPLITS]
     for folder, names in (("{split}", splits), (".", ["all"])):
         found = {
-            name: _beside(os.path.join(root, folder.format(split=name)), store) for name in names
+            name: _beside(os.path.join(root, folder.format(split=name)), folder, store)
+            for name in names
         }
         of_split = {name: settings for name, settings in found.items() if settings is not None}
         for settings in of_split.values():
@@ -240,8 +242,9 @@ def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
     return None
 
 
-def _beside(folder: str, store: Store) -> dict[str, Any] | None:
-    """The setting data.pair for a folder of images and masks; None for other folders.
+def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
+    """The setting data.pair for a folder of images and masks; None for other folders. template: the
+    folder in settings. Raises DataError if files with several endings may be the images.
 
     The name of a mask is that of its image with a common ending, or the full file name of its image
     (``a.jpg.png``). The images may have an ending of their own (``a_sat.jpg``). At least half of
@@ -252,23 +255,34 @@ def _beside(folder: str, store: Store) -> dict[str, Any] | None:
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
         images = sorted(set(names).difference(masks))
-        best, most = None, (0, 0)
-        texts = [text for end in _endings(images) for text in _texts(NAME + end, images)]
-        for patterns in itertools.product(texts, _texts(NAME + word, masks)):
-            in_images, in_masks = fitted(patterns, names, names, together=True)
-            pairs = len(in_images.keys() & in_masks.keys())
-            score = (pairs, pairs - len(in_images))
-            if 2 * pairs >= len(in_images) and score > most:
-                best, most = list(patterns), score
+        best, most = dict[str, list[str]](), (0, 0)
+        for end in _endings(images, len(masks)):
+            texts = _texts(NAME + end, images), _texts(NAME + word, masks)
+            for patterns in itertools.product(*texts):
+                in_images, in_masks = fitted(patterns, names, names, together=True)
+                pairs = len(in_images.keys() & in_masks.keys())
+                score = (pairs, pairs - len(in_images))
+                if 2 * pairs >= len(in_images) and score > most:
+                    best, most = {}, score
+                if score == most > (0, 0):
+                    best.setdefault(end, list(patterns))
+        if len(best) > 1 and "" not in best:
+            both = {"data.images": template, "data.masks": template}
+            ways = [command({**both, "data.pair": pair}) for pair in best.values()]
+            message = f"{folder}: several files of a name may be the image: say which, with one of"
+            raise DataError(
+                "\n  ".join([message, *ways]), code="images-ambiguous", folder=folder, found=[*best]
+            )
         if best:
-            return {"pair": best}
+            return {"pair": next(iter(best.values()))}
     return {} if several_masks(names, names, NAME, together=True) else None
 
 
-def _endings(paths: list[str]) -> list[str]:
-    """ "", and the last part of the stems, such as ``_sat``, if all have the same."""
-    ends = {re.search(r"[_-][^_-]*$|$", os.path.splitext(path)[0])[0] for path in paths}  # type: ignore[index]
-    return [""] + [end for end in ends if end and len(ends) == 1]
+def _endings(paths: list[str], masks: int) -> list[str]:
+    """ "", and the last parts of the stems, such as ``_sat``, of half as many files as masks."""
+    ends = Counter(re.search(r"[_-][^_-]*$|$", os.path.splitext(path)[0])[0] for path in paths)  # type: ignore[index]
+    common = (end for end, count in ends.items() if 2 * count >= masks and not is_drawn(end))
+    return sorted({"", *common})
 
 
 def _texts(stem: str, paths: list[str]) -> list[str]:

@@ -17,7 +17,10 @@ from segtrain.data.storage import LOCAL, Store, system_folder
 # Endings of the image files that ``decode`` reads, in any layout, in shards, and in folders to
 # predict.
 SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif")
+    (
+        *(".jpg", ".jpeg", ".jfif", ".jp2", ".png", ".bmp", ".tif", ".tiff", ".webp"),
+        *(".ppm", ".pgm", ".gif"),
+    )
 )
 # Masks may also be arrays, in a folder without any image file.
 ARRAYS = (".npy", ".npz", ".mat")

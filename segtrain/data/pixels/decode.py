@@ -80,7 +80,7 @@ def decode_image(source: Any, name: str = "", reading: Reading = PLAIN) -> np.nd
     if header.format == "png":
         refuse_cut(io.BytesIO(content), header, name, crc=True)
         return _opencv_rgb(content, name)
-    if header.format == "tiff" and header.channels in (2, 4):
+    if header.banded and header.channels in (2, 4):
         array, mode = _pillow(content, name, bands=True)
         if mode == "RGB" and not reading.drop:  # Pillow leaves out the band without a known meaning
             array = in_rgb_order(_imdecode(content, cv2.IMREAD_UNCHANGED, name))
@@ -102,7 +102,7 @@ def ready(content: Any, name: str, reading: Reading) -> Any:
     if reading == PLAIN or isinstance(content, (np.ndarray, BandImage)):
         return content
     header = header_of(io.BytesIO(content), name)
-    plain = header.format == "jpeg" or not (reading.narrows(header) or header.format == "tiff")
+    plain = header.format == "jpeg" or not (reading.narrows(header) or header.banded)
     return content if plain else decode_image(content, name, reading)
 
 
@@ -137,8 +137,8 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
     colors.
 
     For a palette mask, these are the indices, not the colors; for a mask of 1, 2, or 4 bits, the
-    stored values. Alpha is dropped. Raises DataError as ``decode_image`` does, and for JPEG and
-    lossy WebP, which change ids at borders.
+    stored values. Alpha is dropped. Raises DataError as ``decode_image`` does, and for JPEG,
+    lossy JPEG 2000, and lossy WebP, which change ids at borders.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
@@ -148,12 +148,15 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
             "makes it a PNG"
         )
         raise file_error(name, reason, code="mask-lossy", found="jpeg")
-    if header.format == "webp" and b"VP8L" not in content[:64] and b"VP8 " in content[:4096]:
+    # In JPEG 2000, byte 13 of the segment COD names the wavelets (ITU-T T.800, A.6.1).
+    wavelets = content.find(b"\xffR\0") + 13
+    if (header.format == "jpeg2000" and content[wavelets : wavelets + 1] == b"\0") or (
+        header.format == "webp" and b"VP8L" not in content[:64] and b"VP8 " in content[:4096]
+    ):
         reason = (
-            "lossy WebP changes the labels of a mask at class borders: save it as PNG, or "
-            "as lossless WebP"
+            f"lossy {header.format} changes the labels of a mask at class borders: save it as PNG"
         )
-        raise file_error(name, reason, code="mask-lossy", found="webp")
+        raise file_error(name, reason, code="mask-lossy", found=header.format)
     refuse_pages(header, name)
     if header.channels > 4:
         reason = f"a mask of {header.channels} bands: save class ids in one band"

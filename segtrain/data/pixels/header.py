@@ -48,6 +48,11 @@ class Header:
     palette: bytes = b""  # PNG with a palette only: red, green, blue of each index
 
     @property
+    def banded(self) -> bool:
+        """Whether further bands need not be alpha."""
+        return self.format in ("tiff", "jpeg2000", "bands")
+
+    @property
     def form(self) -> str:
         """Depth and bands in words, such as "16-bit RGBA". The depth of a palette image is that of
         its indices.
@@ -56,7 +61,7 @@ class Header:
             1: "palette" if self.format == "png" and self.color_type == 3 else "gray",
             3: "RGB",
         }
-        if self.format not in ("tiff", "bands"):  # in a TIFF, further bands need not be alpha
+        if not self.banded:
             named |= {2: "gray + alpha", 4: "CMYK" if self.format == "jpeg" else "RGBA"}
         bands = named.get(self.channels, f"{self.channels} bands")
         return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"
