@@ -38,8 +38,8 @@ def test_patience_ends_a_run_at_the_same_step_on_any_number_of_ranks(
     settings += ("train.batch_size=8",)
     for ranks in (1, 2, 4):
         run = tmp_path / f"run{ranks}"
-        process = zygote.start(*command(run, *settings, f"parallel.procs={ranks}"))
-        assert process.wait() == 0, process.output
+        process, *others = zygote.start_ranks(ranks, *command(run, *settings))
+        assert {each.wait() for each in (process, *others)} == {0}, process.output
         found = evaluations(run)
         best = named_best(run)
         assert best is not None
@@ -53,7 +53,7 @@ def test_patience_ends_a_run_at_the_same_step_on_any_number_of_ranks(
         assert end["status"] == "done"
         assert end["text"].startswith("ended by train.patience=2")
         assert final(run)["state"]["stale"] == 2
-    again = zygote.start(*command(run, *settings, "parallel.procs=4"))
+    again = zygote.start(*command(run, *settings))
     assert again.wait() == 0
     assert "this run is finished: ended by train.patience=2" in again.output
 

@@ -91,7 +91,7 @@ Strategy.gradient_scale = property(lambda self: 1)
 TOTALS_OF_A_MICRO_BATCH = """
 from segtrain.training import step
 plain = step._label_totals
-step._label_totals = lambda criterion, micros: plain(criterion, micros[:1])
+step._label_totals = lambda criterion, micros, *more: plain(criterion, micros[:1], *more)
 """
 
 

@@ -72,6 +72,9 @@ def ranks(words: list[str]) -> tuple[int, list[str]]:
     values = {
         word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")
     }
+    if words[0] == "torchrun" and "-m" not in words:
+        assert words[-1] == "mine.py", words  # a script of the page's reader
+        return 1, ["doctor"]
     if words[0] == "torchrun":
         assert words[words.index("-m") + 1] == "segtrain", words
         count = int(values.get("--nproc-per-node", 1)) * int(values.get("--nnodes", 1))
