@@ -78,6 +78,9 @@ def check_label_map(value: Any) -> Any:
         if isinstance(raw, str) and _RANGE.fullmatch(raw):
             why = f"{raw!r} is not an integer: list each id, as in data.label_map={{0: 0, 1: 0}}"
             raise SettingError(f"data.label_map: {why}", "label-range", found=raw)
+        if train == "?":
+            why = f"{raw}: ?: write -1 to ignore this id, or the number of its class"
+            raise SettingError(f"data.label_map: {why}", "class-name-missing", found=raw)
         if not _is_integer(train) or not _is_integer(raw):
             pair = f"{{{flow(raw)}: {flow(train)}}}"
             raise SettingError(

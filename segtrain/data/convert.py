@@ -92,7 +92,7 @@ def convert_folder(
     try:
         data, names = settings_of(root, overrides)
     except DataError as error:
-        if error.code != "layout-unknown" or not (stacks := stacks_in(root)):
+        if error.code != "layout-unknown" or not (stacks := stacks_in(root, say)):
             raise
         with _complete(folder) as made:
             masks = {split: write_stack(stack, made, split) for split, stack in stacks.items()}

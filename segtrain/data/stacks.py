@@ -1,10 +1,12 @@
-"""Stacks of images and of masks in .npy and .npz files, such as ``train_images.npy`` (N, H, W, C)
-and ``train_masks.npy`` (N, H, W).
+"""Stacks of images and of masks in .npy and .npz files and in TIFFs of several pages, such as
+``train_images.npy`` (N, H, W, C) and ``train_masks.npy`` (N, H, W).
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS
 from segtrain.data.index.split_by import POOL
 from segtrain.data.pixels.array_mask import ids_in
+from segtrain.data.pixels.header import read_header
 from segtrain.errors import DataError, file_error
 
 # Words in the names of stacks of masks.
@@ -21,9 +24,16 @@ _FIX = "save one stack of images (N, H, W, C) and one of integer masks (N, H, W)
 Stack = tuple[np.ndarray, np.ndarray]
 
 
-def stacks_in(folder: str) -> dict[str, Stack]:
-    """The stacks of each split in a folder; {} if it holds none. Raises DataError if the images and
-    masks of a split do not fit.
+def has_pages(path: Path) -> bool:
+    """Whether a file is a TIFF of several images."""
+    with contextlib.suppress(DataError):
+        return path.suffix.lower() in (".tif", ".tiff") and read_header(path).pages > 1
+    return False
+
+
+def stacks_in(folder: str, say: Callable[[str], None]) -> dict[str, Stack]:
+    """The stacks of each split in a folder; {} if it holds none. Images without masks are left out
+    if another split has masks. Raises DataError if the images and masks of a split do not fit.
     """
     stacks: dict[str, dict[bool, tuple[str, np.ndarray]]] = {}
     for name, array in _arrays(folder).items():
@@ -36,18 +46,28 @@ def stacks_in(folder: str) -> dict[str, Stack]:
         if other != name:
             message = f"{folder}: both {other} and {name} may hold the {split} stack: {_FIX}"
             raise DataError(message, code="stacks-unfit", folder=folder, split=split)
-    return {split: _fitting(folder, split, parts) for split, parts in stacks.items()}
+    whole = {split: parts for split, parts in stacks.items() if True in parts} or stacks
+    for split in stacks.keys() - whole:
+        say(f"{folder}: {stacks[split][False][0]} has no masks, and is left out")
+    return {split: _fitting(folder, split, parts) for split, parts in whole.items()}
 
 
 def _arrays(folder: str) -> dict[str, np.ndarray]:
+    from PIL import Image, ImageSequence
+
     arrays: dict[str, np.ndarray] = {}
-    for path in sorted(Path(folder).glob("*.np[yz]")):
+    for path in sorted(Path(folder).iterdir()):
         try:
+            if has_pages(path):
+                with Image.open(path) as pages:
+                    arrays[path.name] = np.stack([*map(np.array, ImageSequence.Iterator(pages))])
+            if path.suffix not in (".npy", ".npz"):
+                continue
             stored = np.load(path, mmap_mode="r", allow_pickle=False)
             several = path.suffix == ".npz"
             members = {f"{path.stem}/{key}": stored[key] for key in stored} if several else {}
-        except (OSError, ValueError, EOFError) as error:
-            message = f"cannot be read ({error}): write it again, with numpy.save or savez"
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            message = f"cannot be read ({error}): write it again"
             raise file_error(str(path), message, code="array-unreadable") from None
         arrays |= members if several else {path.name: stored}
     return arrays

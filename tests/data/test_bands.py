@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,7 +249,16 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path: Path) -> None:
     with refused("layout-unknown") as error:
         check_folder(str(root), None, [])
     assert f"segtrain data convert {root} DST" in str(error.value)
-    result = convert_folder(str(root), str(tmp_path / "out"), None, [], lambda _: None)
+    for name in ("test-volume", "dev-volume", "dev-labels"):
+        gray = [Image.fromarray(np.full((8, 9), page, np.uint8)) for page in range(3)]
+        gray[0].save(root / f"{name}.tif", save_all=True, append_images=gray[1:])
+    lines = list[str]()
+    result = convert_folder(str(root), str(tmp_path / "out"), None, [], lines.append)
+    assert "test-volume.tif has no masks" in lines[0]
+    assert np.array_equal(np.array(Image.open(tmp_path / "out/masks/dev/000002.png")), gray[2])
+    shutil.rmtree(tmp_path / "out/images/dev")
+    shutil.rmtree(tmp_path / "out/masks/dev")
+    assert result.pop("dev") == {"masks": 3}
     assert {split: counts["masks"] for split, counts in result.items()} == {"train": 5, "val": 2}
     data, splits = detect(str(tmp_path / "out"))
     assert (data.layout, data.channels, data.stored, splits) == (

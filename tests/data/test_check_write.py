@@ -121,6 +121,15 @@ def test_the_values_of_some_masks_are_called_so(
     with refused("classes-missing", ids=[0, 64, 255]) as caught:
         check_folder(str(root), None, [])
     assert "data.classes=['?0', '?64', '?255']" in str(caught.value)
+    for path in root.glob("train/masks/*"):
+        Image.fromarray(np.tile([-1, 0, 1, 1], (12, 4)).astype(np.int32)).save(path, "tiff")
+    with refused("classes-missing", ids=[-1, 0, 1]) as caught:
+        check_folder(str(root), None, [])
+    table = "data.label_map={-1: '?', 0: 0, 1: 1}"
+    assert f"\"data.classes=['?0', '?1']\" \"{table}\"" in str(caught.value)
+    with refused("class-name-missing", found=-1):
+        check_folder(str(root), None, [CLASSES, table])
+    assert not check_folder(str(root), None, [CLASSES, table.replace("'?'", "-1")]).failed
 
 
 def test_one_jpeg_among_the_masks_has_no_label_map(files: tuple[Path, Path]) -> None:

@@ -190,6 +190,10 @@ def test_extra_bands_are_refused_or_dropped_by_a_setting(tmp_path):
     for reading in (Reading(), Reading(drop=True)):
         with refused("too-many-bands", file=str(five), found=5):
             decode.decode_image(str(five), reading=reading)
+    many = tiff(tmp_path / "many.tif", np.dstack([PLAIN] * 17))
+    with refused("too-many-bands", found=17) as caught:
+        decode.decode_image(str(many))
+    assert "data.channels" not in str(caught.value)
 
 
 def test_a_geotiff_prints_no_line_of_opencv(tmp_path):

@@ -243,6 +243,8 @@ def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
             f"{error}\n  {looked} of {split} have the {what}{coded}\n  write the names of the "
             f"classes in place of ?: {pasted(data, **unnamed)}"
         )
+        if min(ids, default=0) < 0:
+            message += "\n  in data.label_map, -1 in place of ? ignores an id"
         if numbers_objects(ids):
             message += (
                 "\n  if each id is an object: data.classes=[background, object]; the next check "
@@ -266,11 +268,14 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
     """The settings data.classes and data.label_map of these ids or colors, with ? for names."""
     if not are_ids:
         return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
-    kept = [value for value in values if value != data.ignore_index]
+    known = [value for value in values if value >= 0]
+    kept = [value for value in known if value != data.ignore_index]
     # Gray levels such as 0, 64, 128, and 255 are no ids from 0 or 1 beside a void value.
-    kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else values
-    table = {value: number for number, value in enumerate(kept)}
-    counted_on = kept == list(range(len(kept)))
+    kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else known
+    # Negative ids are most often void.
+    table: dict[int, Any] = {value: "?" for value in values if value < 0}
+    counted_on = not table and kept == list(range(len(kept)))
+    table |= {value: number for number, value in enumerate(kept)}
     return {
         "classes": [f"?{value}" for value in kept],
         **({} if counted_on else {"label_map": table}),

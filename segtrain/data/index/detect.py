@@ -6,6 +6,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from segtrain import config
@@ -18,12 +19,13 @@ from segtrain.data.index.folders import FOLDERS, with_bands
 from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
 from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
-from segtrain.data.index.names import folders_in
+from segtrain.data.index.names import folders_in, images_in
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder, unread
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
+from segtrain.data.stacks import has_pages
 from segtrain.data.storage import Store
 from segtrain.errors import DataError, some_of
 
@@ -84,7 +86,8 @@ def detect(
     layout, settings, splits = best
     if not chosen and "images" in settings:
         _refuse_unread(root, store, settings["images"].replace("{split}", splits[0]))
-    if layout == SHARDS.name and not splits:
+    stacked = settings.get("images") == "." and _has_stacks(root, store)
+    if stacked or (layout == SHARDS.name and not splits):
         raise _unknown(root, store)
     rank = {split: number for number, split in enumerate(_SPLITS)}
     order = sorted(set(splits), key=lambda split: (rank.get(split.lower(), len(rank)), split))
@@ -153,6 +156,11 @@ def _refuse_unread(root: str, store: Store, folder: str) -> None:
                 f"{command({'data.leave_out': [f'*{ending}']})}"
             )
             raise DataError(message, code="images-unread", folder=root, found=ending)
+
+
+def _has_stacks(root: str, store: Store) -> bool:
+    """Whether the first images are TIFFs of several images."""
+    return store.local and any(has_pages(Path(root, name)) for name in images_in(root, store)[:4])
 
 
 def _is_rival(root: str, fit: Fit, best: Fit) -> bool:
@@ -229,8 +237,8 @@ def _unknown(root: str, store: Store) -> DataError:
         None,
     )
     hint = f"; did you mean {inner}?" if inner else ""
-    if any(name.endswith((".npy", ".npz")) for name in there):
-        hint += f"; for stacks of arrays: segtrain data convert {shlex.quote(root)} DST"
+    if any(name.endswith((".npy", ".npz")) for name in there) or _has_stacks(root, store):
+        hint += f"; for stacks of images and masks: segtrain data convert {shlex.quote(root)} DST"
     looked = "".join(
         f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example
     )

@@ -28,11 +28,9 @@ from segtrain.data.index.pairs import pair as paired
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import masks_below, pictures
 from segtrain.data.pixels.header import read_header
+from segtrain.data.pixels.reading import MOST_BANDS
 from segtrain.data.storage import Store
 from segtrain.errors import DataError
-
-# Of data.channels.
-_MOST_BANDS = 16
 
 
 def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
@@ -92,7 +90,7 @@ def with_bands(root: str, store: Store, found: Found) -> Found:
                 deep = header.channels > 3 and header.bits > 8
                 many = header.format == "tiff" and (header.channels > 4 or header.floating or deep)
                 channels = header.channels if many else 0
-            if 0 < channels <= _MOST_BANDS:
+            if 0 < channels <= MOST_BANDS:
                 found[0].update(channels=channels, values="stored")
     return found
 

@@ -16,6 +16,7 @@ from segtrain.errors import file_error
 
 # a 16-bit image whose values all fit into this many bits is assumed to use fewer than 16 bits
 DARK = 14
+MOST_BANDS = 16  # of data.channels
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,13 @@ PLAIN = Reading()
 
 def refuse_kind(header: Header, name: str) -> None:
     """Raise DataError for an image that has no single conversion to 8 bits."""
+    if header.channels > MOST_BANDS:
+        raise file_error(
+            name,
+            f"{header.channels} bands, but at most {MOST_BANDS} are read: save fewer as one image",
+            code="too-many-bands",
+            found=header.channels,
+        )
     if header.floating:
         raise file_error(
             name,
@@ -78,8 +86,9 @@ def refuse_pages(header: Header, name: str) -> None:
     if header.pages > 1:
         raise file_error(
             name,
-            f"holds {header.pages} images, of which only the first would be read: save each "
-            "to its own file",
+            f"holds {header.pages} images, of which only the first would be read: save each to its "
+            "own file, as `segtrain data convert` does for a folder with a stack of images and one "
+            "of masks",
             code="several-images",
             found=header.pages,
         )
