@@ -70,7 +70,8 @@ def test_a_small_set_is_trained_for_enough_steps(
     words = ["data", "check", str(root), "--write", str(file)]
     for classes in ([], [CLASSES]):  # with a ? for each name, and without
         main([*words, *classes])
-        assert f"duration: {FEW_STEPS}st" in file.read_text()
+        for line in ("loss: {class_weights: auto}", f"train: {{duration: {FEW_STEPS}st}}"):
+            assert line in file.read_text()
     assert check_folder(str(root), None, [CLASSES]).command.endswith(f"={FEW_STEPS}st")
     monkeypatch.setattr(written, "FEW_STEPS", 7)  # 20 epochs of 6 images are 8 steps
     assert "duration" not in check_folder(str(root), None, [CLASSES]).config()
@@ -78,7 +79,7 @@ def test_a_small_set_is_trained_for_enough_steps(
     (root / "test").rename(root.with_name("elsewhere"))
     assert "duration" not in check_folder(str(root), None, [CLASSES]).config()
     monkeypatch.setattr(written, "FEW_STEPS", 9)
-    assert "duration: 9st" in check_folder(str(root), None, [CLASSES]).config()
+    assert "{duration: 9st}" in check_folder(str(root), None, [CLASSES]).config()
 
 
 def test_a_test_split_that_takes_the_place_of_val_is_named(files: tuple[Path, Path]) -> None:

@@ -402,16 +402,17 @@ def test_the_classes_are_judged_by_the_best_evaluation(tmp_path: Path) -> None:
         run = RunFolder(tmp_path, tmp_path, {"loss": loss}, names, (*events, end))
         return dict(quality.judged(run))
 
-    found = rows(9, "classes", terms=[{"name": "ce"}])
+    found = rows(9, "classes", terms=[{"name": "ce"}], class_weights="none")
     assert found["never predicted"] == "pole (67 % taken for road)"
     assert found["often wrong"] == "car 44.0 % (55 % taken for road)"
     assert found["few pixels"] == "pole 0.48 %"
     assert re.findall(r"\S+=\S+", found["usually helps"]) == [
+        "loss.class_weights=auto;",
         "train.extend=391st;",
         "data.class_balanced_crop_prob=0.3;",
         "'loss.terms=[ce,",
     ]
-    found = rows(5, terms=[{"name": "ohem"}])
+    found = rows(5, terms=[{"name": "ohem"}], class_weights="auto")
     assert found["never predicted"] == "pole"
     assert found["usually helps"].startswith("longer training, as 9 steps are few")
     assert "dice" not in found["usually helps"]

@@ -35,7 +35,7 @@ from segtrain.data.audit.mask_values import (
 from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.audit.tried import LISTED
-from segtrain.data.audit.written import config_of, duration_of
+from segtrain.data.audit.written import config_of, first_run
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
@@ -80,7 +80,7 @@ class Checked:
         """The command that trains. Empty after a fault, and if the settings were not detected."""
         if not self.detected or self.failed:
             return ""
-        more = command(duration_of(self.data, self.datasets))
+        more = command(first_run(self.data, self.datasets))
         return f"segtrain train {pasted(self.data)} {more}".rstrip()
 
     def text(self, written: Path | None = None) -> str:

@@ -16,18 +16,22 @@ from segtrain.data.index.split_by import POOL
 from segtrain.errors import ConfigError
 
 
-def duration_of(data: Data, datasets: Mapping[str, Dataset]) -> Settings:
-    """The setting train.duration if the default is too few steps for this data set."""
+def first_run(data: Data, datasets: Mapping[str, Dataset]) -> Settings:
+    """The settings with which a small data set has a first score that is worth having: of at least
+    FEW_STEPS steps, with weights for rare classes.
+    """
     divided = data.split_by.of or POOL if data.split_by.on else data.train_split
     whole, train = datasets.get(divided) or datasets.get(data.train_split), Train()
     steps = duration_in_steps(train.duration, len(whole) if whole else 0, train.batch_size)
-    return {"train.duration": f"{FEW_STEPS}st"} if 0 < steps < FEW_STEPS else {}
+    if not 0 < steps < FEW_STEPS:
+        return {}
+    return {"loss.class_weights": "auto", "train.duration": f"{FEW_STEPS}st"}
 
 
 def config_of(data: Data, datasets: Mapping[str, Dataset], **more: Any) -> str:
     """The settings of ``data``, updated with ``more``, as a config file."""
     values = {"data": data.model_dump(exclude_defaults=True) | more}
-    for key, value in duration_of(data, datasets).items():
+    for key, value in first_run(data, datasets).items():
         set_nested(values, key, value)
     return yaml.safe_dump(
         values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True

@@ -56,6 +56,9 @@ def _taken(c: int, row: list[int], names: list[str]) -> str:
 def _remedies(run: RunFolder, never: bool, weak: bool, small: bool) -> list[str]:
     """What usually helps, the first thing first, with settings that can be pasted."""
     texts = []
+    own_loss = "criterion" in read_parts(run.folder)
+    if never and not own_loss and run.setting("loss.class_weights") == "none":
+        texts.append("weights for rare classes: loss.class_weights=auto")
     done, last = run.end.get("status") == "done", run.evals[-1]
     if few := done and never and last["step"] < FEW_STEPS:
         texts.append(
@@ -69,7 +72,7 @@ def _remedies(run: RunFolder, never: bool, weak: bool, small: bool) -> list[str]
         texts.append(f"longer training, as the last score is the best: train.extend={epochs}ep")
     if small and not run.setting("data.class_balanced_crop_prob"):
         texts.append("crops around rare classes: data.class_balanced_crop_prob=0.3")
-    terms = run.setting("loss.terms", []) if "criterion" not in read_parts(run.folder) else []
+    terms = [] if own_loss else run.setting("loss.terms", [])
     if weak and [isinstance(term, dict) and term.get("name") for term in terms] == ["ce"]:
         texts.append("a loss that counts classes alike: 'loss.terms=[ce, dice]'")
     return texts
