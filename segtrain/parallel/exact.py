@@ -20,24 +20,20 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-# Functions of images alone whose kernels may mix them. Those that also take parameters need no
-# list.
-PRODUCTS = {
-    torch.matmul,
-    Tensor.matmul,
-    Tensor.__matmul__,
-    torch.bmm,
-    Tensor.bmm,
-    torch.baddbmm,
-    torch.einsum,
-    F.scaled_dot_product_attention,
-}
+# Names of functions of images alone whose kernels may mix them. Those that also take parameters
+# need no list.
+PRODUCTS = {"matmul", "bmm", "baddbmm", "mm", "einsum", "linear", "scaled_dot_product_attention"}
+PRODUCTS |= {f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)}
 # Functions of each number that torch computes in vectors, and in another way for the numbers that
 # are left at the end.
-IN_VECTORS = {F.gelu, F.silu, F.mish, torch.sigmoid, Tensor.sigmoid, F.sigmoid, torch.tanh}
-IN_VECTORS |= {Tensor.tanh, F.tanh, torch.exp, Tensor.exp, F.softplus, F.elu, F.selu}
+IN_VECTORS = {"sigmoid", "silu", "glu", "mish", "tanh", "gelu", "softplus", "elu", "celu", "selu"}
+IN_VECTORS |= {"exp", "exp2", "log1p", "pow", "rpow", "rsqrt", "logaddexp", "atan2"}
 LANES = 64  # multiple of the numbers in a vector
-RANDOM = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, Tensor.bernoulli_}
+ATTENTION = "multi_head_attention_forward"  # whose second dimension holds the images
+NOISE = {"rand", "randn", "empty"}
+RANDOM = NOISE | {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "bernoulli"}
+RANDOM |= {"feature_alpha_dropout", "rrelu", "rand_like", "randn_like", "normal", "uniform"}
+RANDOM |= {"gumbel_softmax", "scaled_dot_product_attention", ATTENTION}
 SMALL = 1 << 14  # numbers that each rank sends to all others, in one message
 
 
@@ -50,6 +46,20 @@ def tree(parts: Sequence[Any] | Tensor) -> Any:
     while len(parts) > 1:
         parts = [a + b for a, b in zip(parts[0::2], parts[1::2])]
     return parts[0]
+
+
+def aligned(images: Tensor, count: int) -> Sequence[Tensor]:
+    """``images``, (n, ...), in slices that begin where new tensors may: products of a CPU and of a
+    GPU have other bits at other addresses. Copies, if their sizes do not fit.
+    """
+    if len(images) == 1 and images.stride(0) != images.numel():
+        # A single image may have any stride there, from which kernels guess its memory layout.
+        strides = images.numel(), *images.stride()[1:]
+        images = images.new_empty_strided(images.shape, strides).copy_(images)
+    split = images.split(len(images) // count)
+    start = 256 if images.is_cuda else 64
+    step = images.stride(0) * len(split[0]) * images.element_size()
+    return [part.clone() for part in split] if images.data_ptr() % start or step % start else split
 
 
 def seed_generators(seed: int) -> None:
@@ -121,64 +131,88 @@ class Slices(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").strip("_")
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         batched = [tensor for tensor in tensors if hasattr(tensor, "of_images")]
         if not batched:
-            if func is Tensor.expand and args[0].requires_grad:
-                return self._expanded(*args)
-            return func(*args, **kwargs)
+            return self._for_each_image(func, name, args, func(*args, **kwargs))
         if func is F.batch_norm and _trains(*args, **kwargs):
             result = self._batch_norm(*args, **kwargs)
-        elif self._alone(func, tensors, batched):
-            result = self._by_slice(func, args, kwargs)
+        elif self._alone(name, tensors, batched):
+            result = self._by_slice(func, name, args, kwargs)
         else:
             result = func(*args, **kwargs)
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                leaf.of_images = True  # type: ignore[attr-defined]
-        return result
+        return tree_map(_tagged, result)
 
-    def _alone(self, func: Any, tensors: list[Tensor], batched: list[Tensor]) -> bool:
+    def _alone(self, name: str, tensors: list[Tensor], batched: list[Tensor]) -> bool:
         """Whether each slice is computed alone."""
-        if func in IN_VECTORS:
-            return batched[0].numel() // self.count % LANES != 0
+        if name in IN_VECTORS and batched[0].numel() // self.count % LANES:
+            return True
         parameters = any(
             (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter))
             and not hasattr(tensor, "of_images")
             for tensor in tensors
         )
-        return parameters or func in PRODUCTS or func in RANDOM
+        return parameters or name in PRODUCTS or name in RANDOM
 
-    def _by_slice(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        in_place = func.__name__.endswith("_") and not func.__name__.endswith("__")
+    def _by_slice(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        dim = int(name == ATTENTION)
+        # A split costs less, but nothing can be written into its parts.
+        asked = kwargs.get("inplace") or (args and args[-1] is True)
+        may_write = asked or getattr(func, "__name__", "").endswith("_")
 
-        def parts(leaf: Any) -> list[Any] | tuple[Any, ...]:
+        def parts(leaf: Any) -> Sequence[Any]:
             if not isinstance(leaf, Tensor):
                 return [leaf] * self.count
             if not hasattr(leaf, "of_images"):
                 return self._copied(leaf)
-            size, rest = divmod(leaf.shape[0] if leaf.dim() else 0, self.count)
+            size, rest = divmod(leaf.shape[dim] if leaf.dim() > dim else 0, self.count)
             if rest or not size:
                 raise RuntimeError(
-                    f"{func.__name__} takes {tuple(leaf.shape)}, whose first dimension does not "
-                    "hold the images"
+                    f"{name} takes {tuple(leaf.shape)}, whose dimension {dim} does not hold the "
+                    "images"
                 )
-            if in_place:
-                return [leaf.narrow(0, i * size, size) for i in range(self.count)]
-            split = leaf.split(size)
-            # which may have inplace=True
-            return [part.clone() for part in split] if func in RANDOM | IN_VECTORS else split
+            if may_write:
+                return [leaf.narrow(dim, i * size, size) for i in range(self.count)]
+            # in memory, too, images are the first dimension, so strides do not tell their number
+            return [each.transpose(0, dim) for each in aligned(leaf.transpose(0, dim), self.count)]
 
         leaves, form = tree_flatten((args, kwargs))
         results = []
         for i, slice_leaves in enumerate(zip(*map(parts, leaves))):
-            if func in RANDOM:
+            if name in RANDOM:
                 number = (self.first + i) * 1009 + self._draws
                 seed_generators((self._seed * 1_000_003 + number) % 2**63)
             own_args, own_kwargs = form.unflatten(slice_leaves)
             results.append(func(*own_args, **own_kwargs))
-        self._draws += func in RANDOM
-        return args[0] if in_place else tree_map(lambda *each: _joined(each), *results)
+            in_place = bool(own_args) and results[-1] is own_args[0]
+        self._draws += name in RANDOM
+        if in_place:
+            return args[0]
+        if dim:
+            outputs, weights = zip(*results)
+            joined = _joined([output.transpose(0, 1) for output in outputs])
+            return joined.transpose(0, 1), _joined(weights)
+        return tree_map(lambda *each: _joined(each), *results)
+
+    def _for_each_image(self, func: Any, name: str, args: Any, whole: Any) -> Any:
+        """``whole``, the result of a function that takes no images: slice by slice, if it repeats
+        a parameter, as a class token, for each image, or draws noise for each.
+        """
+        if not isinstance(whole, Tensor) or whole.dim() < 2 or len(whole) != self._images:
+            return whole
+        size = self._images // self.count
+        if name in NOISE:
+            own = {"dtype": whole.dtype, "device": whole.device}
+            like = _tagged(whole)
+            drawn = self._by_slice(lambda part: func(part.shape, **own), name, (like,), {})
+            return _tagged(drawn)
+        if name not in ("expand", "repeat") or not args[0].requires_grad:
+            return whole
+        if args[0].dim() == whole.dim() and len(args[0]) > 1:
+            return whole
+        _, *others = args[1] if isinstance(args[1], Sequence) else args[1:]
+        return _tagged(_joined([func(copy, size, *others) for copy in self._copied(args[0])]))
 
     def _copied(self, tensor: Tensor) -> tuple[Tensor, ...]:
         """A view for each slice, whose gradients are summed as a tree. The same views for each use
@@ -193,16 +227,6 @@ class Slices(TorchFunctionMode):
             across = None if base.is_leaf else self
             self._copies[id(tensor)] = tensor, _Copies.apply(tensor, self.count, across)
         return self._copies[id(tensor)][1]
-
-    def _expanded(self, tensor: Tensor, *sizes: Any) -> Tensor:
-        """``tensor.expand``, as of a class token, once for each image."""
-        whole = tensor.expand(*sizes)
-        if tensor.shape[:1] != (1,) or whole.shape[:1] != (self._images,):
-            return whole
-        size = self._images // self.count
-        joined = torch.cat([each.expand(size, *whole.shape[1:]) for each in self._copied(tensor)])
-        joined.of_images = True  # type: ignore[attr-defined]
-        return joined
 
     def _batch_norm(
         self,
@@ -243,8 +267,25 @@ def _trains(
     return training and hasattr(images, "of_images")
 
 
-def _joined(results: tuple[Any, ...]) -> Any:
-    return torch.cat(results) if isinstance(results[0], Tensor) else results[0]
+def _tagged(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value.of_images = True  # type: ignore[attr-defined]
+    return value
+
+
+def _joined(results: Sequence[Any]) -> Any:
+    return _Joined.apply(*results) if isinstance(results[0], Tensor) else results[0]
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.count = len(parts)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple(aligned(slope, ctx.count))
 
 
 class _Copies(torch.autograd.Function):
@@ -333,15 +374,16 @@ class BucketSums:
             devices=[self._device] if on_gpu else []
         )
         if not on_gpu:
-            self._thread.submit(self._sum, buffer, future)
+            # of a copy, because DDP may free the buffer while the thread still refers to it
+            self._thread.submit(self._sum, buffer.clone(), future)
             return future
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             future.set_result(buffer.copy_(sum_over_ranks(buffer)))
         return future
 
-    def _sum(self, buffer: Tensor, future: torch.futures.Future[Tensor]) -> None:
+    def _sum(self, gradients: Tensor, future: torch.futures.Future[Tensor]) -> None:
         try:
-            future.set_result(buffer.copy_(sum_over_ranks(buffer, self._group)))
+            future.set_result(sum_over_ranks(gradients, self._group))
         except RuntimeError as error:  # of a lost rank: DDP raises it in the backward pass
             future.set_exception(error)  # type: ignore[arg-type]

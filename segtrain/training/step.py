@@ -19,7 +19,7 @@ from segtrain.base.precision import autocast
 from segtrain.losses import Criterion, low_res_loss, low_res_totals
 from segtrain.losses.upsampling import Thinned, Upsample
 from segtrain.observe.clock import Clock
-from segtrain.parallel.exact import seed_generators, tree
+from segtrain.parallel.exact import aligned, seed_generators, tree
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.host_copies import copy_to_host
@@ -104,7 +104,7 @@ def gradients(
                         tree(
                             [
                                 low_res_totals(criterion, *part, upsample, precision.upsample_mode)
-                                for part in zip(head.detach().chunk(slices), masks)
+                                for part in zip(aligned(head.detach(), slices), masks)
                             ]
                         )
                         for head in heads
@@ -121,7 +121,7 @@ def gradients(
                                 upsample,
                                 precision,
                             )
-                            for part in zip(head.chunk(slices), masks)
+                            for part in zip(aligned(head, slices), masks)
                         ]
                     )
                     for k, head in enumerate(heads)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from conftest import refused
 from small_runs import assert_same_weights, command, digests, final
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from waiting import until
 
 from segtrain.config import Parallel
@@ -27,6 +28,7 @@ from segtrain.parallel.strategy import start
 from segtrain.training.start.mixing import refuse_mixing
 
 EXACT = ["parallel.exact=4", "train.batch_size=8", "data.hue=0.1", "optim.clip=0.5"]
+SHORT = ["train.duration=6st", "eval.every=6st"]
 EXACT += ["train.progressive=[[0.5,0.5]]", "loss.terms=[{name: ce}, {name: dice}]"]
 UNET = [
     "model.arch=unet",
@@ -41,7 +43,7 @@ def scores(run: Path) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("settings", "worlds"),
-    [(["optim.name=muon", "train.duration=6st", "eval.every=6st"], (1, 2, 4)), (UNET, (1, 2))],
+    [(["optim.name=muon", *SHORT], (1, 2, 4)), ([*UNET, *SHORT], (1, 2))],
     ids=["pico", "unet"],
 )
 def test_the_same_bits_on_any_number_of_ranks(
@@ -132,8 +134,44 @@ class OwnBackward(nn.Module):
 
 
 class OwnNoise(nn.Module):
+    """Noise for each image, and a result that nobody takes."""
+
     def forward(self, images: Tensor) -> Tensor:
-        return images * torch.empty(len(images), 1, 1, 1).bernoulli_(0.5)
+        images = images * torch.empty(len(images), 1, 1, 1).bernoulli_(0.5)
+        F.silu(images, inplace=True)
+        return images + torch.rand([len(images), 1, 1, 1])
+
+
+class Attention(nn.Module):
+    """Attention of queries that are repeated for each image, with spectral norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.rand(5, 8))
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+        self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+
+    def forward(self, images: Tensor) -> Tensor:
+        queries = self.queries.repeat(len(images), 1, 1)
+        tokens = self.layer(images.flatten(2).transpose(1, 2))
+        return images + self.attention(queries, tokens, tokens)[0].mean(1)[..., None, None]
+
+
+class Average(nn.Module):
+    """A moving average that is not used in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.mean.lerp_(images.detach().mean((0, 2, 3)), 0.1)  # type: ignore[operator]
+        return images
+
+
+class Checkpoint(nn.Conv2d):
+    def forward(self, images: Tensor) -> Tensor:
+        return checkpoint(super().forward, images, use_reentrant=True)
 
 
 def network(layer: nn.Module, classes: int = 4) -> OwnModel:
@@ -147,20 +185,28 @@ def network(layer: nn.Module, classes: int = 4) -> OwnModel:
         Standardized(8, 8, 3),
         Twice(),
         nn.GroupNorm(2, 8),
+        OwnNoise(),
+        Attention(),
         nn.Sequential(nn.Dropout(), nn.SiLU(inplace=True), nn.Dropout2d(inplace=True)),
     ],
     ids=lambda layer: type(layer).__name__,
 )
 def test_layers_that_hold_it(layer: nn.Module) -> None:
-    refuse_mixing(network(layer), torch.randn(6, 3, 9, 11))
+    for images, height in ((3, 9), (1, 33)):  # of sizes that no vector divides
+        refuse_mixing(network(layer), torch.randn(2 * images, 3, height, 47))
 
 
-@pytest.mark.parametrize("kind", [Centered, OwnBackward, OwnNoise])
-def test_a_layer_that_mixes_images_is_refused_by_its_name(kind: type[nn.Module]) -> None:
-    model = network(kind())
+@pytest.mark.parametrize(
+    "layer",
+    [Centered(), OwnBackward(), Average(), Checkpoint(8, 8, 3), nn.SyncBatchNorm(8)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_layer_that_mixes_images_is_refused_by_its_name(layer: nn.Module) -> None:
+    model = network(layer)
     with refused("layer-mixes-images") as error:
         refuse_mixing(model, torch.randn(6, 3, 9, 11))
-    assert "module.2" in error.value.values["found"]
+    named = "the network" if isinstance(layer, Checkpoint) else "module.2"
+    assert named in error.value.values["found"]
     assert model.exact is None
     assert model.module[1].training
 
@@ -171,6 +217,27 @@ def test_an_own_model_that_mixes_images_is_refused_before_the_first_step(tmp_pat
     own = [text for text in command(tmp_path / "run", *EXACT)[1:] if "model." not in text]
     with refused("layer-mixes-images"):
         segtrain.train(segtrain.Config.load(None, *own), model=network(Centered(), 10).module)
+
+
+class Decay(nn.CrossEntropyLoss):
+    """A loss with a moving average of its values."""
+
+    def __init__(self) -> None:
+        super().__init__(ignore_index=255)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        loss = super().forward(logits, target)
+        self.mean.lerp_(loss.detach(), 0.1)  # type: ignore[operator]
+        return loss
+
+
+def test_a_loss_with_state_is_refused(tmp_path: Path) -> None:
+    import segtrain
+
+    config = segtrain.Config.load(None, *command(tmp_path / "run", "parallel.exact=4")[1:])
+    with refused("loss-state-not-exact"):
+        segtrain.train(config, criterion=Decay())
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,16 @@ def try_parts(session: Session) -> None:
         return
     with undisturbed(model), state_restored(loss):
         if session.strategy.name != "fsdp":  # whose parameters are in the graph in another form
+            buffers = [buffer.clone() for buffer in loss.buffers()]
             _try_step(session)
+            if session.strategy.exact and not all(map(torch.equal, buffers, loss.buffers())):
+                raise ConfigError(
+                    f"parallel.exact: {type(loss).__name__} changes its buffers in a step, in the "
+                    "order of the slices of a rank: keep no state in the loss, or set "
+                    "parallel.exact=0",
+                    code="loss-state-not-exact",
+                    found=type(loss).__name__,
+                )
         if isinstance(model, OwnModel):
             _try_evaluation(session)
 
