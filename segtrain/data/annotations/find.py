@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from segtrain.config.paste import command
 from segtrain.data.annotations.read import reading
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS, folders_below, is_drawn
@@ -15,8 +14,8 @@ from segtrain.data.index.layout import OTHER_IMAGES, Detected
 from segtrain.data.index.names import is_image
 from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.split_by import POOL
+from segtrain.data.index.walk import several
 from segtrain.data.storage import Store
-from segtrain.errors import DataError
 
 # The first bytes of a file say what it is.
 _HEAD = 1 << 16
@@ -154,9 +153,9 @@ def detected(
     others = [settings([path]) for path in sorted({*paths} - read)]
     if others:
         ways = {found["annotations"]: (found, splits) for found, splits in (way, *others)}
-        pasted = "".join(f"\n  {command({'data.annotations': path})}" for path in ways)
-        message = f"{root}: has several annotation files: say which to read, with one of{pasted}"
-        raise DataError(message, code="annotations-ambiguous", folder=root, ways=ways)
+        pasted = ({"data.annotations": path} for path in ways)
+        what = "has several annotation files"
+        raise several(root, what, pasted, code="annotations-ambiguous", ways=ways)
     return way
 
 

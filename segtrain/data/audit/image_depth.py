@@ -37,7 +37,7 @@ def image_properties(stored: Any, name: str, header: decode.Header) -> ImageProp
         return ImageProperties(
             header.form, int(colors.max()), header.format == "png" and _transparent(values)
         )
-    if header.format not in ("jpeg", "tiff", "bands") and header.channels in (2, 4):
+    if not header.banded and header.format != "jpeg" and header.channels in (2, 4):
         return ImageProperties(
             header.form, transparent=_transparent(decode.all_bands(bytes(stored), name))
         )

@@ -22,7 +22,7 @@ from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
 from segtrain.data.index.names import folders_in, images_in
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL
-from segtrain.data.index.walk import images_below, no_folder, unread
+from segtrain.data.index.walk import images_below, no_folder, several, unread
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
 from segtrain.data.stacks import has_pages
@@ -36,8 +36,7 @@ Fit = tuple[str, dict[str, Any], list[str]]
 _PARTED = ("folders", "camvid", "ade20k")
 # Formats of pictures that are not read.
 _UNREAD = (
-    *(".heic", ".heif", ".avif", ".jxl", ".j2k", ".dcm", ".nii", ".gz", ".nrrd", ".mha", ".h5"),
-    *(".hdf5", ".nc", ".exr", ".dng", ".cr2", ".nef", ".svs"),
+    ".heic .heif .avif .jxl .j2k .dcm .nii .gz .nrrd .mha .h5 .hdf5 .nc .exr .dng .cr2 .nef .svs"
 )
 # Settings for the training and evaluation splits: the default name, and the names to look for if it
 # does not exist.
@@ -134,12 +133,9 @@ def _refuse_other_images(root: str, settings: dict[str, Any], images: str) -> No
         settings["images"] = images
     elif others and not images:
         folders = [settings["images"], *others]
-        ways = "".join(f"\n  {command({'data.images': folder})}" for folder in folders)
-        message = (
-            f"{root}: several folders hold images of the names in {settings['annotations']}: "
-            f"say which to read, with one of{ways}"
-        )
-        raise DataError(message, code="images-ambiguous", folder=root, found=folders)
+        what = f"several folders hold images of the names in {settings['annotations']}"
+        ways = ({"data.images": folder} for folder in folders)
+        raise several(root, what, ways, code="images-ambiguous", found=folders)
 
 
 def _refuse_unread(root: str, store: Store, folder: str) -> None:
@@ -148,8 +144,8 @@ def _refuse_unread(root: str, store: Store, folder: str) -> None:
     """
     endings = Counter(os.path.splitext(path)[1].lower() for path in store.walk(root))
     read = sum(1 for _ in images_below(os.path.join(root, folder), store))
-    for ending, count in endings.items():
-        if ending in _UNREAD and 2 * count >= read:
+    for ending in _UNREAD.split():
+        if 0 < read <= 2 * (count := endings[ending]):
             message = (
                 f"{root}: {counted(count, f'{ending} file')} may be the images or masks, and are "
                 f"not read: save them as PNG, TIFF, or .npy; to leave them out: "
@@ -177,10 +173,9 @@ def _is_rival(root: str, fit: Fit, best: Fit) -> bool:
 def _refuse_rivals(root: str, fits: list[Fit]) -> None:
     """Raise DataError if a folder has several layouts, with the settings of each."""
     if len(fits) > 1:
-        ways = "".join(f"\n  {command(_complete(root, *fit))}" for fit in fits)
-        message = f"{root}: has labels of several kinds: say which to read, with one of{ways}"
-        raise DataError(
-            message, code="layouts-ambiguous", folder=root, found=[name for name, *_ in fits]
+        ways, names = (_complete(root, *fit) for fit in fits), [name for name, *_ in fits]
+        raise several(
+            root, "has labels of several kinds", ways, code="layouts-ambiguous", found=names
         )
 
 
@@ -245,7 +240,9 @@ def _unknown(root: str, store: Store) -> DataError:
     message = (
         f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\n  "
         f"{some_of(unread(root)) if store.local else ''}\nlooked for:{looked}\n"
-        "or name the folders: data.images=FOLDER data.masks=FOLDER\nor cut pictures that hold an "
+        "or name the folders: data.images=FOLDER data.masks=FOLDER; if the names of images and "
+        "masks differ, also patterns: data.pair=['{name}_RGB.tif', '{name}_label.tif']\n"
+        "or cut pictures that hold an "
         f"image and its mask: segtrain data convert {shlex.quote(root)} DST --side-by-side right"
     )
     return DataError(message, code="layout-unknown", folder=root, found=there, near=inner)

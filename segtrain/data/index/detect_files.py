@@ -23,6 +23,7 @@ from segtrain.data.index.detect_pairs import (
 )
 from segtrain.data.index.names import NAME, count_pairs, is_array, is_image, propose_for
 from segtrain.data.index.unpaired import several_masks
+from segtrain.data.index.walk import several
 from segtrain.data.pixels.decode import decode_mask
 from segtrain.data.storage import Store
 from segtrain.errors import DataError
@@ -61,16 +62,12 @@ def by_files(root: str, store: Store) -> Found | None:
         elif listings and (all(equal) or propose_for(listings)):
             found.append(settings_of(root, (one, other), splits, store))
     if len(found) > 1:
-        ways = sorted(
-            command({f"data.{key}": value for key, value in settings.items() if key != "pair"})
+        ways = [
+            {f"data.{key}": value for key, value in settings.items() if key != "pair"}
             for settings, _ in found
-        )
-        message = (
-            f"{root}: several folders may hold images and masks: say which to read, with one of"
-        )
-        raise DataError(
-            "\n  ".join([message, *ways]), code="folders-ambiguous", folder=root, found=ways
-        )
+        ]
+        what = "several folders may hold images and masks"
+        raise several(root, what, sorted(ways, key=command), code="folders-ambiguous", found=ways)
     return found[0] if found else None
 
 
@@ -80,9 +77,9 @@ def _two_formats(folder: str, store: Store) -> list[str] | None:
     stems = {os.path.splitext(name)[0] for name in names}
     suffixes = {os.path.splitext(name)[1] for name in names}
     if len(suffixes) == 2 and len(names) == 2 * len(stems):
-        few = [_has_few_colors(f"{folder}/{min(stems)}{suffix}") for suffix in sorted(suffixes)]
-        pair = [NAME + suffix for _, suffix in sorted(zip(few, sorted(suffixes)))]
-        return pair if few[0] != few[1] else None
+        few = {suffix for suffix in suffixes if _has_few_colors(f"{folder}/{min(stems)}{suffix}")}
+        if len(few) == 1:
+            return [NAME + suffix for suffix in sorted(suffixes, key=few.__contains__)]
     return None
 
 

@@ -24,30 +24,18 @@ from segtrain.data.index.names import (
 )
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import several_masks
-from segtrain.data.index.walk import apart, images_below, masks_below
+from segtrain.data.index.walk import apart, images_below, masks_below, several
 from segtrain.data.storage import Store
-from segtrain.errors import DataError
 
 
-def _plural_and_singular(*words: str) -> tuple[str, ...]:
-    return tuple(form for word in words for form in (f"{word}s", word))
+def _plural_and_singular(words: str) -> list[str]:
+    return [form for word in words.split() for form in (f"{word}s", word)]
 
 
-IMAGE_WORDS = _plural_and_singular(
-    "image", "img", "jpegimage", "frame", "photo", "input", "rgb", "pngimage"
-)
+IMAGE_WORDS = _plural_and_singular("image img jpegimage frame photo input rgb pngimage")
 MASK_WORDS = _plural_and_singular(
-    "mask",
-    "label",
-    "annotation",
-    "annot",
-    "segmentationclasspng",
-    "segmentationclass",
-    "segmentation",
-    "groundtruth",
-    "gt",
-    "target",
-    "stuffthingmaps",
+    "mask label annotation annot segmentationclasspng segmentationclass segmentation groundtruth "
+    "gt target stuffthingmaps"
 )
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "trainval")
 # Levels below the root, and folders in total, that are searched.
@@ -268,11 +256,9 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
                     best.setdefault(end, list(patterns))
         if len(best) > 1 and "" not in best:
             both = {"data.images": template, "data.masks": template}
-            ways = [command({**both, "data.pair": pair}) for pair in best.values()]
-            message = f"{folder}: several files of a name may be the image: say which, with one of"
-            raise DataError(
-                "\n  ".join([message, *ways]), code="images-ambiguous", folder=folder, found=[*best]
-            )
+            ways = ({**both, "data.pair": pair} for pair in best.values())
+            what = "several files of a name may be the image"
+            raise several(folder, what, ways, code="images-ambiguous", found=[*best])
         if best:
             return {"pair": next(iter(best.values()))}
     return {} if several_masks(names, names, NAME, together=True) else None

@@ -14,6 +14,7 @@ from segtrain.data.index.names import (
     NAME,
     SUFFIXES,
     Proposal,
+    count_pairs,
     is_array,
     name_in,
     part,
@@ -31,6 +32,10 @@ MASK_ENDINGS = (
     *("_anno", "_segmentation"),
 )
 _SAME_NAME = "an image and its mask must have the same name: add or remove files"
+_OTHER_NAMES = (
+    ", give patterns of the names, as in data.pair=['{name}_RGB.tif', '{name}_label.tif'], or name "
+    "the pairs in lists (data.layout=list)"
+)
 
 
 def pair(
@@ -147,7 +152,7 @@ def name_patterns(
     if several:
         raise DataError(f"{folder}: {several}", code="several-masks-per-image", folder=folder)
     if not proposal:
-        return _SAME_NAME
+        return _SAME_NAME + _OTHER_NAMES * (not count_pairs((NAME, NAME), images, masks))
     fitting = in_all()
     if not fitting:
         only = f"the names differ: {flow(proposal.patterns)} fits this split, but not the others"

@@ -74,30 +74,26 @@ def owned_masks(
     for path in masks:
         stem = os.path.splitext(path)[0]
         whole = [] if together else [(stem, "", False)]
-        for shorter, part, folder in itertools.chain(whole, _shorter(stem)):
+        for shorter, part, folder in itertools.chain(whole, _shorter(stem, together)):
             if shorter in stems:
                 owned[stems[shorter]].append(OwnedMask(path, part, folder))
                 break
-    if together:  # a_mask_1.png has the name of a_mask.png, and both are masks of a.png
-        owners = {mask.path: (image, mask) for image, these in owned.items() for mask in these}
-        for path in sorted(owned.keys() & owners.keys(), key=len, reverse=True):
-            image, above = owners[path]
-            if os.path.dirname(path) == os.path.dirname(image):
-                owned[image] += [
-                    mask._replace(part=f"{above.part}_{mask.part}") for mask in owned.pop(path)
-                ]
     return owned
 
 
-def _shorter(stem: str) -> Iterator[tuple[str, str, bool]]:
+def _shorter(stem: str, shortest: bool) -> Iterator[tuple[str, str, bool]]:
     """Yield a path without its last parts, without its first parts, and without one folder; longest
-    first in each kind. Also yield the part that is left out, and whether it is a folder.
+    first in each kind. Also yield the part that is left out, and whether it is a folder. shortest:
+    the shortest first, since both ``a_mask.png`` and ``a_mask_1.png`` are masks of ``a.png``.
 
     ``road/p0_car`` gives ``road/p0``, ``road/car``, ``p0_car``, and ``road``.
     """
     folder, slash, name = stem.rpartition("/")
     cuts = [match.start() for match in re.finditer(r"[_\-. ]", name)]
-    yield from ((folder + slash + name[:cut], name[cut + 1 :], False) for cut in reversed(cuts))
+    yield from (
+        (folder + slash + name[:cut], name[cut + 1 :], False)
+        for cut in sorted(cuts, reverse=not shortest)
+    )
     yield from ((folder + slash + name[cut + 1 :], name[:cut], False) for cut in cuts)
     parts = stem.split("/")
     for index in range(len(parts) if slash else 0):

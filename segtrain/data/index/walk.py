@@ -7,7 +7,9 @@ import os
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from segtrain.config.paste import Settings, command
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import ARRAYS, SUFFIXES, is_folder, is_image
 from segtrain.data.storage import LOCAL, Store, is_run, system_folder
@@ -31,6 +33,14 @@ def no_folder(folder: str, what: str, store: Store) -> DataError:
         f"{f'did you mean {os.path.join(above, near)!r}?' if near else holds}"
     )
     return DataError(message, code="folder-missing", folder=folder, near=near)
+
+
+def several(root: str, what: str, read: Iterable[Settings], **values: Any) -> DataError:
+    """The error for several things of which one can be read, with the settings that read each.
+    values: those of the error, and its code.
+    """
+    lines = [f"{root}: {what}: say which to read, with one of", *map(command, read)]
+    return DataError("\n  ".join(lines), folder=root, **values)
 
 
 def pictures(folder: str, what: str, watch: Watch) -> list[str]:
