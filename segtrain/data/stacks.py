@@ -27,7 +27,7 @@ Stack = tuple[np.ndarray, np.ndarray]
 def has_pages(path: Path) -> bool:
     """Whether a file is a TIFF of several images."""
     with contextlib.suppress(DataError):
-        return path.suffix.lower() in (".tif", ".tiff") and read_header(path).pages > 1
+        return read_header(path).pages > 1
     return False
 
 
@@ -53,24 +53,28 @@ def stacks_in(folder: str, say: Callable[[str], None]) -> dict[str, Stack]:
 
 
 def _arrays(folder: str) -> dict[str, np.ndarray]:
-    from PIL import Image, ImageSequence
-
     arrays: dict[str, np.ndarray] = {}
     for path in sorted(Path(folder).iterdir()):
         try:
-            if has_pages(path):
-                with Image.open(path) as pages:
-                    arrays[path.name] = np.stack([*map(np.array, ImageSequence.Iterator(pages))])
-            if path.suffix not in (".npy", ".npz"):
-                continue
-            stored = np.load(path, mmap_mode="r", allow_pickle=False)
-            several = path.suffix == ".npz"
-            members = {f"{path.stem}/{key}": stored[key] for key in stored} if several else {}
+            arrays |= _arrays_in(path)
         except (OSError, SyntaxError, ValueError, EOFError) as error:
             message = f"cannot be read ({error}): write it again"
             raise file_error(str(path), message, code="array-unreadable") from None
-        arrays |= members if several else {path.name: stored}
     return arrays
+
+
+def _arrays_in(path: Path) -> dict[str, np.ndarray]:
+    from PIL import Image, ImageSequence
+
+    if path.suffix == ".npy":
+        return {path.name: np.load(path, mmap_mode="r", allow_pickle=False)}
+    if path.suffix == ".npz":
+        stored = np.load(path, allow_pickle=False)
+        return {f"{path.stem}/{key}": stored[key] for key in stored}
+    if not has_pages(path):
+        return {}
+    with Image.open(path) as pages:
+        return {path.name: np.stack([*map(np.array, ImageSequence.Iterator(pages))])}
 
 
 def _fitting(folder: str, split: str, parts: dict[bool, tuple[str, np.ndarray]]) -> Stack:
