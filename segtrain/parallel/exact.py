@@ -52,14 +52,21 @@ def aligned(images: Tensor, count: int) -> Sequence[Tensor]:
     """``images``, (n, ...), in slices that begin where new tensors may: products of a CPU and of a
     GPU have other bits at other addresses. Copies, if their sizes do not fit.
     """
-    if len(images) == 1 and images.stride(0) != images.numel():
-        # A single image may have any stride there, from which kernels guess its memory layout.
-        strides = images.numel(), *images.stride()[1:]
-        images = images.new_empty_strided(images.shape, strides).copy_(images)
+    images = _with_first_stride(images)
     split = images.split(len(images) // count)
     start = 256 if images.is_cuda else 64
     step = images.stride(0) * len(split[0]) * images.element_size()
     return [part.clone() for part in split] if images.data_ptr() % start or step % start else split
+
+
+def _with_first_stride(images: Tensor) -> Tensor:
+    """Of a single image, a view may have any first stride, from which kernels guess its layout:
+    ``images`` with the stride that several would have.
+    """
+    numbers, strides = images.numel(), images.stride()
+    if not strides or len(images) != 1 or min(strides) == 0 or strides[0] >= numbers:
+        return images
+    return images.new_empty_strided(images.shape, (numbers, *strides[1:])).copy_(images)
 
 
 def seed_generators(seed: int) -> None:
@@ -142,7 +149,10 @@ class Slices(TorchFunctionMode):
             result = self._by_slice(func, name, args, kwargs)
         else:
             result = func(*args, **kwargs)
-        return tree_map(_tagged, result)
+        return tree_map(
+            lambda leaf: _tagged(_with_first_stride(leaf)) if isinstance(leaf, Tensor) else leaf,
+            result,
+        )
 
     def _alone(self, name: str, tensors: list[Tensor], batched: list[Tensor]) -> bool:
         """Whether each slice is computed alone."""
@@ -267,9 +277,8 @@ def _trains(
     return training and hasattr(images, "of_images")
 
 
-def _tagged(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        value.of_images = True  # type: ignore[attr-defined]
+def _tagged(value: Tensor) -> Tensor:
+    value.of_images = True  # type: ignore[attr-defined]
     return value
 
 
@@ -321,14 +330,16 @@ class _BatchNorm(torch.autograd.Function):
         ctx.shape = shape = (1, -1, *[1] * (images.dim() - 2))
         ctx.number = number = images.numel() // images.shape[1] * slices.ranks
         mean = slices.sums([part.sum(over) for part in wide.chunk(slices.count)]) / number
-        centered = wide - mean.to(wide.dtype).view(shape)
+        # In the layout of the images: of a single one of 1 x 1, torch would take another.
+        like = torch.empty_like(wide)
+        centered = torch.sub(wide, mean.to(wide.dtype).view(shape), out=like)
         # Two passes: E[x^2] - E[x]^2 would lose digits where the mean is large.
         squares = [part.square().sum(over) for part in centered.chunk(slices.count)]
         variance = slices.sums(squares) / number
         scale = inverse = torch.rsqrt(variance + eps).to(wide.dtype)
         if affine:
             scale = inverse * affine[0]
-        normal = centered * scale.view(shape)
+        normal = torch.mul(centered, scale.view(shape), out=torch.empty_like(wide))
         if affine:
             normal.add_(affine[-1].view(shape))
         ctx.slices, ctx.affine = slices, bool(affine)
@@ -346,7 +357,7 @@ class _BatchNorm(torch.autograd.Function):
         products = [(part * other).sum(ctx.over) for part, other in parts]
         means = ctx.slices.sums([torch.stack(each) for each in zip(sums, products)]) / ctx.number
         mean, product = means.to(wide.dtype)
-        gradient = wide - mean.view(shape)
+        gradient = torch.sub(wide, mean.view(shape), out=torch.empty_like(wide))
         gradient.sub_(centered * (product * inverse.square()).view(shape))
         gradient.mul_(scale.view(shape))
         affine = [*(each * inverse for each in products), *sums] if ctx.affine else []
