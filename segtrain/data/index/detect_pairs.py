@@ -113,16 +113,10 @@ def ranked_pairs(root: str, folders: list[str], store: Store) -> list[Template]:
             if split not in templates[pair]:
                 templates[pair].append(split)
 
-    # Pairs with more splits come first, then those with the more common word.
-    def rank(item: tuple[tuple[str, str], list[str]]) -> tuple[Any, ...]:
-        words = [token.lower() for token in TOKEN.findall(item[0][1])]
-        common = min(
-            (MASK_WORDS.index(word) for word in words if word in MASK_WORDS),
-            default=len(MASK_WORDS),
-        )
-        return "{split}" not in item[0][0], -len(item[1]), common, item[0]
-
-    return sorted(templates.items(), key=rank)
+    # Pairs with more splits come first.
+    return sorted(
+        templates.items(), key=lambda item: ("{split}" not in item[0][0], -len(item[1]), item[0])
+    )
 
 
 def folders_below(root: str, store: Store) -> list[str]:
