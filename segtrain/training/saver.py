@@ -90,6 +90,7 @@ class Saver:
             "data": self._records,
             "world_size": strategy.world_size,
             "precision": self._learner.precision.name,
+            "exact": strategy.settings.exact,
             "origin": dict(vars(self._learner.plain.origin)),
         }
 

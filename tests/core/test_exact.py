@@ -56,6 +56,14 @@ def test_the_same_bits_on_any_number_of_ranks(
         assert scores(tmp_path / f"{ranks}") == scores(tmp_path / "1")
 
 
+def test_another_number_of_slices_is_named(zygote: Any, tmp_path: Path) -> None:
+    short = [*command(tmp_path / "run", "train.batch_size=8"), "train.duration=2st"]
+    assert zygote.start(*short, "eval.every=2st").wait() == 0
+    longer = zygote.start(*short, "eval.every=2st", "parallel.exact=4", "train.extend=1st")
+    assert longer.wait() == 0, longer.output
+    assert "trained with parallel.exact=0, and goes on with parallel.exact=4" in longer.output
+
+
 def test_stopped_on_4_ranks_and_killed_on_2_it_ends_on_1_with_the_bits_of_one_that_ran_through(
     zygote: Any, tmp_path: Path
 ) -> None:

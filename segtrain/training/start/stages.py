@@ -311,6 +311,12 @@ def restore(
             f"warning: this run was trained in {saved['precision']}, and train.precision=auto "
             f"chose {now} for the devices of this start: the run goes on in other arithmetic"
         )
+    exact = saved.get("exact", 0)  # older checkpoints have no such entry
+    if exact != config.parallel.exact:
+        remarks.append(
+            f"warning: this run was trained with parallel.exact={exact}, and goes on with "
+            f"parallel.exact={config.parallel.exact}: its weights will have other bits"
+        )
     learner.plain.origin = saved["origin"]
     state = State.read(saved["state"], str(run_dir))
 
