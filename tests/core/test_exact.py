@@ -68,15 +68,16 @@ def test_stopped_on_4_ranks_and_killed_on_2_it_ends_on_1_with_the_bits_of_one_th
     zygote: Any, tmp_path: Path
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    uninterrupted = zygote.start(*command(whole, *EXACT))
+    settings = [*EXACT, "train.batch_size=4"]  # one image on each of 4 ranks
+    uninterrupted = zygote.start(*command(whole, *settings))
     for ranks, step, number in ((4, 3, signal.SIGTERM), (2, 7, signal.SIGKILL)):
-        processes = zygote.start_ranks(ranks, *command(parts, *EXACT), HOLD=f"0:{step}")
+        processes = zygote.start_ranks(ranks, *command(parts, *settings), HOLD=f"0:{step}")
         until(lambda step=step: (parts / JOURNAL).exists() and step in digests(parts))
         for process in processes:
             process.signal(number)
         stopped = EXIT_RESUMABLE if number == signal.SIGTERM else -number
         assert [process.wait() for process in processes] == [stopped] * ranks
-    last = zygote.start(*command(parts, *EXACT))
+    last = zygote.start(*command(parts, *settings))
     assert (uninterrupted.wait(), last.wait()) == (0, 0), last.output
     assert_same_weights(final(whole), final(parts))
     assert scores(parts) == scores(whole)
