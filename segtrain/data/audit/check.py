@@ -80,8 +80,8 @@ class Checked:
         """The command that trains. Empty after a fault, and if the settings were not detected."""
         if not self.detected or self.failed:
             return ""
-        more = command(first_run(self.data, self.datasets))
-        return f"segtrain train {pasted(self.data)} {more}".rstrip()
+        settings = first_run(self.data, self.datasets)
+        return f"segtrain train {pasted(self.data)} {command(settings)}".rstrip()
 
     def text(self, written: Path | None = None) -> str:
         """Text for a terminal: the reports of all splits.
