@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is no installed package
+sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is not installed
 
 from launch.platforms.sagemaker.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, Image, runs_on
 from launch.platforms.sagemaker.instances import INSTANCES, PRICES_DATED, UNFIT

@@ -126,7 +126,7 @@ class Run:
 
 
 class _Curves:
-    """A tracker that shows the curves of a run in a notebook, drawn anew after each evaluation."""
+    """A tracker that shows the curves of a run in a notebook, redrawn after each evaluation."""
 
     name = "the plot in the notebook"
 

@@ -402,7 +402,7 @@ def _analysis(subparsers: Any) -> None:
     )
     report.add_argument("--open", action="store_true", help="open the page in the browser")
     report.add_argument(
-        "--follow", action="store_true", help="write and show the page anew while the run goes on"
+        "--follow", action="store_true", help="rewrite the page while the run goes on"
     )
 
     diff = _command(

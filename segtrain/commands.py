@@ -22,7 +22,7 @@ from segtrain.base.terminal import counted, say
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 from segtrain.installed import discover, provided, run_services, watch_for_notices
 
-FOLLOW_S = 30  # seconds after which `segtrain report --follow` writes the page anew
+FOLLOW_S = 30  # seconds after which `segtrain report --follow` rewrites the page
 
 
 def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:

@@ -309,13 +309,13 @@ def rules_of_strategy(config: Config) -> list[Rule]:
             for rival, conflict in {
                 f"parallel.strategy={strategy}, which sums in an order of its own": strategy
                 not in ("auto", "single", "ddp"),
-                "train.accumulate>1, whose sums are no tree": micro,
+                "train.accumulate>1, which adds gradients in sequence": micro,
                 "train.compile, which merges kernels": bool(train.compile),
                 "train.cuda_graph, which draws dropout for the whole batch": train.cuda_graph,
                 f"parallel.compress={parallel.compress}": parallel.compress != "none",
                 f"parallel.threads={parallel.threads}, because kernels divide their work among "
                 "threads": parallel.threads not in ("auto", 1),
-                f"train.batch_size={train.batch_size}, which is no multiple of it": bool(
+                f"train.batch_size={train.batch_size}, which is not a multiple of it": bool(
                     train.batch_size % max(1, parallel.exact)
                 ),
             }.items()

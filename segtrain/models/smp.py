@@ -101,7 +101,7 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 def resamples_patches(model: Model) -> bool:
     """Whether timm resamples patches of 14 pixels to 16, as DINOv2's paper and EoMT do: DPT's
-    strides of 4 and 8 are no fractions of 14.
+    strides of 4 and 8 do not divide 14.
     """
     dpt = model.arch.lower() == "dpt" and "patch14" in model.encoder
     return dpt and "patch_size" not in model.options

@@ -15,7 +15,7 @@ from segtrain.optim.muon import Muon
 
 # stages_2.blocks.5, layer3.1, blocks.7: a stage, and a block in it if stages have some
 _BLOCK = re.compile(r"(?:block|stage|layer|feature)s?[_.]?(\d+)(?:\.(?:blocks\.)?(\d+)\.)?")
-# the last words in the names of parameters that say where a patch is, or that are no patch
+# the last words in the names of parameters that say where a patch is, or that are not patches
 _POSITION = re.compile(r"\w*(pos_embed\w*|_token|position_bias_table)")
 
 

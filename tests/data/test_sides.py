@@ -1,4 +1,4 @@
-"""Tests of what is said about classes of two sides: pairs that are missing or wrong, and flips in
+"""Tests of the classes of two sides: pairs that are missing or wrong, and flips in
 predictions.
 """
 

@@ -159,7 +159,7 @@ def _plain(state: str) -> str:
 
 
 def _key(job: dict[str, str]) -> str:
-    """The number of the task; "" for a job that is no array."""
+    """The number of the task; "" for a job without an array."""
     task = job.get("ArrayTaskId", "") if "ArrayJobId" in job else ""
     return _WAITING if task == _NO_TASK or (task and not task.isdigit()) else task
 

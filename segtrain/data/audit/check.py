@@ -270,7 +270,7 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
         return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
     known = [value for value in values if value >= 0]
     kept = [value for value in known if value != data.ignore_index]
-    # Gray levels such as 0, 64, 128, and 255 are no ids from 0 or 1 beside a void value.
+    # Ids count from 0 or 1, also beside a void value; gray levels (0, 64, 128, 255) do not.
     kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else known
     # Negative ids are most often void.
     table: dict[int, Any] = {value: "?" for value in values if value < 0}

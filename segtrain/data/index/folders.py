@@ -76,7 +76,7 @@ def _detect(root: str, store: Store) -> Found | None:
 
 
 def with_bands(root: str, store: Store, found: Found) -> Found:
-    """Detected folders with the number of bands of images that are no RGB."""
+    """Detected folders with the number of bands of images that are not RGB."""
     if store.local:
         images = os.path.join(root, found[0]["images"].replace("{split}", found[1][0]))
         path = os.path.join(images, next(masks_below(images, store, IMAGE_ARRAYS), ""))

@@ -58,7 +58,7 @@ def _matlab(content: Any, name: str) -> np.ndarray:
         elif value.dtype == object:
             annotations = value.size
     if annotations and not arrays:
-        raise ValueError(f"{annotations} annotations, as in BSDS, whose regions are no classes")
+        raise ValueError(f"{annotations} annotations, as in BSDS, whose regions are not classes")
     if len(arrays) != 1:
         raise ValueError(f"no single array among {', '.join(values) or 'no variables'}")
     return arrays[0]

@@ -142,7 +142,7 @@ def _small(path: Path, share: int) -> tuple[bytes, tuple[int, int]] | str:
         with open_file(path) as file, Image.open(file) as sheet:
             picture = sheet.convert("RGB")
     except UnidentifiedImageError:
-        return f"{path.name} cannot be read: it is no picture"
+        return f"{path.name} cannot be read as a picture"
     except (OSError, ValueError) as error:
         return f"{path.name} cannot be read: {error}"
     return (
