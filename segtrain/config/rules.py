@@ -311,6 +311,7 @@ def rules_of_strategy(config: Config) -> list[Rule]:
                 not in ("auto", "single", "ddp"),
                 "train.accumulate>1, which adds gradients in sequence": micro,
                 "train.compile, which merges kernels": bool(train.compile),
+                "train.kernels, which sum in an order of their own": bool(train.kernels),
                 "train.cuda_graph, which draws dropout for the whole batch": train.cuda_graph,
                 f"parallel.compress={parallel.compress}": parallel.compress != "none",
                 f"parallel.threads={parallel.threads}, because kernels divide their work among "
@@ -333,4 +334,12 @@ def rules_of_strategy(config: Config) -> list[Rule]:
     for rival, conflict in graphs.items():
         text = f"train.cuda_graph=true does not go with {rival}: set one of them back"
         rows.append((train.cuda_graph and conflict, text, {"train.cuda_graph": False}))
+    for rival, conflict in {
+        "train.device=cpu": cpu,
+        "train.channels_last=false": train.channels_last is False,
+        "train.compile": bool(train.compile),
+        "parallel.strategy=dp": strategy == "dp",
+    }.items():
+        text = f"train.kernels does not go with {rival}: set one of them back"
+        rows.append((bool(train.kernels) and conflict, text, {"train.kernels": ()}))
     return rows

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.models.layers import conv_bn
+from segtrain.models.layers import ConvNorm, conv_bn
 from segtrain.models.resnet import ResNet
 
 
@@ -20,7 +20,7 @@ def separable_bn(inputs: int, outputs: int, dilation: int = 1) -> nn.Sequential:
         ),
         nn.Conv2d(inputs, outputs, 1, bias=False),
     )
-    return nn.Sequential(separable, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+    return ConvNorm(separable, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 class ImagePool(nn.Sequential):

@@ -11,16 +11,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from segtrain.models.fused import FusedBatchNorm2d
+
+
+def norm_act(
+    norm: nn.Module, activation: nn.Module | None, x: Tensor, residual: Tensor | None = None
+) -> Tensor:
+    """``activation(norm(x) + residual)``, in one pass where ``norm`` has a kernel for it."""
+    relu = isinstance(activation, nn.ReLU)
+    if isinstance(norm, FusedBatchNorm2d):
+        x = norm(x, residual, relu)
+        return x if relu or activation is None else activation(x)
+    x = norm(x)
+    x = x if residual is None else x.add_(residual)
+    return x if activation is None else activation(x)
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution, batch norm and, as a third layer, an activation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm_act(self[1], self[2] if len(self) > 2 else None, self[0](x))
+
 
 def conv_bn(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True
-) -> nn.Sequential:
+) -> ConvNorm:
     """Convolution without bias, batch norm and, unless ``relu`` is false, ReLU."""
     layers: list[nn.Module] = [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
         nn.BatchNorm2d(outputs),
     ]
-    return nn.Sequential(*layers, *([nn.ReLU(inplace=True)] if relu else []))
+    return ConvNorm(*layers, *([nn.ReLU(inplace=True)] if relu else []))
 
 
 def doubled_kernel(weight: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from segtrain.models.layers import conv_bn
+from segtrain.models.layers import conv_bn, norm_act
 
 
 class Basic(nn.Module):
@@ -27,8 +27,8 @@ class Basic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)).add_(identity))
+        x = norm_act(self.bn1, self.relu, self.conv1(x))
+        return norm_act(self.bn2, self.relu, self.conv2(x), identity)
 
 
 class Bottleneck(nn.Module):
@@ -54,9 +54,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.relu(self.bn2(self.conv2(x)))
-        return self.relu(self.bn3(self.conv3(x)).add_(identity))
+        x = norm_act(self.bn1, self.relu, self.conv1(x))
+        x = norm_act(self.bn2, self.relu, self.conv2(x))
+        return norm_act(self.bn3, self.relu, self.conv3(x), identity)
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -114,7 +114,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        features = [self.relu(self.bn1(self.conv1(images)))]
+        features = [norm_act(self.bn1, self.relu, self.conv1(images))]
         x = self.maxpool(features[0])
         for stage in range(4):
             x = getattr(self, f"layer{stage + 1}")(x)

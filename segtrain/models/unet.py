@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from segtrain.models.layers import conv_bn, upsample_conv
+from segtrain.models.layers import conv_bn, norm_act, upsample_conv
 from segtrain.models.resnet import ResNet
 
 
@@ -39,7 +39,7 @@ class FastBlock(nn.Module):
         # ConvNeXt and other encoders without features at stride 2 give a skip of 0 channels there.
         skip = skip_connection if skip_connection is not None and skip_connection.shape[1] else None
         x = upsample_conv(x, skip, first.weight, first.bias)
-        x = self.conv2(self.conv1[2](self.conv1[1](x)))
+        x = self.conv2(norm_act(self.conv1[1], self.conv1[2], x))
         return x if self.attention2 is None else self.attention2(x)
 
 

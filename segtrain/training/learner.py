@@ -23,8 +23,10 @@ from segtrain.losses.ways import refuse_fused
 from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model, normalization
 from segtrain.models.deterministic import refuse_nondeterministic
+from segtrain.models.fused import use_kernels
 from segtrain.models.weights import fill
 from segtrain.optim import Ema, LossScaler, build_optimizer
+from segtrain.parallel.collective import all_reduce
 from segtrain.parallel.model import (
     full_state,
     load_full_state,
@@ -168,6 +170,7 @@ def build_learner(
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = strategy.wrap(network, lambda module: compiled(module, config.train.compile))
     plain: SegModel = unwrapped(model)  # type: ignore[assignment]
+    use_kernels(plain, config.train.kernels, strategy.device, all_reduce)
     if parts.criterion is None:
         weights = torch.tensor(class_weights) if class_weights else None
         criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights)

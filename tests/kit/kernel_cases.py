@@ -6,19 +6,23 @@ Started by test_kernels.py with TRITON_INTERPRET=1, which must be set before tri
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from segtrain.config import Loss
 from segtrain.data.pixels import normalize
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
 from segtrain.losses.lowlogits import LowLogits
 from segtrain.losses.upsampling import Thinned, axes
+from segtrain.models import fused
+from segtrain.models.layers import norm_act
+from segtrain.models.resnet import Bottleneck
 
 VOID = 255
 WEIGHTS = (0.5, 0.0, 2.0, 3.5, 0.25)
@@ -151,6 +155,62 @@ def images(dtype: torch.dtype) -> dict[str, float]:
     return found
 
 
+def layer(plain: nn.Module, *shape: int, dtype: torch.dtype = torch.float32) -> dict[str, float]:
+    """Output, gradients, and buffers of a layer by kernels, beside torch's in float64."""
+    torch.manual_seed(4)
+    for name, value in [*plain.named_parameters(), *plain.named_buffers()]:
+        if value.is_floating_point():
+            value.data = torch.rand_like(value) + ("mean" in name)
+    exact, kernel = copy.deepcopy(plain).double(), copy.deepcopy(plain)
+    fused._convert(kernel, ("batch_norm", "depthwise"), lambda value: None)
+    assert {type(module) for module in kernel.modules()} & {
+        fused.FusedBatchNorm2d,
+        fused.DepthwiseConv2d,
+    }
+    images = (1.5 + torch.randn(shape)).to(dtype)
+    results = []
+    for network in (kernel, exact):
+        x = (images if network is kernel else images.double()).clone().requires_grad_()
+        out = network(x)
+        slope = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view(out.shape)
+        results.append([out, *torch.autograd.grad(out, [x, *network.parameters()], slope)])
+        results[-1] += [value for value in network.buffers() if value.is_floating_point()]
+    names = ["out", "x", *dict(plain.named_parameters()), *dict(plain.named_buffers())]
+    return {name: apart(a.detach(), b.detach()) for name, a, b in zip(names, *results)}
+
+
+class NormOnly(nn.Module):
+    """Batch norm, then ReLU of the sum with the images themselves."""
+
+    def __init__(self, channels: int, relu: bool) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU() if relu else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm_act(self.norm, self.relu, x * 1, x)
+
+
+def synchronized() -> dict[str, float]:
+    """Half of a batch, with the sums of the whole one."""
+    x, slope = torch.randn(2, 6, 5, 3, 3)
+    results, sums = [], []
+    for images, slopes, total in (
+        (x, slope, lambda value: sums.append(value.clone())),
+        (x[:3], slope[:3], lambda value: value.copy_(sums.pop(0))),
+    ):
+        norm = fused.FusedBatchNorm2d(5)
+        norm.total = total
+        leaf = images.clone().requires_grad_()
+        out = norm(leaf, None, True)
+        results.append((out.detach()[:3], *torch.autograd.grad(out, leaf, slopes)))
+    assert not sums
+    return {
+        "out": apart(results[1][0], results[0][0]),
+        "x": apart(results[1][1], results[0][1][:3]),
+    }
+
+
 def say(case: str, found: dict[str, float]) -> None:
     print(json.dumps({"case": case, **found}), flush=True)
 
@@ -184,6 +244,14 @@ def main() -> None:
     say("maps of every third pixel", maps(low, batch((2, 5, 2, 3), (4, 7))[1], thinned))
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         say(f"images {dtype}", images(dtype))
+    for relu in (False, True):
+        say(f"layer norm, relu {relu}", layer(NormOnly(70, relu), 2, 70, 9, 7))
+    say("block", layer(Bottleneck(8, 4, 2, 1, 1, 64), 2, 8, 6, 6))
+    for dilation, bias in ((1, True), (3, False)):
+        conv = nn.Conv2d(70, 70, 3, padding=dilation, dilation=dilation, groups=70, bias=bias)
+        say(f"layer depthwise, dilation {dilation}", layer(conv, 2, 70, 9, 5))
+    say("layer synchronized", synchronized())
+    say("bfloat16 norm", layer(NormOnly(6, True), 2, 6, 9, 7, dtype=torch.bfloat16))
     for dtype in (torch.bfloat16, torch.float16):
         half = low.to(dtype).contiguous(memory_format=torch.channels_last)
         say(f"half {dtype}", loss("ce", half, target.long(), bilinear(True)))
