@@ -132,11 +132,12 @@ class Train(Section):
         description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: for "
         "networks so small that the host is the limit",
     )
-    kernels: tuple[Literal["batch_norm", "depthwise"], ...] = setting(
+    kernels: tuple[Literal["batch_norm", "layer_norm", "depthwise", "linear"], ...] = setting(
         ["untrained"],
         (),
         description="layers that train in kernels of segtrain on an NVIDIA GPU: batch_norm (with "
-        "addition and ReLU), depthwise (3x3 convolutions). Not measured yet",
+        "addition and ReLU), layer_norm (in 16 bits), depthwise (3x3 convolutions), linear (their "
+        "biases). Not measured yet",
     )
     deterministic: bool = Field(
         False, description="refuse kernels whose results vary from run to run"

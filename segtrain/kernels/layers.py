@@ -1,5 +1,5 @@
-"""Triton kernels of layers in training: batch norm with addition and ReLU, and depthwise 3x3
-convolutions.
+"""Triton kernels of layers in training: batch norm with addition and ReLU, layer norm, and
+depthwise 3x3 convolutions.
 
 Images are in channels_last memory: contiguous arrays (M, C) of M = N * H * W pixels. Arithmetic is
 float32, whatever their type; so are tables of numbers by channel (C,). A sum over pixels is written
@@ -194,3 +194,74 @@ def depthwise_weights(
             total += tl.where(taps == tap, tl.sum(g * v, 0)[None, :], 0.0)
     at = (tl.program_id(0) * 16 + taps) * C + c[None, :]
     tl.store(sums + at, total, mask=(c < C)[None, :] & (taps < 10))
+
+
+@triton.jit
+def rows_normalized(
+    x,
+    weight,
+    bias,
+    out,
+    statistics,
+    M,
+    C,
+    eps,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    """out: each row (C,), normalized, times weight, plus bias. statistics (2, M): mean and 1 /
+    deviation of each row. COLS >= C. Grid: (blocks of rows,).
+    """
+    c = tl.arange(0, COLS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    mask = (row < M)[:, None] & (c < C)[None, :]
+    at = row.to(tl.int64)[:, None] * C + c[None, :]
+    v = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    mean = tl.sum(v, 1) / C
+    v = tl.where(mask, v - mean[:, None], 0.0)
+    inverse = 1.0 / tl.sqrt(tl.sum(v * v, 1) / C + eps)
+    v *= inverse[:, None] * tl.load(weight + c, mask=c < C, other=0.0)[None, :]
+    v += tl.load(bias + c, mask=c < C, other=0.0)[None, :]
+    tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)
+    tl.store(statistics + row, mean, mask=row < M)
+    tl.store(statistics + M + row, inverse, mask=row < M)
+
+
+@triton.jit
+def rows_normalized_slopes(
+    x,
+    slope,
+    weight,
+    statistics,
+    gradient,
+    sums,
+    M,
+    C,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    """gradient: of ``x`` of ``rows_normalized``. sums (programs, 2, C): of weight and bias. Grid:
+    (programs,).
+    """
+    c = tl.arange(0, COLS)
+    scale = tl.load(weight + c, mask=c < C, other=0.0)[None, :]
+    of_weight = tl.zeros([ROWS, COLS], tl.float32)
+    of_bias = tl.zeros([ROWS, COLS], tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
+        row = block * ROWS + tl.arange(0, ROWS)
+        mask = (row < M)[:, None] & (c < C)[None, :]
+        at = row.to(tl.int64)[:, None] * C + c[None, :]
+        mean = tl.load(statistics + row, mask=row < M, other=0.0)[:, None]
+        inverse = tl.load(statistics + M + row, mask=row < M, other=0.0)[:, None]
+        v = tl.where(mask, tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - mean, 0.0)
+        v *= inverse
+        g = tl.load(slope + at, mask=mask, other=0.0).to(tl.float32)
+        of_weight += g * v
+        of_bias += g
+        g *= scale
+        g -= (tl.sum(g, 1)[:, None] + v * tl.sum(g * v, 1)[:, None]) / C
+        g *= inverse
+        tl.store(gradient + at, g.to(gradient.dtype.element_ty), mask=mask)
+    sums += tl.program_id(0) * (2 * C) + c
+    tl.store(sums, tl.sum(of_weight, 0), mask=c < C)
+    tl.store(sums + C, tl.sum(of_bias, 0), mask=c < C)

@@ -1,5 +1,5 @@
 """Layers whose training runs in kernels of Triton (``train.kernels``): batch norm with addition and
-ReLU in one pass, and depthwise 3x3 convolutions.
+ReLU in one pass, layer norm in 16 bits, depthwise 3x3 convolutions, and biases of linear layers.
 
 They are torch's layers with another class, and have the same state. In evaluation, and for types
 other than float32, float16, and bfloat16, they compute as torch's do.
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from segtrain import kernels
 
 ROWS, COLS, WARPS = 16, 64, 4  # pixels and channels of a program
+WIDEST = 1024  # channels of a layer norm; a program has a block of its rows
 PROGRAMS = 512  # that share a sum over pixels, for each block of channels
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Between 0 and these, a value is rounding: float32 sums of this many numbers.
@@ -31,7 +32,8 @@ def use_kernels(
     device: torch.device,
     total: Callable[[Tensor], None],
 ) -> None:
-    """Give the layers ``names`` of ``model`` (batch_norm, depthwise) kernels, in place.
+    """Give the layers ``names`` of ``model`` (batch_norm, layer_norm, depthwise, linear) kernels,
+    in place.
 
     ``total`` sums a tensor over ranks, in place: for batch norm that is synchronized. Where kernels
     cannot run, or do not give torch's values, a warning says why, and nothing changes.
@@ -51,6 +53,12 @@ def _convert(model: nn.Module, names: Collection[str], total: Callable[[Tensor],
             if module.affine and module.track_running_stats and module.momentum is not None:
                 module.total = None if kind == "BatchNorm2d" else total  # type: ignore[assignment]
                 module.__class__ = FusedBatchNorm2d
+        elif "layer_norm" in names and kind == "LayerNorm" and _is_narrow(module):
+            # SMP's takes images, too, and normalizes their channels.
+            module.by_channel = type(module).__module__.startswith("segmentation_models_pytorch")  # type: ignore[assignment]
+            module.__class__ = FusedLayerNorm
+        elif "linear" in names and type(module) is nn.Linear and module.bias is not None:
+            module.__class__ = BiasByProduct
         elif "depthwise" in names and type(module) is nn.Conv2d and _is_depthwise(module):
             module.__class__ = DepthwiseConv2d
 
@@ -65,18 +73,22 @@ def _is_depthwise(conv: nn.Conv2d) -> bool:
     )
 
 
+def _is_narrow(norm: Any) -> bool:
+    affine = norm.weight is not None and norm.bias is not None
+    return affine and len(norm.normalized_shape) == 1 and norm.normalized_shape[0] <= WIDEST
+
+
 def _fault(device: torch.device) -> str:
     """Why the kernels are not used, or "": whether they give torch's values and gradients. Waits
     for the GPU.
     """
-    plain = nn.Sequential(
-        nn.BatchNorm2d(70), nn.Conv2d(70, 70, 3, padding=2, dilation=2, groups=70)
-    )
+    conv = nn.Conv2d(70, 70, 3, padding=2, dilation=2, groups=70)
+    plain = nn.Sequential(nn.BatchNorm2d(70), conv, nn.LayerNorm(7), nn.Linear(7, 7))
     plain = plain.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     fused = copy.deepcopy(plain)
     images = torch.randn(2, 70, 6, 7, device=device)
     try:
-        _convert(fused, ("batch_norm", "depthwise"), lambda value: None)
+        _convert(fused, ("batch_norm", "layer_norm", "depthwise", "linear"), lambda value: None)
         results = []
         for network in (plain, fused):
             out = network(images)
@@ -189,12 +201,92 @@ def _channel_sums(
     return own, every[:-1].view(2, -1), every[-1]
 
 
+def _as_autocast(x: Tensor) -> Tensor:
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+class FusedLayerNorm(nn.LayerNorm):
+    """Layer norm of the last axis, whose result has the type that autocast gives to products."""
+
+    by_channel: bool  # images (N, C, H, W) are normalized over C
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels_first = self.by_channel and x.dim() == 4
+        x = x.permute(0, 2, 3, 1) if channels_first else x
+        if self.training and x.dtype in TYPES:
+            x = _RowNorm.apply(_as_autocast(x).contiguous(), self.weight, self.bias, self.eps)
+        else:
+            x = super().forward(x)
+        return x.permute(0, 3, 1, 2) if channels_first else x
+
+
+class _RowNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:  # type: ignore[override]
+        scale, out = weight.float(), torch.empty_like(x)
+        statistics = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
+        _launch_rows("rows_normalized", x, 0, scale, bias.float(), out, statistics, more=(eps,))
+        ctx.save_for_backward(x, scale, statistics)
+        ctx.dtype = weight.dtype
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, scale, statistics = ctx.saved_tensors
+        gradient = torch.empty_like(x)
+        parts = x.new_empty(PROGRAMS, 2, x.shape[-1], dtype=torch.float32)
+        tables = (slope.contiguous(), scale, statistics, gradient, parts)
+        _launch_rows("rows_normalized_slopes", x, PROGRAMS, *tables)
+        of_weight, of_bias = parts.sum(0).to(ctx.dtype)
+        return gradient, of_weight, of_bias, None
+
+
+def _launch_rows(
+    name: str, x: Tensor, programs: int, *arguments: Tensor, more: tuple[float, ...] = ()
+) -> None:
+    """``programs``: 0 for one program for each block of rows."""
+    size, channels = x.numel() // x.shape[-1], x.shape[-1]
+    cols = 1 << (channels - 1).bit_length()
+    rows = max(1, ROWS * COLS // cols)
+    flags = {"ROWS": rows, "COLS": cols}
+    grid = (programs or -(-size // rows),)
+    kernels.launch(
+        f"layers.{name}", x.device, grid, WARPS, x, *arguments, size, channels, *more, **flags
+    )
+
+
+class BiasByProduct(nn.Linear):
+    """A linear layer whose gradient of the bias is a product with ones: torch's sum over rows is
+    slow.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        x, weight, bias = map(_as_autocast, (x, self.weight, self.bias))
+        return _Linear.apply(x, weight, bias)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        rows = slope.flatten(0, -2)
+        ones = rows.new_ones(1, len(rows))
+        return slope @ weight, rows.t() @ x.flatten(0, -2), (ones @ rows)[0]
+
+
 class DepthwiseConv2d(nn.Conv2d):
     """A depthwise 3x3 convolution of stride 1 that keeps the size, in channels_last memory."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = _as_autocast(x)
         if not self.training or x.dtype not in TYPES:
             return super().forward(x)
         return _Depthwise.apply(_last(x), self.weight, self.bias, self.dilation[0])

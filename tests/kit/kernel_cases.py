@@ -162,11 +162,10 @@ def layer(plain: nn.Module, *shape: int, dtype: torch.dtype = torch.float32) -> 
         if value.is_floating_point():
             value.data = torch.rand_like(value) + ("mean" in name)
     exact, kernel = copy.deepcopy(plain).double(), copy.deepcopy(plain)
-    fused._convert(kernel, ("batch_norm", "depthwise"), lambda value: None)
-    assert {type(module) for module in kernel.modules()} & {
-        fused.FusedBatchNorm2d,
-        fused.DepthwiseConv2d,
-    }
+    names = ("batch_norm", "layer_norm", "depthwise", "linear")
+    fused._convert(kernel, names, lambda value: None)
+    kinds = {type(module).__module__ for module in kernel.modules()}
+    assert "segtrain.models.fused" in kinds
     images = (1.5 + torch.randn(shape)).to(dtype)
     results = []
     for network in (kernel, exact):
@@ -250,6 +249,8 @@ def main() -> None:
     for dilation, bias in ((1, True), (3, False)):
         conv = nn.Conv2d(70, 70, 3, padding=dilation, dilation=dilation, groups=70, bias=bias)
         say(f"layer depthwise, dilation {dilation}", layer(conv, 2, 70, 9, 5))
+    say("layer rows", layer(nn.LayerNorm(37), 3, 5, 37))
+    say("layer linear", layer(nn.Linear(37, 5), 3, 5, 37))
     say("layer synchronized", synchronized())
     say("bfloat16 norm", layer(NormOnly(6, True), 2, 6, 9, 7, dtype=torch.bfloat16))
     for dtype in (torch.bfloat16, torch.float16):
