@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,9 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 def _files(root: str, store: Store, panoptic: bool) -> list[str]:
     """The JSON files of this form."""
-    paths = [
-        path
-        for path, head in find.files(root, store, ".json")
-        if _KEYS.search(head) and '"shapes"' not in head
-    ]
+    paths = find.matching(
+        root, store, ".json", lambda head: _KEYS.search(head) and '"shapes"' not in head
+    )
     return [path for path in paths if _is_coco(json_of(os.path.join(root, path)), panoptic)]
 
 
@@ -68,9 +67,9 @@ def _is_coco(content: Any, panoptic: bool) -> bool:
     ) and panoptic == any("segments_info" in item for item in content["annotations"][:1])
 
 
-def _images(path: str) -> list[str]:
-    """The names of the first images in a file."""
-    return [text(image["file_name"], "a file_name") for image in json_of(path)["images"][:20]]
+def _images(path: str) -> Iterator[str]:
+    """The names of the images in a file."""
+    return (text(image["file_name"], "a file_name") for image in json_of(path)["images"])
 
 
 def _names(content: dict[str, Any]) -> dict[Any, str]:

@@ -37,8 +37,10 @@ _NO_AREAS = ("cuboid", "points", "polyline", "skeleton", "tag")
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = [path for path, head in find.files(root, store, ".xml") if _ROOT.match(head)]
-    detected = find.detected(root, store, paths, _names)
+    paths = find.matching(root, store, ".xml", _ROOT.match)
+    detected = find.detected(
+        root, store, paths, lambda path: map(_name, xml_of(path).iter("image"))
+    )
     if detected is None:
         return None
     settings, splits = detected
@@ -50,11 +52,6 @@ def _detect(root: str, store: Store) -> Detected | None:
     above = os.path.dirname(settings["images"])
     images = os.path.join(above, "{split}")
     return {"annotations": settings["annotations"], "images": images}, sorted(subsets)
-
-
-def _names(path: str) -> list[str]:
-    with reading(path):
-        return [_name(image) for image in xml_of(path).iter("image")][:20]
 
 
 def _name(image: Element) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from segtrain.data.annotations.read import reading
 from segtrain.data.bucket.tree import local_copy
@@ -21,6 +22,8 @@ from segtrain.data.storage import Store
 _HEAD = 1 << 16
 # At most this many files of a folder are looked at, and this many that are not empty.
 _MANY, _FEW = 20, 3
+# So many names of images show in which folder they are.
+_NAMES = 20
 _SPLIT = re.compile(
     rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
@@ -41,6 +44,11 @@ def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
             full += bool(head)
             if full == _FEW:
                 break
+
+
+def matching(root: str, store: Store, ending: str, fits: Callable[[str], object]) -> list[str]:
+    """The paths of those of ``files`` whose text fits."""
+    return [path for path, head in files(root, store, ending) if fits(head)]
 
 
 def files_above(folder: str, root: str, store: Store, endings: Sequence[str]) -> list[str]:
@@ -129,13 +137,13 @@ def detected(
     root: str,
     store: Store,
     paths: Sequence[str],
-    images: Callable[[str], Sequence[str]],
+    images: Callable[[str], Iterable[str]],
     masks: Sequence[str] = (),
 ) -> Detected | None:
     """Settings and splits for annotations at these paths under the root; None without any.
 
-    images: the names of some images in the annotations at a path. masks: as in ``folders_of``.
-    Raises DataError if paths remain that could be read instead.
+    images: the names of the images in the annotations at a path, of which the first are used.
+    masks: as in ``folders_of``. Raises DataError if paths remain that could be read instead.
     """
     if not paths:
         return None
@@ -144,7 +152,7 @@ def detected(
         template, splits = by_split(paths)
         first = template.replace("{split}", splits[0])
         with reading(os.path.join(root, first)):
-            names = images(os.path.join(root, first))
+            names = [*itertools.islice(images(os.path.join(root, first)), _NAMES)]
         folders = folders_of(names, os.path.dirname(first), root, store, splits[0], masks)
         return _settings(root, store, template, splits, folders)
 

@@ -33,7 +33,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         for path, head in find.files(root, store, ending)
         if '"FeatureCollection"' in head and 'Polygon"' in head
     ]
-    return find.detected(root, store, paths, lambda path: [*_geotiffs(root, store)][:20])
+    return find.detected(root, store, paths, lambda path: _geotiffs(root, store))
 
 
 def _geotiffs(folder: str, store: Store) -> Iterator[str]:

@@ -36,7 +36,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         for columns in ({*map(_plain, head.partition("\n")[0].split(","))},)
         if columns & {*_RUNS} and columns & {*_IMAGE, *_IMAGE_AND_CLASS}
     ]
-    return find.detected(root, store, paths, lambda path: [*_runs(path)][:20])
+    return find.detected(root, store, paths, _runs)
 
 
 def _plain(column: str) -> str:

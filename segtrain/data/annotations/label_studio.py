@@ -37,13 +37,8 @@ _CHANNELS = 4  # of a brush: red, green, blue, alpha
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = [path for path, head in find.files(root, store, ".json") if _TASKS.match(head)]
-    return find.detected(root, store, paths, _names)
-
-
-def _names(path: str) -> list[str]:
-    with reading(path):
-        return [_image(task) for task in json_of(path)[:20]]
+    paths = find.matching(root, store, ".json", _TASKS.match)
+    return find.detected(root, store, paths, lambda path: map(_image, json_of(path)))
 
 
 def _image(task: dict[str, Any]) -> str:

@@ -157,10 +157,10 @@ def _refuse_alike(
     their pixels in common: they may be of two annotators. more: settings that both ways need.
     """
     image, masks = next((image, these) for image, these in owners.masks.items() if len(these) > 1)
-    classes = {_class_of(mask): mask for mask in masks}
+    classes = {_class_of(mask): mask.path for mask in masks}
     pixels = {
-        name: decode.decode_mask(local_copy(os.path.join(folder, mask.path))) > 0
-        for name, mask in classes.items()
+        name: decode.decode_mask(local_copy(os.path.join(folder, path))) > 0
+        for name, path in classes.items()
     }
     for one, other in itertools.combinations(pixels, 2):
         if pixels[one].shape != pixels[other].shape:
@@ -168,21 +168,18 @@ def _refuse_alike(
         both = np.count_nonzero(pixels[one] & pixels[other])
         if 2 * both > np.count_nonzero(pixels[one] | pixels[other]):
             stem, ending = os.path.splitext(os.path.basename(image))
-            of_first, of_second = (
-                [NAME + ending, os.path.basename(classes[name].path).replace(stem, NAME)]
-                for name in (one, other)
-            )
-            of_one = {"data.masks": settings["annotations"], "data.pair": of_first}
-            of_all = {"data.annotations": settings["annotations"]}
             first, second = (
-                {"data.layout": layout, "data.images": settings["images"], **own, **more}
-                for layout, own in (("folders", of_one), ("objects", of_all))
+                {"data.pair": [NAME + ending, os.path.basename(path).replace(stem, NAME)]}
+                for path in (classes[one], classes[other])
             )
+            images, places = {"data.images": settings["images"]}, settings["annotations"]
+            of_one = {"data.layout": "folders", **images, "data.masks": places, **first, **more}
+            of_all = {"data.layout": "objects", **images, "data.annotations": places, **more}
             raise DataError(
                 f"{root}: the masks {one!r} and {other!r} of {image} have most pixels in common: "
                 f"are they of two annotators, or two classes? To read one of them:\n  "
-                f"{command(first)}\nas classes:\n  {command(second)}"
-                f"{to_merge(root, [{'data.pair': of_second}], first)}",
+                f"{command(of_one)}\nas classes:\n  {command(of_all)}"
+                f"{to_merge(root, [second], of_one)}",
                 code="masks-alike",
                 folder=root,
                 found=[one, other],

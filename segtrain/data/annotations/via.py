@@ -47,9 +47,9 @@ _Image = tuple[str, list[_Region]]
 
 
 def _detect(root: str, store: Store) -> Detected | None:
-    paths = [path for path, head in find.files(root, store, ".json") if _JSON.match(head)]
-    paths = paths or [path for path, head in find.files(root, store, ".csv") if _CSV.match(head)]
-    return find.detected(root, store, paths, lambda path: [name for name, _ in _images(path)[:20]])
+    paths = find.matching(root, store, ".json", _JSON.match)
+    paths = paths or find.matching(root, store, ".csv", _CSV.match)
+    return find.detected(root, store, paths, lambda path: (name for name, _ in _images(path)))
 
 
 def _read(where: Where) -> Annotations:
