@@ -41,14 +41,14 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     _prepare_process()
-    args, overrides = _parse(argv)
+    args = _parse(argv)
     try:
         if argv[0] in ("train", "eval", "prove", "bench", "sweep"):
             refuse_windows()
         # Training and its tools handle SIGTERM themselves.
         files_only = argv[0] in ("data", "predict", "export")
         with exiting_at_sigterm() if files_only else contextlib.nullcontext():
-            code = int(args.call(args, overrides, argv) or 0)
+            code = int(args.call(args) or 0)
         # If standard output goes to a full disk, fail here and not when Python exits.
         sys.stdout.flush()
         return code
@@ -108,9 +108,9 @@ def _prepare_process() -> None:
     os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
 
 
-def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command's arguments, and its ``section.key=value`` settings. Exits with code 2 for an
-    unknown argument.
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """The command's arguments, with ``overrides``, its ``section.key=value`` settings, and
+    ``argv``. Exits with code 2 for an unknown argument.
     """
     parser = build_parser()
     if not argv:
@@ -125,7 +125,8 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
         _refuse_flags(command, overrides)
     elif overrides and not hasattr(args, "platform"):  # the launcher parses its arguments itself
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
-    return args, overrides
+    args.overrides, args.argv = overrides, argv
+    return args
 
 
 def _joined(argv: list[str]) -> list[str]:

@@ -1,8 +1,9 @@
 """The commands. Each imports and calls one function of the package, prints the result, and returns
 its exit code.
 
-``args``: the arguments that arguments.py describes. ``overrides``: ``section.key=value`` settings.
-``argv``: all words of the command line. A command that returns None exits with code 0.
+``args``: the arguments that arguments.py describes, with ``overrides``, the ``section.key=value``
+settings, and ``argv``, all words of the command line. A command that returns None exits with code
+0.
 """
 
 from __future__ import annotations
@@ -25,23 +26,21 @@ from segtrain.installed import discover, provided, run_services, watch_for_notic
 FOLLOW_S = 30  # seconds after which `segtrain report --follow` rewrites the page
 
 
-def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+def train(args: Namespace) -> int:
     from segtrain.training.start.first_signal import ending_at_first_signal
 
     with ending_at_first_signal() as on_connected:
-        return _train(args, overrides, argv, on_connected)
+        return _train(args, on_connected)
 
 
-def _train(
-    args: Namespace, overrides: list[str], argv: list[str], on_connected: Callable[[], None]
-) -> int:
+def _train(args: Namespace, on_connected: Callable[[], None]) -> int:
     from segtrain.config import load_config
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
     from segtrain.training.start import early_checks as early
     from segtrain.training.start.automatic import settled
 
-    config = load_config(args.config, overrides)
+    config = load_config(args.config, args.overrides)
     if args.print_config:
         print(settled(config, download=False, quiet=True).to_yaml(), end="")
         return 0
@@ -50,7 +49,7 @@ def _train(
     ranks = spawn.ranks_to_start(config, say_on_stderr) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks)
     with (
-        spawn.children(cluster, ranks, argv)
+        spawn.children(cluster, ranks, args.argv)
         if cluster.alone and ranks > 1
         else nullcontext(cluster) as cluster
     ):
@@ -61,7 +60,7 @@ def _train(
         return train(config, cluster, on_connected=on_connected, provided=provided())
 
 
-def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def score(args: Namespace) -> None:
     from segtrain.insight.runs.weights import with_weights
     from segtrain.observe.journal import say_on_stderr
     from segtrain.training.evaluate_run import score
@@ -75,7 +74,7 @@ def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     )
     result = score(
         run,
-        overrides,
+        args.overrides,
         args.which,
         cluster,
         quiet=args.json,
@@ -86,7 +85,7 @@ def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         print(json.dumps(result))
 
 
-def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def predict(args: Namespace) -> None:
     from segtrain.bucket import is_bucket
     from segtrain.infer.predict import predict
     from segtrain.insight.runs.weights import with_weights
@@ -115,7 +114,7 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         ids=args.ids,
         polygons=args.polygons,
         device=args.device,
-        overrides=[*settings, *overrides],
+        overrides=[*settings, *args.overrides],
         batch_size=args.batch_size,
         say=say,
     )
@@ -125,7 +124,7 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     say(f"{counted(len(done), 'image')}: {folders}")
 
 
-def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def export(args: Namespace) -> None:
     from segtrain.infer.export import export
     from segtrain.insight.runs.weights import with_weights
 
@@ -151,7 +150,7 @@ def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         print(f"onnxruntime compared with torch: {json.dumps(done.onnx)}")
 
 
-def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def data_pack(args: Namespace) -> None:
     from segtrain.data.shards.pack import pack_folder
     from segtrain.observe.journal import say_on_stderr
 
@@ -159,7 +158,7 @@ def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         args.dir,
         args.folder,
         args.split,
-        overrides,
+        args.overrides,
         image=args.image,
         quality=args.quality,
         cap=args.cap,
@@ -173,23 +172,23 @@ def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         print(json.dumps(done))
 
 
-def data_fetch(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def data_fetch(args: Namespace) -> None:
     from segtrain.data.bucket.fetch import fetch_folder
     from segtrain.observe.journal import say_on_stderr
 
-    done = fetch_folder(args.place, args.split, overrides, say_on_stderr if args.json else say)
+    done = fetch_folder(args.place, args.split, args.overrides, say_on_stderr if args.json else say)
     if args.json:
         print(json.dumps(done))
 
 
-def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def data_convert(args: Namespace) -> None:
     from segtrain.data.convert import convert_folder
 
     convert_folder(
         args.dir,
         args.folder,
         args.split,
-        overrides,
+        args.overrides,
         say,
         args.nearest,
         args.merge,
@@ -198,14 +197,14 @@ def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None
     )
 
 
-def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+def data_check(args: Namespace) -> int:
     from segtrain.data.audit.check import check_folder
     from segtrain.data.audit.written import refuse_existing
     from segtrain.observe.journal import say_on_stderr
 
     refuse_existing(write=args.write, page=args.page)
     try:
-        checked = check_folder(args.dir, args.split, overrides, args.sample, args.seed)
+        checked = check_folder(args.dir, args.split, args.overrides, args.sample, args.seed)
     except SegtrainError as error:
         if args.write and "config" in error.values:
             write_atomically(args.write, error.values["config"].encode(), "FILE for --write")
@@ -230,7 +229,7 @@ def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     return EXIT_ERROR if checked.failed else 0
 
 
-def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def runs(args: Namespace) -> None:
     from segtrain.insight.runs.remote import rows
     from segtrain.insight.runs.table import by_seed, table
 
@@ -239,13 +238,13 @@ def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     say("\n".join(json.dumps(row) for row in listed) if args.json else table(listed))
 
 
-def sweep(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+def sweep(args: Namespace) -> int:
     from segtrain.runs.sweep import sweep
 
     return sweep(args.file)
 
 
-def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def report(args: Namespace) -> None:
     from segtrain.insight.report.page import report
     from segtrain.insight.runs.folder import run_home
     from segtrain.insight.runs.remote import local
@@ -263,7 +262,7 @@ def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         time.sleep(wait_s)
 
 
-def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def diff(args: Namespace) -> None:
     from segtrain.insight.report.diff_page import diff
     from segtrain.insight.runs.remote import local
 
@@ -271,7 +270,7 @@ def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     say(diff(runs, args.page))
 
 
-def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def diagnose(args: Namespace) -> None:
     from segtrain.insight.diagnose import verify, verify_words, words
     from segtrain.insight.diagnose.judge import diagnose
     from segtrain.insight.runs.remote import local
@@ -291,13 +290,13 @@ def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         say(words.page(run.folder, found, verify.earlier_prediction(run.folder)))
 
 
-def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def plan(args: Namespace) -> None:
     from segtrain.insight.plan.command import plan
 
-    plan(args, overrides, run_services())
+    plan(args, run_services())
 
 
-def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+def profile(args: Namespace) -> int:
     from segtrain.config import make_config
     from segtrain.observe.profile import profile
 
@@ -323,26 +322,26 @@ def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     return 0 if done else EXIT_ERROR
 
 
-def launch(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+def launch(args: Namespace) -> int:
     import segtrain.launch  # noqa: F401 (makes `launch` importable)
 
     main = importlib.import_module(f"launch.{args.platform}").main
-    return int(main(argv[2:], f"segtrain launch {args.platform}"))
+    return int(main(args.argv[2:], f"segtrain launch {args.platform}"))
 
 
-def prove(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+def prove(args: Namespace) -> int:
     from segtrain.prove import parse_ranks, prove
 
     ranks = parse_ranks(args.ranks)
-    return prove(args.config, overrides, ranks, args.device, exact=args.exact)
+    return prove(args.config, args.overrides, ranks, args.device, exact=args.exact)
 
 
-def bench_data(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+def bench_data(args: Namespace) -> None:
     from segtrain.insight.bench.data import bench_data
 
     bench_data(
         args.config,
-        overrides,
+        args.overrides,
         samples=args.samples,
         seconds=args.seconds,
         device_ms=args.device_ms,
@@ -351,7 +350,7 @@ def bench_data(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     )
 
 
-def doctor(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+def doctor(args: Namespace) -> int:
     from segtrain.insight.doctor import doctor
 
     return doctor(as_json=args.json)

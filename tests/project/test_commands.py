@@ -83,11 +83,11 @@ def ranks(words: list[str]) -> tuple[int, list[str]]:
     return int(values["--ntasks"]), words[words.index("segtrain") + 1 :]
 
 
-def parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+def parsed(words: list[str]) -> argparse.Namespace:
     """As the command line is parsed. SystemExit for a verb, flag or choice that does not exist."""
-    known, rest = cli._parse(words)
-    assert all("=" in setting for setting in rest), f"these are no settings: {rest}"
-    return known, rest
+    args = cli._parse(words)
+    assert all("=" in setting for setting in args.overrides), args.overrides
+    return args
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,8 @@ def test_a_command_can_be_typed(
         if path.name == page:
             write_configs(path, shelf)
     world, own = ranks(words)
-    known, settings = parsed(own)
+    known = parsed(own)
+    settings = known.overrides
     if not hasattr(known, "config"):
         return
     file = known.config

@@ -78,23 +78,23 @@ def hosts_of(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def plan(args: Namespace, overrides: list[str], services: Services = ()) -> None:
+def plan(args: Namespace, services: Services = ()) -> None:
     """Print the plan that the arguments ask for. Raises SegtrainError."""
     if args.record is not None:
-        _record(args, overrides, services)
+        _record(args, services)
     elif args.like:
-        _like(args, overrides, services)
-    elif args.config or overrides:
-        _config(args, overrides)
+        _like(args, services)
+    elif args.config or args.overrides:
+        _config(args)
     else:
         raise ConfigError(
             "nothing to plan: name a config file, or write --like=RUN", code="plan-of-nothing"
         )
 
 
-def _like(args: Namespace, overrides: list[str], services: Services) -> None:
-    if args.config or overrides or args.probe:
-        what = args.config or " ".join(overrides) or "--probe"
+def _like(args: Namespace, services: Services) -> None:
+    if args.config or args.overrides or args.probe:
+        what = args.config or " ".join(args.overrides) or "--probe"
         raise ConfigError(
             f"--like={args.like} takes all of its figures from the run: remove {what}, or "
             "remove --like",
@@ -132,7 +132,7 @@ def _like(args: Namespace, overrides: list[str], services: Services) -> None:
         _show(args, planned, words.about_run(planned, shown), shown, limits, market)
 
 
-def _config(args: Namespace, overrides: list[str]) -> None:
+def _config(args: Namespace) -> None:
     from segtrain.config import load_config
     from segtrain.insight.plan import words
     from segtrain.insight.plan.config_words import about_config, about_job
@@ -143,7 +143,7 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     limits = (seconds_of(args.deadline), budget_of(args.budget))
     hosts = hosts_of(args.hosts)
     market = market_of(args.spot, args.preemptions)
-    config = load_config(args.config, overrides)
+    config = load_config(args.config, args.overrides)
     described = described_of(args.images, args.image_size)
     planned = plan_of(
         config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note
@@ -182,8 +182,8 @@ def _show(
         _note(f"page: {page.write(args.page, planned, text, subject, *limits)}")
 
 
-def _record(args: Namespace, overrides: list[str], services: Services) -> None:
-    other = args.config or " ".join(overrides) or args.like
+def _record(args: Namespace, services: Services) -> None:
+    other = args.config or " ".join(args.overrides) or args.like
     if other:
         raise ConfigError(
             f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other
