@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -204,7 +205,8 @@ def data_check(args: Namespace) -> int:
 
     refuse_existing(write=args.write, page=args.page)
     try:
-        checked = check_folder(args.dir, args.split, args.overrides, args.sample, args.seed)
+        line = shlex.join(("segtrain", *args.argv))
+        checked = check_folder(args.dir, args.split, args.overrides, args.sample, args.seed, line)
     except SegtrainError as error:
         if args.write and "config" in error.values:
             write_atomically(args.write, error.values["config"].encode(), "FILE for --write")

@@ -67,7 +67,8 @@ def convert_folder(
     counts for each split. The folder appears complete or not at all. Raises DataError, ConfigError.
     """
     # Imported here, because ``check`` imports this file (its findings propose this command).
-    from segtrain.data.audit.check import opened, settings_of
+    from segtrain.data.audit.check import settings_of
+    from segtrain.data.audit.settled import settled
 
     for place in (root, folder):
         if is_bucket(place):
@@ -89,8 +90,9 @@ def convert_folder(
             pictures = cut(root, made, side_by_side, say)
         say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
         return {"pictures": pictures}
+    why = list[str]()
     try:
-        data, names = settings_of(root, overrides)
+        data, names = settings_of(root, overrides, why)
     except DataError as error:
         if error.code != "layout-unknown" or not (stacks := stacks_in(root, say)):
             raise
@@ -98,20 +100,20 @@ def convert_folder(
             masks = {split: write_stack(stack, made, split) for split, stack in stacks.items()}
         say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
         return masks
-    if (
-        data.layout == "folders"
-        and not data.split_by.on
-        and "{split}" not in data.images + data.masks
-    ):
+    divided = data.split_by.on or "{split}" in data.images + data.masks
+    if data.layout == "folders" and not divided:
         names = (POOL,)  # without {split} in a path, all splits have the same images
     result: dict[str, Any] = {}
     with _complete(folder) as made:
-        datasets = [opened(data, split) for split in splits or names]
-        others = [settings_of(root, [*overrides, setting])[0] for setting in annotators]
+        data = settled(data, splits or names, (), why)
+        datasets = [open_dataset(data, split) for split in splits or names]
+        given = [*overrides, *shlex.split(pasted(data))]
+        others = [settings_of(root, [*given, setting])[0] for setting in annotators]
         for dataset in datasets:
             refuse_near_values(dataset)
-            for note in dataset.notes:
-                say(note)
+            why += dataset.notes
+        for line in why:
+            say(line)
         for dataset in datasets:
             also = [open_dataset(other, dataset.split) for other in others]
             refuse_other_images(dataset, also)
@@ -377,9 +379,7 @@ def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]
 
 
 def pasted(data: Data, **more: Any) -> str:
-    """The settings of ``data`` that differ from the defaults, updated with ``more``, as
-    command-line arguments.
-    """
+    """The settings of ``data`` that are no defaults, and ``more``, as command-line arguments."""
     values = data.model_dump(exclude_defaults=True) | more
     return command({f"data.{key}": value for key, value in values.items()})
 

@@ -50,16 +50,18 @@ def test_a_config_is_replaced_until_a_class_has_a_name(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, file = files
+    for path in root.glob("train/masks/*"):
+        ids(path, (0, 7))
     words = ["data", "check", str(root), "--write", str(file)]
     assert main(words) == EXIT_ERROR
     assert main([*words, "data.layout=voc"]) == EXIT_ERROR
     assert f"{file} was not written" in capsys.readouterr().err
-    named = file.read_text().replace("?1", "road")
+    named = file.read_text().replace("?7", "road")
     file.write_text(named)
     assert main([*words, CLASSES]) == EXIT_ERROR
     assert file.read_text() == named
-    file.write_text(named.replace("road", "?1"))
-    assert main([*words, CLASSES]) == 0
+    file.write_text(named.replace("road", "?7"))
+    assert main([*words, CLASSES, "data.label_map={0: 0, 1: 1, 7: 1}"]) == 0
     assert load_config(file).data.classes == ("a", "b")
 
 
@@ -111,18 +113,22 @@ def test_the_values_of_some_masks_are_called_so(
     ids(root / "train/masks/1.png", (0, 7))
     with refused("classes-missing", ids=[0, 1, 7]) as caught:
         check_folder(str(root), None, [])
-    assert "the masks of train have the ids" in str(caught.value)
-    monkeypatch.setattr("segtrain.data.audit.check._SOME", 2)
-    with refused("classes-missing", ids=[0, 1]) as caught:
+    assert "the masks of train and test have the ids" in str(caught.value)
+    monkeypatch.setattr("segtrain.data.audit.settled._SOME", 2)
+    ids(root / "train/masks/0.png", (0, 9))
+    with refused("classes-missing", ids=[0, 1, 9]) as caught:
         check_folder(str(root), None, [])
-    assert "2 of 6 masks (the next check reads all" in str(caught.value)
+    assert "4 of 8 masks (the next check reads all" in str(caught.value)
+    ids(root / "train/masks/0.png")
     assert "unknown ids 7" in check_folder(str(root), None, [CLASSES]).reports[0].faults[0][1]
     for path in root.glob("train/masks/*"):
         ids(path, (0, 64, 255))
-    with refused("classes-missing", ids=[0, 64, 255]) as caught:
-        check_folder(str(root), None, [])
-    assert "data.classes=['?0', '?64', '?255']" in str(caught.value)
-    for path in root.glob("train/masks/*"):
+    for path in root.glob("test/masks/*"):
+        ids(path, (0, 64, 128))
+    data = check_folder(str(root), None, []).data
+    assert data.classes == ("class_0", "class_64", "class_128", "class_255")
+    assert data.label_map == {0: 0, 64: 1, 128: 2, 255: 3}
+    for path in root.glob("*/masks/*"):
         Image.fromarray(np.tile([-1, 0, 1, 1], (12, 4)).astype(np.int32)).save(path, "tiff")
     with refused("classes-missing", ids=[-1, 0, 1]) as caught:
         check_folder(str(root), None, [])

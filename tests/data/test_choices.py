@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import resource
 import shlex
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -91,6 +92,27 @@ def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(
     assert getattr(checked.data, key.removeprefix("data.")) == value.strip("'")
 
 
+def test_what_the_files_settle_is_chosen_with_a_reason(tmp_path: Path) -> None:
+    """DRIVE's folders: the camera's field of view is the same in all images, the second annotator
+    has no mask for training, and val has no mask at all.
+    """
+    names = "{split}/images/#_tr.png", "{split}/mask/#_tr_mask.png", "{split}/1st_manual/#_by.png"
+    root = write(tmp_path / "set", *names)
+    for number, path in enumerate(sorted(root.glob("*/1st_manual/*"))):
+        ids(path, (0,) * number + (1,) + (0,) * (7 - number))
+    shutil.copytree(root / "val/1st_manual", root / "val/2nd_manual")
+    checked = check_folder(str(root), None, [])
+    assert checked.data.masks == "{split}/1st_manual"
+    assert not checked.failed
+    why = " ".join(finding.message for finding in checked.reports[0].findings)
+    assert "the masks in {split}/mask are nearly the same in all images" in why
+    assert '{split}/2nd_manual has no mask for train (to read it: "data.masks=' in why
+    shutil.rmtree(root / "val/1st_manual")
+    checked = check_folder(str(root), None, [])
+    assert [*checked.datasets] == ["train"]
+    assert checked.data.split_by.of == "train"
+
+
 def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: Path) -> None:
     root = write(
         tmp_path / "set",
@@ -116,13 +138,9 @@ def test_each_choice_can_be_pasted_or_says_what_it_lacks(tmp_path: Path, places:
         check_folder(str(tmp_path), None, [CLASSES])
     proposals = [line.split("  #") for line in str(caught.value).splitlines()[1:]]
     assert len(proposals) == 2 * len(places)
-    assert [len(proposal) for proposal in proposals].count(2) == 1
-    for line, *lacks in proposals:
-        if lacks:
-            assert lacks == [" 1 image without a mask"]
-        else:
-            checked = check_folder(str(tmp_path), None, [CLASSES, *shlex.split(line)])
-            assert not any(report.failed for report in checked.reports)
+    assert [lacks for _, *lacks in proposals].count([" 1 image without a mask: not labeled"]) == 1
+    for line, *_ in proposals:
+        assert main(shlex.split(line)[1:]) == 0
 
 
 def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer) -> None:
@@ -304,7 +322,7 @@ def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server: BucketS
     for place in (str(root), "s3://bkt/areas"):
         with refused("folders-ambiguous", found=["{split}/Rural", "{split}/Urban"]) as caught:
             check_folder(place, None, [CLASSES])
-        every, one = map(shlex.split, str(caught.value).splitlines()[1:])
+        every, one = (shlex.split(line)[5:] for line in str(caught.value).splitlines()[1:])
         for settings, count in ((every, 6), (one, 3)):
             dataset = check_folder(place, None, [CLASSES, *settings]).datasets["train"]
             assert len(dataset) == count

@@ -12,7 +12,7 @@ from data_files import ids, picture
 from PIL import Image
 
 from segtrain.config import Data
-from segtrain.data.audit.check import settings_of
+from segtrain.data.audit.check import check_folder, settings_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 
@@ -126,3 +126,16 @@ def test_the_names_of_masks_hold_the_image_the_class_and_a_number(tmp_path: Path
     data = detect(str(tmp_path))[0]
     assert (data.layout, data.images, data.annotations) == ("objects", "shapes_train2018", "parts")
     assert open_dataset(data, "all").labels.names == ("background", "circle", "square")
+
+
+def test_a_mask_of_the_name_beside_numbered_ones_has_two_readings(tmp_path: Path) -> None:
+    for number in range(3):
+        picture(tmp_path / f"images/{number}.png", seed=number)
+        for name in (f"{number}", f"{number}_18"):
+            ids(tmp_path / f"masks/{name}.png", (0, 1))
+    with refused("masks-ambiguous", found=["0_18.png"]) as caught:
+        check_folder(str(tmp_path), None, [])
+    one, objects = (shlex.split(line)[4:] for line in str(caught.value).splitlines()[1:])
+    for words, layout in ((one, "folders"), (objects, "objects")):
+        checked = check_folder(str(tmp_path), None, words)
+        assert (checked.data.layout, checked.failed) == (layout, False)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segtrain.config.label_values import Names
-from segtrain.config.paste import command
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
@@ -32,7 +31,7 @@ from segtrain.data.index.names import NAME, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.split_by import proposal
 from segtrain.data.index.unpaired import NUMBER, OwnedMask, owned_masks, several_masks
-from segtrain.data.index.walk import images_below
+from segtrain.data.index.walk import images_below, several
 from segtrain.data.pixels import decode
 from segtrain.data.storage import Store
 from segtrain.errors import DataError
@@ -40,6 +39,7 @@ from segtrain.errors import DataError
 # The class of masks whose names name none.
 _OBJECT = "object"
 _RANDOM = re.compile(r"[\d\W_]*|[0-9a-fA-F-]{8,}")
+_ORDINAL = re.compile("1st|2nd|first|second", re.IGNORECASE)
 _ENDING = re.compile(rf"({'|'.join(MASK_ENDINGS)})$|^masks?$")
 # So many masks are decoded to detect the layout.
 _DECODED = 3
@@ -145,9 +145,32 @@ def _detect(root: str, store: Store) -> Detected | None:
             settings = {"images": images, "annotations": masks}
             rule = proposal([os.path.splitext(image)[0] for image in owners.masks])
             more = {} if "{split}" in masks or not rule else {"data.split_by": {"val": rule.val}}
+            _refuse_whole(root, owners, settings, more)
             _refuse_alike(root, folder, owners, settings, more)
             return settings, splits
     return None
+
+
+def _refuse_whole(
+    root: str, owners: _Owners, settings: dict[str, str], more: dict[str, Any]
+) -> None:
+    """Raise DataError if each image has a mask of its own name: the others may be of no use.
+    more: settings that masks of objects need.
+    """
+    if all(any(not mask.part for mask in these) for these in owners.masks.values()):
+        others = [these[-1].path for these in owners.masks.values() if len(these) > 1]
+        images, masks = settings.values()
+        pairs = {"data.images": images, "data.masks": masks, "data.faults": "skip"}
+        objects = {"data.layout": "objects", "data.images": images, "data.annotations": masks}
+        objects |= more
+        raise several(
+            root,
+            f"each image has a mask of its name, and {len(others)} also have more, such as "
+            f"{others[0]}: one mask for each image, or one for each object",
+            [pairs, objects],
+            code="masks-ambiguous",
+            found=others[:1],
+        )
 
 
 def _refuse_alike(
@@ -175,14 +198,18 @@ def _refuse_alike(
             images, places = {"data.images": settings["images"]}, settings["annotations"]
             of_one = {"data.layout": "folders", **images, "data.masks": places, **first, **more}
             of_all = {"data.layout": "objects", **images, "data.annotations": places, **more}
-            raise DataError(
-                f"{root}: the masks {one!r} and {other!r} of {image} have most pixels in common: "
-                f"are they of two annotators, or two classes? To read one of them:\n  "
-                f"{command(of_one)}\nas classes:\n  {command(of_all)}"
-                f"{to_merge(root, [second], of_one)}",
+            merged = to_merge(root, [second], of_one)
+            numbered = _ORDINAL.sub("", one) == _ORDINAL.sub("", other)
+            alike = f"the masks {one!r} and {other!r} of {image} have most pixels in common"
+            raise several(
+                root,
+                f"{alike}: are they of two annotators, or two classes",
+                [of_one] if numbered else [of_one, of_all],
+                merged,
                 code="masks-alike",
-                folder=root,
                 found=[one, other],
+                why=f"{alike}, and their names count: read are those of the first annotator"
+                f"{merged}" * numbered,
             )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,16 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
-from segtrain.config.paste import command
+from segtrain.config.paste import Settings, command, words
 from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.band_statistics import bands_finding
-from segtrain.data.audit.coded_ids import code_of
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
-from segtrain.data.audit.mask_colors import shares
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.mask_values import (
-    MaskValues,
-    ids_of,
-    numbers_objects,
-    raw_and_values,
-    rgb,
-    shown,
-)
 from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.sampling import AuditSample, sample_of
-from segtrain.data.audit.tried import LISTED
+from segtrain.data.audit.settled import paired, settled
 from segtrain.data.audit.written import config_of, first_run
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
@@ -45,12 +34,15 @@ from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
-from segtrain.data.labels.mask_code import CODES
 from segtrain.data.labels.space import LabelSpace
-from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.errors import ConfigError, DataError, SegtrainError, some_of
 
-# If classes have no names, the values in about this many masks are read.
+# At most so many faulty masks are looked at, for JPEGs.
 _SOME = 500
+# At most so many commands are tried, and shown.
+_SHOWN = 8
+# Characters of an error beside a command that stops with it.
+_SHORT = 100
 
 
 @dataclass(frozen=True)
@@ -107,6 +99,7 @@ def check_folder(
     overrides: list[str],
     sample: int | None = None,
     seed: int = 0,
+    line: str = "",
 ) -> Checked:
     """Audit the splits (None: train and val), and verify the checksums of shards. Raises the errors
     of ``settings_of``.
@@ -114,21 +107,31 @@ def check_folder(
     If the folder has neither train nor val, all its splits are audited.
 
     With ``sample``, only this many images of each split are audited, drawn at random with ``seed``,
-    and the checksums of shards are not verified.
+    and the checksums of shards are not verified. line: the command, which an error completes.
     """
     if sample is not None and sample < 1:
         message = (
             f"--sample {sample}: give the number of images to check in each split, such as 400"
         )
         raise ConfigError(message, code="number-out-of-range", key="--sample", found=sample)
-    data, all_splits = settings_of(root, overrides)
-    splits = (
-        splits
-        or [split for split in dict.fromkeys((data.train_split, data.split)) if split in all_splits]
-        or [*all_splits]
-    )
+    why = list[str]()
+    try:
+        data, all_splits = settings_of(root, overrides, why)
+    except DataError as error:
+        if "choices" not in error.values:
+            raise
+        line = line or shlex.join(("segtrain", "data", "check", root, *overrides))
+        lines = [*itertools.islice(_commands(line, root, overrides, {}, error), _SHOWN)]
+        more = ["..."] * (len(lines) < len(error.values["choices"]))
+        text = "\n  ".join([str(error).partition("\n")[0], *lines, *more])
+        text += error.values["after"]
+        raise DataError(text, code=error.code, **error.values) from None
+    splits = splits or _audited(data, all_splits)
     detected = not _layout_given(root, overrides)
-    datasets = {split: opened(data, split, all_splits if detected else ()) for split in splits}
+    if not os.path.isfile(root):
+        data = settled(data, splits, all_splits if detected else (), why)
+    detected |= bool(why)
+    datasets = {split: open_dataset(data, split) for split in splits}
     others = [split for split in all_splits if split not in splits]
     unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
     audited: dict[str, Dataset] = {}
@@ -168,6 +171,7 @@ def check_folder(
             "(data.layout=list); to use another one, set data.images and data.masks"
         )
         of_folder.append(SplitFinding(message))
+    of_folder += map(SplitFinding, why)
     of_folder += _findings(data, first.labels, audited, reports)
     if measured := bands_finding(data, datasets.get(data.train_split, first)):
         of_folder.append(measured)
@@ -179,7 +183,9 @@ def check_folder(
     # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
         message, settings = missing(
-            data, all_splits, lambda split: names_of(datasets.get(split) or opened(data, split))
+            data,
+            all_splits,
+            lambda split: names_of(datasets.get(split) or open_dataset(data, split)),
         )
         if message:
             if settings:
@@ -203,109 +209,30 @@ def check_folder(
     return Checked(data, detected, tuple(complete), datasets, audited)
 
 
-def opened(data: Data, split: str, there: Sequence[str] = ()) -> Dataset:
-    """Open a split. If the classes have no names, the error lists the values in some masks, and has
-    a config with ? for the names. there: the detected splits, which the config divides if one is
-    missing.
+def _audited(data: Data, there: Sequence[str]) -> list[str]:
+    both = dict.fromkeys((data.train_split, data.split))
+    return [split for split in both if split in there] or [*there]
+
+
+def _commands(
+    line: str, root: str, overrides: list[str], chosen: Settings, error: SegtrainError
+) -> Iterator[str]:
+    """A command for each choice of an error, tried up to the listing of the images; with a remark
+    if it stops there. chosen: the settings that were chosen before.
     """
-    try:
-        return open_dataset(data, split)
-    except DataError as error:
-        if error.code != "files-unpaired" or data.absent_mask == "leave-out":
-            raise
-        message = f"{error}{_classes_missing(data, split, there)}"
-        raise DataError(message, code=error.code, **error.values) from None
-    except ConfigError as error:
-        if error.code != "classes-missing":
-            raise
-        (values, looked), coded = _some_values(data, split), ""
-        if data.mask_code == "none" and (code := code_of(values)):
-            data = data.model_copy(update={"mask_code": code})
-            (values, looked), coded = _some_values(data, split), f" (coded: {CODES[code].formula})"
-        ids = ids_of(values)
-        if not (ids or 0 < len(values.colors) <= LISTED):
-            message = f"{error}\n  {looked}"
-            if values.colors:
-                count = f"{'over ' * values.cut}{len(values.colors)} colors"
-                message += (
-                    f" of {split} have {count}: write the color of each class, as in "
-                    "data.classes={road: [128, 64, 128]}, and segtrain data convert --nearest"
-                )
-            raise ConfigError(message, code=error.code, **error.values) from None
-        what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
-        unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
-        dataset = open_dataset(_with_any_names(data), split)
-        if measured := bands_finding(data, dataset):
-            data = with_settings(data, measured.settings)
-        if there:
-            data = with_settings(data, missing(data, there, partial(_names, data))[1])
-        message = (
-            f"{error}\n  {looked} of {split} have the {what}{coded}\n  write the names of the "
-            f"classes in place of ?: {pasted(data, **unnamed)}"
-        )
-        if min(ids, default=0) < 0:
-            message += "\n  in data.label_map, -1 in place of ? ignores an id"
-        if numbers_objects(ids):
-            message += (
-                "\n  if each id is an object: data.classes=[background, object]; the next check "
-                "maps the ids"
-            )
-        more = {"ids": sorted(ids), "config": config_of(data, {split: dataset}, **unnamed)}
-        raise ConfigError(message, code=error.code, **{**error.values, **more}) from None
-
-
-def _classes_missing(data: Data, split: str, there: Sequence[str]) -> str:
-    """The error for classes without names in the images that have a mask; "" if there is none."""
-    with suppress(DataError):
+    for choice in error.values["choices"]:
+        settings = {**chosen, **choice}
+        why = list[str]()
         try:
-            opened(data.model_copy(update={"absent_mask": "leave-out"}), split, there)
-        except ConfigError as error:
-            return f"\n{error}"
-    return ""
-
-
-def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
-    """The settings data.classes and data.label_map of these ids or colors, with ? for names."""
-    if not are_ids:
-        return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
-    known = [value for value in values if value >= 0]
-    kept = [value for value in known if value != data.ignore_index]
-    # Ids count from 0 or 1, also beside a void value; gray levels (0, 64, 128, 255) do not.
-    kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else known
-    # Negative ids are most often void.
-    table: dict[int, Any] = {value: "?" for value in values if value < 0}
-    counted_on = not table and kept == list(range(len(kept)))
-    table |= {value: number for number, value in enumerate(kept)}
-    return {
-        "classes": [f"?{value}" for value in kept],
-        **({} if counted_on else {"label_map": table}),
-    }
-
-
-def _some_values(data: Data, split: str) -> tuple[MaskValues, str]:
-    """The values in some masks of a split, and which masks these are, in words. Masks that cannot
-    be read are left out; if none can be read, the words are the fault of the last one.
-    """
-    dataset, values, fault = open_dataset(_with_any_names(data), split), MaskValues(), ""
-    some = range(0, len(dataset), max(1, len(dataset) // _SOME))
-    for index in some:
-        with ignoring_file_faults() as faults:
-            values.add(raw_and_values(dataset, index)[1])
-        fault = f"{len(some)} masks: {faults[0]}" if faults else fault
-    if not (values.ids or values.colors):
-        return values, fault
-    if len(some) == len(dataset):
-        return values, "the masks"
-    later = "the next check reads all, and names what these lack"
-    return values, f"{len(some)} of {len(dataset):,} masks ({later})"
-
-
-def _with_any_names(data: Data) -> Data:
-    return data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()})
-
-
-def _names(data: Data, split: str) -> list[str]:
-    return names_of(open_dataset(_with_any_names(data), split))
+            data, splits = settings_of(root, [*overrides, *words(settings)], [])
+            paired(data, _audited(data, splits), why)
+        except SegtrainError as other:
+            if any(inner.keys() - settings for inner in other.values.get("choices", ())):
+                yield from _commands(line, root, overrides, settings, other)
+                continue
+            why = [f"stops: {str(other).partition(': ')[2][:_SHORT]}"]
+        remark = "".join(f"  # {text.partition(', since')[0]}" for text in why).partition("\n")[0]
+        yield f"{line} {command(settings)}{remark}"
 
 
 def _findings(
@@ -348,9 +275,12 @@ def _leaks(
                     yield split, leak
 
 
-def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]:
+def settings_of(
+    root: str, overrides: list[str], why: list[str] | None = None
+) -> tuple[Data, tuple[str, ...]]:
     """The settings of a folder or of a config file, and the splits. ``overrides`` (such as
-    data.classes=...) replace detected settings.
+    data.classes=...) replace detected settings. If several folders fit, and the files settle which
+    is meant, ``why`` gets a sentence about it.
 
     Raises DataError if the layout of the folder is not known, ConfigError for a wrong override.
     """
@@ -363,7 +293,14 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
         if isinstance(given, dict):  # ``make_config`` refuses anything else
             values: dict[str, Any] = {"root": root}
             if not _layout_given(root, overrides):
-                values, splits = _detected(root, given)
+                try:
+                    values, splits = _detected(root, given)
+                except DataError as error:
+                    if why is None or not error.values.get("why"):
+                        raise
+                    why.append(error.values["why"])
+                    (choice,) = error.values["choices"][:1]
+                    return settings_of(root, [*overrides, *words(choice)], why)
             # Overrides are parsed as YAML; detected values are not, since they have their types.
             settings["data"] = {**values, **given}
         data = make_config(settings, "the command line").data

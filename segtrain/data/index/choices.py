@@ -12,8 +12,8 @@ from typing import Any
 
 from segtrain import config
 from segtrain.base.terminal import counted
-from segtrain.config.paste import command
-from segtrain.data.index.detect_files import has_masks
+from segtrain.config.paste import Settings, command
+from segtrain.data.index.detect_files import are_alike, has_masks
 from segtrain.data.index.detect_pairs import (
     SPLITS,
     TOKEN,
@@ -27,20 +27,17 @@ from segtrain.data.index.detect_pairs import (
 )
 from segtrain.data.index.names import (
     NAME,
-    count_pairs,
     fitted,
     images_in,
     propose,
-    propose_for,
-    replaced,
     ways,
 )
 from segtrain.data.index.skeleton import NAMES
-from segtrain.data.index.walk import images_below
+from segtrain.data.index.walk import images_below, several
 from segtrain.data.storage import Store
-from segtrain.errors import DataError, some_of
+from segtrain.errors import some_of
 
-_SHOWN = 8  # proposed lines, at most
+_ALIKE = 4  # so many masks are compared
 
 
 def choose(
@@ -72,46 +69,71 @@ def choose(
     above = [os.path.dirname(pair[0]) for pair, _ in alike]
     if len(alike) == 1 and not rivals[0]:
         return {}
-    lines = [] if any(rivals) else _every(data.root, alike, splits[0], store)
-    if lines:
+    choices = [] if any(rivals) else _every(data.root, alike, splits[0], store)
+    if choices:
         alike = alike[:1]
+    why = list[str]()
     for ((images, masks), its_splits), others in zip(alike, rivals):
-        choices = [(images, masks)]
+        of_masks = [masks]
+        of_images = list[str]()
         for other in others:
             labels = not store.local or has_masks(data.root, other, its_splits[0], store)
-            choices.append((images, other) if labels else (other, masks))
-        lines += [_line(data.root, pair, its_splits, store) for pair in choices]
+            (of_masks if labels else of_images).append(other)
+        if len(of_masks) > 1 and store.local:
+            first = data.train_split if data.train_split in its_splits else its_splits[0]
+            of_masks, passed = _informative(data.root, images, of_masks, first, store)
+            why += passed
+        ways = itertools.product([images, *of_images], of_masks)
+        choices += [{"data.images": one, "data.masks": other} for one, other in ways]
     if len(above) > 1:
         what = f"{some_of(above)} have images and masks"
     else:
         what = f"{some_of([*own, *rivals[0]])} hold about as many images"
-    message = "\n  ".join([f"{data.root}: {what}: say which to read, with", *lines[:_SHOWN]])
     numbered = [re.sub(r"\d", "", folder) for folder in (data.masks, *rivals[0])]
+    after = ""
     if annotators := [r for r, name in zip(rivals[0], numbered[1:]) if name == numbered[0]]:
         settings = data.model_dump(exclude_defaults=True, exclude={"root"})
-        message += to_merge(
+        after = to_merge(
             data.root,
             [{"data.masks": folder} for folder in annotators],
             {f"data.{key}": value for key, value in settings.items()},
         )
-    found = above if len(above) > 1 else rivals[0]
-    raise DataError(message, code="folders-ambiguous", folder=data.root, found=found)
-
-
-def _line(root: str, pair: tuple[str, str], splits: Sequence[str], store: Store) -> str:
-    """The settings of a pair to paste, with a comment if images of its splits have no mask."""
-    listings = {split: names_of_pair(root, pair, split, store) for split in splits}
-    proposal = propose_for(listings)
-    patterns = proposal.patterns if proposal else (NAME, NAME)
-    lacking = sum(
-        len(images) - count_pairs(replaced(patterns, "{split}", split), images, masks)
-        for split, (images, masks) in listings.items()
+    raise several(
+        data.root,
+        what,
+        choices,
+        after,
+        code="folders-ambiguous",
+        found=above if len(above) > 1 else rivals[0],
+        why="; ".join(why) if len(choices) == 1 else "",
     )
-    remark = f"  # {counted(lacking, 'image')} without a mask" if lacking else ""
-    return command({"data.images": pair[0], "data.masks": pair[1]}) + remark
 
 
-def _every(root: str, alike: Sequence[Template], split: str, store: Store) -> list[str]:
+def _informative(
+    root: str, images: str, masks: list[str], split: str, store: Store
+) -> tuple[list[str], list[str]]:
+    """The folders of masks that a network could learn from, and why the others are passed over;
+    all of them if none could be.
+
+    These have a mask for some image of the split, and differ from image to image.
+    """
+    why = dict[str, str]()
+    for folder in masks:
+        names = names_of_pair(root, (images, folder), split, store)[1]
+        path = os.path.join(root, folder.replace("{split}", split))
+        if not names:
+            why[folder] = f"{folder} has no mask for {split}"
+        elif are_alike([os.path.join(path, name) for name in names[:_ALIKE]]):
+            why[folder] = (
+                f"the masks in {folder} are nearly the same in all images, as those of a camera's "
+                "field of view"
+            )
+    kept = [folder for folder in masks if folder not in why]
+    passed = [f"{why[folder]} (to read it: {command({'data.masks': folder})})" for folder in why]
+    return (kept, passed) if kept else (masks, [])
+
+
+def _every(root: str, alike: Sequence[Template], split: str, store: Store) -> list[Settings]:
     """The settings that read all pairs of folders as one set, if each image has a mask then."""
     own = alike[0][0]
     folder = os.path.commonpath([pair[0] for pair, _ in alike]) or "."
@@ -124,7 +146,7 @@ def _every(root: str, alike: Sequence[Template], split: str, store: Store) -> li
     names = fitted((images, masks), inside, inside)
     if ("{split}" in own[0]) > ("{split}" in folder) or names[0].keys() != names[1].keys():
         return []
-    return [command({"data.images": folder, "data.masks": folder, "data.pair": [images, masks]})]
+    return [{"data.images": folder, "data.masks": folder, "data.pair": [images, masks]}]
 
 
 def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) -> None:
@@ -138,16 +160,12 @@ def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) 
     if complete or os.path.basename(data.images) != "{split}" or not all(flat):
         return
     pair = {"data.pair": list(data.pair)} if data.pair else {}
-    whole, parts = (
-        command({"data.images": one, "data.masks": other, **pair})
+    choices = (
+        {"data.images": one, "data.masks": other, **pair}
         for one, other in (above, (data.images, data.masks))
     )
-    message = (
-        f"{data.root}: {counted(len(flat[0]), 'image')} beside the folders of {some_of(splits)}: "
-        f"{whole} reads all as one set, {parts} leaves these out: say which, or move them into "
-        "the folders of another split"
-    )
-    raise DataError(message, code="folders-ambiguous", folder=data.root, found=above)
+    what = f"{counted(len(flat[0]), 'image')} beside the folders of {some_of(splits)}"
+    raise several(data.root, what, choices, code="folders-ambiguous", found=above)
 
 
 def _rivals(

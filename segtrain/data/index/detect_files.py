@@ -23,13 +23,15 @@ from segtrain.data.index.detect_pairs import (
 )
 from segtrain.data.index.names import NAME, count_pairs, is_array, is_image, propose_for
 from segtrain.data.index.unpaired import several_masks
-from segtrain.data.index.walk import several
+from segtrain.data.index.walk import masks_below, several
 from segtrain.data.pixels.decode import decode_mask
 from segtrain.data.storage import Store
 from segtrain.errors import DataError
 
 # ``by_files`` compares at most this many folders. Masks have at most this many colors.
 _FEW, _COLORS = 20, 64
+# Masks are nearly the same if they share this part of their pixels.
+_SAME = 0.9
 
 
 def by_files(root: str, store: Store) -> Found | None:
@@ -101,6 +103,19 @@ def _has_few_colors(file: str) -> bool:
     return len(np.unique(raw if raw.ndim < 3 else raw @ np.array((1 << 16, 1 << 8, 1)))) <= _COLORS
 
 
+def are_alike(files: list[str]) -> bool:
+    """Whether masks of different images mark nearly the same pixels."""
+    try:
+        marked = [decode_mask(file, file) > 0 for file in files]
+    except DataError:
+        return False
+    same = len(marked) > 1 and len({mask.shape for mask in marked}) == 1
+    return same and all(
+        np.count_nonzero(one & other) > _SAME * np.count_nonzero(one | other)
+        for one, other in itertools.combinations(marked, 2)
+    )
+
+
 def given(root: str, store: Store, images: str, masks: str) -> Found | None:
     """The settings of the two folders that the user has given, and their splits."""
     if not (images and masks):
@@ -108,4 +123,6 @@ def given(root: str, store: Store, images: str, masks: str) -> Found | None:
     text = re.escape(images).replace(r"\{split\}", "([^/]+)")
     matches = (re.fullmatch(text, folder) for folder in folders_below(root, store))
     splits = [match[1] for match in matches if match and match.groups()]
+    with_masks = (os.path.join(root, masks.replace("{split}", split)) for split in splits)
+    splits = [s for s, folder in zip(splits, with_masks) if any(masks_below(folder, store))]
     return {"images": images, "masks": masks}, splits or ["all"]

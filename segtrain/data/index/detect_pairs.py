@@ -40,6 +40,8 @@ MASK_WORDS = _plural_and_singular(
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "trainval")
 # Levels below the root, and folders in total, that are searched.
 _DEPTH, _MANY = 3, 2000
+# Of the endings of file names, the most common ones may be those of images.
+_ENDS = 8
 TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 
 # Such a folder has one of these in its name, see is_drawn. SegmentationObject is Pascal VOC's.
@@ -236,6 +238,8 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
     names = sorted(images_below(folder, store))
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
+        if not masks:
+            continue
         images = sorted(set(names).difference(masks))
         best, most = dict[str, list[str]](), (0, 0)
         for end in _endings(images, len(masks)):
@@ -261,8 +265,8 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
 def _endings(paths: list[str], masks: int) -> list[str]:
     """ "", and the last parts of the stems, such as ``_sat``, of half as many files as masks."""
     ends = Counter(re.search(r"[_-][^_-]*$|$", os.path.splitext(path)[0])[0] for path in paths)  # type: ignore[index]
-    common = (end for end, count in ends.items() if 2 * count >= masks and not is_drawn(end))
-    return sorted({"", *common})
+    common = (end for end, count in ends.most_common(_ENDS) if 2 * count >= masks)
+    return sorted({"", *(end for end in common if not is_drawn(end))})
 
 
 def _texts(stem: str, paths: list[str]) -> list[str]:

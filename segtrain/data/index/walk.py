@@ -35,12 +35,17 @@ def no_folder(folder: str, what: str, store: Store) -> DataError:
     return DataError(message, code="folder-missing", folder=folder, near=near)
 
 
-def several(root: str, what: str, read: Iterable[Settings], **values: Any) -> DataError:
+def several(
+    root: str, what: str, choices: Iterable[Settings], after: str = "", **values: Any
+) -> DataError:
     """The error for several things of which one can be read, with the settings that read each.
-    values: those of the error, and its code.
+    after: text below them. values: those of the error, such as its code; ``why``: what in the files
+    settles that the first choice is meant.
     """
-    lines = [f"{root}: {what}: say which to read, with one of", *map(command, read)]
-    return DataError("\n  ".join(lines), folder=root, **values)
+    choices = [*choices]
+    lines = [f"{root}: {what}: say which to read, with one of", *map(command, choices)]
+    text = "\n  ".join(lines) + after
+    return DataError(text, folder=root, choices=choices, after=after, **values)
 
 
 def pictures(folder: str, what: str, watch: Watch) -> list[str]:

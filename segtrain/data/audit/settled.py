@@ -1,0 +1,169 @@
+"""Settings that the files of a folder settle: images without a mask, and names of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from segtrain.base.terminal import counted
+from segtrain.bucket.faults import ignoring_file_faults
+from segtrain.config import Data
+from segtrain.data.audit.band_statistics import bands_finding
+from segtrain.data.audit.coded_ids import code_of
+from segtrain.data.audit.mask_colors import shares
+from segtrain.data.audit.mask_values import (
+    MaskValues,
+    are_classes,
+    ids_of,
+    numbers_objects,
+    raw_and_values,
+    rgb,
+    shown,
+)
+from segtrain.data.audit.tried import LISTED
+from segtrain.data.audit.written import config_of
+from segtrain.data.convert import pasted
+from segtrain.data.datasets import open_dataset
+from segtrain.data.index.split_by import missing, names_of, with_settings
+from segtrain.data.labels.mask_code import CODES
+from segtrain.errors import ConfigError, DataError, some_of
+
+# If classes have no names, the values in about this many masks of each split are read.
+_SOME = 500
+
+
+def settled(data: Data, splits: Sequence[str], there: Sequence[str], why: list[str]) -> Data:
+    """``data`` with the settings that the files of the splits settle; ``why`` gets a sentence about
+    each. there: the detected splits.
+
+    If nothing names the classes, their ids in the masks do; where these seem to be no ids of
+    classes, the error has a config with ? for the names.
+    """
+    data = paired(data, splits, why)
+    try:
+        open_dataset(data, splits[0])
+    except ConfigError as error:
+        if error.code != "classes-missing":
+            raise
+        more = _named(data, splits, there, error)
+        why.append(
+            f"nothing names the classes: {some_of(more['classes'])} are the ids in the masks; "
+            "write better names into data.classes"
+        )
+        data = data.model_copy(update=more)
+    return data
+
+
+def paired(data: Data, splits: Sequence[str], why: list[str]) -> Data:
+    """The same for images without a mask: if every mask has an image, they were not labeled."""
+    for split in splits:
+        try:
+            open_dataset(data, split)
+        except ConfigError as error:
+            if error.code != "classes-missing":
+                raise
+        except DataError as error:
+            given = data.absent_mask != "auto"
+            if error.code != "files-unpaired" or error.values["masks"] or given:
+                raise
+            why.append(
+                f"{counted(error.values['images'], 'image')} without a mask: not labeled, since "
+                "every mask has an image. To stop at them: data.absent_mask=error"
+            )
+            return paired(data.model_copy(update={"absent_mask": "leave-out"}), splits, why)
+    return data
+
+
+def _named(
+    data: Data, splits: Sequence[str], there: Sequence[str], error: ConfigError
+) -> dict[str, Any]:
+    """Settings with names made of the ids in some masks. If these seem to be no ids of classes, or
+    are colors, raises an error that lists them, with a config with ? for the names.
+    """
+    (values, looked), coded, split = _some_values(data, splits), "", " and ".join(splits)
+    if data.mask_code == "none" and (code := code_of(values)):
+        data = data.model_copy(update={"mask_code": code})
+        (values, looked), coded = _some_values(data, splits), f" (coded: {CODES[code].formula})"
+    ids = ids_of(values)
+    if not (ids or 0 < len(values.colors) <= LISTED):
+        message = f"{error}\n  {looked}"
+        if values.colors:
+            count = f"{'over ' * values.cut}{len(values.colors)} colors"
+            message += (
+                f" of {split} have {count}: write the color of each class, as in "
+                "data.classes={road: [128, 64, 128]}, and segtrain data convert --nearest"
+            )
+        raise ConfigError(message, code=error.code, **error.values) from None
+    unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
+    if not coded and are_classes(ids, data.ignore_index):
+        names = tuple(name.replace("?", "class_") for name in unnamed.pop("classes"))
+        return {"classes": names, "mask_code": data.mask_code, **unnamed}
+    what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
+    dataset = open_dataset(_with_any_names(data), splits[0])
+    if measured := bands_finding(data, dataset):
+        data = with_settings(data, measured.settings)
+    if there:
+        data = with_settings(data, missing(data, there, partial(_names, data))[1])
+    message = (
+        f"{error}\n  {looked} of {split} have the {what}{coded}\n  write the names of the "
+        f"classes in place of ?: {pasted(data, **unnamed)}"
+    )
+    if min(ids, default=0) < 0:
+        message += "\n  in data.label_map, -1 in place of ? ignores an id"
+    if numbers_objects(ids):
+        message += (
+            "\n  if each id is an object: data.classes=[background, object]; the next check "
+            "maps the ids"
+        )
+    more = {"ids": sorted(ids), "config": config_of(data, {splits[0]: dataset}, **unnamed)}
+    raise ConfigError(message, code=error.code, **{**error.values, **more}) from None
+
+
+def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
+    """The settings data.classes and data.label_map of these ids or colors, with ? for names."""
+    if not are_ids:
+        return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
+    known = [value for value in values if value >= 0]
+    kept = [value for value in known if value != data.ignore_index]
+    # Ids count from 0 or 1, also beside a void value; gray levels (0, 64, 128, 255) do not.
+    kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else known
+    # Negative ids are most often void.
+    table: dict[int, Any] = {value: "?" for value in values if value < 0}
+    counted_on = not table and kept == list(range(len(kept)))
+    table |= {value: number for number, value in enumerate(kept)}
+    return {
+        "classes": [f"?{value}" for value in kept],
+        **({} if counted_on else {"label_map": table}),
+    }
+
+
+def _some_values(data: Data, splits: Sequence[str]) -> tuple[MaskValues, str]:
+    """The values in some masks of the splits, and which masks these are, in words. Masks that
+    cannot be read are left out; if none can be read, the words are the fault of the last one.
+    """
+    values, fault, read, there = MaskValues(), "", 0, 0
+    for split in splits:
+        dataset = open_dataset(_with_any_names(data), split)
+        some = range(0, len(dataset), max(1, len(dataset) // _SOME))
+        for index in some:
+            with ignoring_file_faults() as faults:
+                values.add(raw_and_values(dataset, index)[1])
+            fault = f"{faults[0]}" if faults else fault
+        read, there = read + len(some), there + len(dataset)
+    if not (values.ids or values.colors):
+        return values, f"{read} masks: {fault}"
+    if read == there:
+        return values, "the masks"
+    return (
+        values,
+        f"{read} of {there:,} masks (the next check reads all, and names what these lack)",
+    )
+
+
+def _with_any_names(data: Data) -> Data:
+    return data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()})
+
+
+def _names(data: Data, split: str) -> list[str]:
+    return names_of(open_dataset(_with_any_names(data), split))
