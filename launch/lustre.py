@@ -11,7 +11,6 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ if not __package__:
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402
-from launch.core.findings import tell  # noqa: E402
+from launch.core.findings import Say, tell  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
 from launch.core.job_values import place  # noqa: E402
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
@@ -115,7 +114,7 @@ def task_request(
     return request
 
 
-def run(clients: AwsClients, request: dict[str, Any], say: Callable[[str], None]) -> int:
+def run(clients: AwsClients, request: dict[str, Any], say: Say) -> int:
     """Start the task, wait for its end, and print what it did. Returns 0 if no file failed. Raises
     SegtrainError.
     """

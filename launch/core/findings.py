@@ -5,7 +5,7 @@ the fix.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
@@ -13,6 +13,7 @@ from typing import Literal, TextIO
 
 from segtrain.errors import ConfigError
 
+Say = Callable[[str], None]  # prints a line
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 

@@ -8,9 +8,10 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+Say = Callable[[str], None]  # prints a line
 # C0 and C1 control characters and DEL, except tab and line feed; characters that change the writing
 # direction; and bytes of file names that are not UTF-8.
 _CONTROL = re.compile(

@@ -10,7 +10,7 @@ import re
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.base.cores import cores
-from segtrain.base.terminal import counted
+from segtrain.base.terminal import Say, counted
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
@@ -52,7 +52,7 @@ def convert_folder(
     folder: str,
     splits: list[str] | None,
     overrides: list[str],
-    say: Callable[[str], None] = print,
+    say: Say = print,
     nearest: bool = False,
     merge: str = "",
     annotators: Sequence[str] = (),
@@ -150,7 +150,7 @@ def _complete(folder: str) -> Iterator[Path]:
 def _convert(
     dataset: Dataset,
     made: Path,
-    say: Callable[[str], None],
+    say: Say,
     nearest: bool,
     merge: str,
     others: Sequence[Dataset],

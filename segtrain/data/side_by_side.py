@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from segtrain.base.terminal import counted
+from segtrain.base.terminal import Say, counted
 from segtrain.data.index.walk import images_below, no_folder
 from segtrain.data.pixels import decode
 from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error
 
 
-def cut(root: str, folder: Path, side: str, say: Callable[[str], None]) -> int:
+def cut(root: str, folder: Path, side: str, say: Say) -> int:
     """Write the halves of each picture to ``folder``/images and masks, in its folders of splits.
     Returns the number of pictures. Raises DataError.
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from segtrain.base.terminal import Say
 from segtrain.data.index.detect_pairs import MASK_WORDS, SPLITS
 from segtrain.data.index.split_by import POOL
 from segtrain.data.pixels.array_mask import ids_in
@@ -31,7 +31,7 @@ def has_pages(path: Path) -> bool:
     return False
 
 
-def stacks_in(folder: str, say: Callable[[str], None]) -> dict[str, Stack]:
+def stacks_in(folder: str, say: Say) -> dict[str, Stack]:
     """The stacks of each split in a folder; {} if it holds none. Images without masks are left out
     if another split has masks. Raises DataError if the images and masks of a split do not fit.
     """

@@ -68,12 +68,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from segtrain.base import json_text
 from segtrain.base.files import NO_WAIT, open_file
+from segtrain.base.terminal import Say as Say
 from segtrain.base.terminal import counted, printable
 from segtrain.errors import ConfigError, file_error, some_of
 
@@ -98,7 +99,6 @@ _OBJECTS = ("spans", "scores", "derived", "versions", "protocol", "samples")
 LAST_TS = 253402300799.0  # the end of the year 9999, which datetime can still represent
 
 
-Say = Callable[[str], None]  # prints a line
 Event = Mapping[str, Any]
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from segtrain.base import stopping
 from segtrain.base.cores import cores
+from segtrain.base.terminal import Say
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE, ConfigError
 from segtrain.parallel.cluster import SEGTRAIN, Cluster, free_port
@@ -81,7 +82,7 @@ def _torch_is_for_rocm() -> bool:
     )
 
 
-def ranks_to_start(config: Config, say: Callable[[str], None]) -> int:
+def ranks_to_start(config: Config, say: Say) -> int:
     """Number of ranks that `segtrain train` starts itself: for ``procs: auto``, one per GPU, or per
     core without GPUs.
 

@@ -10,9 +10,9 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
+from segtrain.base.terminal import Say
 from segtrain.errors import SegtrainError
 
 LONGEST = 1024  # characters of the failure text that DescribeTrainingJob shows as FailureReason
@@ -115,7 +115,7 @@ def _unwritable(folder: Path, error: OSError) -> SegtrainError:
     return SegtrainError(message, code="job-output-unwritable", folder=str(folder))
 
 
-def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], None]) -> None:
+def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Say) -> None:
     """Write the best weights to the folder ``model``, and files about their run to its subfolder
     ``run``.
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from segtrain.base.terminal import Say
 from segtrain.config import Config, load_config
 from segtrain.data.audit.audit import class_weights
 from segtrain.errors import ConfigError, SegtrainError
@@ -40,7 +41,7 @@ def prove(
     overrides: list[str],
     ranks: list[int],
     device: str = "cpu",
-    say: Callable[[str], None] = print,
+    say: Say = print,
     exact: bool = False,
 ) -> int:
     """Verify the five guarantees. Print a line per comparison, then a table. Returns 1 if a
@@ -71,7 +72,7 @@ def proofs(
     config: Config,
     worlds: list[int],
     device: str,
-    say: Callable[[str], None],
+    say: Say,
     exact: bool = False,
 ) -> Iterator[ProofRow]:
     """The rows of all proofs. The data set is checked first: if it has faults, nothing else can be

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+from launch.core.findings import Say
 
 STEP = re.compile(r"\bstep +(\d+)/\d+\b")
 _ALWAYS = ("entrypoint:", " ERROR ", "Reporting training", "error:")
@@ -23,7 +25,7 @@ class HostLogs:
         self,
         folder: Path,
         leader: str,
-        say: Callable[[str], None],
+        say: Say,
         metrics: Mapping[str, str],
         after: str = "",
     ) -> None:
@@ -42,7 +44,7 @@ class HostLogs:
             file.write(f"==== {text} ====\n")
         self._talking.discard(host)
 
-    def listener(self, host: str) -> Callable[[str], None]:
+    def listener(self, host: str) -> Say:
         file = (self._folder / f"{host}.log").open("a", buffering=1)
 
         def heard(line: str) -> None:

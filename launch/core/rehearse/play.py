@@ -7,10 +7,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launch.core.findings import Say
 from launch.core.rehearse import disks
 from launch.core.rehearse.cluster import Fault, RehearsalCluster, RehearsalHost
 from launch.core.rehearse.container import Container
@@ -61,7 +62,7 @@ class Rehearsal:
         self,
         spec: RehearsalSpec,
         stage: RehearsalCluster,
-        say: Callable[[str], None],
+        say: Say,
         metrics: Mapping[str, str],
         after: str = "",
     ) -> None:

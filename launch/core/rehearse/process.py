@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from launch.core.findings import Say
 from launch.core.job import PACKAGE, ROOT
 from launch.core.rehearse import network
 from launch.core.rehearse.cluster import read_fault
@@ -56,7 +57,7 @@ class RehearsalSpec:
 
 @contextlib.contextmanager
 def stage(
-    spec: RehearsalSpec, plants: Sequence[str], without: str, say: Callable[[str], None]
+    spec: RehearsalSpec, plants: Sequence[str], without: str, say: Say
 ) -> Iterator[tuple[RehearsalSpec, list[str] | None]]:
     """The folder of a rehearsal, without the files of an earlier one, and the guard that ends its
     processes.
@@ -137,9 +138,7 @@ def signals_end_it() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def perform(
-    module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Callable[[str], None]
-) -> Report:
+def perform(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Say) -> Report:
     """Call ``play(spec, say)`` of a module in a process of its own, and return its report, which is
     shown. All processes that it starts end with it.
 
@@ -155,9 +154,7 @@ def perform(
     return report
 
 
-def _play(
-    module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Callable[[str], None]
-) -> None:
+def _play(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Say) -> None:
     file, done, wrong = (Path(spec.folder, name) for name in (SPEC, REPORT, PROBLEM))
     for old in (done, wrong, Path(spec.folder, "failure.now")):
         old.unlink(missing_ok=True)

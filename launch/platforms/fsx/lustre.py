@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launch.core.findings import Say
 from launch.platforms.sagemaker.aws_errors import explain, explained, passing
 from launch.platforms.sagemaker.cloud import AwsClients, split_uri
 from launch.platforms.sagemaker.service_model import violations
@@ -168,7 +169,7 @@ def complete(
     clients: AwsClients,
     wanted: WantedFileSystem,
     found: FoundFileSystem,
-    say: Callable[[str], None],
+    say: Say,
     sleep: Callable[[float], None] | None = None,
 ) -> FoundFileSystem:
     """Wait for the file system, associate it with the prefix if it is not yet, and wait until all
@@ -214,7 +215,7 @@ def flags(found: FoundFileSystem, wanted: WantedFileSystem) -> str:
 def _wait(
     look: Callable[[], Mapping[str, Any]],
     what: str,
-    say: Callable[[str], None],
+    say: Say,
     sleep: Callable[[float], None],
 ) -> Mapping[str, Any]:
     """Call ``look`` until the resource is ready, and return its description.

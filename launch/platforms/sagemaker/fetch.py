@@ -5,21 +5,20 @@ folder.
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any
 
+from launch.core.findings import Say
 from launch.platforms.sagemaker.aws_errors import code_of, explain
 from launch.platforms.sagemaker.cloud import AwsClients, split_uri
 
 _PARALLEL = 8  # files of a profile that are downloaded at the same time
 
 
-def fetch(
-    clients: AwsClients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]
-) -> bool:
+def fetch(clients: AwsClients, job: Mapping[str, Any], folder: Path, say: Say) -> bool:
     """Download ``model/`` (model.tar.gz), ``output/`` (output.tar.gz: report, pictures), and
     ``profile/``.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from launch.core.findings import Say
 from launch.platforms.sagemaker import progress as job_progress
 from launch.platforms.sagemaker.aws_errors import cure_of_failure, explain, explained, passing
 from launch.platforms.sagemaker.cloud import AwsClients
@@ -35,7 +36,7 @@ def follow(
     clients: AwsClients,
     name: str,
     *,
-    say: Callable[[str], None],
+    say: Say,
     folder: Path,
     price: float | None = None,
     poll_s: float = 10.0,
@@ -70,7 +71,7 @@ def follow(
 class _SageMakerFollower:
     clients: AwsClients
     name: str
-    say: Callable[[str], None]
+    say: Say
     folder: Path
     price: float | None
     back: str  # the command that follows the job again
@@ -237,7 +238,7 @@ class _SageMakerFollower:
         return EXIT_RESUMABLE
 
 
-def stop(clients: AwsClients, name: str, say: Callable[[str], None]) -> int:
+def stop(clients: AwsClients, name: str, say: Say) -> int:
     """Ask SageMaker to stop the job gently, and say what happens then. Returns 0, even if it has
     already ended.
     """

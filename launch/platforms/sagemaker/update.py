@@ -4,10 +4,11 @@ the warm pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from launch.core import job
+from launch.core.findings import Say
 from launch.platforms.sagemaker.aws_errors import explained
 from launch.platforms.sagemaker.cloud import AwsClients
 from launch.platforms.sagemaker.job import SageMakerJob
@@ -19,9 +20,7 @@ CAN = ("profile_ms", "remote_debug", "warm_pool")
 _FLAGS = "--profile-ms MS (0: off), --remote-debug, --warm-pool TIME (0: let the machines go)"
 
 
-def update(
-    clients: AwsClients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]
-) -> int:
+def update(clients: AwsClients, name: str, changes: Mapping[str, Any], say: Say) -> int:
     """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it;
     raises SegtrainError.
     """

@@ -7,10 +7,10 @@ come back to it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launch.core.findings import Say
 from launch.platforms.slurm.job import COMMAND
 from launch.platforms.slurm.tools import ask, jobs
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE, ConfigError, SegtrainError
@@ -64,7 +64,7 @@ class _Task:
 @dataclass
 class _SlurmFollower:
     number: str
-    say: Callable[[str], None]
+    say: Say
     tasks: dict[str, _Task] = field(default_factory=dict)
     away: bool = False
 
@@ -188,7 +188,7 @@ def _outcome(state: str, code: str) -> tuple[int, str]:
     )
 
 
-def follow(number: str, say: Callable[[str], None], poll_s: float = POLL_S) -> int:
+def follow(number: str, say: Say, poll_s: float = POLL_S) -> int:
     """Watch until the job ends. 0: done; 75: stopped, its state is saved; 1: failed; 2: Slurm has
     forgotten how it ended; 130: left by Ctrl-C.
     """
@@ -205,7 +205,7 @@ def follow(number: str, say: Callable[[str], None], poll_s: float = POLL_S) -> i
     return view.verdict()
 
 
-def stop(number: str, say: Callable[[str], None], poll_s: float = 1.0) -> int:
+def stop(number: str, say: Say, poll_s: float = 1.0) -> int:
     """Let a job save its state and end, also if it would queue itself again, and wait for that. Of
     an array, each task.
 

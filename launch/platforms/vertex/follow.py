@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from launch.core.findings import Say
 from launch.platforms.vertex.cloud import GoogleClients, back, cancel, find
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 
@@ -59,7 +60,7 @@ def follow(
     clients: GoogleClients,
     name: str,
     *,
-    say: Callable[[str], None],
+    say: Say,
     poll_s: float = 15.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -79,7 +80,7 @@ def follow(
         return _LEFT
 
 
-def stop(project: str, clients: GoogleClients, name: str, say: Callable[[str], None]) -> int:
+def stop(project: str, clients: GoogleClients, name: str, say: Say) -> int:
     """Cancel a job, and tell what happens to it. Returns 0, also if the job has already ended."""
     job = find(project, clients, name)
     shown = job.get("displayName", name)
@@ -122,7 +123,7 @@ class _VertexFollower:
     project: str
     clients: GoogleClients
     job: dict[str, Any]
-    say: Callable[[str], None]
+    say: Say
     state: str = ""
     # times and IDs of the log lines that were shown recently
     seen: set[tuple[str, str]] = field(default_factory=set)

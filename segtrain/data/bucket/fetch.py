@@ -12,12 +12,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from segtrain.base.memory import memory_limit
+from segtrain.base.terminal import Say
 from segtrain.bucket import is_bucket
 from segtrain.config import Data, load_config
 from segtrain.data.audit.check import settings_of
@@ -68,7 +69,7 @@ def amount(size: float) -> str:
 
 
 def fetch_folder(
-    place: str, splits: list[str] | None, overrides: list[str], say: Callable[[str], None] = print
+    place: str, splits: list[str] | None, overrides: list[str], say: Say = print
 ) -> dict[str, dict[str, Any]]:
     """Fill the cache with splits of a data set in a bucket. ``place``: the URL of its folder, or a
     config file.
@@ -152,9 +153,7 @@ def _size(dataset: Dataset) -> tuple[int, int]:
     return total, missing
 
 
-def _refuse(
-    cache: DiskCache, data: Data, total: int, missing: int, say: Callable[[str], None]
-) -> None:
+def _refuse(cache: DiskCache, data: Data, total: int, missing: int, say: Say) -> None:
     """Report the space in use. Raise ConfigError if the cache's limit is too small, DataError if
     its disk is.
     """
@@ -193,7 +192,7 @@ def _refuse(
         )
 
 
-def _fetch(dataset: Dataset, result: Fetched, say: Callable[[str], None]) -> Fetched:
+def _fetch(dataset: Dataset, result: Fetched, say: Say) -> Fetched:
     store, cache, room, held, done = _store(dataset), _cache(dataset), threading.Condition(), 0, 0
     began = shown = time.monotonic()
     groups, most = _groups(store, _ranges(dataset)), min(_IN_FLIGHT, _MEMORY * memory_limit()[0])

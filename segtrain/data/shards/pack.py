@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.base.cores import cores
-from segtrain.base.terminal import counted
+from segtrain.base.terminal import Say, counted
 from segtrain.bucket import is_bucket
 from segtrain.data.audit.check import settings_of
 from segtrain.data.dataset import Dataset
@@ -82,7 +82,7 @@ def pack_folder(
     workers: int = 0,
     skip_faults: bool = False,
     only_estimate: bool = False,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> dict[str, Any]:
     """Pack the splits (None: all splits of ``root``) into ``folder``, and measure the cost of each
     ``Form`` of images.
@@ -137,7 +137,7 @@ def pack(
     workers: int = 1,
     skip_faults: bool = False,
     outage_s: float = 300,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> PackSummary:
     """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``, unless it is
     already packed there.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segtrain.base.stopping import UPLOADING
+from segtrain.base.terminal import Say
 from segtrain.errors import EXIT_RANK_LOST, EXIT_RESUMABLE
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.spawn import dying_with_parent
@@ -48,7 +49,7 @@ def run(
     command: Sequence[str],
     first: Cluster,
     received: list[int],
-    say: Callable[[str], None],
+    say: Say,
     heard: Callable[[], News | None] = lambda: None,
 ) -> Ending:
     """Run ``command`` once for each rank of this host. ``first`` is the first of these ranks.
@@ -153,7 +154,7 @@ class _Ranks:
 def _watch(
     ranks: _Ranks,
     received: list[int],
-    say: Callable[[str], None],
+    say: Say,
     heard: Callable[[], News | None],
     uploading: Path,
 ) -> str:

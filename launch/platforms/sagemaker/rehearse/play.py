@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from launch.core.findings import Say
 from launch.core.rehearse import disks, network
 from launch.core.rehearse.buckets import BucketServer
 from launch.core.rehearse.cluster import GATEWAY, Fault, RehearsalCluster, read_fault
@@ -38,7 +39,7 @@ class SageMakerRehearsal(Rehearsal):
         spec: RehearsalSpec,
         stage: RehearsalCluster,
         store: BucketServer,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         definitions = spec.request["AlgorithmSpecification"].get("MetricDefinitions", [])
         metrics = {item["Name"]: item["Regex"] for item in definitions}
@@ -117,7 +118,7 @@ class SageMakerRehearsal(Rehearsal):
         return "interrupted"
 
 
-def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
+def play(spec: RehearsalSpec, say: Say) -> Report:
     """Run the rehearsal. This process is inside the namespaces, if there are any."""
     stage = set_stage(
         spec.request,

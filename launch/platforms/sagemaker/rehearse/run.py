@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import importlib.util
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launch.core.findings import Say
 from launch.core.preflight import files_of_weights
 from launch.core.rehearse import drawn, local_config
 from launch.core.rehearse.cluster import FAULTS, read_fault, refuse_rank
@@ -27,7 +28,7 @@ def rehearse(
     job: SageMakerJob,
     request: Mapping[str, Any],
     spec: RehearsalSpec,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> Report:
     """Rehearse a job. Raises ConfigError, MissingExtra, or SegtrainError if the rehearsal itself
     cannot go on. A job that fails is reported in the Report.

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from launch.core.findings import Say
 from launch.core.rehearse import network
 from launch.core.rehearse.buckets import BucketServer
 from launch.core.rehearse.cluster import GATEWAY, Fault, RehearsalCluster, read_fault
@@ -35,7 +36,7 @@ class VertexRehearsal(Rehearsal):
         spec: RehearsalSpec,
         stage: RehearsalCluster,
         store: BucketServer,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         super().__init__(spec, stage, say, {})
         self.store, self.request, self.port = store, spec.request, plan.PORT
@@ -134,7 +135,7 @@ class VertexRehearsal(Rehearsal):
         return ""
 
 
-def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
+def play(spec: RehearsalSpec, say: Say) -> Report:
     """Play a rehearsal from start to end. Called inside the namespaces, if the kernel gives any."""
     stage, folder = (
         plan.set_stage(spec.request, hosts=spec.hosts, isolated=spec.namespaces),

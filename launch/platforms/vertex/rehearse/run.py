@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.core.bundle import all_settings
+from launch.core.findings import Say
 from launch.core.job import ALONE
 from launch.core.preflight import files_of_weights
 from launch.core.rehearse import drawn, local_config
@@ -29,7 +30,7 @@ def rehearse(
     job: VertexJob,
     request: Mapping[str, Any],
     spec: RehearsalSpec,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> Report:
     """Play ``request``, from ``launch.platforms.vertex.request.custom_job``.
 

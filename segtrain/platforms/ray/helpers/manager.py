@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from segtrain.base.terminal import Say
 from segtrain.platforms.ray.helpers.need import cores_of, lost
 from segtrain.platforms.ray.helpers.protocols import HelperSlot
 from segtrain.platforms.ray.helpers.remote_helper import RemoteHelper, Serving
@@ -27,9 +28,7 @@ class Manager:
     for the journal.
     """
 
-    def __init__(
-        self, pool: HelpedPool, say: Callable[[str], None], note: Callable[..., None]
-    ) -> None:
+    def __init__(self, pool: HelpedPool, say: Say, note: Callable[..., None]) -> None:
         self._pool, self._say, self._note = pool, say, note
         self.helping: dict[HelperSlot, RemoteHelper] = {}
         self._lock = threading.Lock()

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.terminal import Say
 from segtrain.data.bucket.prefetched import maker_of, task_of
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.stages import Cost
@@ -65,7 +66,7 @@ class HelpedPool(WorkerPool):
         engine: Engine,
         *,
         limit_s: float = 2.0,
-        say: Callable[[str], None] | None = None,
+        say: Say | None = None,
         note: Callable[..., None] = lambda **fields: None,
     ) -> None:
         super().__init__(count, kind, say)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from segtrain.base.terminal import Say
 from segtrain.config import Data
 from segtrain.data.train_loader import TrainLoader
 from segtrain.data.workers.pool import WorkerPool
@@ -22,28 +23,20 @@ class RayHelpers:
     def __init__(self, engine: RayEngine, limit_s: float) -> None:
         self._engine, self._limit_s = engine, limit_s
 
-    def pool(
-        self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]
-    ) -> WorkerPool:
+    def pool(self, count: int, kind: str, say: Say, note: Callable[..., None]) -> WorkerPool:
         return HelpedPool(count, kind, self._engine, limit_s=self._limit_s, say=say, note=note)
 
-    def loader(
-        self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any
-    ) -> TrainLoader:
+    def loader(self, say: Say, on_rank_0: OnRank0, *args: Any, **settings: Any) -> TrainLoader:
         return TrainLoader(*args, **settings)
 
 
 class RayDataHelpers:
     """Ray Data makes all samples of training; the local workers copy them into batches."""
 
-    def pool(
-        self, count: int, kind: str, say: Callable[[str], None], note: Callable[..., None]
-    ) -> WorkerPool:
+    def pool(self, count: int, kind: str, say: Say, note: Callable[..., None]) -> WorkerPool:
         return WorkerPool(count, kind)
 
-    def loader(
-        self, say: Callable[[str], None], on_rank_0: OnRank0, *args: Any, **settings: Any
-    ) -> TrainLoader:
+    def loader(self, say: Say, on_rank_0: OnRank0, *args: Any, **settings: Any) -> TrainLoader:
         say(START)
         return RayDataLoader(*args, on_rank_0=on_rank_0, **settings)
 
