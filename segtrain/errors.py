@@ -48,9 +48,14 @@ def kind_of(value: object) -> str:
     )
 
 
+def one_line(text: object) -> str:
+    """The words of a text, such as the message of an error, on one line."""
+    return " ".join(str(text).split())
+
+
 def reason_of(error: Exception) -> str:
     """An exception of the user's code on one line, also if it cannot be printed."""
-    return " ".join("".join(traceback.format_exception_only(error)).split())
+    return one_line("".join(traceback.format_exception_only(error)))
 
 
 class SegtrainError(Exception):

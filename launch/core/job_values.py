@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from segtrain.errors import NULL, ConfigError, closest
+from segtrain.errors import NULL, ConfigError, closest, one_line
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LARGEST = 10**9
@@ -71,7 +71,7 @@ def _yaml(content: str, source: str) -> Any:
             file=source,
         ) from None
     except yaml.YAMLError as error:
-        words = " ".join(str(error).split())
+        words = one_line(error)
         # A message that begins with "line" is about valid YAML that segtrain refuses, such as a
         # repeated key.
         raise ConfigError(
@@ -143,7 +143,7 @@ def _plain(content: str, key: str) -> Any:
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"the value of {key}={content} is not valid YAML ({' '.join(str(error).split())}): "
+            f"the value of {key}={content} is not valid YAML ({one_line(error)}): "
             f"close its brackets, or if it is plain text, quote it: '{key}=\"{content}\"'",
             code="yaml-invalid",
             key=key,

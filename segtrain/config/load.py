@@ -16,7 +16,7 @@ from segtrain.config.paste import command, set_nested
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
 from segtrain.config.yaml_text import RefusedYaml, load_yaml
-from segtrain.errors import ConfigError, closest
+from segtrain.errors import ConfigError, closest, one_line
 
 # First characters of the config.yaml in a run folder, and in one of segtrain 0.1.
 RUN_HEADER = "# segtrain 0.2 run "
@@ -75,7 +75,7 @@ def _value(key: str, text: str) -> Any:
 
 def _not_yaml(error: Exception, where: str, fix: str, **values: Any) -> ConfigError:
     """The error for text that cannot be read as YAML. ``fix``: what to write."""
-    why = " ".join(str(error).split())
+    why = one_line(error)
     if isinstance(error, RefusedYaml):
         return ConfigError(f"{where}: {why}", code="refused-yaml", reason=why, **values)
     text = f"{where} is not valid YAML ({why})" + (f": {fix}" if fix else "")

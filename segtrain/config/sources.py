@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from segtrain.config.yaml_text import load_yaml
+from segtrain.errors import one_line
 
 
 def transform_source(text: str) -> tuple[Path, str, str]:
@@ -79,7 +80,7 @@ def pinned(text: str) -> Any:
         except OSError as error:
             raise ValueError(f"cannot be read ({error.strerror}): check the path") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"is not valid YAML or JSON: {' '.join(str(error).split())}") from None
+            raise ValueError(f"is not valid YAML or JSON: {one_line(error)}") from None
         if not isinstance(content, (dict, list)):
             raise ValueError("does not contain a pipeline: write it with albumentations.save")
         return content

@@ -23,7 +23,7 @@ from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
 from segtrain.data.pixels.floats import Floats, Pixels
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
-from segtrain.errors import ConfigError, DataError, SegtrainError
+from segtrain.errors import ConfigError, DataError, SegtrainError, one_line
 
 COLOR_BYTES = 56  # per sample: ten float32 color terms and four int32 borders, see ``colors_in``
 
@@ -180,7 +180,7 @@ def named(source: SampleSource, index: int, error: Exception) -> SegtrainError:
         return error
     files, reason = (
         files_of(source, index),
-        f"{type(error).__name__}: {' '.join(str(error).split())}",
+        f"{type(error).__name__}: {one_line(error)}",
     )
     return DataError(
         f"{files}: {reason}: repair or remove the files",

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segtrain.data.train_loader import normalize
-from segtrain.errors import MissingExtra, SegtrainError
+from segtrain.errors import MissingExtra, SegtrainError, one_line
 from segtrain.models.base import channels_of, normalization
 
 # Largest difference of logits between onnxruntime and torch, as a share of the largest logit.
@@ -165,7 +165,7 @@ def write_onnx(
                     )
             except Exception as error:
                 # Exporters may raise anything; the next one is tried.
-                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                reason = one_line(error)[:200] or type(error).__name__
                 tried.append(f"{exporter}, {'open' if open_sizes else 'fixed'} sizes: {reason}")
                 continue
             made = {

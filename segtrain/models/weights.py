@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.config import Origin
-from segtrain.errors import ConfigError, some_of
+from segtrain.errors import ConfigError, one_line, some_of
 from segtrain.models.base import SegModel
 from segtrain.models.channels import set_channels
 
@@ -88,7 +88,7 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
             key,
             path,
             "weights-damaged",
-            f"cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:160]}): copy "
+            f"cannot be read ({type(error).__name__}: {one_line(error)[:160]}): copy "
             "the damaged file again, or save a state_dict()",
         ) from None
     if tensors := _tensors(content):

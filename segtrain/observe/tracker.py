@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from segtrain.base.files import read_text
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ class TensorBoard:
 
 def not_started(key: str, value: str, error: Exception, fix: str) -> ConfigError:
     return ConfigError(
-        f"{key}={value}: cannot start a run: {' '.join(str(error).split())}: {fix}",
+        f"{key}={value}: cannot start a run: {one_line(error)}: {fix}",
         code="tracker-not-reached",
         key=key,
         value=value,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from segtrain.errors import EXIT_CODES, RankLost, SegtrainError
+from segtrain.errors import EXIT_CODES, RankLost, SegtrainError, one_line
 from segtrain.parallel.cluster import Cluster
 
 GUARD_S = 10.0
@@ -103,7 +103,7 @@ def elect_error_reporter(
     is returned unchanged.
     """
     if not isinstance(error, SegtrainError):
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         if not any(
             word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")
         ):

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from segtrain.base.terminal import Say
-from segtrain.errors import SegtrainError
+from segtrain.errors import SegtrainError, one_line
 
 LONGEST = 1024  # characters of the failure text that DescribeTrainingJob shows as FailureReason
 # in an error of segtrain.parallel.failure: a consequence, not the cause
@@ -25,7 +25,7 @@ def cause(error: BaseException) -> str:
     """One line about an error: the text of a SegtrainError, or the type, text, and place of any
     other error.
     """
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if isinstance(error, SegtrainError):
         return text
     frames = traceback.extract_tb(error.__traceback__)

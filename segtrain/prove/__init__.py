@@ -12,7 +12,7 @@ from pathlib import Path
 from segtrain.base.terminal import Say
 from segtrain.config import Config, load_config
 from segtrain.data.audit.audit import class_weights
-from segtrain.errors import ConfigError, SegtrainError
+from segtrain.errors import ConfigError, SegtrainError, one_line
 from segtrain.parallel.spawn import visible_gpus
 from segtrain.prove import counts, gradient, plant, resume
 from segtrain.prove import exact as exactly
@@ -112,4 +112,4 @@ def proofs(
         try:
             yield from proof()
         except SegtrainError as error:
-            yield row(promise, "did not finish", " ".join(str(error).split()), holds=False)
+            yield row(promise, "did not finish", one_line(error), holds=False)

@@ -19,7 +19,7 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.pixels.crop import Stored
 from segtrain.data.pixels.decode import decode_mask
-from segtrain.errors import SegtrainError
+from segtrain.errors import SegtrainError, one_line
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import on_ranks
@@ -81,7 +81,7 @@ def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[ProofRow]:
                 changed(config, out=str(out), **_settings(dataset.labels, root, colored)), cluster
             )
         except SegtrainError as error:
-            message = " ".join(str(error).split())
+            message = one_line(error)
         journal = read_journal(out, say=lambda _: None) if (out / "journal.jsonl").is_file() else []
         rows.append(
             _judge(kind, named, message, any(event["event"] == "run_start" for event in journal))

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from segtrain.base.files import read_text
 from segtrain.config import Config, Section, load_config, load_yaml
 from segtrain.config.paste import flow
-from segtrain.errors import ConfigError, closest
+from segtrain.errors import ConfigError, closest, one_line
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -79,7 +79,7 @@ def read_sweep(file: str | Path) -> Sweep:
         ]
         problem = "\n".join(dict.fromkeys(mistakes))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
-        problem = f"{file} is not the YAML file of a sweep: {' '.join(str(error).split())}"
+        problem = f"{file} is not the YAML file of a sweep: {one_line(error)}"
     raise ConfigError(
         f"{problem}: a sweep has {', '.join(Sweep.model_fields)}",
         code="invalid-sweep",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from segtrain.errors import ConfigError, SegtrainError
+from segtrain.errors import ConfigError, SegtrainError, one_line
 
 CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE to a profile of `aws "
@@ -237,7 +237,7 @@ def explain(error: Exception, doing: str) -> SegtrainError:
         )
     if isinstance(error, exceptions.ParamValidationError):
         return ConfigError(
-            f"{doing}: {' '.join(str(error).split())}: {CODES['ValidationException']}",
+            f"{doing}: {one_line(error)}: {CODES['ValidationException']}",
             code="aws-request",
         )
     if isinstance(

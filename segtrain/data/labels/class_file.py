@@ -18,7 +18,7 @@ from segtrain.data.labels.space import (
     fitting_void,
     plain_space,
 )
-from segtrain.errors import DataError, file_error
+from segtrain.errors import DataError, file_error, one_line
 
 # These names are not classes: pixels with their ids or colors are ignored.
 IGNORED = ("void", "ignore", "ignored", "__ignore__", "unlabeled", "unlabelled")
@@ -154,9 +154,7 @@ def _structured(path: Path, text: str) -> list[ClassRow]:
         # YAML forbids the tabs that indent some JSON.
         content = config.load_yaml(text.replace("\t", " "))
     except yaml.YAMLError as error:
-        raise _invalid(
-            path, f"is not valid YAML or JSON ({' '.join(str(error).split())})"
-        ) from None
+        raise _invalid(path, f"is not valid YAML or JSON ({one_line(error)})") from None
     while isinstance(content, dict) and (
         key := next((key for key in _KEYS if key in content), None)
     ):

@@ -20,7 +20,7 @@ from segtrain.base import json_text
 from segtrain.base.files import open_file, read_text
 from segtrain.base.terminal import printable
 from segtrain.config import load_yaml, refuse_older_run
-from segtrain.errors import DataError, file_error
+from segtrain.errors import DataError, file_error, one_line
 from segtrain.observe import journal
 from segtrain.observe.journal import Event, Say
 from segtrain.observe.profile_format import Series, Track, read_profile
@@ -190,7 +190,7 @@ def read_mapping(path: Path, say: Say = silent) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = printable(" ".join(str(error).split()))
+        reason = printable(one_line(error))
         say(f"warning: {path} cannot be read, so its content is left out: {reason}")
         return {}
     return value if isinstance(value, dict) else {}

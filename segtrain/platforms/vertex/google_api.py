@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError, one_line
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # HTTP statuses of temporary failures, after which a request is repeated
@@ -55,7 +55,7 @@ class GoogleApi:
         try:
             credentials, self.project = google.auth.default(scopes=_SCOPES)
         except google.auth.exceptions.GoogleAuthError as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             problem = f"no Google credentials were found ({reason}): {SIGN_IN}"
             raise ConfigError(problem, code="google-no-login", reason=reason) from None
         self._session = AuthorizedSession(credentials)
@@ -111,13 +111,13 @@ class GoogleApi:
             except exceptions.RefreshError as error:
                 if not error.retryable:
                     raise _sign_in(error) from None
-                problem = " ".join(str(error).split())
+                problem = one_line(error)
             except requests.exceptions.InvalidJSONError as error:  # The body holds infinity or NaN.
                 raise DataError(
                     f"{url}: {error}: it was not sent", code="body-not-json", url=url
                 ) from None
             except (requests.RequestException, exceptions.TransportError) as error:
-                problem = " ".join(str(error).split())
+                problem = one_line(error)
             else:
                 if answer.ok:
                     return _content(url, answer)
@@ -178,7 +178,7 @@ def _said(answer: Any) -> str:
 
 
 def _sign_in(error: Exception) -> ConfigError:
-    reason = " ".join(str(error).split())
+    reason = one_line(error)
     return ConfigError(
         f"Google refused to sign in ({reason}): {SIGN_IN}", code="google-no-login", reason=reason
     )

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.errors import ConfigError, MissingExtra
+from segtrain.errors import ConfigError, MissingExtra, one_line
 from segtrain.platforms.ray.helpers.helper import Helper, identity, serve
 from segtrain.platforms.ray.helpers.protocols import HelperSlot
 from segtrain.platforms.ray.helpers.remote_helper import MOST_SAMPLES
@@ -284,7 +284,7 @@ def _join(address: str, helpers: str) -> None:
         with _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)[:300]
         fix = "start the cluster first, and give the trainer the same RAY_AUTH_TOKEN"
         message = (
             f"data.helpers={helpers}: no Ray cluster answers at RAY_ADDRESS={address} "

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from segtrain.base.terminal import Say
+from segtrain.errors import one_line
 from segtrain.platforms.ray.helpers.need import cores_of, lost
 from segtrain.platforms.ray.helpers.protocols import HelperSlot
 from segtrain.platforms.ray.helpers.remote_helper import RemoteHelper, Serving
@@ -118,7 +119,7 @@ class Manager:
         try:
             slots = [] if given_up else self._pool.engine.slots()
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)[:200]
             self.tell_once(
                 f"the cluster does not answer ({reason}): no other helpers are hired meanwhile"
             )

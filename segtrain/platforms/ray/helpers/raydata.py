@@ -23,7 +23,7 @@ from segtrain.data.sample import COLOR_BYTES
 from segtrain.data.train_loader import Batch, TrainLoader, mask_bytes
 from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, DataError, one_line
 from segtrain.platforms.ray.helpers import wire
 from segtrain.platforms.ray.helpers.cluster import slots_of
 from segtrain.platforms.ray.helpers.helper import identity, refuse_other_files
@@ -93,7 +93,7 @@ class Rows:
             )
             self._failed = DataError(message, code="ray-data-ended")
         except Exception as error:
-            reason = " ".join(str(error).split())[-500:]
+            reason = one_line(error)[-500:]
             message = (
                 f"Ray Data cannot make samples ({reason}): see the logs of Ray, or set "
                 "data.helpers=ray"
