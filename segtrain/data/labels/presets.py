@@ -94,16 +94,9 @@ _voc = (
 )
 VOC21 = voc_colored(plain_space(tuple(_voc.split(", ")), VOID))
 
-_scenes = {
-    "sky": (70, 130, 180),
-    "building": (70, 70, 70),
-    "road": (128, 64, 128),
-    "sidewalk": (244, 35, 232),
-    "vegetation": (107, 142, 35),
-    "pole": (153, 153, 153),
-    "traffic sign": (220, 220, 0),
-    "car": (0, 0, 142),
-    "person": (220, 20, 60),
-    "bicycle": (119, 11, 32),
-}
-SCENES = plain_space(tuple(_scenes), VOID, tuple(_scenes.values()))
+_scenes = "sky, building, road, sidewalk, vegetation, pole, traffic sign, car, person, bicycle"
+SCENES = plain_space(
+    tuple(_scenes.split(", ")),
+    VOID,
+    tuple(_cityscapes[name][1] for name in _scenes.split(", ")),
+)

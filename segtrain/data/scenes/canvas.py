@@ -65,18 +65,12 @@ class Canvas:
     def color(self, color: Color, z: float, shade: float = 1.0) -> Paint:
         """The color under the light of the scene, faded by the haze of ``z`` meters."""
         air = min(0.75, (z / FAR) ** 1.3 * 0.6)
-        clear, (red, green, blue), (r, g, b), (x, y, z) = (
-            (1 - air) * shade,
-            color,
-            self.light,
-            self.haze,
-        )
+        clear = (1 - air) * shade
         red, green, blue = (
-            red * r * clear + x * air,
-            green * g * clear + y * air,
-            blue * b * clear + z * air,
+            int(min(255, part * light * clear + haze * air))
+            for part, light, haze in zip(color, self.light, self.haze)
         )
-        return int(min(255, red)), int(min(255, green)), int(min(255, blue))
+        return red, green, blue
 
     def fill(self, points: list[Point], color: Paint, label: int | None = None) -> None:
         """Fill a convex polygon; ``points`` are pixels."""
@@ -88,8 +82,7 @@ class Canvas:
             or min(rows) > self.height
         ):
             return
-        far = max(map(abs, columns + rows)) > _EDGE
-        self._paint(np.clip(points, -_EDGE, _EDGE) if far else np.array(points), color, label)
+        self._paint(np.array(points).clip(-_EDGE, _EDGE), color, label)
 
     def _paint(self, points: np.ndarray, color: Paint, label: int | None) -> None:
         fixed = (points * (1 << _SHIFT)).astype(np.int32)
