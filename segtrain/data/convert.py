@@ -33,7 +33,7 @@ from segtrain.data.merge import merged, refuse_other_images
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.side_by_side import cut
-from segtrain.data.stacks import stacks_in, write_stack
+from segtrain.data.stacks import stacks_in, write_array, write_stack
 from segtrain.data.storage import Store
 from segtrain.errors import ConfigError, DataError, file_error, some_of
 
@@ -245,30 +245,26 @@ def _ids(dataset: Dataset, index: int, nearest: bool) -> tuple[np.ndarray, int]:
 
 def _write(dataset: Dataset, index: int, made: Path, name: str, ids: np.ndarray) -> None:
     """Write one image and its mask. Raises DataError."""
-    from PIL import Image
-
     entry = dataset.entries[index]
     split = "" if dataset.split == POOL else dataset.split
-    ending = os.path.splitext(entry.image)[1] if dataset.stored else ".png"
-    image = made / "images" / split / (name + ending)
-    mask = made / "masks" / split / f"{name}.png"
-    image.parent.mkdir(parents=True, exist_ok=True)
-    mask.parent.mkdir(parents=True, exist_ok=True)
+    image, mask = (made / part / split / name for part in ("images", "masks"))
     stored = dataset.stored_image(index)
     if isinstance(stored, BandImage) and len(stored.names) > 1:
-        np.save(image.with_suffix(".npy"), stored.values())
-    elif isinstance(stored, np.ndarray):
-        Image.fromarray(stored).save(image)
+        stored = stored.values()
+    if isinstance(stored, np.ndarray):
+        write_array(image, stored)
     else:
         dataset.header(index)  # raises DataError for a file that is cut off
+        image = Path(f"{image}{os.path.splitext(entry.image)[1]}")
+        image.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(os.path.realpath(entry.image), image)
         except OSError:  # another file system, one without hard links, or a part of a shard
             image.write_bytes(decode.load(entry.image)[0] if dataset.separate_files else stored)
-    Image.fromarray(ids).save(mask, format="PNG")
-    if not np.array_equal(decode.decode_mask(str(mask)), ids):
+    write_array(mask, ids)
+    if not np.array_equal(decode.decode_mask(f"{mask}.png"), ids):
         message = "the ids read back differ from those written: check the disk"
-        raise file_error(str(mask), message, code="mask-readback-differs")
+        raise file_error(f"{mask}.png", message, code="mask-readback-differs")
 
 
 def ids_of(

@@ -10,6 +10,7 @@ import numpy as np
 from segtrain.base.terminal import Say, counted
 from segtrain.data.index.walk import images_below, no_folder
 from segtrain.data.pixels import decode
+from segtrain.data.stacks import write_array
 from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error
 
@@ -20,8 +21,6 @@ def cut(root: str, folder: Path, side: str, say: Say) -> int:
 
     side: where the masks are, "left" or "right". Gray masks get one channel.
     """
-    from PIL import Image
-
     paths = sorted(images_below(root, LOCAL))
     if not paths:
         raise no_folder(root, "pictures to cut", LOCAL)
@@ -35,10 +34,9 @@ def cut(root: str, folder: Path, side: str, say: Say) -> int:
         image, mask = halves if side == "right" else halves[::-1]
         if (mask == mask[..., :1]).all():
             mask = mask[..., 0]
-        for part, half in (("images", image), ("masks", mask)):
-            file = (folder / part / path).with_suffix(".png")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.ascontiguousarray(half)).save(file)
+        name = os.path.splitext(path)[0]
+        write_array(folder / "images" / name, image)
+        write_array(folder / "masks" / name, mask)
     lossy = sum(path.lower().endswith((".jpg", ".jpeg")) for path in paths)
     say(f"{counted(len(paths), 'picture')} cut")
     if lossy:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -91,24 +92,30 @@ def _fitting(folder: str, split: str, parts: dict[bool, tuple[str, np.ndarray]])
 
 
 def write_stack(stack: Stack, made: Path, split: str) -> dict[str, int]:
-    """Write each image, as PNG if it is 8-bit RGB or gray, else as .npy, and each mask as PNG.
-    Returns the number of masks.
-    """
-    from PIL import Image
-
-    folders = [made / part / ("" if split == POOL else split) for part in ("images", "masks")]
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
+    """Write each image and each mask. Returns the number of masks."""
     for number, (image, mask) in enumerate(zip(*stack)):
-        if image.dtype == np.uint8 and image.shape[2] in (1, 3):
-            gray = image.shape[2] == 1
-            Image.fromarray(image[..., 0] if gray else image).save(folders[0] / f"{number:06}.png")
-        else:
-            np.save(folders[0] / f"{number:06}.npy", image)
         try:
             ids = ids_in(mask)
         except ValueError as error:
             message = f"mask {number} of the {split} stack has {error}: {_FIX}"
             raise DataError(message, code="stacks-unfit", folder=str(made), split=split) from None
-        Image.fromarray(ids).save(folders[1] / f"{number:06}.png")
+        name = os.path.join("" if split == POOL else split, f"{number:06}")
+        write_array(made / "images" / name, image)
+        write_array(made / "masks" / name, ids)
     return {"masks": len(stack[1])}
+
+
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Write ids (H, W), 8-bit gray, or 8-bit RGB as PNG, other values (H, W, C) as .npy.
+
+    path: without the ending. Its folder is made.
+    """
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if values.ndim == 3 and values.shape[2] == 1 and values.dtype == np.uint8:
+        values = values[..., 0]
+    if values.ndim == 2 or (values.shape[2] == 3 and values.dtype == np.uint8):
+        Image.fromarray(values).save(f"{path}.png")
+    else:
+        np.save(f"{path}.npy", values)

@@ -174,7 +174,7 @@ def test_near_values_of_lossless_masks_are_snapped_where_asked():
     assert (ids[0].tolist(), ambiguous) == ([0, 0, 1, 1, 1, 1], 1)
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", ["", "keep", "raw"])
 def test_what_is_not_files_is_converted_to_the_same_samples(tmp_path, packed):
     """Annotations, and shards packed from them, by a config file."""
     root = tmp_path / "set"
@@ -182,7 +182,8 @@ def test_what_is_not_files_is_converted_to_the_same_samples(tmp_path, packed):
     settings = ["data.layout=coco", "data.images=images", "data.annotations=train.json"]
     settings = [f"data.root={root}", *settings, "data.split_by={val: 1}"]
     if packed:
-        assert main(["data", "pack", str(root), str(tmp_path / "packed")]) == 0
+        words = ["--image", packed]
+        assert main(["data", "pack", str(root), str(tmp_path / "packed"), *words]) == 0
         settings = [f"data.root={tmp_path / 'packed'}", "data.layout=shards"]
     config = tmp_path / "mine.yaml"
     config.write_text(yaml.safe_dump({"data": parse_overrides(settings)["data"]}))
