@@ -36,7 +36,7 @@ from segtrain.data.storage import LOCAL
 
 
 @needs_formats
-def test_labelme_files_as_labelme_draws_them(tmp_path: Path) -> None:
+def test_labelme_files_as_labelme_draws_them(tmp_path):
     root = tmp_path / "labelme"
     shutil.copytree(FORMATS / "labelme", root)
     with refused("image-inside-json"):
@@ -62,7 +62,7 @@ def test_labelme_files_as_labelme_draws_them(tmp_path: Path) -> None:
 CAR, BOX = "0 0.1 0.2 0.5 0.2 0.5 0.8 0.1 0.8", "1 0.5 0.5 0.2 0.2"
 
 
-def test_yolo_labels_are_those_of_their_split_and_image(tmp_path: Path) -> None:
+def test_yolo_labels_are_those_of_their_split_and_image(tmp_path):
     # Other splits have images of the same names, and the first files are empty.
     empty = {f"train/{number:02}": "" for number in range(10)}
     yolo(tmp_path, {**empty, "test/a.b": "", "train/a": "", "train/a.b": f"{CAR}\n{BOX}\n"})
@@ -77,7 +77,7 @@ def test_yolo_labels_are_those_of_their_split_and_image(tmp_path: Path) -> None:
     assert sum("box without an area" in note for note in dataset.notes) == 1
 
 
-def test_yolo_folders_below_a_split_are_read_together(tmp_path: Path) -> None:
+def test_yolo_folders_below_a_split_are_read_together(tmp_path):
     rows = {"train/north/a": CAR, "train/south/a": CAR.replace("0 ", "1 ", 1), "val/north/b": CAR}
     yolo(tmp_path, rows)
     masks = masks_of(opened(tmp_path))
@@ -85,7 +85,7 @@ def test_yolo_folders_below_a_split_are_read_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["", "train_data/", "training/train-"])
-def test_names_of_splits_in_other_names(tmp_path: Path, home: str) -> None:
+def test_names_of_splits_in_other_names(tmp_path, home):
     for split in ("train", "val"):
         folder = tmp_path / f"{home}x" / split
         pictures(folder, "a.png")
@@ -97,7 +97,7 @@ def test_names_of_splits_in_other_names(tmp_path: Path, home: str) -> None:
     assert masks_of(open_dataset(data, "val"))["a"].any()
 
 
-def test_yolo_fractions_are_those_of_the_upright_image(tmp_path: Path) -> None:
+def test_yolo_fractions_are_those_of_the_upright_image(tmp_path):
     yolo(tmp_path, {"a": "0 0 0 0.3 0 0.3 0.5 0 0.5"})
     image = Image.open(tmp_path / "images/a.png")
     image.getexif()[0x0112] = 6
@@ -118,7 +118,7 @@ def test_yolo_fractions_are_those_of_the_upright_image(tmp_path: Path) -> None:
         (f"{CAR}\nroad 0.5 0.5 0.1 0.1\n", False),
     ],
 )
-def test_which_texts_are_labels_of_yolo(tmp_path: Path, rows: str, fits: bool) -> None:
+def test_which_texts_are_labels_of_yolo(tmp_path, rows, fits):
     yolo(tmp_path, {"a": f"{rows}\n{rows}"})
     if fits:
         assert opened(tmp_path).labels.names == ("background", "car", "road")
@@ -127,7 +127,7 @@ def test_which_texts_are_labels_of_yolo(tmp_path: Path, rows: str, fits: bool) -
             opened(tmp_path)
 
 
-def test_boxes_that_are_written_as_polygons_are_said(tmp_path: Path) -> None:
+def test_boxes_that_are_written_as_polygons_are_said(tmp_path):
     for count, said in ((9, 0), (10, 1)):
         yolo(tmp_path, {"a": "\n".join([CAR] * count)})
         assert sum("4 corners" in note for note in opened(tmp_path).notes) == said
@@ -147,9 +147,7 @@ def test_boxes_that_are_written_as_polygons_are_said(tmp_path: Path) -> None:
         (CAR, "nc: 2", "class-names-missing"),
     ],
 )
-def test_yolo_labels_without_areas_or_classes_are_refused(
-    tmp_path: Path, rows: str, names: str, code: str
-) -> None:
+def test_yolo_labels_without_areas_or_classes_are_refused(tmp_path, rows, names, code):
     yolo(tmp_path, {"train/a": rows}, names)
     with refused(code):
         opened(
@@ -160,7 +158,7 @@ def test_yolo_labels_without_areas_or_classes_are_refused(
         )
 
 
-def test_yolo_boxes_beside_masks_are_no_rival_of_them(tmp_path: Path) -> None:
+def test_yolo_boxes_beside_masks_are_no_rival_of_them(tmp_path):
     yolo(tmp_path, {"a": BOX, "b": BOX}, "names: [car, road]\ntrain: images\nval: images")
     for name in "ab":
         pictures(tmp_path, f"masks/{name}.png")
@@ -175,7 +173,7 @@ def test_yolo_boxes_beside_masks_are_no_rival_of_them(tmp_path: Path) -> None:
     assert sum("val is train" in note for note in dataset.notes) == 1
 
 
-def test_new_names_of_yolo_classes_count(tmp_path: Path) -> None:
+def test_new_names_of_yolo_classes_count(tmp_path):
     yolo(tmp_path, {"train/a": CAR})
     assert masks_of(opened(tmp_path))["a"].max() == 1
     (tmp_path / "data.yaml").write_text("names: {0: truck, 1: car}")
@@ -210,7 +208,7 @@ def labelme(root: Path, image: str, *shapes: tuple[str, str, Any], **keys: Any) 
 TRIANGLE = [[1, 1], [9, 1], [9, 8]]
 
 
-def test_labelme_rectangles_and_bitmaps_are_pixels(tmp_path: Path) -> None:
+def test_labelme_rectangles_and_bitmaps_are_pixels(tmp_path):
     corners = [[5.3, 7.9], [2.2, 3.1]]
     labelme(tmp_path, "a.png", ("car", "rectangle", corners), ("car", "linestrip", TRIANGLE))
     bitmap = np.array([[255, 0, 255], [0, 255, 255]], np.uint8)
@@ -225,7 +223,7 @@ def test_labelme_rectangles_and_bitmaps_are_pixels(tmp_path: Path) -> None:
     assert sum("linestrip" in note for note in dataset.notes) == 1
 
 
-def test_xml_of_the_older_labelme(tmp_path: Path) -> None:
+def test_xml_of_the_older_labelme(tmp_path):
     (tmp_path / "Annotations").mkdir()
     pictures(tmp_path, "Images/a.png")
     points = "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in TRIANGLE)
@@ -241,7 +239,7 @@ def test_xml_of_the_older_labelme(tmp_path: Path) -> None:
     assert np.array_equal(masks_of(dataset)["a"], masks_of(opened(tmp_path / "json"))["a"])
 
 
-def test_labelme_images_are_those_beside_the_files(tmp_path: Path) -> None:
+def test_labelme_images_are_those_beside_the_files(tmp_path):
     # Two folders without splits, with images of the same name, one of them renamed.
     labelme(tmp_path, "north/1.png", ("car", "polygon", TRIANGLE))
     labelme(tmp_path, "south/1.png", ("road", "polygon", TRIANGLE))
@@ -277,7 +275,7 @@ def region(kind: str, attributes: dict[str, Any], **shape: Any) -> dict[str, Any
 RECT = {"x": 2, "y": 3, "width": 4, "height": 5}
 
 
-def test_the_attribute_of_via_that_names_the_class(tmp_path: Path) -> None:
+def test_the_attribute_of_via_that_names_the_class(tmp_path):
     via(
         tmp_path,
         region("rect", {"kind": "car", "state": "new", "note": "", "ok": {"a": 1, "b": 1}}, **RECT),
@@ -298,7 +296,7 @@ def test_the_attribute_of_via_that_names_the_class(tmp_path: Path) -> None:
     assert masks_of(dataset)["a"][5, 13] == 2
 
 
-def test_the_images_are_in_the_folder_with_the_most_named_ones(tmp_path: Path) -> None:
+def test_the_images_are_in_the_folder_with_the_most_named_ones(tmp_path):
     """Some masks have the names of the images; another folder has the images in another format."""
     via(tmp_path, region("rect", {"kind": "car"}, **RECT))
     pictures(tmp_path, "few/a.png", "images_masks/a.png", "images_masks/b.png")
@@ -317,7 +315,7 @@ def test_the_images_are_in_the_folder_with_the_most_named_ones(tmp_path: Path) -
     assert "data.images=depth" not in str(caught.value)
 
 
-def test_points_tell_which_orientation_of_the_images_they_are_for(tmp_path: Path) -> None:
+def test_points_tell_which_orientation_of_the_images_they_are_for(tmp_path):
     """Stored as 20 x 10 pixels, shown as 10 x 20: a point at y = 15 is for the shown image."""
 
     def both(root: Path, *corners: tuple[int, int]) -> Any:
@@ -346,7 +344,7 @@ def test_points_tell_which_orientation_of_the_images_they_are_for(tmp_path: Path
 CLOSED = [[1, 1], [9, 1], [9, 8], [2, 2]]
 
 
-def test_closed_lines_are_areas_and_other_lines_no_background(tmp_path: Path) -> None:
+def test_closed_lines_are_areas_and_other_lines_no_background(tmp_path):
     x, y = ([point[axis] for point in CLOSED] for axis in (0, 1))
     via(
         tmp_path / "via",
@@ -373,7 +371,7 @@ def test_closed_lines_are_areas_and_other_lines_no_background(tmp_path: Path) ->
         opened(tmp_path / "labelme", "data.absent_mask=error")
 
 
-def test_supervisely_data_sets_are_read_together(tmp_path: Path) -> None:
+def test_supervisely_data_sets_are_read_together(tmp_path):
     (tmp_path / "meta.json").write_text('{"classes": [{"title": "road"}, {"title": "car"}]}')
     bitmap = np.zeros((2, 3, 4), np.uint8)
     bitmap[0, 1, 3] = 200
@@ -399,7 +397,7 @@ LARGE = text(png(np.ones((11, 1), np.uint8)))
 
 
 @pytest.mark.parametrize("data", ["%", text(b"no zlib"), text(b"\x89PNG"), BOMB, LARGE, 7, None])
-def test_bitmaps_that_are_none_are_refused(tmp_path: Path, data: Any) -> None:
+def test_bitmaps_that_are_none_are_refused(tmp_path, data):
     supervisely(tmp_path, "ds", "bitmap", bitmap={"data": data, "origin": [0, 0]})
     with refused("annotation-invalid"):
         opened(tmp_path)
@@ -420,7 +418,7 @@ def test_bitmaps_that_are_none_are_refused(tmp_path: Path, data: Any) -> None:
         ("blob", TRIANGLE),
     ],
 )
-def test_points_that_no_image_has_are_refused(tmp_path: Path, kind: str, points: Any) -> None:
+def test_points_that_no_image_has_are_refused(tmp_path, kind, points):
     labelme(tmp_path, "a.png", ("car", kind, points))
     with refused("annotation-invalid"):
         opened(tmp_path)
@@ -435,14 +433,14 @@ def test_points_that_no_image_has_are_refused(tmp_path: Path, kind: str, points:
         '{"_via_img_metadata": ' + "[" * 100_000,
     ],
 )
-def test_broken_files_are_refused_with_their_name(tmp_path: Path, content: str) -> None:
+def test_broken_files_are_refused_with_their_name(tmp_path, content):
     pictures(tmp_path, "a.png")
     (tmp_path / "via.json").write_text(content)
     with refused("annotation-invalid", file=str(tmp_path / "via.json")):
         opened(tmp_path)
 
 
-def test_a_division_in_data_yaml_that_is_not_read_is_named(tmp_path: Path) -> None:
+def test_a_division_in_data_yaml_that_is_not_read_is_named(tmp_path):
     for folder in ("alpha", "beta"):
         (tmp_path / "images" / folder).mkdir(parents=True)
         (tmp_path / "labels" / folder).mkdir(parents=True)
@@ -463,7 +461,7 @@ def test_a_division_in_data_yaml_that_is_not_read_is_named(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("label", [None, "", [], True])
-def test_a_label_is_text(tmp_path: Path, label: Any) -> None:
+def test_a_label_is_text(tmp_path, label):
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
     shape = {"label": label, "points": [[1, 1], [9, 1], [9, 9]], "shape_type": "polygon"}
     content = {"shapes": [shape], "imagePath": "a.png", "imageHeight": 20, "imageWidth": 20}
@@ -475,9 +473,7 @@ def test_a_label_is_text(tmp_path: Path, label: Any) -> None:
     assert any("only by case or blanks" in note for note in opened(tmp_path).notes)
 
 
-def test_classes_are_kept_until_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_are_kept_until_a_file_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     root, read = tmp_path / "set", list[str]()
     names = iter((["car"], ["dog"]))

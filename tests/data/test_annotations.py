@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -67,9 +65,7 @@ ALONG_OUTLINES = [
 @pytest.mark.parametrize(
     ("sample", "most"), [*((row, 0) for row in EXACT), *((row, 0.55) for row in ALONG_OUTLINES)]
 )
-def test_masks_are_those_of_the_tools(
-    sample: tuple[str, str, str, str, dict[int, str]], most: float
-) -> None:
+def test_masks_are_those_of_the_tools(sample, most):
     folder, overrides, image, reference, names = sample
     dataset = opened(FORMATS / folder, *overrides.split())
     expected = referenced(dataset, FORMATS / folder / f"{reference}.png", names)
@@ -78,7 +74,7 @@ def test_masks_are_those_of_the_tools(
     assert np.count_nonzero(mask != expected) <= most * outline(expected)
 
 
-def test_polygons_have_the_pixels_of_pycocotools() -> None:
+def test_polygons_have_the_pixels_of_pycocotools():
     rng = np.random.default_rng(0)
     size = (37, 53)
     for number in range(300):
@@ -93,7 +89,7 @@ def test_polygons_have_the_pixels_of_pycocotools() -> None:
         assert mask is not None or not expected.any()
 
 
-def test_a_mask_turns_as_its_image_is_stored(tmp_path: Path) -> None:
+def test_a_mask_turns_as_its_image_is_stored(tmp_path):
     from PIL import ImageOps
 
     stored = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -108,7 +104,7 @@ def test_a_mask_turns_as_its_image_is_stored(tmp_path: Path) -> None:
 BOX = [2, 2, 12, 2, 12, 9, 2, 9]
 
 
-def test_classes_are_matched_by_name(tmp_path: Path) -> None:
+def test_classes_are_matched_by_name(tmp_path):
     coco(tmp_path, [[0, "road", BOX], [0, "car", [20, 2, 29, 2, 29, 9]]])
     assert opened(tmp_path).labels.names == ("background", "car", "road")
     both = opened(tmp_path, "data.classes=[road, sky, car]")
@@ -123,7 +119,7 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
         opened(tmp_path, "data.classes=[background, car]")
 
 
-def test_splits_share_one_order_of_classes(tmp_path: Path) -> None:
+def test_splits_share_one_order_of_classes(tmp_path):
     """Each file may number the classes in its own way."""
     for split in ("train", "val"):
         coco(tmp_path / split, [[0, "car", BOX], [1, "road", BOX]])
@@ -138,7 +134,7 @@ def test_splits_share_one_order_of_classes(tmp_path: Path) -> None:
     assert [val.read_mask(n)[3, 3] for n in (0, 1)] == [2, 1]
 
 
-def test_what_annotations_lack_is_said(tmp_path: Path) -> None:
+def test_what_annotations_lack_is_said(tmp_path):
     coco(tmp_path, [[0, "road", BOX], [1, "road", [5, 5, 6, 6]]], images=3)
     Image.new("RGB", (30, 20)).save(tmp_path / "images/new.png")
     notes = opened(tmp_path).notes
@@ -157,7 +153,7 @@ def test_what_annotations_lack_is_said(tmp_path: Path) -> None:
     assert len(opened(tmp_path, "data.faults=skip")) == 2
 
 
-def test_shapes_of_another_image_are_refused(tmp_path: Path) -> None:
+def test_shapes_of_another_image_are_refused(tmp_path):
     coco(tmp_path, [[0, "road", BOX], [1, "road", [40, 40, 50, 40, 50, 50]]])
     dataset = opened(tmp_path)
     with refused("shapes-outside"):
@@ -167,9 +163,7 @@ def test_shapes_of_another_image_are_refused(tmp_path: Path) -> None:
         dataset.read_mask(0)
 
 
-def test_a_changed_annotation_file_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_annotation_file_is_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "_FEW", 0)
     monkeypatch.setattr(listing, "_CLOCK", -1)
     coco(tmp_path, [[0, "road", BOX]])
@@ -179,7 +173,7 @@ def test_a_changed_annotation_file_is_read_again(
     assert masks_of(opened(tmp_path))["0"].sum() == 10
 
 
-def test_boxes_alone_are_refused_by_name(tmp_path: Path) -> None:
+def test_boxes_alone_are_refused_by_name(tmp_path):
     coco(tmp_path, [[0, "road", BOX]])
     content = json.loads((tmp_path / "train.json").read_text())
     content["annotations"][0]["segmentation"] = []
@@ -188,7 +182,7 @@ def test_boxes_alone_are_refused_by_name(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_shapes_without_a_class_are_of_the_only_one(tmp_path: Path) -> None:
+def test_shapes_without_a_class_are_of_the_only_one(tmp_path):
     """Regions of the validation split have no attributes; the attributes of the others agree."""
     for split, attributes in (("train", {"plant": "kudzu", "planta": "kudzu"}), ("val", {})):
         (tmp_path / split).mkdir()
@@ -204,7 +198,7 @@ def test_shapes_without_a_class_are_of_the_only_one(tmp_path: Path) -> None:
         assert int(dataset.read_mask(0).sum()) == 70
 
 
-def test_tools_annotate_images_as_their_exif_rotation_shows_them(tmp_path: Path) -> None:
+def test_tools_annotate_images_as_their_exif_rotation_shows_them(tmp_path):
     """The image is stored upside down. Kaggle's run lengths are of the stored pixels."""
     image = Image.new("RGB", (4, 3))
     image.getexif()[0x0112] = 3
@@ -244,9 +238,7 @@ def test_tools_annotate_images_as_their_exif_rotation_shows_them(tmp_path: Path)
         (("annotations", 0, "segmentation"), {"size": [30, 20], "counts": [600]}, "size [30, 20]"),
     ],
 )
-def test_what_a_coco_file_has_wrong_is_named(
-    tmp_path: Path, place: tuple[Any, ...], value: Any, words: str
-) -> None:
+def test_what_a_coco_file_has_wrong_is_named(tmp_path, place, value, words):
     coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
     content = json.loads((tmp_path / "train.json").read_text())
     content[place[0]][place[1]][place[2]] = value
@@ -265,9 +257,7 @@ def test_what_a_coco_file_has_wrong_is_named(
         ("images", None, "of another type"),
     ],
 )
-def test_members_of_other_formats_are_no_python_errors(
-    tmp_path: Path, key: str, value: Any, words: str
-) -> None:
+def test_members_of_other_formats_are_no_python_errors(tmp_path, key, value, words):
     coco(tmp_path, [[0, "road", BOX]])
     content = json.loads((tmp_path / "train.json").read_text())
     (tmp_path / "train.json").write_text(json.dumps({**content, key: value}))
@@ -276,7 +266,7 @@ def test_members_of_other_formats_are_no_python_errors(
     assert words in str(caught.value)
 
 
-def test_annotations_of_no_image_are_counted(tmp_path: Path) -> None:
+def test_annotations_of_no_image_are_counted(tmp_path):
     coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
     content = json.loads((tmp_path / "train.json").read_text())
     content["annotations"][0]["image_id"] = "0"
@@ -288,7 +278,7 @@ def test_annotations_of_no_image_are_counted(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_run_lengths_of_the_compressed_form() -> None:
+def test_run_lengths_of_the_compressed_form():
     rng = np.random.default_rng(0)
     for number in range(60):
         pixels = rng.random(tuple(rng.integers(1, 90, 2))) < (number % 7) / 6
@@ -298,7 +288,7 @@ def test_run_lengths_of_the_compressed_form() -> None:
         assert np.array_equal(decoded, pixels)
 
 
-def test_several_annotation_files_stop_the_detection(tmp_path: Path) -> None:
+def test_several_annotation_files_stop_the_detection(tmp_path):
     coco(tmp_path, [[0, "road", BOX]])
     shutil.copy(tmp_path / "train.json", tmp_path / "keypoints.json")
     with refused("annotations-ambiguous") as caught:

@@ -18,7 +18,7 @@ from segtrain.data.labels import presets
 SCENE = {1: "road", 2: "car", 3: "traffic sign"}
 
 
-def test_shapes_of_cvat(tmp_path: Path) -> None:
+def test_shapes_of_cvat(tmp_path):
     cvat(
         tmp_path,
         '><box label="b" xtl="4" ytl="6" xbr="10" ybr="8" rotation="90"/>'
@@ -38,15 +38,13 @@ def test_shapes_of_cvat(tmp_path: Path) -> None:
     assert patch[:3, 24:].tolist() == [[0, 2, 2, 2, 2, 1], [0, 2, 2, 2, 1, 1], [0, 2, 2, 2, 2, 2]]
 
 
-def test_the_root_may_be_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_root_may_be_the_working_folder(tmp_path, monkeypatch):
     cvat(tmp_path, '><polygon label="a" points="0,0;9,0;9,9"/>')
     monkeypatch.chdir(tmp_path)
     assert masks_of(opened(Path()))["0"].any()
 
 
-def test_subsets_of_a_cvat_project_are_splits(tmp_path: Path) -> None:
+def test_subsets_of_a_cvat_project_are_splits(tmp_path):
     polygon = '><polygon label="a" points="0,0;9,0;9,9"/>'
     cvat(tmp_path, f'subset="Train" {polygon}', f'subset="Validation" {polygon}')
     for number, subset in enumerate(("Train", "Validation")):
@@ -70,13 +68,13 @@ def test_subsets_of_a_cvat_project_are_splits(tmp_path: Path) -> None:
         "></annotations>",
     ],
 )
-def test_unexpected_content_of_cvat_is_refused(tmp_path: Path, image: str) -> None:
+def test_unexpected_content_of_cvat_is_refused(tmp_path, image):
     cvat(tmp_path, image)
     with refused("annotation-invalid"):
         opened(tmp_path)
 
 
-def test_entities_and_videos_of_cvat_are_refused(tmp_path: Path) -> None:
+def test_entities_and_videos_of_cvat_are_refused(tmp_path):
     """Entities that read another file, and those that would take 10 GB."""
     settings = {"layout": "cvat", "images": "images", "annotations": "annotations.xml"}
     data = config.Data.model_validate({"root": str(tmp_path), **settings})
@@ -95,7 +93,7 @@ def test_entities_and_videos_of_cvat_are_refused(tmp_path: Path) -> None:
 
 @needs_formats
 @pytest.mark.parametrize("folder", ["cvat-segmentation-mask", "cvat-camvid"])
-def test_exported_masks_of_cvat_are_the_reference(folder: str) -> None:
+def test_exported_masks_of_cvat_are_the_reference(folder):
     with refused("list-file-missing" if "mask" in folder else "files-unpaired"):
         opened(FORMATS / folder)  # no mask of a frame without shapes
     dataset = opened(FORMATS / folder, "data.absent_mask=leave-out")
@@ -105,9 +103,7 @@ def test_exported_masks_of_cvat_are_the_reference(folder: str) -> None:
 
 
 @pytest.mark.parametrize(("colored", "layout"), [(True, "folders"), (False, "camvid")])
-def test_colors_of_cvat_begin_with_a_black_background(
-    tmp_path: Path, colored: bool, layout: str
-) -> None:
+def test_colors_of_cvat_begin_with_a_black_background(tmp_path, colored, layout):
     mask = np.zeros((2, 3, 3) if colored else (2, 3), np.uint8)
     mask[0, 0] = (0, 0, 142) if colored else 1
     for folder, pixels in (("Train", np.zeros((2, 3, 3), np.uint8)), ("Trainannot", mask)):

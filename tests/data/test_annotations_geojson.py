@@ -44,7 +44,7 @@ def layer(root: Path, boxes: list[tuple[float, float, str]], geometry: str = "Po
 
 
 @pytest.mark.parametrize("geometry", ["Polygon", "MultiPolygon"])
-def test_one_layer_covers_several_tiles(tmp_path: Path, geometry: str) -> None:
+def test_one_layer_covers_several_tiles(tmp_path, geometry):
     for name, left in (("west", 500_000), ("east", 500_060), ("far", 600_000)):
         tile(tmp_path / f"{name}.tif", left)
     layer(tmp_path, [(500_056, 5_399_990, "field"), (500_010, 5_399_970, "wood")], geometry)
@@ -58,7 +58,7 @@ def test_one_layer_covers_several_tiles(tmp_path: Path, geometry: str) -> None:
     assert masks["west"][15, 5] == 2
 
 
-def test_what_no_image_shows_is_refused(tmp_path: Path) -> None:
+def test_what_no_image_shows_is_refused(tmp_path):
     tile(tmp_path / "a.tif", 500_000)
     layer(tmp_path, [(700_000, 5_399_990, "field")])
     with refused("annotation-invalid"):
@@ -69,7 +69,7 @@ def test_what_no_image_shows_is_refused(tmp_path: Path) -> None:
 
 
 @needs_formats
-def test_the_sample_differs_only_where_edges_run_through_centers() -> None:
+def test_the_sample_differs_only_where_edges_run_through_centers():
     dataset: Any = opened(FORMATS / "geojson-geotiff")
     names = {1: "road", 2: "car", 3: "traffic sign"}
     for reference, most in (("mask_geojson.png", 10), ("mask.png", 23)):

@@ -18,7 +18,7 @@ def table(root: Path, *rows: str, header: str = "ImageId,EncodedPixels") -> None
     (root / "labels.csv").write_text("\n".join([header, *rows]) + "\n")
 
 
-def test_pixels_count_down_the_columns_or_along_the_rows(tmp_path: Path) -> None:
+def test_pixels_count_down_the_columns_or_along_the_rows(tmp_path):
     table(tmp_path, "a,2 3 5 1", "b.png,12 1")
     masks = masks_of(opened(tmp_path))
     assert masks["a"].tolist() == [[0, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
@@ -27,7 +27,7 @@ def test_pixels_count_down_the_columns_or_along_the_rows(tmp_path: Path) -> None
     assert masks["a"].tolist() == [[0, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]]
 
 
-def test_empty_cells_are_images_without_shapes(tmp_path: Path) -> None:
+def test_empty_cells_are_images_without_shapes(tmp_path):
     table(tmp_path, "a,-1,10", "b,1 2,9", "a,,9", header=" id,rle_mask,Class Id")
     dataset = opened(tmp_path)
     assert dataset.labels.names == ("background", "9")
@@ -35,13 +35,13 @@ def test_empty_cells_are_images_without_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runs", ["1 2 3", "0 5", "5 2 6 2", "9 1 1 1", "1 0", "1 x"])
-def test_runs_of_another_coding_are_refused(tmp_path: Path, runs: str) -> None:
+def test_runs_of_another_coding_are_refused(tmp_path, runs):
     table(tmp_path, "b,1 2", f"a,{runs}")
     with refused("annotation-invalid", place="a"):
         opened(tmp_path)
 
 
-def test_runs_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_runs_of_another_size_are_refused(tmp_path):
     table(tmp_path, "a,12 1", "b,12 2")
     dataset = opened(tmp_path)
     assert dataset.read_mask(0).any()

@@ -37,7 +37,7 @@ def brush(bits: str) -> list[int]:
     return [int(bits[at : at + 8], 2) for at in range(0, len(bits), 8)]
 
 
-def test_shapes_of_label_studio(tmp_path: Path) -> None:
+def test_shapes_of_label_studio(tmp_path):
     turned = region("rectanglelabels", "a", x=50, y=50, width=25, height=10, rotation=90)
     oval = region("ellipselabels", "b", x=25, y=50, radiusX=10, radiusY=40)
     point = region("keypointlabels", "b", x=25, y=50, width=1)
@@ -52,7 +52,7 @@ def test_shapes_of_label_studio(tmp_path: Path) -> None:
     assert sum(note.startswith("warning: 1 x not drawn") for note in dataset.notes) == 2
 
 
-def test_one_of_several_annotations_is_read(tmp_path: Path) -> None:
+def test_one_of_several_annotations_is_read(tmp_path):
     first, last = (
         {"result": [region("brushlabels", name, format="rle", rle=brush(WHOLE))]} for name in "ab"
     )
@@ -74,12 +74,12 @@ def test_one_of_several_annotations_is_read(tmp_path: Path) -> None:
         "s3://bucket/%61/{}.png",
     ],
 )
-def test_images_are_found_by_the_places_of_label_studio(tmp_path: Path, name: str) -> None:
+def test_images_are_found_by_the_places_of_label_studio(tmp_path, name):
     tasks(tmp_path, [{"result": [region("brushlabels", "a", rle=brush(WHOLE))]}], name=name)
     assert masks_of(opened(tmp_path))["0"].all()
 
 
-def test_the_small_export_is_read(tmp_path: Path) -> None:
+def test_the_small_export_is_read(tmp_path):
     tasks(tmp_path, [])
     item = {"points": [[0, 0], [100, 0], [100, 100], [0, 100]], "polygonlabels": ["a"], **SIZE}
     (tmp_path / "export.json").write_text(
@@ -101,9 +101,7 @@ def test_the_small_export_is_read(tmp_path: Path) -> None:
         {"original_height": None},
     ],
 )
-def test_unexpected_content_of_label_studio_is_refused(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_unexpected_content_of_label_studio_is_refused(tmp_path, change):
     shape = region("brushlabels", "a", rle=brush(WHOLE)) | change
     tasks(tmp_path, [{"result": [shape]}])
     with refused("annotation-invalid"):

@@ -6,7 +6,6 @@ import io
 import pickle
 import sys
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def npz(*arrays: np.ndarray) -> bytes:
         ("sbd/cls", "2008_000002.mat", "sbd"),
     ],
 )
-def test_the_samples(folder: str, file: str, reference: str) -> None:
+def test_the_samples(folder, file, reference):
     content = (FORMATS / "mat-npy" / folder / file).read_bytes()
     expected = np.array(Image.open(FORMATS / f"mat-npy/mask_{reference}.png"))
     ids = array_mask(content, file)
@@ -57,12 +56,12 @@ def test_the_samples(folder: str, file: str, reference: str) -> None:
 
 @needs_formats
 @pytest.mark.parametrize("file", ["v73.mat", "BSDS/groundTruth/2018.mat"])
-def test_other_matlab_files_are_refused(file: str) -> None:
+def test_other_matlab_files_are_refused(file):
     with refused("mask-array-invalid"):
         array_mask((FORMATS / "mat-npy" / file).read_bytes(), file)
 
 
-def test_other_variables_of_matlab_are_no_mask() -> None:
+def test_other_variables_of_matlab_are_no_mask():
     from scipy.io import savemat
 
     stream = io.BytesIO()
@@ -74,13 +73,13 @@ def test_other_variables_of_matlab_are_no_mask() -> None:
     "array",
     [IDS, IDS.astype(np.float64), PLANES, np.moveaxis(PLANES, 0, 2), IDS[None], IDS[..., None]],
 )
-def test_ids_and_planes(array: np.ndarray) -> None:
+def test_ids_and_planes(array):
     ids = array_mask(npy(array), "a.npy")
     assert (ids.dtype, ids.tolist()) == (np.uint8, IDS.tolist())
     assert array_mask(npz(array), "a.npz").tolist() == IDS.tolist()
 
 
-def test_wide_ids_and_colors_keep_their_values() -> None:
+def test_wide_ids_and_colors_keep_their_values():
     assert array_mask(npy(IDS * 1000), "a.npy").dtype == np.uint16
     colors = np.stack([IDS * 9, IDS, IDS], -1).astype(np.uint8)
     assert np.array_equal(array_mask(npy(colors), "a.npy"), colors)
@@ -122,12 +121,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_other_content_is_refused(name: str) -> None:
+def test_other_content_is_refused(name):
     with refused("mask-array-invalid", file=name):
         array_mask(HOSTILE[name], name)
 
 
-def test_arrays_are_masks_where_no_image_is(tmp_path: Path) -> None:
+def test_arrays_are_masks_where_no_image_is(tmp_path):
     picture(tmp_path / "images/a.png", size=(2, 5))
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels/a.npy").write_bytes(npy(IDS))
@@ -137,7 +136,7 @@ def test_arrays_are_masks_where_no_image_is(tmp_path: Path) -> None:
     assert opened(tmp_path, "data.classes=[a, b, c]").read_mask(0).tolist() == IDS[::-1].tolist()
 
 
-def test_matlab_needs_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matlab_needs_scipy(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.io", None)
     with refused("missing-package", package="scipy"):
         array_mask(b"", "a.mat")
@@ -159,12 +158,8 @@ def _png(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize("values", [(1, 2), (0, 255), (0, 7, 255)])
 @pytest.mark.parametrize("kind", ["png", "npy", "mat"])
 def test_a_config_of_ids_without_names_trains_unless_the_ids_may_be_no_classes(
-    kind: str,
-    values: tuple[int, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    kind, values, tmp_path, monkeypatch, capsys
+):
     """It divides the set, too."""
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     root, file = tmp_path / "set", tmp_path / "mine.yaml"

@@ -55,7 +55,7 @@ def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
 @pytest.mark.parametrize("scale", [0.11, 0.24, 0.3, 0.51, 0.99, 1.0, 1.3, 2.9])
 @pytest.mark.parametrize("size", [(90, 161), (57, 40), (1, 50), (50, 1), (7, 5), (131, 303)])
-def test_a_crop_is_that_of_the_resized_image(cut: Cut, size: tuple[int, int], scale: float) -> None:
+def test_a_crop_is_that_of_the_resized_image(cut: Cut, size, scale):
     image, mask = picture(*size)
     data = Data(scale=(scale, scale), jitter=(0, 0, 0))
     # The native resampler: half a level of rounding, where blocks are averaged twice, and 0.05 for
@@ -73,7 +73,7 @@ def test_a_crop_is_that_of_the_resized_image(cut: Cut, size: tuple[int, int], sc
         assert (ids == expected_ids).all()
 
 
-def test_the_inputs_stay_untouched(cut: Cut) -> None:
+def test_the_inputs_stay_untouched(cut: Cut):
     image, mask = picture(40, 40)
     before = image.copy(), mask.copy()
     for scale in (0.5, 1.0, 2.0):
@@ -85,7 +85,7 @@ def test_the_inputs_stay_untouched(cut: Cut) -> None:
     assert (mask == before[1]).all()
 
 
-def test_the_scale_is_drawn_by_the_law_that_was_asked_for() -> None:
+def test_the_scale_is_drawn_by_the_law_that_was_asked_for():
     drawn = [
         draw(rng_for(0, 0, k), (1000, 1000), (9, 9), Data(scale_sampling="uniform")).scaled[0]
         for k in range(4000)
@@ -95,7 +95,7 @@ def test_the_scale_is_drawn_by_the_law_that_was_asked_for() -> None:
     assert abs(counts - 500).max() < 5 * np.sqrt(500)
 
 
-def test_colors_change_as_often_and_as_much_as_asked_for() -> None:
+def test_colors_change_as_often_and_as_much_as_asked_for():
     data = Data(jitter=(0.5, 0.5, 0.5), hue=0.1, color_jitter_prob=0.3)
     drawn = [draw(rng_for(0, 0, k), (99, 99), (9, 9), data) for k in range(4000)]
     changed = [g for g in drawn if (g.brightness, g.contrast, g.saturation, g.hue) != (1, 1, 1, 0)]
@@ -112,7 +112,7 @@ def test_colors_change_as_often_and_as_much_as_asked_for() -> None:
         assert k not in places or one.brightness == other.brightness
 
 
-def test_draws_cover_their_ranges_evenly() -> None:
+def test_draws_cover_their_ranges_evenly():
     data = Data(scale=(0.5, 2.0), jitter=(0.3, 0.2, 0.0), flip=0.25)
     drawn = [draw(rng_for(0, 0, index), (1000, 1000), (200, 300), data) for index in range(4000)]
     logs = np.log2([g.scaled[0] / 1000 for g in drawn])
@@ -138,7 +138,7 @@ def in_source(geometry: Geometry, crop: tuple[int, int]) -> tuple[float, float, 
     return geometry.top * fy, geometry.left * fx, crop[0] * fy, crop[1] * fx
 
 
-def test_progressive_size_keeps_the_field_of_view() -> None:
+def test_progressive_size_keeps_the_field_of_view():
     for index in range(50):
         full = draw(rng_for(0, 0, index), (720, 960), (384, 512), Data())
         half = draw(rng_for(0, 0, index), (720, 960), (192, 256), Data(), scale=(0.25, 1.0))
@@ -147,13 +147,13 @@ def test_progressive_size_keeps_the_field_of_view() -> None:
         assert np.allclose(in_source(full, (384, 512)), in_source(half, (192, 256)), atol=8)
 
 
-def test_base_scale_multiplies() -> None:
+def test_base_scale_multiplies():
     one = draw(rng_for(0, 0, 5), (500, 700), (64, 64), Data(base_scale=0.5))
     two = draw(rng_for(0, 0, 5), (500, 700), (64, 64), Data(base_scale=1.0))
     assert abs(2 * one.scaled[0] - two.scaled[0]) <= 1
 
 
-def test_balanced_crops_center_on_the_class(cut: Cut) -> None:
+def test_balanced_crops_center_on_the_class(cut: Cut):
     mask = np.zeros((300, 400), np.uint8)
     mask[150:153, 200:202] = 7  # six pixels of 120,000
     mask[:20] = VOID
@@ -177,7 +177,7 @@ def test_balanced_crops_center_on_the_class(cut: Cut) -> None:
     assert classes.count(7) + classes.count(0) == 200
 
 
-def test_a_void_mask_has_no_center() -> None:
+def test_a_void_mask_has_no_center():
     assert class_center(np.full((4, 4), VOID, np.uint8), np.zeros(2), 12) is None
     assert class_center(np.full((4, 4), 11, np.uint8), np.full(2, 1 - 2.0**-53), 12) == (3, 3)
 
@@ -199,7 +199,7 @@ COLORS = [
 
 @pytest.mark.parametrize("colors", COLORS)
 @pytest.mark.parametrize("scale", [0.4, 1.0])
-def test_colors(cut: Cut, colors: tuple[float, float, float, float], scale: float) -> None:
+def test_colors(cut: Cut, colors, scale):
     image, mask = picture(300, 120)
     image = (image // 2 + 40).astype(np.uint8)
     for seed, shape in enumerate(((280, 53), (64, 400))):  # the second is padded

@@ -45,7 +45,7 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("case", CONFIG)
-def test_a_wrong_config(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_config(zygote, tmp_path, case):  # type: ignore[no-untyped-def]
     settings, *words = CONFIG[case]
     refuse(zygote, tmp_path, ["train", *SCENES, *settings], *words)
     assert not (tmp_path / "run").exists()
@@ -56,9 +56,7 @@ def test_a_wrong_config(zygote, tmp_path: Path, case: str) -> None:  # type: ign
     ("setting", "cure"),
     [("train.device=cuda", "train.device=cpu"), ("parallel.backend=nccl", "gloo")],
 )
-def test_what_needs_a_gpu_on_a_machine_without(
-    zygote, tmp_path: Path, setting: str, cure: str
-) -> None:  # type: ignore[no-untyped-def]
+def test_what_needs_a_gpu_on_a_machine_without(zygote, tmp_path, setting, cure):  # type: ignore[no-untyped-def]
     refuse(
         zygote, tmp_path, ["train", *SCENES, "parallel.strategy=ddp", setting], setting, "GPU", cure
     )
@@ -66,7 +64,7 @@ def test_what_needs_a_gpu_on_a_machine_without(
 
 
 @pytest.mark.slow
-def test_pretrained_weights_that_cannot_be_fetched(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_pretrained_weights_that_cannot_be_fetched(zygote, tmp_path):  # type: ignore[no-untyped-def]
     nowhere = dict.fromkeys(
         ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY"),
         "http://127.0.0.1:9",
@@ -141,7 +139,7 @@ DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", DATA)
-def test_a_wrong_data_set(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_data_set(zygote, tmp_path, case):  # type: ignore[no-untyped-def]
     damage, words = DATA[case]
     damage(make_set(tmp_path / "set"))
     refuse(zygote, tmp_path, ["train", *FOLDERS], *words)
@@ -160,14 +158,12 @@ def test_a_wrong_data_set(zygote, tmp_path: Path, case: str) -> None:  # type: i
         (["frain"], ("frain", "train")),
     ],
 )
-def test_a_wrong_command(
-    zygote, tmp_path: Path, arguments: list[object], words: tuple[str, ...]
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_command(zygote, tmp_path, arguments, words):  # type: ignore[no-untyped-def]
     make_set(tmp_path / "set")
     refuse(zygote, tmp_path, arguments, *words)
 
 
-def test_a_file_that_is_spoilt_while_training(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_is_spoilt_while_training(zygote, tmp_path):  # type: ignore[no-untyped-def]
     """Without the check before training, the loader finds it; no weights were saved by then."""
     root = make_set(tmp_path / "set")
     cut(root / f"{IMAGE}.png")
@@ -192,9 +188,7 @@ def test_a_file_that_is_spoilt_while_training(zygote, tmp_path: Path) -> None:  
     assert [event["status"] for event in ends if event["event"] == "run_end"] == ["failed"]
 
 
-def test_files_without_the_right_to_read_them(
-    zygote, public: Path, ordinary: Callable[..., str]
-) -> None:  # type: ignore[no-untyped-def]
+def test_files_without_the_right_to_read_them(zygote, public, ordinary):  # type: ignore[no-untyped-def]
     root = make_set(public / "set")
     os.chmod(root / f"{IMAGE}.png", 0)
     before = snapshot(public)

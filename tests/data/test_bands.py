@@ -62,9 +62,7 @@ def written(path: Path, values: np.ndarray, **options: Any) -> str:
         ("a.tif", {"planarconfig": "separate", "tile": (16, 16), "byteorder": ">"}),
     ],
 )
-def test_a_part_has_the_values_of_the_whole(
-    tmp_path: Path, name: str, options: dict[str, Any]
-) -> None:
+def test_a_part_has_the_values_of_the_whole(tmp_path, name, options):
     values = DEEP[..., :3] if name == "a.png" else DEEP
     path = written(tmp_path / name, values, **options)
     for source in (path, Path(path).read_bytes()):
@@ -74,7 +72,7 @@ def test_a_part_has_the_values_of_the_whole(
         assert (image.values(slice(4, 21), slice(15, 33)) == values[4:21, 15:33]).all()
 
 
-def test_missing_values_are_the_mean_and_pixels_without_any_are_void(tmp_path: Path) -> None:
+def test_missing_values_are_the_mean_and_pixels_without_any_are_void(tmp_path):
     values = np.array(DEEP, np.float32)
     values[0, :3], values[1, :2, 4], values[2, 0, 0] = -9, np.nan, np.inf
     mean = tuple(range(10, 16))
@@ -91,7 +89,7 @@ def test_missing_values_are_the_mean_and_pixels_without_any_are_void(tmp_path: P
 
 
 @pytest.mark.parametrize("rotate", [0.0, 40.0])
-def test_crops_have_the_geometry_of_rgb(rotate: float) -> None:
+def test_crops_have_the_geometry_of_rgb(rotate):
     """Levels as stored values: the same masks, and pixels that differ by the rounding alone."""
     image = cv2.resize(RNG.integers(0, 256, (9, 13, 3), np.uint8), (90, 70))
     mask = RNG.integers(0, 4, (70, 90), np.uint8)
@@ -113,7 +111,7 @@ def test_crops_have_the_geometry_of_rgb(rotate: float) -> None:
             assert np.abs(bands[0] - np.repeat(out[0], 3, 2)[..., :count]).max() <= 2
 
 
-def test_workers_cache_and_windows_change_nothing(tmp_path: Path) -> None:
+def test_workers_cache_and_windows_change_nothing(tmp_path):
     root = band_set(tmp_path)
     settings: dict[str, Any] = {"class_balanced_crop_prob": 0.5, "rotate": 9, "scale": (0.3, 2)}
     batches = []
@@ -128,7 +126,7 @@ def test_workers_cache_and_windows_change_nothing(tmp_path: Path) -> None:
     assert batch.images.isfinite().all()
 
 
-def test_labels_of_pixels_without_data_are_ignored_in_files_and_in_python(tmp_path: Path) -> None:
+def test_labels_of_pixels_without_data_are_ignored_in_files_and_in_python(tmp_path):
     root = band_set(tmp_path, channels_first=True)
     dataset = open_dataset(band_data(root), "val")
     image, mask = dataset.read(2)
@@ -150,7 +148,7 @@ def test_labels_of_pixels_without_data_are_ignored_in_files_and_in_python(tmp_pa
         own_dataset(Items([(values[..., :3], raw, "two")]), dataset.labels, "val", reading)
 
 
-def test_the_check_measures_mean_and_std_without_missing_values(tmp_path: Path) -> None:
+def test_the_check_measures_mean_and_std_without_missing_values(tmp_path):
     root = band_set(tmp_path)
     overrides = ["data.layout=folders", "data.channels=5", f"data.classes={CLASSES}"]
     checked = check_folder(str(root), None, overrides)
@@ -183,9 +181,7 @@ def split_set(root: Path, patterns: tuple[str, str]) -> Path:
         (".", ["rgb/{split}/{name}.npy", "depth/{split}/{name}.npy"]),
     ],
 )
-def test_bands_in_several_files_are_those_of_one(
-    tmp_path: Path, images: str, files: list[str]
-) -> None:
+def test_bands_in_several_files_are_those_of_one(tmp_path, images, files):
     below = images if images != "." else ""
     root = split_set(tmp_path / "split", tuple(f"{below}/{text}".strip("/") for text in files))
     settings = {"images": images, "files": files}
@@ -214,9 +210,7 @@ def test_bands_in_several_files_are_those_of_one(
 
 
 @pytest.mark.parametrize("options", [{"tile": (64, 64)}, {"rowsperstrip": 40}])
-def test_a_bucket_is_asked_for_the_window_of_a_crop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_a_bucket_is_asked_for_the_window_of_a_crop(tmp_path, monkeypatch, options):
     pytest.importorskip(
         "obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'"
     )
@@ -238,7 +232,7 @@ def test_a_bucket_is_asked_for_the_window_of_a_crop(
     server.close()
 
 
-def test_stacks_of_arrays_are_converted_and_detected(tmp_path: Path) -> None:
+def test_stacks_of_arrays_are_converted_and_detected(tmp_path):
     images = RNG.integers(0, 4000, (5, 6, 8, 9), np.uint16)  # (N, C, H, W)
     masks = RNG.integers(0, 3, (5, 8, 9, 1))
     root = tmp_path / "in"
@@ -279,7 +273,7 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path: Path) -> None:
             convert_folder(str(root), str(tmp_path / "other"), None, [], lambda _: None)
 
 
-def test_the_first_proposal_describes_the_bands(tmp_path: Path) -> None:
+def test_the_first_proposal_describes_the_bands(tmp_path):
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
     for name in "ab":
@@ -293,7 +287,7 @@ def test_the_first_proposal_describes_the_bands(tmp_path: Path) -> None:
     assert "data.mean=[9.0, 9.0, 9.0, 9.0]" in str(caught.value)
 
 
-def test_what_does_not_go_with_bands_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_go_with_bands_is_refused(tmp_path):
     root = band_set(tmp_path, count=1)
     with refused("band-count-differs", found=5, expected=4):
         four = band_data(root, channels=4, mean=MEAN[:4], std=STD[:4])

@@ -58,8 +58,8 @@ pytest.importorskip("obstore", reason="obstore is not installed: pip install 'se
 @pytest.mark.parametrize("workers", [0, 4])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_batches_of_a_bucket_are_those_of_the_folder(
-    data_sets: Path, server: BucketServer, layout: str, workers: int, no_repeats: None
-) -> None:
+    data_sets, server: BucketServer, layout, workers, no_repeats
+):
     local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
     assert [entry.meta["name"] for entry in bucket.entries] == [
         entry.meta["name"] for entry in local.entries
@@ -76,9 +76,7 @@ def test_batches_of_a_bucket_are_those_of_the_folder(
         assert digest(loader(bucket, workers, **part)) == digest(loader(local, workers, **part))
 
 
-def test_batches_of_google_storage_are_those_of_the_folder(
-    data_sets: Path, server: BucketServer
-) -> None:
+def test_batches_of_google_storage_are_those_of_the_folder(data_sets, server: BucketServer):
     server.fault = 0.1
     expected = digest(loader(opened(data_sets / "bkt", "shards")))
     assert digest(loader(opened("gs://bkt", "shards"))) == expected
@@ -86,9 +84,7 @@ def test_batches_of_google_storage_are_those_of_the_folder(
     assert digest(loader(opened("gs://bkt", "folders"))) == expected
 
 
-def test_a_ram_cache_reads_each_sample_once(
-    data_sets: Path, server: BucketServer, no_repeats: None
-) -> None:
+def test_a_ram_cache_reads_each_sample_once(data_sets, server: BucketServer, no_repeats):
     bucket = RamCache(opened("s3://bkt", "shards"))
     server.requests.clear()
     assert digest(loader(bucket, 2, last_step=12)) == digest(
@@ -98,9 +94,7 @@ def test_a_ram_cache_reads_each_sample_once(
     assert server.requests["GET"] <= COUNT + 12
 
 
-def test_worker_processes_get_what_the_rank_has_read(
-    data_sets: Path, server: BucketServer, no_repeats: None
-) -> None:
+def test_worker_processes_get_what_the_rank_has_read(data_sets, server: BucketServer, no_repeats):
     dataset = opened("s3://bkt", "shards")
     server.requests.clear()
     assert digest(loader(dataset, 1, kind="process")) == digest(
@@ -117,8 +111,8 @@ def test_worker_processes_get_what_the_rank_has_read(
 
 
 def test_a_worker_process_that_dies_and_one_that_gets_an_error(
-    data_sets: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    data_sets, server: BucketServer, monkeypatch
+):
     bucket, said = opened("s3://bkt", "folders", outage_s=0.2), list[str]()
     with WorkerPool(1, "process", said.append) as pool:
         batches, found = loader(bucket, pool=pool, last_step=12), hashlib.sha256()
@@ -151,14 +145,12 @@ def test_a_worker_process_that_dies_and_one_that_gets_an_error(
         )
 
 
-def test_headers_of_tars_are_read_in_large_blocks(server: BucketServer) -> None:
+def test_headers_of_tars_are_read_in_large_blocks(server: BucketServer):
     opened("s3://bkt", "foreign")
     assert server.requests["GET"] <= 2 * len(list((server.folder / "bkt/foreign").iterdir()))
 
 
-def test_whole_images_and_single_methods_are_those_of_the_folder(
-    data_sets: Path, server: BucketServer
-) -> None:
+def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets, server: BucketServer):
     for layout in LAYOUTS:
         local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
         groups = [[0, 1, 2], [3, 4], [10]]
@@ -174,8 +166,8 @@ def test_whole_images_and_single_methods_are_those_of_the_folder(
 
 
 def test_an_evaluation_reads_headers_side_by_side_and_each_file_once_more(
-    data_sets: Path, server: BucketServer, no_repeats: None
-) -> None:
+    data_sets, server: BucketServer, no_repeats
+):
     torch.manual_seed(0)
     model, settings = torch.nn.Conv2d(3, len(CLASSES), 3, padding=1), Eval(batch_size=2)
     local, bucket = opened(data_sets / "bkt", "folders"), opened("s3://bkt", "folders")
@@ -196,7 +188,7 @@ def test_an_evaluation_reads_headers_side_by_side_and_each_file_once_more(
     assert server.requests["GET"] == 3 * COUNT
 
 
-def test_a_pass_that_is_closed_stops_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_is_closed_stops_no_other_one(monkeypatch):
     class Pass:
         def __init__(self, closing: bool) -> None:
             self.closed, self.closing, self.stop = False, closing, threading.Event()
@@ -220,7 +212,7 @@ def test_a_pass_that_is_closed_stops_no_other_one(monkeypatch: pytest.MonkeyPatc
         store.read("s3://bkt/x")
 
 
-def test_faults_cost_no_sample_and_are_counted(data_sets: Path, server: BucketServer) -> None:
+def test_faults_cost_no_sample_and_are_counted(data_sets, server: BucketServer):
     bucket = opened("s3://bkt", "folders")
     # So many that each kind occurs even if each object is asked for only once.
     server.fault = 0.5
@@ -239,8 +231,8 @@ def test_faults_cost_no_sample_and_are_counted(data_sets: Path, server: BucketSe
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_longer_outage_is_one_error_and_the_run_can_resume(
-    data_sets: Path, server: BucketServer, workers: int
-) -> None:
+    data_sets, server: BucketServer, workers
+):
     bucket = opened("s3://bkt", "shards", outage_s=0.2)
     # so many that none of the threads reads to the end meanwhile
     batches = loader(bucket, workers, last_step=1000)
@@ -260,7 +252,7 @@ def test_a_longer_outage_is_one_error_and_the_run_can_resume(
     )
 
 
-def test_a_pass_can_be_closed_in_an_outage(server: BucketServer) -> None:
+def test_a_pass_can_be_closed_in_an_outage(server: BucketServer):
     batches = loader(opened("s3://bkt", "shards"), 2)
     server.down = True
     iter(batches)
@@ -270,9 +262,7 @@ def test_a_pass_can_be_closed_in_an_outage(server: BucketServer) -> None:
 
 @pytest.mark.parametrize("match", [True, False], ids=["If-Match obeyed", "If-Match ignored"])
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_an_object_that_changes_is_an_error(
-    own: Path, server: BucketServer, layout: str, match: bool
-) -> None:
+def test_an_object_that_changes_is_an_error(own, server: BucketServer, layout, match):
     bucket = opened("s3://bkt", layout)
     server.match = match
     path = (
@@ -293,9 +283,7 @@ def test_an_object_that_changes_is_an_error(
     assert opened("s3://bkt", layout).store.stat(url) != bucket.store.stat(url)
 
 
-def test_a_missing_forbidden_or_short_object_is_an_error_at_once(
-    own: Path, server: BucketServer
-) -> None:
+def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own, server: BucketServer):
     files, store = opened("s3://bkt", "folders"), store_of("s3://bkt/files", 60)
     (own / "files/images/train/s00.jpg").unlink()
     with refused("object-missing", file="s3://bkt/files/images/train/s00.jpg"):
@@ -321,9 +309,7 @@ def test_a_missing_forbidden_or_short_object_is_an_error_at_once(
     assert server.requests.total() == 1
 
 
-def test_the_wait_for_a_bucket_counts_as_reading(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_a_bucket_counts_as_reading(server: BucketServer, monkeypatch):
     seen, take = list[int](), ReadAhead.take
 
     def spy(ahead: ReadAhead, wanted: Any) -> Any:
@@ -336,9 +322,7 @@ def test_the_wait_for_a_bucket_counts_as_reading(
     assert set(seen) == {stages._READ}
 
 
-def test_a_client_is_kept_as_long_as_the_settings_are(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_is_kept_as_long_as_the_settings_are(server: BucketServer, monkeypatch):
     first = client_of("s3://bkt")
     assert client_of("s3://bkt") is first
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
@@ -346,9 +330,7 @@ def test_a_client_is_kept_as_long_as_the_settings_are(
 
 
 @pytest.mark.parametrize("base", ["s3://new", "gs://new"])
-def test_objects_are_written_whole_and_removed(
-    server: BucketServer, tmp_path: Path, base: str
-) -> None:
+def test_objects_are_written_whole_and_removed(server: BucketServer, tmp_path, base):
     client, large = client_of(base), tmp_path / "large"
     large.write_bytes(os.urandom(70 << 20))  # three parts
     server.fault = 0.2
@@ -365,7 +347,7 @@ def test_objects_are_written_whole_and_removed(
         shutil.rmtree(server.folder / "new", ignore_errors=True)
 
 
-def test_a_table_of_known_objects(tmp_path: Path) -> None:
+def test_a_table_of_known_objects(tmp_path):
     from segtrain.data.bucket.object_table import KnownObjects, rows_of
 
     known = KnownObjects()
@@ -391,27 +373,27 @@ def test_a_table_of_known_objects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["s3:/b/x", "S3://b/x", "GS:///b/x", "az:/c"])
-def test_a_misspelled_url_is_no_local_folder(place: str) -> None:
+def test_a_misspelled_url_is_no_local_folder(place):
     with refused("bucket-url-misspelled", found=place):
         is_bucket(place)
     assert not any(map(is_bucket, ["", "s3", "./s3:/x", "/s3/x", "C:/x", "data/gs:x"]))
 
 
 @pytest.mark.parametrize("place", ["gcs://bkt/run", "abfs+s://c/x", "dbfs:/x", "FILE:///x"])
-def test_a_url_that_nothing_reads_is_no_folder(place: str) -> None:
+def test_a_url_that_nothing_reads_is_no_folder(place):
     with refused("bucket-scheme-unknown", found=place.partition(":")[0]):
         is_bucket(place)
     assert not is_bucket(f"runs/{place}")
 
 
-def test_predictions_are_made_on_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_are_made_on_the_disk(capsys):
     assert main(["predict", "runs/x", "gs://b/photos", "--out", "masks"]) == 2
     assert "gs://b/photos: predict reads images from the disk" in capsys.readouterr().err
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_changes_no_bytes(
-    data_sets: Path, server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    data_sets, server: BucketServer, tmp_path, monkeypatch
+):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "file/cache"))
     with pytest.warns(UserWarning, match="of s3://bkt/shards/train.index in memory") as said:
@@ -427,7 +409,7 @@ def test_a_cache_that_cannot_be_written_is_told_and_changes_no_bytes(
         opened("s3://bkt", "shards")
 
 
-def test_a_copy_that_lost_its_end_is_made_again(server: BucketServer) -> None:
+def test_a_copy_that_lost_its_end_is_made_again(server: BucketServer):
     store, url = store_of("s3://bkt", 5), "s3://bkt/files/classes.txt"
     copy = Path(store.copied(url))
     whole = copy.read_bytes()

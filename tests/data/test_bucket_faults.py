@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from bucket_sets import data_sets, digest, loader, opened, reading, server
@@ -40,9 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_lies_that_pass_give_the_right_bytes(
-    data_sets: Path, server: BucketServer, layout: str
-) -> None:
+def test_lies_that_pass_give_the_right_bytes(data_sets, server: BucketServer, layout):
     bucket = opened("s3://bkt", layout)
     # All of a single file is asked for without a range.
     lies = WRONG if layout == "shards" else ["long", "short"]
@@ -56,9 +53,7 @@ def test_lies_that_pass_give_the_right_bytes(
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_for_ever_is_one_error(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch, lie: str
-) -> None:
+def test_a_lie_for_ever_is_one_error(server: BucketServer, monkeypatch, lie):
     bucket = opened("s3://bkt", "shards", outage_s=0.3)
     if lie == "endless":
         impatient(monkeypatch)
@@ -74,9 +69,7 @@ def test_a_lie_for_ever_is_one_error(
     server.lie = ""
 
 
-def test_a_body_that_drips_is_asked_for_again(
-    data_sets: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_drips_is_asked_for_again(data_sets, server: BucketServer, monkeypatch):
     impatient(monkeypatch)
     store = store_of("s3://bkt", 300)
     path = next((data_sets / "bkt/shards").glob("*.tar"))
@@ -92,7 +85,7 @@ def test_a_body_that_drips_is_asked_for_again(
 
 
 @pytest.mark.parametrize("status", ["408", "400"])
-def test_a_body_that_stalled_is_sent_again(server: BucketServer, status: str) -> None:
+def test_a_body_that_stalled_is_sent_again(server: BucketServer, status):
     """Google's storage answers 408, and S3 400 with the code RequestTimeout."""
     bucket = client.client_of("s3://bkt")
     server.fault, server.faults = 0.5, (status,)
@@ -105,7 +98,7 @@ def test_a_body_that_stalled_is_sent_again(server: BucketServer, status: str) ->
     ]
 
 
-def test_only_reads_are_counted(server: BucketServer) -> None:
+def test_only_reads_are_counted(server: BucketServer):
     """Failed uploads and listings would look like failed reads of samples."""
     bucket = client.client_of("s3://bkt")
     counted = bucket.tally.counter()
@@ -131,8 +124,8 @@ def test_only_reads_are_counted(server: BucketServer) -> None:
 
 @pytest.mark.parametrize("part", [client.PART, 1 << 20])
 def test_a_large_body_may_take_longer_than_an_answer(
-    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
+    server: BucketServer, tmp_path, monkeypatch, part
+):
     monkeypatch.setattr("segtrain.bucket.connection.SILENT", "300ms")
     monkeypatch.setattr(client, "_clients", {})
     monkeypatch.setattr(client, "PART", part)
@@ -146,9 +139,7 @@ def test_a_large_body_may_take_longer_than_an_answer(
     assert (server.folder / "bkt/large").stat().st_size == 3 << 20
 
 
-def test_a_role_is_asked_for_its_credentials_before_they_expire(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_role_is_asked_for_its_credentials_before_they_expire(tmp_path, monkeypatch):
     boto3 = pytest.importorskip("boto3")
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = a\naws_secret_access_key = b\n"
@@ -191,19 +182,12 @@ def test_a_role_is_asked_for_its_credentials_before_they_expire(
         ("az://b", {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, {"account_name": "a"}),
     ],
 )
-def test_connections_are_set_by_the_environment(
-    base: str,
-    environment: dict[str, str],
-    expected: dict[str, object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connections_are_set_by_the_environment(base, environment, expected, monkeypatch):
     monkeypatch.setattr(os, "environ", environment)
     assert settings_of(base) == expected
 
 
-def test_requests_of_worker_processes_count_in_their_rank(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_of_worker_processes_count_in_their_rank(server: BucketServer, monkeypatch):
     """A process fetches by itself what does not come with its task."""
     bucket = opened("s3://bkt", "folders")
     monkeypatch.setattr(
@@ -227,7 +211,7 @@ def _bare(task: object) -> object:
     return Received(task, {}, None, 0.0)
 
 
-def test_processes_that_start_together_list_once(tmp_path: Path) -> None:
+def test_processes_that_start_together_list_once(tmp_path):
     asked, found = list[int](), list[list[int]]()
 
     def fetch() -> Iterator[list[int]]:
@@ -254,9 +238,7 @@ def test_processes_that_start_together_list_once(tmp_path: Path) -> None:
     assert [ranks(start) for start in ("a", "b", "")] == [1, 1, 4]
 
 
-def test_listings_of_earlier_starts_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listings_of_earlier_starts_are_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
     with shared_listing.listed_once("a"):
         assert list(shared_listing.pages("x", lambda: iter([7]))) == [7]
@@ -272,9 +254,7 @@ def test_listings_of_earlier_starts_are_removed(
         assert list(shared_listing.pages("x", lambda: iter([9]))) == [8]
 
 
-def test_a_failed_listing_is_an_error_and_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_listing_is_an_error_and_is_not_kept(tmp_path, monkeypatch):
     def fails() -> Iterator[int]:
         yield 1
         raise DataError("gone", code="object-missing")
@@ -288,7 +268,7 @@ def test_a_failed_listing_is_an_error_and_is_not_kept(
         assert list(shared_listing.pages("y", lambda: iter([8]))) == [8]
 
 
-def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketServer) -> None:
+def test_a_late_answer_costs_one_more_request(data_sets, server: BucketServer):
     store = store_of("s3://bkt", 60)
     path = sorted((data_sets / "bkt/shards").glob("*.tar"))[0]
     wanted = Range(f"s3://bkt/shards/{path.name}", 0, 5000)
@@ -306,11 +286,8 @@ def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketSer
 
 
 def test_an_outage_is_told_once_and_a_signal_ends_the_wait(
-    data_sets: Path,
-    server: BucketServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    data_sets, server: BucketServer, monkeypatch, capsys
+):
     monkeypatch.setattr(client, "_SAID_S", 0.1)
     store = store_of("s3://bkt", 60)
     server.down = True

@@ -100,7 +100,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-def test_paths_in_a_list_are_relative_or_absolute(server: BucketServer) -> None:
+def test_paths_in_a_list_are_relative_or_absolute(server: BucketServer):
     root = server.folder / "bkt/set"
     write(root, "x/{name}.jpg", "x/{name}_m.png", ("train",))
     data = Data(layout="list", root="s3://bkt/set", index="{split}.csv", classes=("a", "b", "c"))
@@ -122,9 +122,7 @@ def test_paths_in_a_list_are_relative_or_absolute(server: BucketServer) -> None:
 @pytest.mark.parametrize(
     ("form", "place"), [*((form, "set") for form in FORMS), ("voc", ""), ("foreign", "")]
 )
-def test_the_layout_of_a_bucket_is_that_of_its_folder(
-    server: BucketServer, form: str, place: str
-) -> None:
+def test_the_layout_of_a_bucket_is_that_of_its_folder(server: BucketServer, form, place):
     root = server.folder / ("bkt/set" if place else form)
     root.mkdir(exist_ok=True)
     FORMS[form](root / "foreign" if form == "foreign" and place else root)
@@ -154,9 +152,7 @@ def test_the_layout_of_a_bucket_is_that_of_its_folder(
         assert np.array_equal(mask, here.read(0)[1])
 
 
-def test_a_large_folder_costs_few_requests_to_detect(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_folder_costs_few_requests_to_detect(server: BucketServer, monkeypatch):
     # As large as a folder of ten million to a page of the clouds.
     monkeypatch.setattr("segtrain.data.index.skeleton.PAGE", 20)
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
@@ -177,7 +173,7 @@ def test_a_large_folder_costs_few_requests_to_detect(
     assert server.requests["list"] <= 16
 
 
-def test_what_no_layout_fits_is_refused_with_what_there_is(server: BucketServer) -> None:
+def test_what_no_layout_fits_is_refused_with_what_there_is(server: BucketServer):
     write(server.folder / "bkt/set", "photos/{name}.jpg", "x/{name}.png", ("train",))
     with refused("layout-unknown", found=["photos/", "x/"]):
         detect("s3://bkt/set")
@@ -207,9 +203,7 @@ def names(server: BucketServer, count: int, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["flat", "folders"])
-def test_a_large_listing_is_whole_and_side_by_side(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_large_listing_is_whole_and_side_by_side(server: BucketServer, monkeypatch, kind):
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
     expected, server.page, server.fault = names(server, 1500, kind), 20, 0.05
     server.gather(5, "list-type", skip=2)  # the first two pages are needed to know how to go on
@@ -227,9 +221,7 @@ def test_a_large_listing_is_whole_and_side_by_side(
         assert len([item for page in side_by_side(client, "set", 60) for item in page]) == 1500
 
 
-def test_a_listing_whose_later_pages_are_in_disorder_is_refused(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_whose_later_pages_are_in_disorder_is_refused(server: BucketServer, monkeypatch):
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
     names(server, 300, "flat")
     client, asked = client_of("s3://bkt"), []
@@ -256,18 +248,18 @@ def test_a_listing_whose_later_pages_are_in_disorder_is_refused(
         (["x/00", "x/000"], "", "x/1 x/2 x/3 x/4 x/5 x/6 x/7 x/8 x/9"),
     ],
 )
-def test_where_a_range_of_keys_is_divided(keys: list[str], last: str, cuts: str) -> None:
+def test_where_a_range_of_keys_is_divided(keys, last, cuts):
     assert _divided(keys, last) == list(itertools.pairwise([keys[-1], *cuts.split(), last]))
 
 
-def test_a_yaml_file_of_class_names_is_read_as_yaml(server: BucketServer) -> None:
+def test_a_yaml_file_of_class_names_is_read_as_yaml(server: BucketServer):
     (server.folder / "bkt/set").mkdir()
     (server.folder / "bkt/set/classes.yaml").write_text("- road\n- sky\n")
     data = Data(layout="folders", root="s3://bkt/set", classes="classes.yaml")
     assert label_space(data).names == ("road", "sky")
 
 
-def test_an_image_that_a_list_in_a_bucket_names_twice_keeps_its_url(server: BucketServer) -> None:
+def test_an_image_that_a_list_in_a_bucket_names_twice_keeps_its_url(server: BucketServer):
     root = server.folder / "bkt/set"
     root.mkdir()
     lists(root)

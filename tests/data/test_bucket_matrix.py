@@ -72,9 +72,7 @@ def reached(out: Path, step: int) -> bool:
 
 
 @pytest.mark.parametrize("form", PLACES)
-def test_a_killed_run_goes_on_from_the_bucket(
-    zygote: Any, server: BucketServer, whole: Path, tmp_path: Path, form: str
-) -> None:
+def test_a_killed_run_goes_on_from_the_bucket(zygote, server: BucketServer, whole, tmp_path, form):
     out, environment = tmp_path / "run", server.environment()
     server.fault, server.delay = 0.05, 0.03
     process = zygote.start(*train(out, "s3://bkt", form), **environment, HOLD="0:4")
@@ -87,9 +85,7 @@ def test_a_killed_run_goes_on_from_the_bucket(
     assert_same_weights(final(out), final(whole))
 
 
-def test_a_run_goes_on_with_fewer_ranks(
-    zygote: Any, data_sets: Path, server: BucketServer, whole: Path, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_with_fewer_ranks(zygote, data_sets, server: BucketServer, whole, tmp_path):
     """Two ranks, then one, from the bucket and from the disk."""
     ends, out, environment = [], tmp_path / "run", server.environment()
     ranks = zygote.start_ranks(2, *train(out, "s3://bkt", "shards"), **environment, HOLD="0:3")
@@ -109,8 +105,8 @@ def test_a_run_goes_on_with_fewer_ranks(
 
 
 def test_a_bucket_that_is_gone_ends_the_run_with_one_error(
-    zygote: Any, server: BucketServer, whole: Path, tmp_path: Path
-) -> None:
+    zygote, server: BucketServer, whole, tmp_path
+):
     out, environment = tmp_path / "run", server.environment()
     words = train(out, "s3://bkt", "files", "data.outage_s=0.5")
     server.last = COUNT  # of all samples, half an epoch is read
@@ -129,8 +125,8 @@ def test_a_bucket_that_is_gone_ends_the_run_with_one_error(
 
 
 def test_requests_and_retries_are_in_the_spans_and_in_the_diagnosis(
-    zygote: Any, server: BucketServer, tmp_path: Path
-) -> None:
+    zygote, server: BucketServer, tmp_path
+):
     out = tmp_path / "run"
     server.fault = 0.2
     process = zygote.start(*train(out, "s3://bkt", "shards"), **server.environment())

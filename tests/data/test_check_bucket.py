@@ -46,9 +46,7 @@ def folder(server: BucketServer) -> Path:
 
 
 @pytest.mark.parametrize("layout", ["camvid", "shards"])
-def test_a_bucket_has_the_report_of_its_folder(
-    server: BucketServer, folder: Path, layout: str
-) -> None:
+def test_a_bucket_has_the_report_of_its_folder(server: BucketServer, folder, layout):
     if layout == "shards":
         for split in ("train", "val"):
             source = open_dataset(Data(layout="camvid", root=str(folder)), split)
@@ -69,9 +67,7 @@ def test_a_bucket_has_the_report_of_its_folder(
     assert server.failed
 
 
-def test_damage_of_a_shard_is_found_without_reading_it_twice(
-    server: BucketServer, folder: Path
-) -> None:
+def test_damage_of_a_shard_is_found_without_reading_it_twice(server: BucketServer, folder):
     shards = folder.parent / "shards"
     source = open_dataset(Data(layout="camvid", root=str(folder)), "train")
     quiet(source, shards, shard_mb=0.02, skip_faults=True)
@@ -98,8 +94,8 @@ def test_damage_of_a_shard_is_found_without_reading_it_twice(
 
 
 def test_an_audit_has_many_requests_in_flight_and_reads_each_file_once(
-    server: BucketServer, folder: Path, no_repeats: None
-) -> None:
+    server: BucketServer, folder, no_repeats
+):
     for index in range(100):
         shutil.copy(folder / "val/s0.x.jpg", folder / f"val/t{index}.jpg")
         shutil.copy(folder / "valannot/s0.x.png", folder / f"valannot/t{index}.png")
@@ -121,8 +117,8 @@ def test_an_audit_has_many_requests_in_flight_and_reads_each_file_once(
     "code", ["bucket-unreachable", "bucket-denied", "bucket-refused", "stopped-in-outage"]
 )
 def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
-    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
+    server: BucketServer, folder, monkeypatch, code
+):
     dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set", outage_s=0.2), "train")
     if code == "stopped-in-outage":
         monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.0)
@@ -137,9 +133,7 @@ def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
     assert len(audit(dataset, workers=2).faults) == 3
 
 
-def test_a_bucket_that_was_removed_is_no_fault_of_its_files(
-    server: BucketServer, folder: Path
-) -> None:
+def test_a_bucket_that_was_removed_is_no_fault_of_its_files(server: BucketServer, folder):
     dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set"), "train")
     (folder / "train/s0.x.jpg").unlink()
     assert len(audit(dataset, workers=2).faults) == 4
@@ -150,8 +144,8 @@ def test_a_bucket_that_was_removed_is_no_fault_of_its_files(
 
 @pytest.mark.parametrize("when", ["stamps", "image_bytes"])
 def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
-    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+    server: BucketServer, folder, monkeypatch, when
+):
     def gone(*_: object) -> None:
         raise outage("s3://bkt/set", "connection", 1, 1.0, 1.0)
 
@@ -169,9 +163,7 @@ def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_sample_reads_few_images_and_says_how_sure_it_is(
-    server: BucketServer, folder: Path, place: str
-) -> None:
+def test_a_sample_reads_few_images_and_says_how_sure_it_is(server: BucketServer, folder, place):
     root = "s3://bkt/set" if place == "bucket" else str(folder)
     checked = check_folder(root, None, CAMVID, sample=5, seed=3)
     train, val = checked.reports
@@ -204,14 +196,14 @@ def test_a_sample_reads_few_images_and_says_how_sure_it_is(
     assert len(every.faults) == 3
 
 
-def test_a_sample_finds_images_of_two_splits(folder: Path) -> None:
+def test_a_sample_finds_images_of_two_splits(folder):
     shutil.copy(folder / "train/s2.x.jpg", folder / "val/again.jpg")
     shutil.copy(folder / "trainannot/s2.x.png", folder / "valannot/again.png")
     checked = check_folder(str(folder), None, CAMVID, sample=7)
     assert any(finding.fatal for finding in checked.reports[1].findings)
 
 
-def test_the_interval_is_that_of_wilson() -> None:
+def test_the_interval_is_that_of_wilson():
     """Of all shares p, those with |faulty - n p| <= z sqrt(n p (1 - p))."""
     for checked, faulty in ((400, 0), (400, 37), (400, 399), (400, 400), (7, 3)):
         bounds = AuditSample(checked, 10**6, faulty, 0).interval

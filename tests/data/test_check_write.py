@@ -33,7 +33,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     return tmp_path / "set", tmp_path / "mine.yaml"
 
 
-def test_skipped_faults_do_not_stop_the_config(files: tuple[Path, Path]) -> None:
+def test_skipped_faults_do_not_stop_the_config(files):
     root, file = files
     (root / "train/images/0.png").write_bytes(b"")
     words = ["data", "check", str(root), CLASSES, "--write", str(file)]
@@ -46,9 +46,7 @@ def test_skipped_faults_do_not_stop_the_config(files: tuple[Path, Path]) -> None
     assert check_folder(str(root), None, [CLASSES, "data.faults=skip"]).failed
 
 
-def test_a_config_is_replaced_until_a_class_has_a_name(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_config_is_replaced_until_a_class_has_a_name(files, capsys):
     root, file = files
     for path in root.glob("train/masks/*"):
         ids(path, (0, 7))
@@ -65,9 +63,7 @@ def test_a_config_is_replaced_until_a_class_has_a_name(
     assert load_config(file).data.classes == ("a", "b")
 
 
-def test_a_small_set_is_trained_for_enough_steps(
-    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_set_is_trained_for_enough_steps(files, monkeypatch):
     root, file = files
     words = ["data", "check", str(root), "--write", str(file)]
     for classes in ([], [CLASSES]):  # with a ? for each name, and without
@@ -84,7 +80,7 @@ def test_a_small_set_is_trained_for_enough_steps(
     assert "{duration: 9st}" in check_folder(str(root), None, [CLASSES]).config()
 
 
-def test_a_test_split_that_takes_the_place_of_val_is_named(files: tuple[Path, Path]) -> None:
+def test_a_test_split_that_takes_the_place_of_val_is_named(files):
     checked = check_folder(str(files[0]), None, [CLASSES])
     (finding,) = checked.reports[0].findings
     assert "'test' is the validation split" in finding.message
@@ -98,7 +94,7 @@ def test_a_test_split_that_takes_the_place_of_val_is_named(files: tuple[Path, Pa
     assert not finding_of_test(divided, open_dataset(divided, "train"))
 
 
-def test_a_set_that_the_config_divides_is_no_warning(files: tuple[Path, Path]) -> None:
+def test_a_set_that_the_config_divides_is_no_warning(files):
     root, _ = files
     (root / "test").rename(root.with_name("elsewhere"))
     (report,) = check_folder(str(root), None, [CLASSES]).reports
@@ -106,9 +102,7 @@ def test_a_set_that_the_config_divides_is_no_warning(files: tuple[Path, Path]) -
     assert "no split 'val', only train: data.split_by divides train" in report.table()
 
 
-def test_the_values_of_some_masks_are_called_so(
-    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_values_of_some_masks_are_called_so(files, monkeypatch):
     root, _ = files
     ids(root / "train/masks/1.png", (0, 7))
     with refused("classes-missing", ids=[0, 1, 7]) as caught:
@@ -139,7 +133,7 @@ def test_the_values_of_some_masks_are_called_so(
     assert not check_folder(str(root), None, [CLASSES, table.replace("'?'", "-1")]).failed
 
 
-def test_one_jpeg_among_the_masks_has_no_label_map(files: tuple[Path, Path]) -> None:
+def test_one_jpeg_among_the_masks_has_no_label_map(files):
     root, _ = files
     Image.new("L", (16, 12), 99).save(root / "train/masks/1.png", "jpeg")
     report = check_folder(str(root), None, [CLASSES]).reports[0]
@@ -147,7 +141,7 @@ def test_one_jpeg_among_the_masks_has_no_label_map(files: tuple[Path, Path]) -> 
     assert not any("the masks are JPEGs" in finding.message for finding in report.findings)
 
 
-def test_ids_of_objects_are_no_interpolation(files: tuple[Path, Path]) -> None:
+def test_ids_of_objects_are_no_interpolation(files):
     root, _ = files
     for path in root.glob("train/masks/*.png"):
         picture(path.parent.parent / "images" / path.name, (960, 960), seed=int(path.stem))

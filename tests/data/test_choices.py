@@ -79,9 +79,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(tmp_path, name):
     images, masks, other, setting = OTHERS[name]
     root = str(write(tmp_path / "set", images, masks, f"{other}/#.png"))
     with refused("folders-ambiguous", found=[other]):
@@ -92,7 +90,7 @@ def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(
     assert getattr(checked.data, key.removeprefix("data.")) == value.strip("'")
 
 
-def test_what_the_files_settle_is_chosen_with_a_reason(tmp_path: Path) -> None:
+def test_what_the_files_settle_is_chosen_with_a_reason(tmp_path):
     """DRIVE's folders: the camera's field of view is the same in all images, the second annotator
     has no mask for training, and val has no mask at all.
     """
@@ -113,7 +111,7 @@ def test_what_the_files_settle_is_chosen_with_a_reason(tmp_path: Path) -> None:
     assert checked.data.split_by.of == "train"
 
 
-def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: Path) -> None:
+def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path):
     root = write(
         tmp_path / "set",
         "{split}/images/#.png",
@@ -129,7 +127,7 @@ def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: P
 
 
 @pytest.mark.parametrize("places", [["{split}", "old/{split}"], ["{split}"]])
-def test_each_choice_can_be_pasted_or_says_what_it_lacks(tmp_path: Path, places: list[str]) -> None:
+def test_each_choice_can_be_pasted_or_says_what_it_lacks(tmp_path, places):
     for place in places:
         names = "images/#_tr.png", "mask/#_tr_mask.png", "1st_manual/#_by.png"
         write(tmp_path, *(f"{place}/{name}" for name in names))
@@ -143,7 +141,7 @@ def test_each_choice_can_be_pasted_or_says_what_it_lacks(tmp_path: Path, places:
         assert main(shlex.split(line)[1:]) == 0
 
 
-def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer) -> None:
+def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer):
     pytest.importorskip("obstore")
     write(
         server.folder / "bkt/set",
@@ -156,9 +154,7 @@ def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer) -> None:
 
 
 @pytest.mark.parametrize("layout", [[], ["data.layout=folders", "data.images='{split}/images'"]])
-def test_a_proposed_pair_fits_in_every_split(
-    tmp_path: Path, layout: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_proposed_pair_fits_in_every_split(tmp_path, layout, capsys):
     root = write(tmp_path / "set", "{split}/images/im_#_{split}.png", "{split}/masks/#_first.png")
     words = [
         "data",
@@ -182,7 +178,7 @@ def test_a_proposed_pair_fits_in_every_split(
     assert [len(open_dataset(pasted, split)) for split in ("train", "val")] == [3, 3]
 
 
-def test_a_pair_that_fits_in_one_split_is_not_proposed(tmp_path: Path) -> None:
+def test_a_pair_that_fits_in_one_split_is_not_proposed(tmp_path):
     root = write(tmp_path / "set", "images/{split}/#_x.png", "masks/{split}/#_y.png")
     for number, path in enumerate(sorted((root / "masks/val").iterdir())):
         path.rename(path.with_name("abc"[number] + ".png"))
@@ -194,7 +190,7 @@ def test_a_pair_that_fits_in_one_split_is_not_proposed(tmp_path: Path) -> None:
         check_folder(str(root), None, [CLASSES])
 
 
-def test_a_folder_for_each_image_has_several_masks(tmp_path: Path) -> None:
+def test_a_folder_for_each_image_has_several_masks(tmp_path):
     for name in ("3f", "a8", "d0"):
         picture(tmp_path / f"set/{name}/images/x.png")
         for number in range(2):
@@ -205,7 +201,7 @@ def test_a_folder_for_each_image_has_several_masks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pair", [[], ["data.pair=['{name}.png', '{name}_m.png']"]])
-def test_masks_without_an_image_can_be_left_out(tmp_path: Path, pair: list[str]) -> None:
+def test_masks_without_an_image_can_be_left_out(tmp_path, pair):
     end = "_m.png" if pair else ".png"
     root = write(tmp_path / "set", "images/{split}/#.png", f"masks/{{split}}/#{end}")
     ids(root / f"masks/train/HD/train0{end}", (1,))
@@ -230,7 +226,7 @@ def test_masks_without_an_image_can_be_left_out(tmp_path: Path, pair: list[str])
     )
 
 
-def test_a_second_set_of_masks_below_the_first_is_refused(tmp_path: Path) -> None:
+def test_a_second_set_of_masks_below_the_first_is_refused(tmp_path):
     root = write(tmp_path / "set", "images/#.png", "masks/#.png", "masks/HD/#.png")
     with refused("files-unpaired", masks=6):
         check_folder(str(root), None, [CLASSES])
@@ -244,7 +240,7 @@ def test_a_second_set_of_masks_below_the_first_is_refused(tmp_path: Path) -> Non
     )
 
 
-def test_the_memory_of_a_cache_is_that_of_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_cache_is_that_of_all_images(monkeypatch):
     class Sizes:
         reading, labels = PLAIN, LabelSpace(("a",), {0: 0})
 
@@ -277,7 +273,7 @@ def shard(path: Path, *names: str) -> None:
                 file.unlink()
 
 
-def test_dots_in_the_keys_of_shards_are_named(tmp_path: Path) -> None:
+def test_dots_in_the_keys_of_shards_are_named(tmp_path):
     shard(tmp_path / "set/train-000000.tar", "img.001", "img.002")
     with refused("samples-incomplete") as caught:
         open_dataset(Data(layout="shards", root=str(tmp_path / "set"), classes=("a", "b")), "train")
@@ -285,7 +281,7 @@ def test_dots_in_the_keys_of_shards_are_named(tmp_path: Path) -> None:
     assert "dot" in str(caught.value)
 
 
-def test_a_command_raises_the_limit_of_open_files() -> None:
+def test_a_command_raises_the_limit_of_open_files():
     code = "import resource as r, segtrain.cli as c; c._prepare_process(); print(*r.getrlimit(r.RLIMIT_NOFILE))"
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     found = run(
@@ -301,21 +297,19 @@ def test_a_command_raises_the_limit_of_open_files() -> None:
     assert found.stdout.split() == [str(hard)] * 2
 
 
-def test_a_folder_without_a_layout_names_the_check(tmp_path: Path) -> None:
+def test_a_folder_without_a_layout_names_the_check(tmp_path):
     with pytest.raises(SegtrainError) as caught:
         load_config(None, [f"data.root={tmp_path}/my set"])
     assert f"segtrain data check '{tmp_path}/my set'" in str(caught.value)
 
 
-def test_a_printed_label_map_has_numbers_as_keys(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_printed_label_map_has_numbers_as_keys(tmp_path, capsys):
     root = write(tmp_path / "set", "images/{split}/#.png", "masks/{split}/#.png")
     assert main(["data", "check", str(root), CLASSES, "data.label_map={0: 0, 1: 1, 7: -1}"]) == 0
     assert capsys.readouterr().out.count("{0: 0, 1: 1, 7: -1}") == 2
 
 
-def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server: BucketServer) -> None:
+def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server: BucketServer):
     root = server.folder / "bkt/areas"
     for area in ("Rural", "Urban"):
         write(root, f"{{split}}/{area}/images/#.png", f"{{split}}/{area}/masks/#_m.png")

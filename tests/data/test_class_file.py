@@ -4,8 +4,6 @@ other form stops.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from conftest import refused
 
@@ -86,7 +84,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("form", IDS)
-def test_names_keep_their_ids(form: str, tmp_path: Path) -> None:
+def test_names_keep_their_ids(form, tmp_path):
     file, content, expected = IDS[form]
     (tmp_path / file).write_bytes(content.encode())
     space = read_classes(tmp_path / file)
@@ -99,7 +97,7 @@ def test_names_keep_their_ids(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", COLORS)
-def test_names_keep_their_colors(form: str, tmp_path: Path) -> None:
+def test_names_keep_their_colors(form, tmp_path):
     file, content, expected = COLORS[form]
     (tmp_path / file).write_text(content)
     space = read_classes(tmp_path / file, 254)
@@ -109,14 +107,14 @@ def test_names_keep_their_colors(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", REFUSED)
-def test_any_other_content_stops(form: str, tmp_path: Path) -> None:
+def test_any_other_content_stops(form, tmp_path):
     file, content, code = REFUSED[form]
     (tmp_path / file).write_text(content)
     with refused(code):
         read_classes(tmp_path / file)
 
 
-def test_another_encoding_stops(tmp_path: Path) -> None:
+def test_another_encoding_stops(tmp_path):
     (tmp_path / "c.txt").write_bytes("hêtre\n".encode("utf-16"))
     with refused("classes-file-unreadable", file=str(tmp_path / "c.txt")):
         read_classes(tmp_path / "c.txt")

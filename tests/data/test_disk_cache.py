@@ -76,8 +76,8 @@ def fill(dataset: Dataset, workers: int = 0, **settings: Any) -> str:
     ],
 )
 def test_batches_are_those_of_the_folder_cold_warm_and_half_evicted(
-    data_sets: Path, server: BucketServer, folder: Path, layout: str, workers: int, kind: str
-) -> None:
+    data_sets, server: BucketServer, folder, layout, workers, kind
+):
     local = digest(loader(opened(data_sets / "bkt", layout), 1, last_step=6))
     with WorkerPool(workers, kind) as pool:
         check_batches(layout, server, folder, local, {"pool": pool, "last_step": 6})
@@ -101,9 +101,7 @@ def check_batches(
     assert len(entries(folder)) == COUNT * per_sample
 
 
-def test_a_damaged_entry_is_dropped_and_fetched_again(
-    data_sets: Path, server: BucketServer, folder: Path
-) -> None:
+def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets, server: BucketServer, folder):
     dataset = cached(folder)
     local = digest(loader(opened(data_sets / "bkt", "shards"), 1, last_step=6))
     fill(dataset, last_step=6)
@@ -125,9 +123,7 @@ def test_a_damaged_entry_is_dropped_and_fetched_again(
     assert {path: path.read_bytes() for path in entries(folder)} == whole
 
 
-def test_an_entry_of_another_user_is_read_and_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_of_another_user_is_read_and_kept(folder, monkeypatch):
     def forbidden(*_: Any) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
@@ -139,9 +135,7 @@ def test_an_entry_of_another_user_is_read_and_kept(
     assert kept.holds(entry)
 
 
-def test_a_changed_object_is_never_taken_from_the_cache(
-    own: Path, server: BucketServer, folder: Path
-) -> None:
+def test_a_changed_object_is_never_taken_from_the_cache(own, server: BucketServer, folder):
     before = fill(cached(folder, "folders"), last_step=6)
     path = own / "files/images/train/s00.jpg"
     path.write_bytes((own / "files/images/train/s02.jpg").read_bytes())
@@ -153,8 +147,8 @@ def test_a_changed_object_is_never_taken_from_the_cache(
 
 
 def test_a_cache_that_is_too_small_for_the_data_set_is_filled_and_left(
-    data_sets: Path, server: BucketServer, folder: Path
-) -> None:
+    data_sets, server: BucketServer, folder
+):
     fill(cached(folder), last_step=6)
     total = sum(path.stat().st_size for path in entries(folder))
     for path in entries(folder):
@@ -171,7 +165,7 @@ def test_a_cache_that_is_too_small_for_the_data_set_is_filled_and_left(
     assert entries(folder) == kept  # nothing is removed for something that is needed as often
 
 
-def test_caches_share_a_folder_and_its_bound(folder: Path) -> None:
+def test_caches_share_a_folder_and_its_bound(folder):
     def work(name: str) -> bool:
         kept = DiskCache(folder, 100_000)
         for k in range(90):
@@ -193,7 +187,7 @@ def test_caches_share_a_folder_and_its_bound(folder: Path) -> None:
     )
 
 
-def test_unfinished_files_of_killed_processes_are_removed(folder: Path) -> None:
+def test_unfinished_files_of_killed_processes_are_removed(folder):
     kept = DiskCache(folder, 1 << 20)
     assert kept.write(CachedRange("s3://b", "k", "e", 0, 9), bytes(9))
     (whole,) = entries(folder)
@@ -205,9 +199,7 @@ def test_unfinished_files_of_killed_processes_are_removed(folder: Path) -> None:
     assert (old.exists(), new.exists(), whole.exists()) == (False, True, True)
 
 
-def test_a_write_that_fails_leaves_no_part_of_an_entry(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_no_part_of_an_entry(folder, monkeypatch):
     kept, write, written = DiskCache(folder, 1 << 20), os.write, list[int]()
 
     def limited(handle: int, content: Any) -> int:
@@ -226,8 +218,8 @@ def test_a_write_that_fails_leaves_no_part_of_an_entry(
 
 
 def test_a_full_disk_turns_it_off_with_one_warning(
-    data_sets: Path, server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    data_sets, server: BucketServer, folder, monkeypatch
+):
     written, write = list[CachedRange](), CachedRange.write
 
     def full(entry: CachedRange, folder: Path, content: Any) -> None:
@@ -246,9 +238,7 @@ def test_a_full_disk_turns_it_off_with_one_warning(
     assert cache(dataset).get(written[0]) is not None  # what is there is still read
 
 
-def test_a_slow_disk_loses_entries_and_not_time(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_disk_loses_entries_and_not_time(folder, monkeypatch):
     monkeypatch.setattr("segtrain.data.bucket.disk_cache._QUEUE", 2500)
     gate, write = threading.Event(), CachedRange.write
 
@@ -267,9 +257,7 @@ def test_a_slow_disk_loses_entries_and_not_time(
     assert len(entries(folder)) == 2
 
 
-def test_an_unexpected_error_turns_writing_off_and_nobody_waits(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_turns_writing_off_and_nobody_waits(folder, monkeypatch):
     def fails(*_: Any) -> None:
         raise RuntimeError("unexpected")
 
@@ -286,9 +274,7 @@ def test_an_unexpected_error_turns_writing_off_and_nobody_waits(
         assert written()
 
 
-def test_the_automatic_bound_does_not_grow_with_each_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_automatic_bound_does_not_grow_with_each_start(folder, monkeypatch):
     usage, disk = shutil.disk_usage("."), 100_000
 
     def free(path: Path) -> Any:
@@ -302,7 +288,7 @@ def test_the_automatic_bound_does_not_grow_with_each_start(
         assert kept.limit == 0.8 * disk
 
 
-def test_what_is_used_is_removed_last(folder: Path) -> None:
+def test_what_is_used_is_removed_last(folder):
     kept = DiskCache(folder, 10_000)
     made = [CachedRange("s3://b", str(k), "e", 0, 1000) for k in range(9)]
     for k, entry in enumerate(made):
@@ -313,7 +299,7 @@ def test_what_is_used_is_removed_last(folder: Path) -> None:
     assert [os.path.exists(entry.path(folder)) for entry in made[:3]] == [True, False, False]
 
 
-def test_objects_of_equal_names_in_other_buckets_are_other_entries(folder: Path) -> None:
+def test_objects_of_equal_names_in_other_buckets_are_other_entries(folder):
     kept = DiskCache(folder, 1 << 20)
     kinds = [
         ("s3://a", "k", "e", 0, 9),
@@ -329,7 +315,7 @@ def test_objects_of_equal_names_in_other_buckets_are_other_entries(folder: Path)
     assert [bytes(kept.get(CachedRange(*kind)) or b"")[0] for kind in kinds] == list(range(6))
 
 
-def test_the_marks_of_known_objects_are_those_of_their_entries(folder: Path) -> None:
+def test_the_marks_of_known_objects_are_those_of_their_entries(folder):
     known = KnownObjects()
     known.add("single", 5, '"s"')
     kept = DiskCache(folder, 3000)
@@ -361,12 +347,8 @@ def fetched(
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
 def test_a_fetched_cache_needs_no_sample_from_the_bucket(
-    data_sets: Path,
-    server: BucketServer,
-    folder: Path,
-    layout: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    data_sets, server: BucketServer, folder, layout, capsys
+):
     place = "s3://bkt/files" if layout == "folders" else "s3://bkt/shards"
     server.requests.clear()
     assert (
@@ -401,7 +383,7 @@ def test_a_fetched_cache_needs_no_sample_from_the_bucket(
     server.down = False
 
 
-def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder: Path) -> None:
+def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder):
     whole = fetched(folder)
     assert whole["fetched"] == whole["bytes"]
     before = {path: path.read_bytes() for path in entries(folder)}
@@ -416,9 +398,7 @@ def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder: Pa
     assert not server.requests["GET"]
 
 
-def test_a_fetch_refuses_what_cannot_fit(
-    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fetch_refuses_what_cannot_fit(server: BucketServer, folder, monkeypatch):
     with refused("cache-too-small", key="data.cache_gb", found=2000):
         fetched(folder, "data.cache_gb=0.000002")
     with refused("fetch-without-bucket"):
@@ -433,7 +413,7 @@ def test_a_fetch_refuses_what_cannot_fit(
     assert not entries(folder)
 
 
-def test_a_folder_that_is_removed_meanwhile_is_made_again(folder: Path) -> None:
+def test_a_folder_that_is_removed_meanwhile_is_made_again(folder):
     kept = DiskCache(folder, 1 << 20)
     for key in "ab":
         assert kept.write(CachedRange("s3://b", key, "e", 0, 9), bytes(9))

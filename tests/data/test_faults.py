@@ -124,9 +124,7 @@ def named(text: str) -> set[int]:
 
 
 @pytest.mark.parametrize("path", ["native", "packages"])
-def test_every_faulty_file_is_named_and_no_other(
-    thousand: tuple[Path, dict[int, str]], path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_faulty_file_is_named_and_no_other(thousand, path, monkeypatch):
     folder, broken = thousand
     if path == "native" and not native.available():
         pytest.skip(native.describe())
@@ -145,7 +143,7 @@ def test_every_faulty_file_is_named_and_no_other(
     assert report.pixels.sum() == (COUNT - len(broken)) * SIZE[0] * SIZE[1]
 
 
-def test_both_policies(zygote: Any, thousand: tuple[Path, dict[int, str]]) -> None:
+def test_both_policies(zygote, thousand):
     folder, broken = thousand
     cache = {"SEGTRAIN_CACHE": str(folder / "cache")}
     process = zygote.start("train", *SETTINGS, cwd=folder, **cache)
@@ -169,7 +167,7 @@ def test_both_policies(zygote: Any, thousand: tuple[Path, dict[int, str]]) -> No
     ]
 
 
-def test_a_run_keeps_its_list(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_keeps_its_list(zygote, tmp_path):
     broken = make_set(tmp_path / "set", 20)
     settings = [
         *SETTINGS,
@@ -225,7 +223,7 @@ def test_a_run_keeps_its_list(zygote: Any, tmp_path: Path) -> None:
     assert "lists other files than when the run began" in process.output
 
 
-def test_the_rest_of_a_split(tmp_path: Path) -> None:
+def test_the_rest_of_a_split(tmp_path):
     broken = make_set(tmp_path / "set", 20)
     data = Data(layout="folders", root=str(tmp_path / "set"), classes=("road", "car", "sky"))
     dataset = open_dataset(data, "train")

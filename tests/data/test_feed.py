@@ -63,7 +63,7 @@ class LateCopier:
 
 
 @pytest.mark.parametrize("lookahead", ["always", "never", "sometimes"])
-def test_memory_is_given_back_only_after_its_copy(lookahead: str) -> None:
+def test_memory_is_given_back_only_after_its_copy(lookahead):
     loader, copier = Loader(), LateCopier()
     feed, given = DeviceFeed(loader, "cpu", copier), []
     for step, (_, placed) in enumerate(feed):
@@ -82,7 +82,7 @@ def test_memory_is_given_back_only_after_its_copy(lookahead: str) -> None:
     assert [len(tensors) for tensors in copier.kept] == [2] * N
 
 
-def test_on_the_cpu_nothing_is_copied() -> None:
+def test_on_the_cpu_nothing_is_copied():
     loader = Loader()
     feed = DeviceFeed(loader, "cpu")
     for batches, placed in feed:
@@ -92,7 +92,7 @@ def test_on_the_cpu_nothing_is_copied() -> None:
         assert loader.asked == asked
 
 
-def test_tuples_and_numbers_pass() -> None:
+def test_tuples_and_numbers_pass():
     class Groups(Loader):
         def __iter__(self) -> Iterator[Any]:
             yield np.arange(2), self.block, 7
@@ -106,7 +106,7 @@ def test_tuples_and_numbers_pass() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_the_gpu_sees_every_pixel(kind: str) -> None:
+def test_the_gpu_sees_every_pixel(kind):
     data, device = Data(scenes=9, scene_size=(96, 128), crop=(64, 96)), torch.device("cuda")
     settings: dict[str, Any] = {"seed": 1, "batch_size": 8, "last_step": 60, "accumulate": 2}
     dataset = open_dataset(data, "train")

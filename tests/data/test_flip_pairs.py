@@ -64,9 +64,7 @@ def settings(root: Path, **more: Any) -> Data:
 
 
 @pytest.mark.parametrize("angle", [0, 20])
-def test_the_mask_of_a_mirrored_crop_has_the_other_ids(
-    angle: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mask_of_a_mirrored_crop_has_the_other_ids(angle, tmp_path, monkeypatch):
     folder(tmp_path)
     made: dict[tuple[bool, bool], list[np.ndarray]] = {}
     for pairs in (True, False):
@@ -111,9 +109,7 @@ class Ideal(torch.nn.Module):
 
 
 @pytest.mark.parametrize("pairs", [[NAMES[1:]], [[2, 1]], []])
-def test_a_mirrored_evaluation_keeps_the_score_of_an_ideal_model(
-    pairs: list[Any], tmp_path: Path
-) -> None:
+def test_a_mirrored_evaluation_keeps_the_score_of_an_ideal_model(pairs, tmp_path):
     folder(tmp_path)
     dataset = open_dataset(settings(tmp_path, flip_pairs=pairs), "val")
     with_flip = Config().eval.model_copy(update={"flip": True})
@@ -124,7 +120,7 @@ def test_a_mirrored_evaluation_keeps_the_score_of_an_ideal_model(
     assert (scores[1].iou == (1, 1, 1)) is bool(pairs)
 
 
-def test_windows_exchange_the_channels_of_mirrored_windows() -> None:
+def test_windows_exchange_the_channels_of_mirrored_windows():
     images = torch.randn(1, 3, 20, 24, generator=torch.Generator().manual_seed(0))
 
     def forward(crop: torch.Tensor) -> torch.Tensor:
@@ -139,9 +135,7 @@ def test_windows_exchange_the_channels_of_mirrored_windows() -> None:
     torch.testing.assert_close(scores, mean)
 
 
-def test_a_prediction_exchanges_the_classes_of_the_run_and_an_export_keeps_them(
-    tmp_path: Path,
-) -> None:
+def test_a_prediction_exchanges_the_classes_of_the_run_and_an_export_keeps_them(tmp_path):
     make_run(tmp_path / "run", mirror=(0, 2, 1, 3))
     pixels = picture(tmp_path / "a.png", 40, 50)
     export(tmp_path / "run", tmp_path / "export", ("safetensors",))
@@ -167,12 +161,12 @@ def test_a_prediction_exchanges_the_classes_of_the_run_and_an_export_keeps_them(
         [["left ear", "right ear"], ["right ear", "background"]],
     ],
 )
-def test_pairs_that_are_none_are_refused(pairs: list[Any]) -> None:
+def test_pairs_that_are_none_are_refused(pairs):
     with refused("flip-pair-invalid", found=tuple(pairs[-1])):
         label_space(Data(classes=NAMES, flip_pairs=pairs))
 
 
-def test_names_of_sides_are_found() -> None:
+def test_names_of_sides_are_found():
     names = [
         "Left Eye",
         "right eye",
@@ -193,7 +187,7 @@ def test_names_of_sides_are_found() -> None:
     assert not flip_finding("data.flip", label_space(Data(classes=NAMES, flip_pairs=[[1, 2]])))
 
 
-def test_the_exchange_is_kept_with_the_labels() -> None:
+def test_the_exchange_is_kept_with_the_labels():
     space = label_space(Data(classes=NAMES, flip_pairs=[[1, 2]]))
     assert LabelSpace.from_dict(space.to_dict()) == space
     assert space.identity() == label_space(Data(classes=NAMES)).identity()

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import golden
-import pytest
 
 from segtrain.bucket import CLOUDS, client, command_of, faults
 from segtrain.bucket.listing import _divided
@@ -29,7 +28,7 @@ def request(text: str, source: str = "") -> GenericError:
     )
 
 
-def test_faults_of_requests() -> None:
+def test_faults_of_requests():
     status = "Server returned non-2xx status code: "
     errors = [
         *(request(f"{status}{code} X: <Code>Slow</Code>") for code in (400, 401, 403, 404, 408, 412, 429, 499, 500, 502, 503)),
@@ -76,9 +75,7 @@ class Clock:
         return (low + high) / 2
 
 
-def test_retries_and_read_ahead(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_retries_and_read_ahead(monkeypatch, capsys):
     clock, lines = Clock(), []
     for name in ("time", "random"):
         monkeypatch.setattr(client, name, clock)
@@ -163,7 +160,7 @@ def test_retries_and_read_ahead(
     golden.check("data/requests.txt", "\n".join(lines))
 
 
-def test_commands_of_clouds() -> None:
+def test_commands_of_clouds():
     lines = []
     for scheme, cloud in CLOUDS.items():
         for template in (cloud.list_command, cloud.print_command, cloud.copy_command):

@@ -111,9 +111,7 @@ def checked(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("name", ["masks-1", "masks-2", "masks-3"])
-def test_checks_of_masks(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checks_of_masks(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def answer(words: list[str]) -> str:
@@ -165,9 +163,7 @@ def dark(root: Path) -> None:
 FOLDERS = {"odd": odd_files, "pool": pool, "dark": dark}
 
 
-def test_checks_packs_and_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checks_packs_and_copies(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, build in FOLDERS.items():
         build(Path(name))
@@ -208,12 +204,12 @@ def listing(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", ["folders", "layouts"])
-def test_listings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     transcript.check(f"data/{name}.txt", listing)
 
 
-def test_splits_by_name() -> None:
+def test_splits_by_name():
     lines, names = [], [f"town{n % 5}/f_{n:02d}" for n in range(23)]
     rules: list[dict[str, Any]] = [
         {"val": 0.2}, {"val": "30%", "test": 0.25, "seed": 3}, {"val": 4, "test": 3}, {"val": 5, "group": r"town\d"},

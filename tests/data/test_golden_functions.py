@@ -45,7 +45,7 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return painted
 
 
-def test_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenes(monkeypatch):
     painted, lines = shapes(monkeypatch), []
     for seed, index, size in SCENES:
         painted.clear()
@@ -80,7 +80,7 @@ CROPS: list[dict[str, Any]] = [
 ]
 
 
-def test_crops_and_orders() -> None:
+def test_crops_and_orders():
     lines = []
     for settings, (seed, epoch, index) in itertools.product(
         CROPS, ((3, 0, 7), (3, 5, 7), (11, 2, 40))
@@ -203,7 +203,7 @@ FILES = {
 }
 
 
-def test_headers() -> None:
+def test_headers():
     lines = []
     for name, content in FILES.items():
         try:
@@ -249,7 +249,7 @@ def strips(pixels: np.ndarray, rows: int) -> list[str]:
     return lines
 
 
-def test_strips_of_pngs() -> None:
+def test_strips_of_pngs():
     rng, lines = np.random.default_rng(4), []
     ramp = np.add.outer(np.arange(17) * 5, np.arange(40) * 3).astype(np.uint8)
     kinds = {
@@ -264,7 +264,7 @@ def test_strips_of_pngs() -> None:
     golden.check("data/strips.txt", "\n".join(lines))
 
 
-def test_labels() -> None:
+def test_labels():
     lines = []
     for name in ("CAMVID11", "CITYSCAPES19", "ADE20K150", "VOC21", "SCENES"):
         space: LabelSpace = getattr(presets, name)

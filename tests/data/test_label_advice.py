@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[Encode, int, list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_proposed_works(name: str, tmp_path: Path) -> None:
+def test_what_is_proposed_works(name, tmp_path):
     encode, classes, settings, wanted = KINDS[name]
     make(tmp_path, encode, classes)
     found = proposals(check(tmp_path, *settings))
@@ -108,7 +108,7 @@ def settings_of(root: Path, *settings: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_names_of_colors_are_no_guess(tmp_path: Path) -> None:
+def test_names_of_colors_are_no_guess(tmp_path):
     """Pasted as it is, the proposal stops; with the names written, or from a file beside the data,
     it works.
     """
@@ -128,7 +128,7 @@ def test_names_of_colors_are_no_guess(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 40])
-def test_ids_of_segments_are_no_colors(step: int, tmp_path: Path) -> None:
+def test_ids_of_segments_are_no_colors(step, tmp_path):
     """Colors that differ by a few units, or of which most are in one mask only."""
 
     def encode(mask: np.ndarray, path: Path) -> None:
@@ -142,7 +142,7 @@ def test_ids_of_segments_are_no_colors(step: int, tmp_path: Path) -> None:
     assert settings_of(tmp_path, THREE) == [{}]
 
 
-def test_an_export_with_classes_of_its_own_in_a_known_layout(tmp_path: Path) -> None:
+def test_an_export_with_classes_of_its_own_in_a_known_layout(tmp_path):
     """CVAT's form of CamVid: black is the background, though no line says so. CamVid's own classes
     do not fit.
     """
@@ -170,7 +170,7 @@ EMPTY: dict[str, tuple[Encode, int, str]] = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_no_map_is_proposed_that_leaves_a_class_empty(name: str, tmp_path: Path) -> None:
+def test_no_map_is_proposed_that_leaves_a_class_empty(name, tmp_path):
     encode, classes, words = EMPTY[name]
     make(tmp_path, encode, classes)
     reports = check(tmp_path, words)
@@ -193,7 +193,7 @@ class Items:
 
 
 @pytest.mark.parametrize("check_data", ["full", "off"])
-def test_one_class_is_refused_before_training(check_data: str, tmp_path: Path) -> None:
+def test_one_class_is_refused_before_training(check_data, tmp_path):
     config = load_config(
         None, [*TINY, ONE, f"data.check={check_data}", "data.overlap=accept", f"out={tmp_path}/run"]
     )
@@ -206,14 +206,14 @@ def test_one_class_is_refused_before_training(check_data: str, tmp_path: Path) -
     assert caught.value.settings == {"data.classes": ["background", "crack"], **mapped}
 
 
-def test_a_dataset_that_was_passed_in_is_checked_again_each_time() -> None:
+def test_a_dataset_that_was_passed_in_is_checked_again_each_time():
     config = load_config(None, [*TINY, TWO])
     dataset = own_dataset(Items(), label_space(config.data), "train")
     assert not dataset.changes_show
     assert not without(dataset, [0]).changes_show
 
 
-def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path: Path) -> None:
+def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path):
     config = load_config(
         None, [*TINY, TWO, "data.check=off", "data.overlap=accept", f"out={tmp_path}/run"]
     )
@@ -226,7 +226,7 @@ def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path: Pa
         )
 
 
-def test_an_evaluation_without_labels_is_no_evaluation(tmp_path: Path) -> None:
+def test_an_evaluation_without_labels_is_no_evaluation(tmp_path):
     make_run(tmp_path / "run")
     make(tmp_path / "set", by_table({0: 255, 1: 255}), 2)
     words = [
@@ -239,7 +239,7 @@ def test_an_evaluation_without_labels_is_no_evaluation(tmp_path: Path) -> None:
     assert main(["eval", str(tmp_path / "run"), *words, "train.device=cpu"]) == EXIT_ERROR
 
 
-def test_masks_beside_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+def test_masks_beside_images_that_cannot_be_read_are_counted(tmp_path):
     counts = make(tmp_path, by_table({}), 2)
     for path in (tmp_path / "images").rglob("*.png"):
         path.write_bytes(b"no image")

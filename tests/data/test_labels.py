@@ -93,9 +93,7 @@ def test_colorize_and_dict_round_trip():
         ({"ignore_index": 70000}, "ignore-index-invalid", {"found": 70000}),
     ],
 )
-def test_a_description_with_impossible_numbers_is_refused(
-    changes: dict[str, object], code: str, values: dict[str, object]
-) -> None:
+def test_a_description_with_impossible_numbers_is_refused(changes, code, values):
     right = {
         "names": ["a", "b"],
         "palette": [[0, 0, 0], [1, 2, 3]],

@@ -56,7 +56,7 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("case", UNREAD)
-def test_folders_that_are_left_out_are_named(tmp_path: Path, case: str) -> None:
+def test_folders_that_are_left_out_are_named(tmp_path, case):
     pairs, unread = UNREAD[case]
     named = [
         part.removesuffix(" image files)")
@@ -77,9 +77,7 @@ FLAT = {
 
 @pytest.mark.parametrize("case", FLAT)
 @pytest.mark.parametrize("base", ["", "set/"])
-def test_images_above_the_folders_of_splits_are_left_out_aloud(
-    tmp_path: Path, case: str, base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_above_the_folders_of_splits_are_left_out_aloud(tmp_path, case, base, monkeypatch):
     pairs, left = FLAT[case]
     splits = [f"images/{s}/{s}#.png masks/{s}/{s}#.png" for s in ("train", "val/town")]
     root = tree(tmp_path / "data" / base, *pairs, *splits)
@@ -107,9 +105,7 @@ def test_images_above_the_folders_of_splits_are_left_out_aloud(
         ("#.jpg #_mask.png", "val"),
     ],
 )
-def test_two_readings_of_mixed_depth_are_proposed_and_either_one_works(
-    tmp_path: Path, pair: str, split: str
-) -> None:
+def test_two_readings_of_mixed_depth_are_proposed_and_either_one_works(tmp_path, pair, split):
     nested = " ".join(
         str(Path(part).parent / split / f"n{Path(part).name}") for part in pair.split()
     )
@@ -330,9 +326,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize(("images", "masks", "split"), NAMES)
-def test_folders_are_recognized_by_their_names(
-    images: str, masks: str, split: str, tmp_path: Path
-) -> None:
+def test_folders_are_recognized_by_their_names(images, masks, split, tmp_path):
     for folder in (images, masks):
         (tmp_path / folder / split).mkdir(parents=True)
         Image.new("L", (4, 4)).save(tmp_path / folder / split / "a.png")
@@ -351,9 +345,7 @@ def test_folders_are_recognized_by_their_names(
         ("./#.bmp", "./#_anno.bmp", ("{name}.bmp", "{name}_anno.bmp")),
     ],
 )
-def test_folders_are_recognized_by_their_files(
-    images: str, masks: str, pair: tuple[str, str] | None, tmp_path: Path
-) -> None:
+def test_folders_are_recognized_by_their_files(images, masks, pair, tmp_path):
     root = tree(tmp_path, f"{images} {masks}")
     (root / "grades.csv").write_text("name,grade\n1,benign\n")
     folders = [text.rpartition("/")[0] for text in (images, masks)]
@@ -362,7 +354,7 @@ def test_folders_are_recognized_by_their_files(
     assert sum(report.images for report in checked.reports) == 2
 
 
-def test_folders_that_are_recognized_by_their_files_may_be_ambiguous(tmp_path: Path) -> None:
+def test_folders_that_are_recognized_by_their_files_may_be_ambiguous(tmp_path):
     root = tree(tmp_path, "REAL/#.png TRUTH/#.png", "INFRARED/#.png TRUTH/#.png")
     chosen = ["data.images=REAL", "data.masks=TRUTH"]
     (root / "all.csv").write_text("image_path,mask_path\na,b\n")  # a list that has pairs
@@ -375,7 +367,7 @@ def test_folders_that_are_recognized_by_their_files_may_be_ambiguous(tmp_path: P
     assert not check_folder(str(root), None, ["data.classes=[a, b]", *chosen]).failed
 
 
-def test_a_mask_of_many_bands_is_named(tmp_path: Path) -> None:
+def test_a_mask_of_many_bands_is_named(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((5, 8, 9), np.uint8), planarconfig="separate")
     with refused("mask-bands", found=5):

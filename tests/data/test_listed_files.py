@@ -55,7 +55,7 @@ def with_copies(root: Path, layout: str) -> Path:
     return root
 
 
-def test_runs_inside_a_data_set_hold_no_data(tmp_path: Path) -> None:
+def test_runs_inside_a_data_set_hold_no_data(tmp_path):
     for name, write in (("a.png", picture), ("a_mask.png", ids)):
         write(tmp_path / "set" / name)
     places = {"images": ".", "masks": ".", "pair": ("{name}", "{name}_mask")}
@@ -70,7 +70,7 @@ def test_runs_inside_a_data_set_hold_no_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", PAIRS)
-def test_folders_of_the_system_hold_no_data(tmp_path: Path, layout: str) -> None:
+def test_folders_of_the_system_hold_no_data(tmp_path, layout):
     data, splits = detect(str(with_copies(tmp_path / "set", layout)))
     assert (data.layout, splits) == (layout, ("train",))
     dataset = open_dataset(
@@ -82,7 +82,7 @@ def test_folders_of_the_system_hold_no_data(tmp_path: Path, layout: str) -> None
         assert f"{2 * len(SYSTEM)} image files" in note
 
 
-def test_folders_of_the_system_hold_no_data_in_a_bucket(server: BucketServer) -> None:
+def test_folders_of_the_system_hold_no_data_in_a_bucket(server: BucketServer):
     pytest.importorskip("obstore")
     here = with_copies(server.folder / "bkt/set", "folders")
     data, splits = detect("s3://bkt/set")
@@ -95,7 +95,7 @@ def test_folders_of_the_system_hold_no_data_in_a_bucket(server: BucketServer) ->
     assert bucket.notes == local.notes
 
 
-def test_predict_leaves_folders_of_the_system_out(tmp_path: Path) -> None:
+def test_predict_leaves_folders_of_the_system_out(tmp_path):
     for folder in (
         "in",
         "in/town",
@@ -122,7 +122,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_line_of_a_voc_list_is_a_name(tmp_path: Path, name: str) -> None:
+def test_a_line_of_a_voc_list_is_a_name(tmp_path, name):
     text, there, wanted = LINES[name]
     for file in there.split(", "):
         picture(tmp_path / "JPEGImages" / file)
@@ -148,7 +148,7 @@ def test_a_line_of_a_voc_list_is_a_name(tmp_path: Path, name: str) -> None:
         ("train.csv", "\ufeffimage\tmask\r\ni/a 1.png\tm/a 1.png\r\ni/b, 2.png\tm/b, 2.png\r\n"),
     ],
 )
-def test_names_with_blanks_and_commas_in_lists(tmp_path: Path, file: str, text: str) -> None:
+def test_names_with_blanks_and_commas_in_lists(tmp_path, file, text):
     for name in ("a 1.png", "b, 2.png", "a.png"):
         picture(tmp_path / "i" / name)
         ids(tmp_path / "m" / name)
@@ -162,7 +162,7 @@ def test_names_with_blanks_and_commas_in_lists(tmp_path: Path, file: str, text: 
     )
 
 
-def test_a_check_reads_train_and_val_only(tmp_path: Path) -> None:
+def test_a_check_reads_train_and_val_only(tmp_path):
     for split in ("train", "val", "test"):
         picture(tmp_path / "images" / split / f"{split}.png", seed=len(split))
         ids(tmp_path / "masks" / split / f"{split}.png", (0, 9) if split == "test" else (0, 1))
@@ -178,7 +178,7 @@ def test_a_check_reads_train_and_val_only(tmp_path: Path) -> None:
     ]
 
 
-def test_train_extra_of_cityscapes_has_coarse_masks(tmp_path: Path) -> None:
+def test_train_extra_of_cityscapes_has_coarse_masks(tmp_path):
     for split, kind in (("train", "gtFine"), ("train", "gtCoarse"), ("train_extra", "gtCoarse")):
         picture(tmp_path / f"leftImg8bit/{split}/ulm/a_leftImg8bit.png")
         ids(tmp_path / f"{kind}/{split}/ulm/a_{kind}_labelIds.png", (7,))
@@ -190,7 +190,7 @@ def test_train_extra_of_cityscapes_has_coarse_masks(tmp_path: Path) -> None:
     ]
 
 
-def test_listed_images_without_a_mask_are_left_out_on_request(tmp_path: Path) -> None:
+def test_listed_images_without_a_mask_are_left_out_on_request(tmp_path):
     """CVAT lists frames without shapes, and writes no mask for them."""
     for name in ("frame 1", "frame 2", "frame 3"):
         picture(tmp_path / f"JPEGImages/{name}.png")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -78,7 +77,7 @@ def load(data: Data = SETTINGS, dataset: Pictures | None = None, **settings: obj
         return kept(loader)
 
 
-def test_batches_are_what_their_parts_say() -> None:
+def test_batches_are_what_their_parts_say():
     dataset, data = Pictures(), Data(crop=(24, 32))
     for step, (batch,) in enumerate(load(data, dataset, last_step=3)):
         epochs, ids = samples(5, 11, 8 * step, 8)
@@ -99,14 +98,14 @@ def test_batches_are_what_their_parts_say() -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("cache", ["off", "ram"])
-def test_workers_and_cache_change_nothing(workers: int, cache: str) -> None:
+def test_workers_and_cache_change_nothing(workers, cache):
     cached = SETTINGS.model_copy(update={"cache": cache})
     assert content(load(cached, workers=workers)) == content(load())
 
 
 @pytest.mark.parametrize("first_step", [1, 4, 5, 6])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_any_step_starts_with_the_same_samples_and_pixels(first_step: int, workers: int) -> None:
+def test_any_step_starts_with_the_same_samples_and_pixels(first_step, workers):
     dataset = Pictures()
     late = load(dataset=dataset, first_step=first_step, workers=workers)
     assert content(late) == content(load())[8 * first_step :]
@@ -114,7 +113,7 @@ def test_any_step_starts_with_the_same_samples_and_pixels(first_step: int, worke
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 4), (3, 1), (2, 3), (8, 1)])
-def test_ranks_and_micro_batches_make_up_the_global_batch(world: int, accumulate: int) -> None:
+def test_ranks_and_micro_batches_make_up_the_global_batch(world, accumulate):
     ranks = [
         load(world=world, rank=rank, accumulate=accumulate, workers=rank % 2)
         for rank in range(world)
@@ -125,7 +124,7 @@ def test_ranks_and_micro_batches_make_up_the_global_batch(world: int, accumulate
     assert content(united) == content(load())
 
 
-def test_size_and_scale_follow_the_step() -> None:
+def test_size_and_scale_follow_the_step():
     small, full = ((16, 16), (0.25, 0.3)), ((24, 32), (0.5, 2.0))
     dataset, data = Pictures(), Data(crop=(24, 32))
     steps = load(data, dataset, crop_and_scale=lambda step: small if step < 2 else full, workers=2)
@@ -140,7 +139,7 @@ def test_size_and_scale_follow_the_step() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_an_error_names_the_file_and_comes_in_its_turn(workers: int) -> None:
+def test_an_error_names_the_file_and_comes_in_its_turn(workers):
     bad = int(samples(5, 11, 8 * 1, 8)[1][3])
     for error, text in [
         (
@@ -161,7 +160,7 @@ def test_an_error_names_the_file_and_comes_in_its_turn(workers: int) -> None:
         assert threads() == 0
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_is_bounded():
     dataset = Pictures()
     with TrainLoader(
         dataset, SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=4, prefetch=3
@@ -182,7 +181,7 @@ def test_memory_is_bounded() -> None:
         assert threads() == 0
 
 
-def test_prefetch_counts_micro_batches() -> None:
+def test_prefetch_counts_micro_batches():
     dataset = Pictures()
     with TrainLoader(
         dataset, SETTINGS, seed=5, batch_size=4, accumulate=4, last_step=50, workers=1, prefetch=4
@@ -193,7 +192,7 @@ def test_prefetch_counts_micro_batches() -> None:
         assert dataset.reads <= 8  # the step in use, and one ahead
 
 
-def test_a_loop_that_is_left_early_ends_its_threads() -> None:
+def test_a_loop_that_is_left_early_ends_its_threads():
     loader = TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=4, last_step=100, workers=3)
     for _ in loader:
         assert threads() > 0
@@ -207,19 +206,19 @@ def test_a_loop_that_is_left_early_ends_its_threads() -> None:
     assert threads() == 0
 
 
-def test_a_loader_can_run_again() -> None:
+def test_a_loader_can_run_again():
     with TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=8, last_step=6, workers=2) as loader:
         next(iter(loader))
         assert content(kept(loader)) == content(load())
 
 
-def test_opencv_keeps_to_one_thread() -> None:
+def test_opencv_keeps_to_one_thread():
     load(last_step=1)
     assert cv2.getNumThreads() == 1
 
 
 @pytest.mark.parametrize("workers", [0, 1, 4])
-def test_eval_gives_each_image_whole_and_once(workers: int) -> None:
+def test_eval_gives_each_image_whole_and_once(workers):
     dataset = Pictures()
     groups = eval_groups([dataset.size(i) for i in range(11)], 2)
     seen = []
@@ -234,7 +233,7 @@ def test_eval_gives_each_image_whole_and_once(workers: int) -> None:
     assert threads() == 0
 
 
-def test_eval_names_the_file_of_another_size() -> None:
+def test_eval_names_the_file_of_another_size():
     with (
         EvalLoader(Pictures(), [[0, 1]], workers=2) as loader,
         refused(
@@ -244,7 +243,7 @@ def test_eval_names_the_file_of_another_size() -> None:
         list(loader)
 
 
-def test_a_mask_of_another_size_is_named() -> None:
+def test_a_mask_of_another_size_is_named():
     dataset = Pictures()
     dataset.read = lambda index: (np.zeros((20, 30, 3), np.uint8), np.zeros((30, 20), np.uint8))  # type: ignore[method-assign]
     with refused("mask-size-differs", found=(30, 20), expected=(20, 30)) as caught:
@@ -252,7 +251,7 @@ def test_a_mask_of_another_size_is_named() -> None:
     assert str(caught.value.values["file"]).startswith("masks/")
 
 
-def test_eval_names_a_file_without_header() -> None:
+def test_eval_names_a_file_without_header():
     dataset = Pictures()
     dataset.size = lambda index: 1 // 0  # type: ignore[method-assign, assignment, return-value]
     with refused("sample-failed", files="images/3.png with masks/3.png"):
@@ -260,7 +259,7 @@ def test_eval_names_a_file_without_header() -> None:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_normalize(channels_last: bool) -> None:
+def test_normalize(channels_last):
     images = torch.randint(0, 256, (2, 5, 7, 3), dtype=torch.uint8)
     out = normalize(images, channels_last=channels_last)
     mean, std = (
@@ -290,7 +289,7 @@ def run_autoscaler(autoscaler: Autoscaler, steps: int, period: float, cost: floa
     return counts
 
 
-def test_the_pace_finds_the_number_that_is_needed() -> None:
+def test_the_pace_finds_the_number_that_is_needed():
     # 3 are busy, and a little more for what varies
     assert run_autoscaler(Autoscaler(12, 12), 2000, 1.0, 3.0)[-1] == 4
     # with none too few: as many as do
@@ -301,7 +300,7 @@ def test_the_pace_finds_the_number_that_is_needed() -> None:
     assert set(run_autoscaler(Autoscaler(5, 5, 5), 500, 1.0, 0.1)) == {5}  # a setting is obeyed
 
 
-def test_the_pace_does_not_swing() -> None:
+def test_the_pace_does_not_swing():
     autoscaler, now, busy, counts = Autoscaler(4, 4), 0.0, 0.0, []
     # 3 workers do by their load, but every 40th step waits for want of the fourth
     for step in range(20000):
@@ -312,7 +311,7 @@ def test_the_pace_does_not_swing() -> None:
     assert sum(changes[10000:]) <= 4 < sum(changes)
 
 
-def test_what_makes_the_samples() -> None:
+def test_what_makes_the_samples():
     assert worker_kind(Data()) == "thread"
     assert worker_kind(Data(worker_kind="process")) == "process"
     assert worker_kind(Data(transforms="operator:pos")) == "process"
@@ -322,7 +321,7 @@ def test_what_makes_the_samples() -> None:
         make_config({"data": {"worker_kind": "process", "cache": "ram"}})
 
 
-def test_colors_are_left_to_the_device(tmp_path: Path) -> None:
+def test_colors_are_left_to_the_device(tmp_path):
     """What the device makes of plain pixels is what the workers make: within the rounding to whole
     levels.
     """
@@ -362,9 +361,7 @@ def test_colors_are_left_to_the_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "floats", [Floats(), Floats("bfloat16"), Floats(channels_last=True), Floats("bfloat16", True)]
 )
-def test_workers_normalize_to_the_bits_of_normalize(
-    floats: Floats, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_normalize_to_the_bits_of_normalize(floats: Floats, monkeypatch):
     """Also rotated crops, transforms, and crops that were made without the native part."""
     colored = SETTINGS.model_copy(update={"jitter": (0.3, 0.3, 0.3)})
     rotated = colored.model_copy(update={"rotate": 20.0})
@@ -392,7 +389,7 @@ def brighter(
     return np.minimum(image, 225) + 30, mask
 
 
-def test_lent_memory_is_used_again_only_when_its_tensors_are_gone() -> None:
+def test_lent_memory_is_used_again_only_when_its_tensors_are_gone():
     options = {
         "seed": 5,
         "batch_size": 4,

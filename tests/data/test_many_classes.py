@@ -58,7 +58,7 @@ def small_ids(masks: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("count", [254, 255, 256, 300])
-def test_every_class_and_void_have_a_value(count: int) -> None:
+def test_every_class_and_void_have_a_value(count):
     space, void = plain_space(tuple(map(str, range(count)))), 255 if count < 256 else 65535
     raw = np.array([[*range(count), void]])
     for kind in (np.uint16, np.int32, *([np.uint8] if count < 256 else [])):
@@ -80,9 +80,7 @@ def test_every_class_and_void_have_a_value(count: int) -> None:
         {"scale": (1.0, 1.0), "worker_kind": "process"},
     ],
 )
-def test_crops_are_those_of_few_classes(
-    both: tuple[Dataset, Dataset], settings: dict[str, Any]
-) -> None:
+def test_crops_are_those_of_few_classes(both: tuple[Dataset, Dataset], settings):
     taken = []
     for dataset in both:
         data = Data(crop=(24, 32), **settings)
@@ -93,7 +91,7 @@ def test_crops_are_those_of_few_classes(
         np.testing.assert_array_equal(small_ids(other_mask), mask)
 
 
-def test_whole_masks_and_counts_are_those_of_few_classes(both: tuple[Dataset, Dataset]) -> None:
+def test_whole_masks_and_counts_are_those_of_few_classes(both: tuple[Dataset, Dataset]):
     masks = []
     for dataset in both:
         with EvalLoader(dataset, [range(4), range(4, 7)]) as loader:
@@ -106,7 +104,7 @@ def test_whole_masks_and_counts_are_those_of_few_classes(both: tuple[Dataset, Da
 
 
 @pytest.mark.parametrize("form", ["keep", "raw"])
-def test_shards_hold_the_same_ids(both: tuple[Dataset, Dataset], tmp_path: Path, form: Any) -> None:
+def test_shards_hold_the_same_ids(both: tuple[Dataset, Dataset], tmp_path, form):
     many = both[1]
     quiet(many, tmp_path, Packing(form))
     shards = packed(tmp_path, flip_pairs=[(FIRST, FIRST + 1)])
@@ -115,7 +113,7 @@ def test_shards_hold_the_same_ids(both: tuple[Dataset, Dataset], tmp_path: Path,
     assert batches(shards) == batches(many)
 
 
-def test_categories_of_coco(tmp_path: Path) -> None:
+def test_categories_of_coco(tmp_path):
     """300 categories: the last ones are drawn, and an unused one keeps its class."""
     box = [2, 2, 12, 2, 12, 10, 2, 10]
     names = [f"c{number:03d}" for number in range(300)]
@@ -128,7 +126,7 @@ def test_categories_of_coco(tmp_path: Path) -> None:
         assert (mask == last).sum() == 80
 
 
-def test_unknown_ids_are_named(both: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+def test_unknown_ids_are_named(both: tuple[Dataset, Dataset], tmp_path):
     dataset = folders(tmp_path, FIRST, 65535, np.uint16)
     mask = tmp_path / "masks/train/3.png"
     pixels = np.array(Image.open(mask))

@@ -54,7 +54,7 @@ RIGHT: dict[str, tuple[Encode, str, bool]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_read_right(name: str, tmp_path: Path) -> None:
+def test_read_right(name, tmp_path):
     encode, classes, void = RIGHT[name]
     counts = make(tmp_path, encode, 2 if classes == TWO else 3, void)
     reports = check(tmp_path, classes)
@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[Encode, str, bool, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_with_settings_that_read_it_right(name: str, tmp_path: Path) -> None:
+def test_refused_with_settings_that_read_it_right(name, tmp_path):
     encode, classes, void, wanted = REFUSED[name]
     counts = make(tmp_path, encode, {TWO: 2, FOUR: 4}.get(classes, 3), void)
     refused = check(tmp_path, classes)
@@ -126,7 +126,7 @@ def test_refused_with_settings_that_read_it_right(name: str, tmp_path: Path) -> 
     assert by_line.data != load_config(None, base).data
 
 
-def test_what_255_means_may_be_said(tmp_path: Path) -> None:
+def test_what_255_means_may_be_said(tmp_path):
     """Masks of background and void alone: a map that leaves the other class empty is not proposed,
     but taken as meant.
     """
@@ -144,7 +144,7 @@ def proposed(names: tuple[str, ...], ids: dict[int, int], **data: Any) -> SplitF
     return mask_finding(config, plain_space(names), {"train": MaskValues(ids)})
 
 
-def test_more_ids_than_classes() -> None:
+def test_more_ids_than_classes():
     """1-based with 0 for what is not labeled, or 0-based with the last id for void: by the first
     class's name.
     """
@@ -169,7 +169,7 @@ def test_more_ids_than_classes() -> None:
     }  # type: ignore[union-attr]
 
 
-def test_instance_ids_become_one_class(tmp_path: Path) -> None:
+def test_instance_ids_become_one_class(tmp_path):
     """Each mask numbers its objects from 1: another largest id in each."""
 
     def instances(mask: np.ndarray, path: Path) -> None:
@@ -202,7 +202,7 @@ def test_instance_ids_become_one_class(tmp_path: Path) -> None:
         ({}, False),
     ],
 )
-def test_instance_ids_are_told_from_ids_of_more_classes(tops: dict[int, int], is_one: bool) -> None:
+def test_instance_ids_are_told_from_ids_of_more_classes(tops, is_one):
     config = load_config(None, ["data.root=x", "data.layout=folders"]).data
     values = MaskValues(dict.fromkeys(range(20), 9), tops=tops)
     found = mask_finding(config, plain_space(("a", "b")), {"train": values})
@@ -211,7 +211,7 @@ def test_instance_ids_are_told_from_ids_of_more_classes(tops: dict[int, int], is
     assert not (is_one and 300 in tops and found.settings)  # too many to list
 
 
-def test_values_between_two_classes_are_no_objects() -> None:
+def test_values_between_two_classes_are_no_objects():
     objects = {0: 10**6} | dict.fromkeys(range(1, 200), 2000)
     assert numbers_objects(objects)
     assert not numbers_objects(objects | {199: 10**5})  # the second class, and what is between
@@ -219,7 +219,7 @@ def test_values_between_two_classes_are_no_objects() -> None:
     assert not numbers_objects({0: 10**6} | dict.fromkeys(range(1, 20), 2000))
 
 
-def test_the_ids_of_one_mask_count_up_or_have_gaps() -> None:
+def test_the_ids_of_one_mask_count_up_or_have_gaps():
     assert [
         top_of(ids, 255)
         for ids in ({0}, {0, 1, 2}, {1, 2}, {0, 1, 255}, {0, 2}, {2, 3}, set(), {255})
@@ -236,7 +236,7 @@ def test_the_ids_of_one_mask_count_up_or_have_gaps() -> None:
     assert top_of(range(301), 255) == 300  # 255 is an object there
 
 
-def test_guesses_that_are_not_sure_are_warnings() -> None:
+def test_guesses_that_are_not_sure_are_warnings():
     for names, ids, expected in (
         (("background", "a", "b"), {0: 80, 1: 17, 255: 3}, None),  # class b may just be rare
         (("road", "car", "sky"), {1: 60, 2: 40}, {1: 0, 2: 1, 3: 2}),
@@ -250,7 +250,7 @@ def test_guesses_that_are_not_sure_are_warnings() -> None:
         assert proposed(("a", "b"), ids) is None, ids
 
 
-def test_values_are_counted() -> None:
+def test_values_are_counted():
     rng = np.random.default_rng(0)
     for raw in (
         rng.integers(0, 4, (9, 7), np.uint8),
@@ -264,7 +264,7 @@ def test_values_are_counted() -> None:
     assert dict(zip(values.tolist(), counts.tolist())) == {0: 2, 0x804080: 3, 142: 1}
 
 
-def test_warnings_about_labels() -> None:
+def test_warnings_about_labels():
     assert label_warnings(("a", "b", "c"), [5, 5, 5], 15) == ()
     assert label_warnings(("a", "b", "c"), [5, 0, 5], 11) == (
         "no pixel of b (1 of 3 classes)",
@@ -277,7 +277,7 @@ def test_warnings_about_labels() -> None:
 BY_COLOR = "data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 142]}"
 
 
-def test_a_palette_whose_colors_contradict_its_indices(tmp_path: Path) -> None:
+def test_a_palette_whose_colors_contradict_its_indices(tmp_path):
     counts = make(tmp_path, palette([2, 0, 1], COLORS), 3)
     found = fix(check(tmp_path, BY_COLOR))
     assert "the colors of their palettes belong to other classes" in found.message
@@ -292,9 +292,7 @@ def test_a_palette_whose_colors_contradict_its_indices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [["train/n03"], ["val/n12", "val/n13", "val/n14", "val/n15"]])
-def test_palettes_that_contradict_each_other_where_classes_have_no_colors(
-    files: list[str], tmp_path: Path
-) -> None:
+def test_palettes_that_contradict_each_other_where_classes_have_no_colors(files, tmp_path):
     """In one split, or one split against another."""
     counts = make(tmp_path, palette([0, 1, 2], COLORS), 3)
     for file in files:
@@ -311,7 +309,7 @@ def test_palettes_that_contradict_each_other_where_classes_have_no_colors(
     assert pixels(reports) == counts
 
 
-def test_palettes_may_differ_in_colors_that_no_pixel_has(tmp_path: Path) -> None:
+def test_palettes_may_differ_in_colors_that_no_pixel_has(tmp_path):
     make(tmp_path, palette([0, 1, 2], COLORS), 3)
     picture = Image.open(tmp_path / "masks/train/n00.png")
     picture.putpalette([*COLORS.ravel().tolist(), *[200] * 50])
@@ -319,7 +317,7 @@ def test_palettes_may_differ_in_colors_that_no_pixel_has(tmp_path: Path) -> None
     assert not any(report.failed for report in check(tmp_path, THREE).values())
 
 
-def test_colors_that_no_class_has_can_be_ignored(tmp_path: Path) -> None:
+def test_colors_that_no_class_has_can_be_ignored(tmp_path):
     counts = make(tmp_path, rgb(np.vstack([COLORS[:2], [[1, 2, 3]]]).astype(np.uint8)), 3)
     two = "data.classes={background: [0, 0, 0], road: [128, 64, 128]}"
     reports = check(tmp_path, two)
@@ -331,7 +329,7 @@ def test_colors_that_no_class_has_can_be_ignored(tmp_path: Path) -> None:
     assert pixels(again) == {split: number[:2] for split, number in counts.items()}
 
 
-def test_classes_as_a_mapping() -> None:
+def test_classes_as_a_mapping():
     base = ["data.root=x", "data.layout=folders"]
     space = label_space(
         load_config(
@@ -352,7 +350,7 @@ def test_classes_as_a_mapping() -> None:
             load_config(None, [*base, f"data.classes={wrong}"])
 
 
-def test_masks_whose_compression_or_alpha_hides_labels(tmp_path: Path) -> None:
+def test_masks_whose_compression_or_alpha_hides_labels(tmp_path):
     from PIL import Image
 
     ids = np.kron(np.random.default_rng(0).integers(0, 3, (6, 8)), np.ones((8, 8))).astype(np.uint8)

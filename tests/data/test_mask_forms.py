@@ -34,7 +34,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_class_tables_beside_the_data_are_no_lists(name: str, tmp_path: Path) -> None:
+def test_class_tables_beside_the_data_are_no_lists(name, tmp_path):
     text, colored = TABLES[name]
     picture(tmp_path / "train/a.png")
     values = [[ROAD] * 3 + [CAR] * 3] * 4 if colored else [[0] * 3 + [1] * 3] * 4
@@ -50,7 +50,7 @@ def test_class_tables_beside_the_data_are_no_lists(name: str, tmp_path: Path) ->
     assert own.names == ("a", "b", "c")
 
 
-def test_images_and_masks_of_one_folder_have_an_ending_each(tmp_path: Path) -> None:
+def test_images_and_masks_of_one_folder_have_an_ending_each(tmp_path):
     for number in range(3):
         picture(tmp_path / f"train/{number}_sat.jpg")
         picture(tmp_path / f"train/{number}_mask.png", np.zeros((4, 6), np.uint8))
@@ -59,7 +59,7 @@ def test_images_and_masks_of_one_folder_have_an_ending_each(tmp_path: Path) -> N
     assert (data.pair, splits) == (("{name}_sat.jpg", "{name}_mask.png"), ("train",))
 
 
-def test_an_ignored_first_class_that_masks_store_as_255_is_not_counted(tmp_path: Path) -> None:
+def test_an_ignored_first_class_that_masks_store_as_255_is_not_counted(tmp_path):
     """COCO-Stuff: the third class of the file has the id 2, and some classes never occur."""
     names = ["unlabeled", "person", "bicycle", "car", "rock"]
     (tmp_path / "labels.txt").write_text("".join(f"{n}: {t}\n" for n, t in enumerate(names)))
@@ -93,7 +93,7 @@ CODED = {
 
 
 @pytest.mark.parametrize("code", CODED)
-def test_coded_ids_are_recognized_and_read(code: str, tmp_path: Path) -> None:
+def test_coded_ids_are_recognized_and_read(code, tmp_path):
     stored, ids = CODED[code]
     kind = np.uint8 if code == "ade20k" else np.uint16
     root = masks(tmp_path, np.array([stored] * 3, kind))
@@ -123,16 +123,16 @@ def test_coded_ids_are_recognized_and_read(code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values", [[0, 257, 514, 771], [300, 4711, 12000, 31000, 65000], [256, 512, 1024]]
 )
-def test_other_deep_values_are_no_codes(values: list[int]) -> None:
+def test_other_deep_values_are_no_codes(values):
     assert code_of(MaskValues(ids=dict.fromkeys(values, 9))) == ""
 
 
-def test_a_table_of_colors_is_no_code() -> None:
+def test_a_table_of_colors_is_no_code():
     colors = [0x0A1428, 0x140A00, 0x1E0050]  # red is 10, 20, 30
     assert code_of(MaskValues(colors=dict.fromkeys(colors, 9))) == ""
 
 
-def test_colors_blurred_by_a_lossy_copy_are_cut(tmp_path: Path) -> None:
+def test_colors_blurred_by_a_lossy_copy_are_cut(tmp_path):
     values = np.array([[[3, 250, 255], [0, 252, 251], [2, 1, 0]]] * 3, np.uint8)
     root = masks(tmp_path, values)
     picture(root / "images/a.png", np.zeros((3, 3, 3), np.uint8))
@@ -143,7 +143,7 @@ def test_colors_blurred_by_a_lossy_copy_are_cut(tmp_path: Path) -> None:
     assert dataset.read_mask(0)[0].tolist() == [1, 1, 0]
 
 
-def test_a_code_of_other_masks_is_refused(tmp_path: Path) -> None:
+def test_a_code_of_other_masks_is_refused(tmp_path):
     root = masks(tmp_path, np.zeros((4, 6), np.uint8))
     settings = ("data.classes=[a, b]", "data.mask_code=ade20k")
     with refused("mask-code-differs"):

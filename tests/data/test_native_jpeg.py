@@ -31,7 +31,7 @@ built = pytest.mark.skipif(
 SAMPLING = {"420": 0x221111, "422": 0x211111, "440": 0x121111, "444": 0x111111, "411": 0x411111}
 
 
-def test_it_is_built_where_its_libraries_are() -> None:
+def test_it_is_built_where_its_libraries_are():
     probe = "#include <stdio.h>\n#include <jpeglib.h>\n#include <libdeflate.h>\n"
     compiler = shutil.which("c++")
     if os.environ.get("SEGTRAIN_NATIVE") == "0" or compiler is None:
@@ -113,9 +113,7 @@ def part(
 @pytest.mark.parametrize("sampling", [*SAMPLING, "gray"])
 @pytest.mark.parametrize("size", [(300, 420), (257, 683), (61, 37)])
 @pytest.mark.parametrize("optimize", [0, 1])
-def test_any_part_has_the_pixels_of_a_full_decode(
-    sampling: str, size: tuple[int, int], optimize: int
-) -> None:
+def test_any_part_has_the_pixels_of_a_full_decode(sampling, size, optimize):
     content = jpeg(picture(*size), sampling, optimize=optimize)
     whole = reference(content)
     index = native.jpeg_index(content)
@@ -137,7 +135,7 @@ def test_any_part_has_the_pixels_of_a_full_decode(
 
 @built
 @pytest.mark.parametrize("rst", [1, 5, 7, 27, 54, 60])
-def test_restart_markers_of_other_writers(rst: int) -> None:
+def test_restart_markers_of_other_writers(rst):
     content = jpeg(picture(300, 432), rst=rst)  # 27 MCUs a row
     whole = reference(content)
     assert native.jpeg_index(content) is None
@@ -153,14 +151,14 @@ def test_restart_markers_of_other_writers(rst: int) -> None:
 
 
 @built
-def test_progressive_files_are_decoded_too() -> None:
+def test_progressive_files_are_decoded_too():
     content = jpeg(picture(200, 300), progressive=1)
     assert native.jpeg_index(content) is None
     assert np.array_equal(part(content, 50, 60, 70, 80), reference(content)[50:120, 60:140])
 
 
 @built
-def test_an_index_of_another_file_is_not_used() -> None:
+def test_an_index_of_another_file_is_not_used():
     one, other = jpeg(picture(300, 400, 1)), jpeg(picture(300, 400, 2))
     index = native.jpeg_index(one)
     assert index
@@ -169,7 +167,7 @@ def test_an_index_of_another_file_is_not_used() -> None:
 
 
 @built
-def test_a_mangled_index_gives_an_error_or_pixels_but_no_crash() -> None:
+def test_a_mangled_index_gives_an_error_or_pixels_but_no_crash():
     content = jpeg(picture(300, 400))
     index = native.jpeg_index(content)
     assert index
@@ -183,7 +181,7 @@ def test_a_mangled_index_gives_an_error_or_pixels_but_no_crash() -> None:
 
 
 @built
-def test_any_bytes_are_refused_or_decoded_but_never_crash() -> None:
+def test_any_bytes_are_refused_or_decoded_but_never_crash():
     content = jpeg(picture(80, 120))
     rng = np.random.default_rng(3)
     for _ in range(400):
@@ -220,9 +218,7 @@ def samples(sampler: SampleMaker, count: int = 12) -> list[bytes]:
 
 
 @built
-def test_places_of_tiles_are_kept_and_change_no_pixel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_places_of_tiles_are_kept_and_change_no_pixel(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     data = folder(tmp_path)
     source = open_dataset(data, "train")
@@ -240,9 +236,7 @@ def test_places_of_tiles_are_kept_and_change_no_pixel(
 
 @built
 @pytest.mark.parametrize("harm", ["cut", "mangled", "other file"])
-def test_a_damaged_or_outdated_record_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
-) -> None:
+def test_a_damaged_or_outdated_record_is_made_again(tmp_path, monkeypatch, harm):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     data = folder(tmp_path)
     source = open_dataset(data, "train")
@@ -263,9 +257,7 @@ def test_a_damaged_or_outdated_record_is_made_again(
 
 @built
 @pytest.mark.parametrize("before", ["baseline", "progressive"])
-def test_a_fresh_record_wins_over_that_of_an_overwritten_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
+def test_a_fresh_record_wins_over_that_of_an_overwritten_image(tmp_path, monkeypatch, before):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
     old, new = (
         jpeg(picture(600, 800), progressive=int(before == "progressive")),
@@ -282,9 +274,7 @@ def test_a_fresh_record_wins_over_that_of_an_overwritten_image(
 
 
 @built
-def test_the_cache_keeps_no_file_open_and_may_be_cleared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_keeps_no_file_open_and_may_be_cleared(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
     content = jpeg(picture(600, 800))
     index = native.jpeg_index(content)
@@ -308,9 +298,7 @@ def test_the_cache_keeps_no_file_open_and_may_be_cleared(
 
 
 @built
-def test_a_cache_that_cannot_be_written_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys):
     (tmp_path / "cache").write_text("a file where a folder must be")
     data = folder(tmp_path / "data")
     source = open_dataset(data, "train")
@@ -321,7 +309,7 @@ def test_a_cache_that_cannot_be_written_is_said(
     assert "SEGTRAIN_CACHE" in said
 
 
-def test_names_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_need_not_be_utf_8(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
     content = jpeg(picture(600, 800))
     tiles = Tiles("street\udcb0.jpg", 1)
@@ -331,7 +319,7 @@ def test_names_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @built
-def test_small_pictures_need_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_pictures_need_no_index(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     assert Tiles("x", 1).get(0, "x.jpg", jpeg(picture(100, 100)), (100, 100)) == b""
     assert not (tmp_path / "cache").exists()

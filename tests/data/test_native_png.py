@@ -35,7 +35,7 @@ pytestmark = built
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, MIXED])
 @pytest.mark.parametrize(("color", "bits"), KINDS)
-def test_every_kind_of_png(color: int, bits: int, kind: int) -> None:
+def test_every_kind_of_png(color, bits, kind):
     for height, width in ((1, 1), (2, 3), (19, 33), (8, 67)):
         values = picture(height, width, color, bits, seed=kind)
         extra = palette(1 << bits) if color == PALETTE else b""
@@ -50,7 +50,7 @@ def test_every_kind_of_png(color: int, bits: int, kind: int) -> None:
 @pytest.mark.parametrize(
     ("color", "bits"), [kind for kind in KINDS if kind[0] in (GRAY, RGB, PALETTE)]
 )
-def test_transparency_is_dropped(color: int, bits: int) -> None:
+def test_transparency_is_dropped(color, bits):
     values = picture(9, 21, color, bits)
     body = bytes(range(1 << bits)) if color == PALETTE else values[4, 4].astype(">u2").tobytes()
     extra = (palette(1 << bits) if color == PALETTE else b"") + chunk(b"tRNS", body)
@@ -60,7 +60,7 @@ def test_transparency_is_dropped(color: int, bits: int) -> None:
         agree(content, values[..., 0].astype(np.uint8))
 
 
-def test_mask_values_outside_of_the_palette() -> None:
+def test_mask_values_outside_of_the_palette():
     values = picture(9, 21, PALETTE, 8)
     content = write(values, PALETTE, 8, 0, palette(10))
     agree(content, values[..., 0].astype(np.uint8))
@@ -70,7 +70,7 @@ def test_mask_values_outside_of_the_palette() -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 9])
 @pytest.mark.parametrize("color", [GRAY, RGB])
-def test_reading_stops_early(color: int, level: int) -> None:
+def test_reading_stops_early(color, level):
     """Far more rows than are needed: unpacking stops, also amid stored blocks (level 0) and across
     chunks.
     """
@@ -82,7 +82,7 @@ def test_reading_stops_early(color: int, level: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(300, 411), (130, 257, 3)])
-def test_files_of_other_writers(shape: tuple[int, ...]) -> None:
+def test_files_of_other_writers(shape):
     pixels = (
         label_map(shape[0], shape[1])
         if len(shape) == 2
@@ -96,14 +96,14 @@ def test_files_of_other_writers(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4])
-def test_label_maps_under_every_filter(kind: int) -> None:
+def test_label_maps_under_every_filter(kind):
     """Long runs of zeros take a short cut."""
     pixels = label_map(70, 150)
     pixels[20:25, 3:90] = 200
     agree(write(pixels[..., None].astype(np.int64), GRAY, 8, kind), pixels)
 
 
-def test_damage_is_named() -> None:
+def test_damage_is_named():
     good = write(picture(30, 40, RGB, 8), RGB, 8, MIXED)
     raw = bytes(30 * 121)
     packed = zlib.compress(raw)
@@ -131,7 +131,7 @@ def test_damage_is_named() -> None:
         assert (got[0], reason in got[1]) == (code, True), (reason, got)
 
 
-def test_any_cut_and_any_wrong_byte_is_a_fault() -> None:
+def test_any_cut_and_any_wrong_byte_is_a_fault():
     content = write(
         picture(9, 21, RGB, 8), RGB, 8, MIXED, chunk(b"tEXt", b"Title\0street"), piece=200
     )

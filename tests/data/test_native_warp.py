@@ -81,7 +81,7 @@ def noise(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 
 @pytest.mark.parametrize("denom", [2, 4, 8])
 @pytest.mark.parametrize("size", [(96, 160), (101, 199), (33, 75)])
-def test_a_jpeg_that_the_decoder_reduces(size: tuple[int, int], denom: int) -> None:
+def test_a_jpeg_that_the_decoder_reduces(size, denom):
     """Its pixels stand for blocks of the whole picture, which may be cut off at the right and lower
     border.
     """
@@ -123,7 +123,7 @@ def sample(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
     return out
 
 
-def test_unequal_steps() -> None:
+def test_unequal_steps():
     """A scaled side of few pixels is rounded: then one axis shrinks by more than the other."""
     image, mask = noise(200, 230)
     for scaled in ((200, 7), (7, 230), (50, 230), (3, 3), (1, 1), (23, 900)):
@@ -146,7 +146,7 @@ SIZES = [
 ]
 
 
-def test_all_vector_instructions_give_the_same_bytes() -> None:
+def test_all_vector_instructions_give_the_same_bytes():
     """Odd sizes, flips, padding, reductions, and ids of which one may be unknown."""
     rng = np.random.default_rng(0)
     known = np.ones(256, np.uint8)
@@ -166,7 +166,7 @@ def test_all_vector_instructions_give_the_same_bytes() -> None:
         assert made[0] == made[1]
 
 
-def test_ids_are_mapped_and_unknown_ones_told() -> None:
+def test_ids_are_mapped_and_unknown_ones_told():
     rng = np.random.default_rng(0)
     lut = rng.permutation(256).astype(np.uint8)
     known = np.ones(256, np.uint8)
@@ -199,13 +199,13 @@ def test_ids_are_mapped_and_unknown_ones_told() -> None:
         {"hue": float("nan")},
     ],
 )
-def test_impossible_geometry_is_a_fault(change: dict) -> None:
+def test_impossible_geometry_is_a_fault(change):
     fields = {"size": (100, 100), "scaled": (100, 100), "top": 0, "left": 0, **change}
     with refused("image-damaged"):
         warp(noise(100, 100)[0], Geometry(**fields), (64, 64))
 
 
-def test_the_mean_of_a_tall_bright_crop() -> None:
+def test_the_mean_of_a_tall_bright_crop():
     """Sums of columns are kept in 16 bits: they must be emptied in time."""
     image = np.full((700, 9, 3), 250, np.uint8)
     for scaled in ((700, 9), (690, 9)):
@@ -224,7 +224,7 @@ FORMS = [
 @pytest.mark.parametrize(
     "floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}"
 )
-def test_floats_are_the_levels_normalized_afterwards_to_the_bit(floats: Floats) -> None:
+def test_floats_are_the_levels_normalized_afterwards_to_the_bit(floats: Floats):
     """Odd sizes, flips, padding on all sides, reductions, a copy of rows, and colors with and
     without contrast.
     """
@@ -254,9 +254,7 @@ def same(out: np.ndarray, levels: np.ndarray, floats: Floats) -> bool:
 @pytest.mark.parametrize(
     "floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}"
 )
-def test_finished_levels_are_normalized_with_the_library_and_without(
-    floats: Floats, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_levels_are_normalized_with_the_library_and_without(floats: Floats, monkeypatch):
     for height, width in ((1, 1), (5, 15), (3, 16), (2, 65), (9, 131), (2, 256), (3, 529)):
         levels, _ = noise(height, width)
         for setting in ("1", "0"):

@@ -41,9 +41,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.mark.parametrize("channels_last", [False, True])
 # never, sometimes and always padded
 @pytest.mark.parametrize("size", [(90, 121), (30, 200), (25, 31)])
-def test_colors_are_those_of_the_workers(
-    device: torch.device, size: tuple[int, int], channels_last: bool
-) -> None:
+def test_colors_are_those_of_the_workers(device: torch.device, size, channels_last):
     data = Data(scale=(0.7, 1.6), jitter=(0.4, 0.5, 0.6), hue=0.3, color_jitter_prob=0.8)
     drawn, without, colored = batch_of(data, size)
     out = normalize(
@@ -73,7 +71,7 @@ def test_colors_are_those_of_the_workers(
     assert torch.allclose(out.cpu()[chosen], still[chosen], atol=1e-5)
 
 
-def test_without_padding_no_rectangle_is_needed() -> None:
+def test_without_padding_no_rectangle_is_needed():
     drawn, without, _ = batch_of(Data(scale=(1, 1.6)), (90, 121))
     colors = terms(*(g.colors for g in drawn))
     whole = torch.tensor([[0, 0, *CROP]]).expand(12, 4)
@@ -83,7 +81,7 @@ def test_without_padding_no_rectangle_is_needed() -> None:
     )
 
 
-def test_extreme_colors_are_clamped() -> None:
+def test_extreme_colors_are_clamped():
     images = (
         torch.tensor([0, 255], dtype=torch.uint8)
         .repeat(3)[None, :, None, None]
@@ -94,7 +92,7 @@ def test_extreme_colors_are_clamped() -> None:
     assert torch.allclose(out, normalize(images), atol=1e-4)
 
 
-def test_the_terms_of_colors_are_their_matrix_and_the_share_of_the_mean_gray() -> None:
+def test_the_terms_of_colors_are_their_matrix_and_the_share_of_the_mean_gray():
     colors = (0.75, 1.5, 0.5, 0.125)  # exact in float32
     assert terms(colors)[0, :9].tolist() == np.float32(color_matrix(*colors)).flatten().tolist()
     assert terms(colors)[0, 9] == -0.375
@@ -102,9 +100,7 @@ def test_the_terms_of_colors_are_their_matrix_and_the_share_of_the_mean_gray() -
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_only_the_first_batch_copies_constants(
-    channels_last: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_batch_copies_constants(channels_last, monkeypatch):
     images = torch.from_numpy(batch_of(Data(), (90, 121))[1])
     more = {
         "colors": terms(*[(1.2, 0.8, 1.0, 0.1)] * 12),

@@ -29,7 +29,7 @@ def nuclei(root: Path) -> Data:
     return data
 
 
-def test_a_folder_per_image(tmp_path: Path) -> None:
+def test_a_folder_per_image(tmp_path):
     dataset = open_dataset(nuclei(tmp_path), "train")
     assert [entry.meta["name"] for entry in dataset.entries] == ["3fa/images/3fa", "d01/images/d01"]
     assert dataset.labels.names == ("background", "object")
@@ -38,7 +38,7 @@ def test_a_folder_per_image(tmp_path: Path) -> None:
     assert len(dataset.ranges(0)) == 3
 
 
-def test_a_change_of_any_mask_shows(tmp_path: Path) -> None:
+def test_a_change_of_any_mask_shows(tmp_path):
     data = nuclei(tmp_path)
     dataset = open_dataset(data, "train")
     before = dataset.stamps()
@@ -47,7 +47,7 @@ def test_a_change_of_any_mask_shows(tmp_path: Path) -> None:
     assert changed.tolist() == [False, True]
 
 
-def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_masks_that_do_not_fit_are_refused(tmp_path):
     data = nuclei(tmp_path)
     dataset, mask = open_dataset(data, "train"), tmp_path / "stage1_train/3fa/masks/03fa.png"
     ids(mask, (0, 1), (12, 15))
@@ -64,7 +64,7 @@ def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         open_dataset(data, "train")
 
 
-def test_colors_and_jpegs_of_two_values(tmp_path: Path) -> None:
+def test_colors_and_jpegs_of_two_values(tmp_path):
     data, folder = nuclei(tmp_path), tmp_path / "stage1_train/3fa/masks"
     disk = np.zeros((12, 16), np.uint8)
     disk[:, 8:] = 255
@@ -74,7 +74,7 @@ def test_colors_and_jpegs_of_two_values(tmp_path: Path) -> None:
     assert np.array_equal(open_dataset(data, "train").read_mask(0), disk // 255)
 
 
-def test_images_without_masks_are_not_background(tmp_path: Path) -> None:
+def test_images_without_masks_are_not_background(tmp_path):
     data = nuclei(tmp_path)
     picture(tmp_path / "stage1_train/new/images/new.png")
     dataset = open_dataset(data, "train")
@@ -83,7 +83,7 @@ def test_images_without_masks_are_not_background(tmp_path: Path) -> None:
     assert len(open_dataset(data.model_copy(update={"absent_mask": "background"}), "train")) == 3
 
 
-def test_masks_of_two_annotators_are_no_classes(tmp_path: Path) -> None:
+def test_masks_of_two_annotators_are_no_classes(tmp_path):
     for number in range(9):
         picture(tmp_path / f"a{number}.jpg")
         ids(tmp_path / f"a{number}_1stHO.png", (255, 255, 255, 0))
@@ -101,7 +101,7 @@ def test_masks_of_two_annotators_are_no_classes(tmp_path: Path) -> None:
     assert detect(str(tmp_path))[0].layout == "objects"
 
 
-def test_numbered_masks_of_a_few_images_are_all_read(tmp_path: Path) -> None:
+def test_numbered_masks_of_a_few_images_are_all_read(tmp_path):
     for name in ("b (1)", "b (2)", "b (3)"):
         picture(tmp_path / f"b/{name}.png", seed=3)
         ids(tmp_path / f"b/{name}_mask.png", (255, 0, 0, 0))
@@ -118,7 +118,7 @@ def test_numbered_masks_of_a_few_images_are_all_read(tmp_path: Path) -> None:
     ]
 
 
-def test_the_names_of_masks_hold_the_image_the_class_and_a_number(tmp_path: Path) -> None:
+def test_the_names_of_masks_hold_the_image_the_class_and_a_number(tmp_path):
     for image in ("1000", "1001"):
         picture(tmp_path / f"shapes_train2018/{image}.jpg")
         for number, name in enumerate(("square", "circle")):
@@ -128,7 +128,7 @@ def test_the_names_of_masks_hold_the_image_the_class_and_a_number(tmp_path: Path
     assert open_dataset(data, "all").labels.names == ("background", "circle", "square")
 
 
-def test_a_mask_of_the_name_beside_numbered_ones_has_two_readings(tmp_path: Path) -> None:
+def test_a_mask_of_the_name_beside_numbered_ones_has_two_readings(tmp_path):
     for number in range(3):
         picture(tmp_path / f"images/{number}.png", seed=number)
         for name in (f"{number}", f"{number}_18"):

@@ -12,7 +12,7 @@ from segtrain.data.order import eval_groups, permutation, rank_slice, rng_for, s
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(1, 4), (7, 3), (10, 10), (101, 16), (5, 13)])
-def test_every_epoch_is_a_permutation(n: int, batch_size: int) -> None:
+def test_every_epoch_is_a_permutation(n, batch_size):
     steps = [samples(3, n, step * batch_size, batch_size) for step in range(4 * n)]
     epochs, ids = (np.concatenate(parts) for parts in zip(*steps))
     assert (np.diff(epochs) >= 0).all()
@@ -20,12 +20,12 @@ def test_every_epoch_is_a_permutation(n: int, batch_size: int) -> None:
         assert sorted(ids[epochs == epoch]) == list(range(n))
 
 
-def test_epochs_and_seeds_differ() -> None:
+def test_epochs_and_seeds_differ():
     orders = {tuple(permutation(seed, 50, epoch)) for seed in range(4) for epoch in range(5)}
     assert len(orders) == 20
 
 
-def test_any_step_starts_at_once() -> None:
+def test_any_step_starts_at_once():
     epochs, ids = samples(1, 367, 0, 5000)
     for first, count in [(0, 1), (366, 2), (1234, 16), (4000, 1000), (700, 0)]:
         part_epochs, part_ids = samples(1, 367, first, count)
@@ -35,7 +35,7 @@ def test_any_step_starts_at_once() -> None:
     assert (far_epochs == 10**9).all()
 
 
-def test_no_two_streams_are_alike() -> None:
+def test_no_two_streams_are_alike():
     keys = [
         (seed, epoch, index, stream)
         for seed in (0, 1)
@@ -52,7 +52,7 @@ def test_no_two_streams_are_alike() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 16, 31])
-def test_ranks_and_micro_batches_partition_the_batch(batch_size: int) -> None:
+def test_ranks_and_micro_batches_partition_the_batch(batch_size):
     for world in range(1, 9):
         for accumulate in range(1, batch_size // world + 1):
             parts = [
@@ -67,17 +67,17 @@ def test_ranks_and_micro_batches_partition_the_batch(batch_size: int) -> None:
             assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_batch_too_small_for_its_ranks_is_refused() -> None:
+def test_a_batch_too_small_for_its_ranks_is_refused():
     with refused("batch-too-small", key="train.batch_size", found=7, expected=8):
         rank_slice(7, 4, 0, 2, 0)
 
 
-def test_no_samples() -> None:
+def test_no_samples():
     with refused("split-empty"):
         samples(0, 0, 0, 4)
 
 
-def test_eval_groups_hold_each_image_once_and_one_size() -> None:
+def test_eval_groups_hold_each_image_once_and_one_size():
     rng = np.random.default_rng(0)
     sizes = [(int(h), int(w)) for h, w in rng.integers(1, 4, (101, 2))]
     groups = eval_groups(sizes, 4)

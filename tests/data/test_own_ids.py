@@ -38,9 +38,7 @@ def _named(space: LabelSpace, raw: int) -> str | None:
         ("few, void in the middle", "road\nvoid\ncar", {0: "road", 1: None, 2: "car"}),
     ],
 )
-def test_names_beside_camvid_keep_their_ids(
-    first: str, text: str, names: dict[int, str | None], tmp_path: Path
-) -> None:
+def test_names_beside_camvid_keep_their_ids(first, text, names, tmp_path):
     _set(tmp_path, ("train", "trainannot"), [*range(12)])
     (tmp_path / "classes.txt").write_text(text)
     space = open_dataset(Data(layout="camvid", root=str(tmp_path)), "train").labels
@@ -62,15 +60,13 @@ def test_names_beside_camvid_keep_their_ids(
         ("shards", plain_space(("a", "b")), ("void", "a", "b"), {0: "a", 1: "b"}),
     ],
 )
-def test_given_names_keep_their_ids(
-    layout: str, default: LabelSpace, given: tuple[str, ...], names: dict[int, str | None]
-) -> None:
+def test_given_names_keep_their_ids(layout, default: LabelSpace, given, names):
     data = Data(layout=layout, root="x", classes=given)  # type: ignore[arg-type]
     space = label_space(data, default, VOC.other_classes if layout == "voc" else None)
     assert {raw: _named(space, raw) for raw in names} == names
 
 
-def test_names_after_void_do_not_take_the_colors_of_pascal_voc() -> None:
+def test_names_after_void_do_not_take_the_colors_of_pascal_voc():
     void_first = label_space(
         Data(layout="voc", root="x", classes=("void", "a", "b")), presets.VOC21, VOC.other_classes
     )
@@ -81,9 +77,7 @@ def test_names_after_void_do_not_take_the_colors_of_pascal_voc() -> None:
     assert plain.colors[0] == 0
 
 
-def test_ids_of_a_file_that_are_those_of_the_layout_leave_its_other_ids_void(
-    tmp_path: Path,
-) -> None:
+def test_ids_of_a_file_that_are_those_of_the_layout_leave_its_other_ids_void(tmp_path):
     (tmp_path / "c.txt").write_text("".join(f"{raw + 1} {raw}\n" for raw in range(150)))
     space = label_space(
         Data(layout="ade20k", root=str(tmp_path), classes="c.txt"), presets.ADE20K150

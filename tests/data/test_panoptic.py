@@ -42,7 +42,7 @@ def panoptic(root: Path, ids: np.ndarray = IDS) -> None:
 
 
 @needs_formats
-def test_the_sample_of_panopticapi(tmp_path: Path) -> None:
+def test_the_sample_of_panopticapi(tmp_path):
     root = shutil.copytree(FORMATS / "coco-panoptic", tmp_path / "set")
     content = json.loads((root / "panoptic_examples.json").read_text())
     (image,) = content["images"]
@@ -56,7 +56,7 @@ def test_the_sample_of_panopticapi(tmp_path: Path) -> None:
     assert np.array_equal(dataset.read_mask(0), expected)
 
 
-def test_segments_have_the_classes_of_their_ids(tmp_path: Path) -> None:
+def test_segments_have_the_classes_of_their_ids(tmp_path):
     panoptic(tmp_path)
     dataset = opened(tmp_path)
     assert dataset.labels.names == ("road", "car")
@@ -66,7 +66,7 @@ def test_segments_have_the_classes_of_their_ids(tmp_path: Path) -> None:
     assert own.read_mask(0)[0].tolist() == [0, 2, 2, 255, 0, 0]
 
 
-def test_segments_that_no_annotation_lists_are_refused(tmp_path: Path) -> None:
+def test_segments_that_no_annotation_lists_are_refused(tmp_path):
     """As of a PNG that was written in the order blue, green, red."""
     panoptic(tmp_path, np.where(IDS == CAR, (CAR & 255) << 16 | CAR & 0xFF00, IDS))
     with refused("segment-unknown", found=[(CAR & 255) << 16 | CAR & 0xFF00]):

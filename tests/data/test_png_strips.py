@@ -34,7 +34,7 @@ pytestmark = built
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 1000])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 1, 3), (200, 311), (131, 57, 3), (128, 64, 3)])
-def test_strips(shape: tuple[int, ...], rows: int) -> None:
+def test_strips(shape, rows):
     pixels = (
         label_map(shape[0], shape[1])
         if len(shape) == 2
@@ -49,7 +49,7 @@ def test_strips(shape: tuple[int, ...], rows: int) -> None:
     agree(content, pixels, 20)
 
 
-def test_only_the_strips_needed_are_read() -> None:
+def test_only_the_strips_needed_are_read():
     pixels = label_map(200, 311)
     content = bytearray(png_strips.encode(pixels, 50))
     place = content.rindex(b"IDAT") + 10  # in the last strip
@@ -62,7 +62,7 @@ def test_only_the_strips_needed_are_read() -> None:
     assert "checksum" in refused(bytes(content), 1, (200, 311))[1]
 
 
-def test_a_table_of_strips_that_lies_is_ignored() -> None:
+def test_a_table_of_strips_that_lies_is_ignored():
     pixels = label_map(200, 311)
     content = png_strips.encode(pixels, 50)
     at = content.index(b"stRP")
@@ -75,7 +75,7 @@ def test_a_table_of_strips_that_lies_is_ignored() -> None:
             agree(content[: at - 4] + chunk(b"stRP", body) + content[at + 8 + size :], pixels)
 
 
-def test_strips_that_look_above_are_read_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strips_that_look_above_are_read_plainly(monkeypatch):
     """A table that fits a stream whose strips begin with the filter Up, as another writer might
     leave it.
     """

@@ -73,7 +73,7 @@ def drain(bucket: Bucket, count: int) -> None:
         assert bucket.came.acquire(timeout=LIMIT_S)
 
 
-def test_the_window_bounds_what_is_read_ahead() -> None:
+def test_the_window_bounds_what_is_read_ahead():
     bucket = Bucket()
     with ahead(bucket, (one(index) for index in range(100))) as reader:
         drain(bucket, 4)
@@ -83,7 +83,7 @@ def test_the_window_bounds_what_is_read_ahead() -> None:
         assert {wanted.path for wanted in bucket.asked} == {f"f{index}" for index in range(5)}
 
 
-def test_the_bytes_bound_it_too() -> None:
+def test_the_bytes_bound_it_too():
     bucket = Bucket()
     with ahead(
         bucket, ([Range("s", 100_000 * index, 60)] for index in range(100)), most_bytes=100
@@ -96,7 +96,7 @@ def test_the_bytes_bound_it_too() -> None:
             assert reader.held <= 160
 
 
-def test_a_sample_that_is_needed_twice_is_fetched_once() -> None:
+def test_a_sample_that_is_needed_twice_is_fetched_once():
     bucket = Bucket()
     with ahead(bucket, [one(0), one(0), one(1)]) as reader:
         drain(bucket, 2)
@@ -107,7 +107,7 @@ def test_a_sample_that_is_needed_twice_is_fetched_once() -> None:
         assert len(bucket.asked) == 2
 
 
-def test_what_is_local_is_not_fetched_and_does_not_stop_the_rest() -> None:
+def test_what_is_local_is_not_fetched_and_does_not_stop_the_rest():
     bucket = Bucket()
     local = [f"f{index}" for index in range(3, 90)]
     with ahead(
@@ -123,7 +123,7 @@ def test_what_is_local_is_not_fetched_and_does_not_stop_the_rest() -> None:
         until(lambda: reader.held == 40)
 
 
-def test_another_order_never_waits_and_what_was_taken_early_is_not_fetched() -> None:
+def test_another_order_never_waits_and_what_was_taken_early_is_not_fetched():
     bucket = Bucket()
     with ahead(bucket, (one(index) for index in range(40))) as reader:
         drain(bucket, 4)
@@ -138,7 +138,7 @@ def test_another_order_never_waits_and_what_was_taken_early_is_not_fetched() -> 
         assert Range("f9") not in bucket.asked
 
 
-def test_what_nobody_takes_is_dropped() -> None:
+def test_what_nobody_takes_is_dropped():
     bucket = Bucket()
     samples = ([Range(f"i{index}"), Range(f"m{index}")] for index in range(400))
     with ahead(bucket, samples, most_bytes=600) as reader:
@@ -149,7 +149,7 @@ def test_what_nobody_takes_is_dropped() -> None:
         until(lambda: len(bucket.asked) == 800 and reader.held == 60)
 
 
-def test_the_window_grows_with_the_rate_and_the_latency(clock: list[float]) -> None:
+def test_the_window_grows_with_the_rate_and_the_latency(clock):
     bucket = Bucket()
     with ahead(bucket, (one(index) for index in range(10_000))) as reader:
         drain(bucket, 4)
@@ -162,7 +162,7 @@ def test_the_window_grows_with_the_rate_and_the_latency(clock: list[float]) -> N
         until(lambda: len(bucket.asked) == 20 + window)
 
 
-def test_there_are_as_many_threads_as_requests_in_flight() -> None:
+def test_there_are_as_many_threads_as_requests_in_flight():
     bucket = Bucket()
     bucket.gate.clear()
     with ahead(bucket, (one(index) for index in range(400)), batch=5) as reader:
@@ -174,7 +174,7 @@ def test_there_are_as_many_threads_as_requests_in_flight() -> None:
         assert reader.figures()["threads"] == 128
 
 
-def test_a_worker_fetches_itself_what_is_late_as_long_as_few_are() -> None:
+def test_a_worker_fetches_itself_what_is_late_as_long_as_few_are():
     image, mask = Range("s", 100, 50), Range("s", 155, 20)
     bucket, repeated = Bucket(), list[int]()
     bucket.gate.clear()
@@ -189,7 +189,7 @@ def test_a_worker_fetches_itself_what_is_late_as_long_as_few_are() -> None:
         until(lambda: reader.held == 0)
 
 
-def test_an_error_reaches_the_worker_that_needs_the_sample() -> None:
+def test_an_error_reaches_the_worker_that_needs_the_sample():
     bucket = Bucket()
     bucket.error = DataError("gone", code="object-missing")
     with ahead(bucket, [one(0), one(1)]) as reader:
@@ -199,7 +199,7 @@ def test_an_error_reaches_the_worker_that_needs_the_sample() -> None:
                 reader.take(Range(name))
 
 
-def test_a_panic_of_the_library_does_not_leave_a_worker_waiting() -> None:
+def test_a_panic_of_the_library_does_not_leave_a_worker_waiting():
     class Panic(BaseException):
         pass
 
@@ -211,7 +211,7 @@ def test_a_panic_of_the_library_does_not_leave_a_worker_waiting() -> None:
             reader.take(Range("f0"))
 
 
-def test_an_order_that_fails_ends_the_read_ahead() -> None:
+def test_an_order_that_fails_ends_the_read_ahead():
     def samples() -> Iterator[list[Range]]:
         yield one(0)
         raise DataError("a row is damaged", code="index-row-wrong")
@@ -223,7 +223,7 @@ def test_an_order_that_fails_ends_the_read_ahead() -> None:
         assert reader.take(Range("f1")) is None
 
 
-def test_halting_wakes_a_waiting_worker() -> None:
+def test_halting_wakes_a_waiting_worker():
     bucket, got = Bucket(), list[Exception]()
     bucket.gate.clear()
     with ahead(bucket, [one(0), one(1)]) as reader:

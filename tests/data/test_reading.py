@@ -92,9 +92,7 @@ def pair(root: Path, name: str, values: np.ndarray) -> None:
     ("kind", "number"), [(np.uint16, 1), (np.int16, 2), (np.uint32, 1), (np.float32, 3)]
 )
 @pytest.mark.parametrize("compressed", [True, False])
-def test_masks_of_one_band_in_separate_planes(
-    kind: type, number: int, compressed: bool, tmp_path: Path
-) -> None:
+def test_masks_of_one_band_in_separate_planes(kind, number, compressed, tmp_path):
     """GDAL writes PlanarConfiguration=2 also for one band. Pillow cannot decode most of these."""
     values = (np.arange(20 * 30) % 7 * 100).reshape(20, 30).astype(kind)
     body = zlib.compress(values.tobytes()) if compressed else values.tobytes()
@@ -365,7 +363,7 @@ def test_a_tiff_with_directories_without_end_is_read_in_time(tmp_path):
     assert decode.read_header(str(path)).pages == 1
 
 
-def test_opencv_is_silenced_by_the_function_of_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opencv_is_silenced_by_the_function_of_its_release(monkeypatch):
     """It is cv2.setLogLevel up to OpenCV 4.12, and cv2.utils.logging.setLogLevel since 4.13."""
     levels: list[int] = []
     with monkeypatch.context() as older:

@@ -74,7 +74,7 @@ def plain(
 
 @pytest.mark.parametrize("angle", [3.0, -17.0, 45.0, 90.0, -170.0])
 @pytest.mark.parametrize("scale", [0.55, 1.0, 1.8])
-def test_a_rotated_crop_is_that_of_the_whole_picture(angle: float, scale: float) -> None:
+def test_a_rotated_crop_is_that_of_the_whole_picture(angle, scale):
     image, mask = cells(150, 200)
     for seed in range(5):
         geometry = replace(
@@ -99,7 +99,7 @@ def test_a_rotated_crop_is_that_of_the_whole_picture(angle: float, scale: float)
 
 
 @pytest.mark.parametrize("scale", [0.12, 0.3])
-def test_small_scales_average_before_they_turn(scale: float) -> None:
+def test_small_scales_average_before_they_turn(scale):
     image, mask = cells(600, 800)
     noisy = np.clip(image + np.random.default_rng(0).normal(0, 60, image.shape), 0, 255).astype(
         np.uint8
@@ -113,7 +113,7 @@ def test_small_scales_average_before_they_turn(scale: float) -> None:
     assert np.abs(pixels.astype(int) - calm).mean() < 30  # without averaging: 44
 
 
-def test_angles_are_drawn_evenly_and_move_nothing_else() -> None:
+def test_angles_are_drawn_evenly_and_move_nothing_else():
     with_angle = [draw(rng_for(0, 0, k), (99, 99), (9, 9), Data(rotate=10)) for k in range(4000)]
     without = [draw(rng_for(0, 0, k), (99, 99), (9, 9), Data()) for k in range(4000)]
     counts, _ = np.histogram([g.angle for g in with_angle], 8, (-10, 10))
@@ -122,14 +122,14 @@ def test_angles_are_drawn_evenly_and_move_nothing_else() -> None:
     assert [replace(g, angle=0.0) for g in with_angle] == without
 
 
-def test_a_window_that_turns_away_from_the_picture_is_padding() -> None:
+def test_a_window_that_turns_away_from_the_picture_is_padding():
     image, mask = cells(4, 4)
     pixels, ids = crop_of(image, mask, Geometry((4, 4), (4, 4), 0, -60, angle=90.0))
     assert (ids == VOID).all()
     assert (pixels == FILL).all()
 
 
-def test_colors_on_the_device_cannot_come_after_a_rotation() -> None:
+def test_colors_on_the_device_cannot_come_after_a_rotation():
     from segtrain.config import make_config
 
     with pytest.raises(ConfigError, match=r"data\.rotate runs after color jitter, on the CPU"):

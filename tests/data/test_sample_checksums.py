@@ -38,7 +38,7 @@ def table(dataset: object) -> ShardIndex:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4072, 8144, 50_000])
-def test_every_changed_bit_and_every_moved_block_changes_the_checksum(size: int) -> None:
+def test_every_changed_bit_and_every_moved_block_changes_the_checksum(size):
     content = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     expected = checksum(content.tobytes())
     # In every alignment.
@@ -58,11 +58,8 @@ def test_every_changed_bit_and_every_moved_block_changes_the_checksum(size: int)
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
-    own: Path,
-    server: BucketServer,
-    monkeypatch: pytest.MonkeyPatch,
-    workers: int,
-) -> None:
+    own, server: BucketServer, monkeypatch, workers
+):
     monkeypatch.setattr("cloud.bucket.BucketServer.etag_of", lambda self, path: f'"{path.name}"')
     bucket = opened("s3://bkt", "shards")
     span = table(bucket).span(5)
@@ -81,11 +78,7 @@ def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
     assert bucket.store.tally.sums.retries["checksum"][0] == 1
 
 
-def test_a_server_that_lies_once_costs_no_sample(
-    data_sets: Path,
-    server: BucketServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_lies_once_costs_no_sample(data_sets, server: BucketServer, monkeypatch):
     bucket = opened("s3://bkt", "shards")
     answer, lied = type(bucket.store)._answer, list[Range]()
     wrong, right = list[float](), list[float]()
@@ -113,10 +106,7 @@ def test_a_server_that_lies_once_costs_no_sample(
     assert counted.seconds == pytest.approx(sum(right))
 
 
-def test_an_index_without_checksums_and_one_of_another_kind_still_work(
-    own: Path,
-    server: BucketServer,
-) -> None:
+def test_an_index_without_checksums_and_one_of_another_kind_still_work(own, server: BucketServer):
     path, expected = own / "shards/train.index", digest(loader(opened(own, "shards")))
     kept = shard_index.load(str(path))
     assert kept.checks is None  # the disk is not a bucket

@@ -5,7 +5,6 @@ predictions.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from segtrain.data.labels.space import plain_space
 from segtrain.infer.predictor import load
 
 
-def test_the_check_names_a_wrong_pair_and_not_the_number_of_classes(tmp_path: Path) -> None:
+def test_the_check_names_a_wrong_pair_and_not_the_number_of_classes(tmp_path):
     for kind, channels in (("images", (3,)), ("masks", ())):
         (tmp_path / kind / "train").mkdir(parents=True)
         pixels = np.arange(3, dtype=np.uint8).reshape(1, 3, *(1 for _ in channels))
@@ -34,7 +33,7 @@ def test_the_check_names_a_wrong_pair_and_not_the_number_of_classes(tmp_path: Pa
         check_folder(str(tmp_path), ["train"], settings)
 
 
-def test_sides_that_no_pair_names_are_found_and_the_fix_keeps_the_pairs() -> None:
+def test_sides_that_no_pair_names_are_found_and_the_fix_keeps_the_pairs():
     names = ("bare", "left arm", "right arm", "left leg", "right leg")
     arms, legs = [["left arm", "right arm"]], [["left leg", "right leg"]]
     space = with_sides(plain_space(names), Data(layout="folders", root="x", flip_pairs=arms))
@@ -47,8 +46,8 @@ def test_sides_that_no_pair_names_are_found_and_the_fix_keeps_the_pairs() -> Non
 
 @pytest.mark.parametrize("settings", [[], ["data.flip_pairs=[[left, right]]"]])
 def test_a_mirrored_prediction_says_that_sides_are_not_exchanged_and_takes_the_pairs(
-    settings: list[str], tmp_path: Path
-) -> None:
+    settings, tmp_path
+):
     make_run(tmp_path / "run")
     labels = plain_space(("bare", "left", "right", "tail"))
     (tmp_path / "run" / "labels.json").write_text(json.dumps(labels.to_dict()))

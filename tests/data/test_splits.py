@@ -62,7 +62,7 @@ def both(data: Data) -> tuple[Any, Any]:
     return open_dataset(data, "train"), open_dataset(data, "val")
 
 
-def test_the_same_files_under_two_names_are_refused(tmp_path: Path) -> None:
+def test_the_same_files_under_two_names_are_refused(tmp_path):
     write(tmp_path, [f"n{n:02d}" for n in range(30)])
     reports = check_folder(str(tmp_path), None, PLAIN).reports
     (found,) = [finding for report in reports for finding in report.findings]
@@ -78,7 +78,7 @@ def test_the_same_files_under_two_names_are_refused(tmp_path: Path) -> None:
     assert "the same 30 images" in accepted[1].table()
 
 
-def test_copies_are_found_by_content(tmp_path: Path) -> None:
+def test_copies_are_found_by_content(tmp_path):
     data = split_set(tmp_path)
     train, val = both(data)
     assert overlap(train, val).count == 0
@@ -110,7 +110,7 @@ def test_copies_are_found_by_content(tmp_path: Path) -> None:
     assert failed == {"train": False, "val": True}
 
 
-def test_links_and_pictures_that_only_look_alike(tmp_path: Path) -> None:
+def test_links_and_pictures_that_only_look_alike(tmp_path):
     data = split_set(tmp_path)
     os.unlink(tmp_path / "images/train/t1.png")
     (tmp_path / "images/train/t1.png").symlink_to(tmp_path / "images/val/v1.png")
@@ -125,9 +125,7 @@ def test_links_and_pictures_that_only_look_alike(tmp_path: Path) -> None:
     assert found.pairs == (("images/train/t1.png", "images/val/v1.png"),)
 
 
-def test_the_result_is_kept_until_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_result_is_kept_until_a_file_changes(tmp_path, monkeypatch):
     data = split_set(tmp_path)
     shutil.copy(tmp_path / "images/val/v0.png", tmp_path / "images/train/t0.png")
     first = overlap(*both(data))
@@ -140,9 +138,7 @@ def test_the_result_is_kept_until_a_file_changes(
     assert overlap(*both(data)).count == 0
 
 
-def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(tmp_path, monkeypatch):
     data = split_set(tmp_path)
     shutil.copy(tmp_path / "images/val/v0.png", tmp_path / "images/train/t0.png")
 
@@ -163,7 +159,7 @@ def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(
     assert overlap(*both(data)).count == 1
 
 
-def test_generated_scenes_of_one_split(tmp_path: Path) -> None:
+def test_generated_scenes_of_one_split(tmp_path):
     data = Data(scenes=8, scene_size=(32, 40))
     assert overlap(*both(data)).count == 0
     one = data.model_copy(update={"split": "train"})
@@ -172,7 +168,7 @@ def test_generated_scenes_of_one_split(tmp_path: Path) -> None:
     assert finding.fatal
 
 
-def test_shards_are_compared_too(tmp_path: Path) -> None:
+def test_shards_are_compared_too(tmp_path):
     data = split_set(tmp_path / "set")
     for part in ("images", "masks"):
         shutil.copy(tmp_path / f"set/{part}/val/v1.png", tmp_path / f"set/{part}/train/zz.png")
@@ -189,7 +185,7 @@ def test_shards_are_compared_too(tmp_path: Path) -> None:
 NAMES = [f"scene{n % 25}/frame{n:04d}" for n in range(500)]
 
 
-def test_groups_stay_together() -> None:
+def test_groups_stay_together():
     for group in (r"scene\d+", r"(scene\d+)/"):
         found = divide(NAMES, SplitBy(val="30%", group=group))
         of = {name.split("/")[0]: set() for name in NAMES}
@@ -205,7 +201,7 @@ def test_groups_stay_together() -> None:
         divide(NAMES, SplitBy(val="30%", group="(scene)"))
 
 
-def test_layouts_with_splits_say_which_one_is_divided(tmp_path: Path) -> None:
+def test_layouts_with_splits_say_which_one_is_divided(tmp_path):
     for layout in ("camvid", "cityscapes", "ade20k", "voc", "shards", "folders", "list"):
         with pytest.raises(ConfigError, match=rf"{layout}.*of: train"):
             load_config(None, ["data.root=x", f"data.layout={layout}", "data.split_by=20%"])
@@ -221,7 +217,7 @@ def test_layouts_with_splits_say_which_one_is_divided(tmp_path: Path) -> None:
     )
 
 
-def test_every_layout_is_divided_alike(tmp_path: Path) -> None:
+def test_every_layout_is_divided_alike(tmp_path):
     """Folders without splits, one list, one split of folders, and shards of it: the same images are
     val.
     """
@@ -268,7 +264,7 @@ def test_every_layout_is_divided_alike(tmp_path: Path) -> None:
         open_dataset(settings[0].model_copy(update={"split_by": SplitBy(val="30%")}), "test")
 
 
-def test_folders_below_a_split_are_no_splits(tmp_path: Path) -> None:
+def test_folders_below_a_split_are_no_splits(tmp_path):
     write(tmp_path, ["city1/a", "city2/b", "city2/c"], "train")
     for names, splits in (([], ["train"]), (["city3/d"], ["train", "val"])):
         write(tmp_path, names, "val")
@@ -278,7 +274,7 @@ def test_folders_below_a_split_are_no_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["{split}.csv", "splits/{split}.txt"])
-def test_lists_that_may_divide_a_set_are_named(place: str, tmp_path: Path) -> None:
+def test_lists_that_may_divide_a_set_are_named(place, tmp_path):
     """Lists of pairs beside the folders stop the detection; others are named."""
     write(tmp_path, ["a", "b", "c", "d"])
     for split, names in (("train", "abc"), ("val", "d")):
@@ -297,7 +293,7 @@ def test_lists_that_may_divide_a_set_are_named(place: str, tmp_path: Path) -> No
     assert not any(report.findings for report in reports)
 
 
-def test_what_was_found_with_other_settings_is_not_taken_for_a_divided_set(tmp_path: Path) -> None:
+def test_what_was_found_with_other_settings_is_not_taken_for_a_divided_set(tmp_path):
     """The cure that an error names must reach the images again, also where the set is divided."""
     write(tmp_path, [f"n{n}" for n in range(4)])
     for path in (tmp_path / "images").glob("*.png"):
@@ -311,7 +307,7 @@ def test_what_was_found_with_other_settings_is_not_taken_for_a_divided_set(tmp_p
     assert faults(13) == ()
 
 
-def test_a_run_writes_its_division_down_and_is_scored_on_it(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_writes_its_division_down_and_is_scored_on_it(zygote, tmp_path):
     write(tmp_path / "set", [f"p{n % 10}_{n:02d}" for n in range(30)])
     settings = [*TINY, f"data.root={tmp_path}/set", *PLAIN, "log.profile_ms=0"]
     refused = zygote.start("train", *settings, "out=run", cwd=tmp_path)
@@ -369,9 +365,7 @@ LACKING: dict[tuple[str, ...], dict[str, str] | None] = {
 
 
 @pytest.mark.parametrize("splits", LACKING, ids="-".join)
-def test_the_command_that_is_printed_trains(
-    tmp_path: Path, splits: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_that_is_printed_trains(tmp_path, splits, capsys):
     for split in splits:
         write(tmp_path / "set", [f"{split}{n}" for n in range(9)], split)
     assert main(["data", "check", str(tmp_path / "set"), CLASSES]) == 0
@@ -387,9 +381,7 @@ def test_the_command_that_is_printed_trains(
         assert data.split_by.of == rule.get("of", "")
 
 
-def test_shards_that_were_packed_without_splits_are_divided(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_that_were_packed_without_splits_are_divided(tmp_path, capsys):
     write(tmp_path / "set", [f"i{n:02d}" for n in range(12)])
     shards = str(tmp_path / "shards")
     pack_folder(str(tmp_path / "set"), shards, None, [CLASSES], say=lambda text: None)
@@ -403,7 +395,7 @@ def test_shards_that_were_packed_without_splits_are_divided(
     assert sum(trainable(load_config(None, [*settings, *cure]).data)) == 12
 
 
-def test_pack_writes_the_divided_splits(tmp_path: Path) -> None:
+def test_pack_writes_the_divided_splits(tmp_path):
     write(tmp_path / "set", [f"i{n:02d}" for n in range(12)])
     rule = ["data.split_by={val: 4}"]
     pack_folder(

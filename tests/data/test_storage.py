@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-from pathlib import Path
 
 from conftest import refused
 
 from segtrain.data.storage import LOCAL
 
 
-def test_the_local_disk_refuses_what_is_not_a_file(tmp_path: Path) -> None:
+def test_the_local_disk_refuses_what_is_not_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "folder").mkdir()

@@ -108,7 +108,7 @@ def rich_v2(v2: Any) -> Any:
 
 
 @pytest.mark.parametrize("library", ["albumentations", "torchvision"])
-def test_threads_and_order_change_nothing(library: str, request: pytest.FixtureRequest) -> None:
+def test_threads_and_order_change_nothing(library, request):
     pipeline = (
         rich(request.getfixturevalue("A"))
         if library == "albumentations"
@@ -137,7 +137,7 @@ def test_threads_and_order_change_nothing(library: str, request: pytest.FixtureR
     )
 
 
-def test_image_and_mask_move_together(A: Any, v2: Any) -> None:
+def test_image_and_mask_move_together(A, v2):
     """An image whose red is its own label stays so, wherever labels were not made void."""
     from torchvision.tv_tensors import Mask
 
@@ -176,7 +176,7 @@ PADDING = {
 
 
 @pytest.mark.parametrize("name", PADDING)
-def test_masks_are_padded_with_void(A: Any, name: str) -> None:
+def test_masks_are_padded_with_void(A, name):
     """albumentations pads masks with 0 by default: after it they hold the ids of before and void
     alone.
     """
@@ -188,7 +188,7 @@ def test_masks_are_padded_with_void(A: Any, name: str) -> None:
     assert {VOID} < set(np.unique(made)) <= {1, 4, 7, 9, VOID}
 
 
-def test_a_fill_that_was_given_is_kept(A: Any) -> None:
+def test_a_fill_that_was_given_is_kept(A):
     left = A.PadIfNeeded(60, 80, border_mode=0, fill_mask=9)
     assert not Transforms(left, VOID).notes
     assert left.fill_mask == 9
@@ -197,7 +197,7 @@ def test_a_fill_that_was_given_is_kept(A: Any) -> None:
     assert mine.fill_mask == 0  # the caller's own object is not touched
 
 
-def test_what_would_harm_labels_is_refused(A: Any, v2: Any) -> None:
+def test_what_would_harm_labels_is_refused(A, v2):
     with refused("transforms-blend-mask", found="Affine"):
         Transforms(A.Compose([A.OneOf([A.Affine(mask_interpolation=1)])]), VOID)
     with refused("transforms-fill-mask", found="RandomRotation"):
@@ -207,7 +207,7 @@ def test_what_would_harm_labels_is_refused(A: Any, v2: Any) -> None:
         run(lambda image, mask, rng: (image, np.where(mask < 9, mask + 1, mask).astype(np.uint8)))
 
 
-def test_floats_and_other_sizes_are_refused(A: Any, v2: Any) -> None:
+def test_floats_and_other_sizes_are_refused(A, v2):
     with pytest.raises(
         DataError, match="float32: segtrain normalizes on the device: remove Normalize"
     ):
@@ -242,7 +242,7 @@ def _fails(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> Any
     raise ValueError("no")
 
 
-def test_instead_gets_the_whole_image(A: Any) -> None:
+def test_instead_gets_the_whole_image(A):
     settings = data(transforms_mode="replace", flip=1.0, jitter=(0.9, 0.9, 0.9), cache="ram")
     dataset = open_dataset(settings, "train")
     sampler = SampleMaker(dataset, settings, 0, A.CenterCrop(*CROP))
@@ -255,7 +255,7 @@ def test_instead_gets_the_whole_image(A: Any) -> None:
         SampleMaker(dataset, settings, 0, A.HorizontalFlip())(Task(3, 0, CROP, (1.0, 1.0)), *out)
 
 
-def test_after_works_on_the_crop(A: Any) -> None:
+def test_after_works_on_the_crop(A):
     plain, flipped = data(), data(transforms=({"HorizontalFlip": {"p": 1.0}},))
     dataset = open_dataset(plain, "train")
     a, b = ((np.zeros((*CROP, 3), np.uint8), np.zeros(CROP, np.uint8)) for _ in range(2))
@@ -265,7 +265,7 @@ def test_after_works_on_the_crop(A: Any) -> None:
     assert np.array_equal(a[1], b[1][:, ::-1])
 
 
-def test_ways_to_name_a_pipeline(A: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ways_to_name_a_pipeline(A, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pipeline = A.Compose(
         [A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=1), A.GaussNoise(p=1)]
@@ -288,9 +288,7 @@ def test_ways_to_name_a_pipeline(A: Any, tmp_path: Path, monkeypatch: pytest.Mon
     sys.modules.pop("own_aug")
 
 
-def test_what_a_file_holds_is_in_the_hash(
-    A: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_file_holds_is_in_the_hash(A, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hashes = set()
     for p in (0.1, 0.2):
@@ -332,14 +330,12 @@ def test_what_a_file_holds_is_in_the_hash(
         ("{transform: {__class_fullname__: Nothing}}", "cannot build it"),
     ],
 )
-def test_mistakes_in_the_setting(A: Any, setting: str, words: str) -> None:
+def test_mistakes_in_the_setting(A, setting, words):
     with pytest.raises(ConfigError, match=words):
         Transforms(load_config(None, [f"data.transforms={setting}"]).data.transforms, VOID)
 
 
-def test_a_script_that_ends_when_it_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_ends_when_it_is_imported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(
         "import sys\ndef augment(image, mask): return image, mask\nsys.exit(4)\n"
@@ -348,7 +344,7 @@ def test_a_script_that_ends_when_it_is_imported(
         Transforms(load_config(None, ["data.transforms=script.py:augment"]).data.transforms, VOID)
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "albumentations", None)
     with pytest.raises(SegtrainError, match=r"pip install 'segtrain\[albumentations\]'"):
         Transforms([{"HorizontalFlip": {}}], VOID)
@@ -372,7 +368,7 @@ def _seeded(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> An
     return np.roll(image, shift, 1), np.roll(mask, shift, 1)
 
 
-def test_a_pipeline_that_cannot_be_repeated_is_refused(A: Any) -> None:
+def test_a_pipeline_that_cannot_be_repeated_is_refused(A):
     settings = data()
     dataset = open_dataset(settings, "train")
     assert rehearse(dataset, settings, 0) == ()
@@ -384,7 +380,7 @@ def test_a_pipeline_that_cannot_be_repeated_is_refused(A: Any) -> None:
         rehearse(dataset, settings, 0, _Counts())
 
 
-def test_settings_that_exclude_each_other() -> None:
+def test_settings_that_exclude_each_other():
     for overrides, words in (
         (
             ["data.transforms_mode=replace", "data.class_balanced_crop_prob=0.5"],

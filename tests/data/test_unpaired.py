@@ -35,15 +35,13 @@ def opened(root: Path, *settings: str) -> Data:
 @pytest.mark.parametrize(
     "pair", ["p#.jpg p#.jpg.png", "train/images/p#.jpg train/masks/p#.jpg.png"]
 )
-def test_masks_that_keep_the_ending_of_their_image(tmp_path: Path, pair: str) -> None:
+def test_masks_that_keep_the_ending_of_their_image(tmp_path, pair):
     data, (split,) = detect(str(tree(tmp_path, pair)))
     assert data.pair == (data.pair[0], "{name}.jpg.png")
     assert len(open_dataset(data.model_copy(update={"classes": ("a", "b")}), split)) == 2
 
 
-def test_a_proposal_in_an_error_pairs_what_it_claims(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_proposal_in_an_error_pairs_what_it_claims(tmp_path, capsys):
     root = tree(tmp_path / "set", "images/p#_fram.jpg masks/p#_m.jpg.png")
     assert main(["data", "check", str(root), *FOLDERS]) == EXIT_ERROR
     setting = re.search(r"the names differ: (.*) pairs 2 of 2 images", capsys.readouterr().err)
@@ -56,7 +54,7 @@ def test_a_proposal_in_an_error_pairs_what_it_claims(
     )
 
 
-def test_proposals_are_tried_on_every_name() -> None:
+def test_proposals_are_tried_on_every_name():
     images = [f"{n:05d}_x.jpg" for n in range(5000)]
     found = propose(images, [f"{n:05d}_y.jpg.png" for n in range(4000)])
     assert found is not None
@@ -80,7 +78,7 @@ IN_TWO_WAYS = {
 
 
 @pytest.mark.parametrize("name", IN_TWO_WAYS)
-def test_patterns_for_names_in_two_ways_fit_all_splits(tmp_path: Path, name: str) -> None:
+def test_patterns_for_names_in_two_ways_fit_all_splits(tmp_path, name):
     pairs = [f"{pair.replace(' ', '.jpg ')}.png" for pair in IN_TWO_WAYS[name]]
     root = tree(tmp_path / "set", *pairs)
     checked = check_folder(str(root), None, [CLASSES])
@@ -97,9 +95,7 @@ def test_patterns_for_names_in_two_ways_fit_all_splits(tmp_path: Path, name: str
     assert load_config(tmp_path / "mine.yaml").data.pair == checked.data.pair
 
 
-def test_of_several_patterns_the_longest_counts_and_a_name_belongs_to_one_file(
-    tmp_path: Path,
-) -> None:
+def test_of_several_patterns_the_longest_counts_and_a_name_belongs_to_one_file(tmp_path):
     root = tree(tmp_path, "p#.jpg p#_mask.png", "q#.png q#_mask_fine.png")
     pair = "data.pair=[['{name}.jpg', '{name}'], ['{name}_mask', '{name}_mask_fine.png']]"
     words = ["data.layout=folders", "data.images=.", "data.masks=.", CLASSES, pair]
@@ -131,7 +127,7 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_several_masks_of_an_image(tmp_path: Path, name: str) -> None:
+def test_several_masks_of_an_image(tmp_path, name):
     """Masks of two values are read together; masks of ids are refused."""
     for seed in (1, 2):
         image, *masks = (text.replace("#", str(seed)) for text in SEVERAL[name])
@@ -149,7 +145,7 @@ def test_several_masks_of_an_image(tmp_path: Path, name: str) -> None:
         check_folder(str(tmp_path), None, [CLASSES])
 
 
-def test_half_of_the_images_have_several_masks_or_none_is_refused() -> None:
+def test_half_of_the_images_have_several_masks_or_none_is_refused():
     """In one folder, masks do not count as images."""
     masks = ["a_x.png", "a_y.png", "b_x.png", "b_y.png"]
     assert several_masks(["a.png", "b.png", "c.png", "d.png", *masks], masks, NAME, together=True)
@@ -158,12 +154,12 @@ def test_half_of_the_images_have_several_masks_or_none_is_refused() -> None:
     )
 
 
-def test_a_usual_ending_tells_the_mask_from_other_pictures(tmp_path: Path) -> None:
+def test_a_usual_ending_tells_the_mask_from_other_pictures(tmp_path):
     root = tree(tmp_path, "x#.jpg x#_mask.png", "x#_overlay.png x#_mask.png")
     assert detect(str(root))[0].pair == ("{name}.jpg", "{name}_mask.png")
 
 
-def test_pictures_that_may_be_images_are_named(tmp_path: Path) -> None:
+def test_pictures_that_may_be_images_are_named(tmp_path):
     root = tree(tmp_path, "x#_dem.png x#_seg.png")
     for index in (1, 2):
         (root / f"x{index}_rgb.heic").touch()
@@ -177,15 +173,13 @@ def test_pictures_that_may_be_images_are_named(tmp_path: Path) -> None:
     assert "data.pair=['{name}_rgb', '{name}_seg.png']" in str(caught.value)
 
 
-def test_masks_in_the_folder_of_their_images_are_no_images_without_a_mask(tmp_path: Path) -> None:
+def test_masks_in_the_folder_of_their_images_are_no_images_without_a_mask(tmp_path):
     root = tree(tmp_path, "x#.jpg x#_mask.png", "y#.png y#_mask.png")
     (root / "y1_mask.png").unlink()
     assert detect(str(root))[0].pair == ("{name}", "{name}_mask.png")
 
 
-def test_what_patterns_leave_out_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_patterns_leave_out_is_a_warning(tmp_path, monkeypatch, capsys):
     root = tree(tmp_path / "set", "images/p#.jpg masks/p#_m.png")
     words = [*FOLDERS, "data.pair=['{name}.jpg', '{name}_m.png']"]
     assert open_dataset(opened(root, *words), "all").notes == ()
@@ -205,9 +199,7 @@ def test_what_patterns_leave_out_is_a_warning(
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_what_is_left_out_is_in_no_listing(
-    tmp_path: Path, server: BucketServer, place: str
-) -> None:
+def test_what_is_left_out_is_in_no_listing(tmp_path, server: BucketServer, place):
     """Not in the detection either, where `labels` would be a second folder of masks."""
     folder = tmp_path / "set"
     if place == "bucket":
@@ -229,7 +221,7 @@ def test_what_is_left_out_is_in_no_listing(
         opened(folder, "data.layout=list", CLASSES, "data.leave_out=[labels]")
 
 
-def test_images_without_a_mask_and_classes_without_names_do_not_stop(tmp_path: Path) -> None:
+def test_images_without_a_mask_and_classes_without_names_do_not_stop(tmp_path):
     root = tree(tmp_path, "images/p#.png masks/p#.png")
     picture(root / "images/more.png")
     checked = check_folder(str(root), None, [])

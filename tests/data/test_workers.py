@@ -76,7 +76,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_any_workers_give_the_same_batches(data: Data) -> None:
+def test_any_workers_give_the_same_batches(data: Data):
     with (
         WorkerPool(1, "process") as one,
         WorkerPool(2, "process") as two,
@@ -96,7 +96,7 @@ def test_any_workers_give_the_same_batches(data: Data) -> None:
         assert load(SCENES, pool=two) == load(SCENES, workers=1) == load(SCENES)
 
 
-def test_one_crew_trains_and_evaluates_in_turns(data: Data) -> None:
+def test_one_crew_trains_and_evaluates_in_turns(data: Data):
     source = open_dataset(data, "train")
     groups, images = [[0, 3, 6], [1, 2], [4, 5]], {}
     with (
@@ -123,9 +123,7 @@ def test_one_crew_trains_and_evaluates_in_turns(data: Data) -> None:
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_killed_worker_is_named_and_replaced(
-    data: Data, deaths: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_worker_is_named_and_replaced(data: Data, deaths, capfd):
     source = open_dataset(data, "train")
     index = int(samples(3, N, 0, 6)[1][2])
     deadly = Deadly(source, index, deaths, signal.SIGSEGV, times=2)
@@ -137,7 +135,7 @@ def test_a_killed_worker_is_named_and_replaced(
         assert re.search(rf"data worker \d \(pid \d+\) was killed by SIGSEGV.* at {name}", line)
 
 
-def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths: Path) -> None:
+def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths):
     source = open_dataset(data, "train")
     deadly = Deadly(source, int(samples(3, N, 0, 6)[1][2]), deaths, times=99)
     said: list[str] = []
@@ -153,7 +151,7 @@ def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths: Path)
     assert len(said) >= 3
 
 
-def test_an_error_is_the_same_as_with_threads(folder: Path, data: Data) -> None:
+def test_an_error_is_the_same_as_with_threads(folder, data: Data):
     source = open_dataset(data, "train")
     image = Path(source.entries[2].image)
     whole = image.read_bytes()
@@ -170,7 +168,7 @@ def test_an_error_is_the_same_as_with_threads(folder: Path, data: Data) -> None:
     assert found[0] == found[1]
 
 
-def test_code_values_and_settings_of_an_error_leave_the_process() -> None:
+def test_code_values_and_settings_of_an_error_leave_the_process():
     class Special(DataError):
         """It cannot be unpickled: another process knows only its base class."""
 
@@ -191,7 +189,7 @@ def test_code_values_and_settings_of_an_error_leave_the_process() -> None:
     )
 
 
-def test_a_worker_is_light(data: Data) -> None:
+def test_a_worker_is_light(data: Data):
     source = open_dataset(data, "train")
     telling = Telling(source, int(samples(3, N, 0, 6)[1][0]))
     with pytest.raises(DataError, match=r"heavy=\[\] cv2=1 omp=1 pages=\d:"):
@@ -200,8 +198,8 @@ def test_a_worker_is_light(data: Data) -> None:
 
 @pytest.mark.parametrize("failures", [MAX_CRASHES - 1, MAX_CRASHES])
 def test_failed_starts_in_a_row_are_counted_anew_after_an_answer(
-    data: Data, deaths: Path, monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
+    data: Data, deaths, monkeypatch, failures
+):
     """A process starts, makes samples, and is killed. Its replacement starts only after
     ``failures`` tries.
     """
@@ -224,7 +222,7 @@ def test_failed_starts_in_a_row_are_counted_anew_after_an_answer(
     assert len(starts) == 1 + MAX_CRASHES
 
 
-def test_what_cannot_be_sent_is_refused(data: Data) -> None:
+def test_what_cannot_be_sent_is_refused(data: Data):
     with refused("dataset-not-picklable", found="not today"):
         load(data, Unpicklable(open_dataset(data, "train"), 0), workers=1, kind="process")
 
@@ -262,7 +260,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_with_their_rank_however_it_ends(tmp_path: Path) -> None:
+def test_workers_end_with_their_rank_however_it_ends(tmp_path):
     script = tmp_path / "main.py"
     script.write_text(PARENT)
     root = Path(__file__).parents[2]
@@ -286,7 +284,7 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path: Path) -> None:
         assert soon(lambda: all(gone(pid) for pid in pids))
 
 
-def test_a_crew_grows_and_shrinks(data: Data) -> None:
+def test_a_crew_grows_and_shrinks(data: Data):
     for kind in ("thread", "process"):
         with (
             WorkerPool(1, kind) as pool,
@@ -302,7 +300,7 @@ def test_a_crew_grows_and_shrinks(data: Data) -> None:
         assert content(steps) == load(data, last_step=30)
 
 
-def test_closing_early_ends_everything(data: Data) -> None:
+def test_closing_early_ends_everything(data: Data):
     open_files = Path("/proc/self/fd")
     gc.collect()  # blocks of earlier tests
     for _ in range(2):  # the first time imports what it needs
@@ -328,7 +326,7 @@ def test_closing_early_ends_everything(data: Data) -> None:
     assert after <= before  # those of an earlier test may be closed in the meantime
 
 
-def test_memory_is_used_again(data: Data) -> None:
+def test_memory_is_used_again(data: Data):
     for kind in ("thread", "process"):
         with TrainLoader(
             open_dataset(data, "train"),
@@ -344,7 +342,7 @@ def test_memory_is_used_again(data: Data) -> None:
         assert len(places) <= 4  # three ahead and the one in use
 
 
-def test_blocks_grow_by_need() -> None:
+def test_blocks_grow_by_need():
     ring = Ring(shared=True)
     small = [ring.take(100), ring.take(100)]
     for block in small:
@@ -357,9 +355,7 @@ def test_blocks_grow_by_need() -> None:
     assert large.fd == -1
 
 
-def test_without_memfd_memory_is_shared_by_a_temporary_file(
-    data: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_memfd_memory_is_shared_by_a_temporary_file(data: Data, monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     assert load(data, workers=1, kind="process") == load(data)
     if not os.path.isdir(memory.SHM):
@@ -373,7 +369,7 @@ def test_without_memfd_memory_is_shared_by_a_temporary_file(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs a GPU")
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_blocks_are_page_locked(data: Data, kind: str) -> None:
+def test_blocks_are_page_locked(data: Data, kind):
     with TrainLoader(
         open_dataset(data, "train"),
         data,
@@ -402,7 +398,7 @@ class Leaving:
         raise self.error
 
 
-def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name() -> None:
+def test_a_sample_that_would_end_the_thread_ends_the_job_with_its_name():
     batch = BatchTask(Leaving(SystemExit(3)), Ring().take(64))
     batch.add(None, ((0, (2, 2, 3)), (12, (2, 2))), lambda: "cow.jpg with cow.png")
     raised: list[DataError] = []
