@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import shlex
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -205,7 +204,7 @@ def data_check(args: Namespace) -> int:
 
     refuse_existing(write=args.write, page=args.page)
     try:
-        line = shlex.join(("segtrain", *args.argv))
+        line = ("segtrain", *args.argv)
         checked = check_folder(args.dir, args.split, args.overrides, args.sample, args.seed, line)
     except SegtrainError as error:
         if args.write and "config" in error.values:

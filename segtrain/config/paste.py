@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -25,6 +25,12 @@ def words(settings: Settings) -> list[str]:
 def command(settings: Settings) -> str:
     """Command-line arguments as one line, quoted for a shell."""
     return " ".join(map(shell_word, words(settings)))
+
+
+def again(line: Sequence[str], settings: Settings) -> str:
+    """The words of a command as one line, with these settings in place of their values there."""
+    kept = (word for word in line if word.partition("=")[0] not in settings)
+    return f"{' '.join(map(shell_word, kept))} {command(settings)}"
 
 
 def in_yaml(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,24 @@ def test_the_values_of_some_masks_are_called_so(files, monkeypatch):
     with refused("class-name-missing", found=-1):
         check_folder(str(root), None, [CLASSES, table])
     assert not check_folder(str(root), None, [CLASSES, table.replace("'?'", "-1")]).failed
+
+
+def test_a_stray_id_has_a_command_for_each_meaning(files, capsys):
+    root, file = files
+    for path in root.glob("*/masks/*"):
+        ids(path, (0, 255))
+    mask = np.array(Image.open(root / "train/masks/0.png"))
+    mask[0, 0] = 32
+    Image.fromarray(mask).save(root / "train/masks/0.png")
+    (root / "train/images/1.png").write_bytes(b"")
+    assert main(["data", "check", str(root), "--write", str(file)]) == EXIT_ERROR
+    ignored, kept = capsys.readouterr().err.splitlines()[-2:]
+    assert '"data.label_map={0: 0, 32: 1, 255: 2}"' in kept
+    assert main(shlex.split(ignored)[1:]) == EXIT_ERROR  # an empty file
+    again = capsys.readouterr().out.rpartition("check again with the proposed settings:\n")[2]
+    assert main(shlex.split(again)[1:]) == 0
+    data = load_config(file).data
+    assert (data.label_map, data.faults) == ({0: 0, 32: -1, 255: 1}, "skip")
 
 
 def test_one_jpeg_among_the_masks_has_no_label_map(files):

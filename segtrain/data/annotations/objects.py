@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from segtrain.config.label_values import Names
+from segtrain.config.paste import Settings
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
@@ -132,6 +133,7 @@ def _shape(where: Where, mask: str, name: str) -> Shape:
 
 
 def _detect(root: str, store: Store) -> Detected | None:
+    found, ways = list[Detected](), list[Settings]()
     for images, masks, splits in _places(root, store):
         one, other = (
             names_of_pair(root, (folder, folder), splits[0], store)[0] for folder in (images, masks)
@@ -147,8 +149,13 @@ def _detect(root: str, store: Store) -> Detected | None:
             more = {} if "{split}" in masks or not rule else {"data.split_by": {"val": rule.val}}
             _refuse_whole(root, owners, settings, more)
             _refuse_alike(root, folder, owners, settings, more)
-            return settings, splits
-    return None
+            found.append((settings, splits))
+            named = {f"data.{key}": value for key, value in settings.items()}
+            ways.append({"data.layout": "objects", **named, **more})
+    if len(ways) > 1:
+        what = f"{len(ways)} pairs of folders hold images and masks of objects"
+        raise several(root, what, ways, code="folders-ambiguous", found=ways)
+    return found[0] if found else None
 
 
 def _refuse_whole(
@@ -228,7 +235,9 @@ def _places(root: str, store: Store) -> Iterator[tuple[str, str, list[str]]]:
         template, splits = find.by_split(several)
         yield template or ".", template or ".", splits
     pairs = ranked_pairs(root, folders, store)
-    for (images, masks), splits in pairs[:1]:
+    for (images, masks), splits in pairs:
+        if [*map(os.path.basename, (images, masks))] != [*map(os.path.basename, pairs[0][0])]:
+            continue
         one, other = names_of_pair(root, (images, masks), splits[0], store)
         if several_masks(one, other, _image_pattern(one, other)):
             yield images, masks, splits
@@ -241,6 +250,7 @@ def _places(root: str, store: Store) -> Iterator[tuple[str, str, list[str]]]:
             names = sorted(images_below(place, store))
             if several_masks(names, names, NAME, together=True):
                 yield folder, folder, splits
+                return
 
 
 def _is_binary(path: str) -> bool:

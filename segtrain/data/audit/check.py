@@ -14,7 +14,7 @@ from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
-from segtrain.config.paste import Settings, command, words
+from segtrain.config.paste import Settings, again, command, words
 from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.band_statistics import bands_finding
 from segtrain.data.audit.finding import SplitFinding
@@ -50,7 +50,8 @@ class Checked:
     """A checked folder: the settings that describe it, whether they were detected, and a report of
     each split.
 
-    datasets: the splits. audited: the part of each split that its report is about.
+    datasets: the splits. audited: the part of each split that its report is about. line: the
+    command that has checked the folder.
     """
 
     data: Data
@@ -58,6 +59,7 @@ class Checked:
     reports: tuple[AuditReport, ...]
     datasets: dict[str, Dataset]
     audited: dict[str, Dataset]
+    line: Sequence[str]
 
     @property
     def failed(self) -> bool:
@@ -90,7 +92,24 @@ class Checked:
             head = [self.command]
         if self.detected or written:
             head.insert(0, self.config().rstrip())
-        return "\n\n".join([*head, *(report.table() for report in self.reports)])
+        tables = [report.table() for report in self.reports]
+        return "\n\n".join([*head, *tables, *[self._next()] * bool(self._next())])
+
+    def _next(self) -> str:
+        """The command that checks again with the proposed settings, without faulty images; "" if it
+        would fail, or needs names of colors.
+        """
+        findings = [finding for report in self.reports for finding in report.findings]
+        if not self.failed or any(f.fatal and not f.settings for f in findings):
+            return ""
+        settings = {key: value for f in findings if f.fatal for key, value in f.settings.items()}
+        faulty = any(report.faults for report in self.reports)
+        whole = all(len(report.bad) < report.images for report in self.reports)
+        if faulty and whole and "data.label_map" not in settings:
+            settings["data.faults"] = "skip"
+        line = again(self.line, settings)
+        complete = settings and "?" not in line
+        return f"to check again with the proposed settings:\n  {line}" if complete else ""
 
 
 def check_folder(
@@ -99,7 +118,7 @@ def check_folder(
     overrides: list[str],
     sample: int | None = None,
     seed: int = 0,
-    line: str = "",
+    line: Sequence[str] = (),
 ) -> Checked:
     """Audit the splits (None: train and val), and verify the checksums of shards. Raises the errors
     of ``settings_of``.
@@ -114,22 +133,21 @@ def check_folder(
             f"--sample {sample}: give the number of images to check in each split, such as 400"
         )
         raise ConfigError(message, code="number-out-of-range", key="--sample", found=sample)
+    line = line or ("segtrain", "data", "check", root, *overrides)
     why = list[str]()
+    detected = not _layout_given(root, overrides)
     try:
         data, all_splits = settings_of(root, overrides, why)
-    except DataError as error:
-        if "choices" not in error.values:
+        splits = splits or _audited(data, all_splits)
+        if not os.path.isfile(root):
+            data = settled(data, splits, all_splits if detected else (), why)
+    except SegtrainError as error:
+        if not error.values.get("choices"):
             raise
-        line = line or shlex.join(("segtrain", "data", "check", root, *overrides))
         lines = [*itertools.islice(_commands(line, root, overrides, {}, error), _SHOWN)]
         more = ["..."] * (len(lines) < len(error.values["choices"]))
-        text = "\n  ".join([str(error).partition("\n")[0], *lines, *more])
-        text += error.values["after"]
-        raise DataError(text, code=error.code, **error.values) from None
-    splits = splits or _audited(data, all_splits)
-    detected = not _layout_given(root, overrides)
-    if not os.path.isfile(root):
-        data = settled(data, splits, all_splits if detected else (), why)
+        text = "\n  ".join([error.values["what"], *lines, *more]) + error.values.get("after", "")
+        raise type(error)(text, code=error.code, **error.values) from None
     detected |= bool(why)
     datasets = {split: open_dataset(data, split) for split in splits}
     others = [split for split in all_splits if split not in splits]
@@ -206,7 +224,7 @@ def check_folder(
     complete = (
         replace(report, findings=tuple(findings[split])) for split, report in reports.items()
     )
-    return Checked(data, detected, tuple(complete), datasets, audited)
+    return Checked(data, detected, tuple(complete), datasets, audited, line)
 
 
 def _audited(data: Data, there: Sequence[str]) -> list[str]:
@@ -215,7 +233,7 @@ def _audited(data: Data, there: Sequence[str]) -> list[str]:
 
 
 def _commands(
-    line: str, root: str, overrides: list[str], chosen: Settings, error: SegtrainError
+    line: Sequence[str], root: str, overrides: list[str], chosen: Settings, error: SegtrainError
 ) -> Iterator[str]:
     """A command for each choice of an error, tried up to the listing of the images; with a remark
     if it stops there. chosen: the settings that were chosen before.
@@ -232,7 +250,7 @@ def _commands(
                 continue
             why = [f"stops: {str(other).partition(': ')[2][:_SHORT]}"]
         remark = "".join(f"  # {text.partition(', since')[0]}" for text in why).partition("\n")[0]
-        yield f"{line} {command(settings)}{remark}"
+        yield again(line, settings) + remark
 
 
 def _findings(

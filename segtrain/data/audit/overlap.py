@@ -175,9 +175,10 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     if data.overlap == "accept":
         return SplitFinding(f"{message} (data.overlap=accept)", pairs=shared.pairs)
     settings: dict[str, object] = {}
-    if shared.same and data.layout != "scenes" and not data.split_by.on:
+    if (shared.same or data.own_splits) and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
-    fix = "Divide the data set" if settings else "Remove them from one of the splits"
+    what = "the data set" if shared.same else f"{train.split}, without {other.split}"
+    fix = f"Divide {what}" if settings else "Remove them from one of the splits"
     anyway = ("to continue anyway", {"data.overlap": "accept"})
     return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs)
 

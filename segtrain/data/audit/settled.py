@@ -9,10 +9,12 @@ from typing import Any
 from segtrain.base.terminal import counted
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
+from segtrain.config.paste import Settings
 from segtrain.data.audit.band_statistics import bands_finding
 from segtrain.data.audit.coded_ids import code_of
 from segtrain.data.audit.mask_colors import shares
 from segtrain.data.audit.mask_values import (
+    RARE,
     MaskValues,
     are_classes,
     ids_of,
@@ -51,7 +53,7 @@ def settled(data: Data, splits: Sequence[str], there: Sequence[str], why: list[s
             f"nothing names the classes: {some_of(more['classes'])} are the ids in the masks; "
             "write better names into data.classes"
         )
-        data = data.model_copy(update=more)
+        data = data.model_copy(update={**more, "classes": tuple(more["classes"])})
     return data
 
 
@@ -97,8 +99,17 @@ def _named(
         raise ConfigError(message, code=error.code, **error.values) from None
     unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
     if not coded and are_classes(ids, data.ignore_index):
-        names = tuple(name.replace("?", "class_") for name in unnamed.pop("classes"))
-        return {"classes": names, "mask_code": data.mask_code, **unnamed}
+        return _numbered(unnamed)
+    common = {value: count for value, count in ids.items() if count >= RARE * sum(ids.values())}
+    choices = list[Settings]()
+    if not coded and are_classes(common, data.ignore_index):
+        ignored = _unnamed(sorted(common), True, data)
+        table = ignored.get("label_map", dict(enumerate(range(len(ignored["classes"])))))
+        ignored["label_map"] = dict.fromkeys(sorted(ids), -1) | table
+        choices = [
+            {f"data.{key}": flat for key, flat in _numbered(way).items()}
+            for way in (ignored, unnamed)
+        ]
     what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
     dataset = open_dataset(_with_any_names(data), splits[0])
     if measured := bands_finding(data, dataset):
@@ -116,8 +127,18 @@ def _named(
             "\n  if each id is an object: data.classes=[background, object]; the next check "
             "maps the ids"
         )
-    more = {"ids": sorted(ids), "config": config_of(data, {splits[0]: dataset}, **unnamed)}
+    more = {
+        "ids": sorted(ids),
+        "choices": choices,
+        "what": f"{message}\n  or, if the ids on few pixels are strays, paste the first one of",
+        "config": config_of(data, {splits[0]: dataset}, **unnamed),
+    }
     raise ConfigError(message, code=error.code, **{**error.values, **more}) from None
+
+
+def _numbered(unnamed: Settings) -> dict[str, Any]:
+    """The settings of ``_unnamed`` with names made of the ids."""
+    return {**unnamed, "classes": [name.replace("?", "class_") for name in unnamed["classes"]]}
 
 
 def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:

@@ -43,9 +43,9 @@ def several(
     settles that the first choice is meant.
     """
     choices = [*choices]
-    lines = [f"{root}: {what}: say which to read, with one of", *map(command, choices)]
-    text = "\n  ".join(lines) + after
-    return DataError(text, folder=root, choices=choices, after=after, **values)
+    what = f"{root}: {what}: say which to read, with one of"
+    text = "\n  ".join([what, *map(command, choices)]) + after
+    return DataError(text, folder=root, choices=choices, what=what, after=after, **values)
 
 
 def pictures(folder: str, what: str, watch: Watch) -> list[str]:
