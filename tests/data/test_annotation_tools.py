@@ -473,8 +473,7 @@ def test_a_label_is_text(tmp_path, label):
     assert any("only by case or blanks" in note for note in opened(tmp_path).notes)
 
 
-def test_classes_are_kept_until_a_file_changes(tmp_path, monkeypatch):
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+def test_classes_are_kept_until_a_file_changes(tmp_path):
     root, read = tmp_path / "set", list[str]()
     names = iter((["car"], ["dog"]))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from annotated_sets import FORMATS, cvat, masks_of, needs_formats, opened, referenced
 from conftest import refused
+from data_files import sample_names
 from PIL import Image
 
 from segtrain import config
@@ -52,7 +53,7 @@ def test_subsets_of_a_cvat_project_are_splits(tmp_path):
         (tmp_path / f"images/{number}.png").rename(tmp_path / f"images/{subset}/{number}.png")
     data, splits = settings_of(str(tmp_path), [])
     assert (data.images, splits) == ("images/{split}", ("Train", "Validation"))
-    assert [entry.meta["name"] for entry in opened(tmp_path, split="Validation").entries] == ["1"]
+    assert sample_names(opened(tmp_path, split="Validation")) == ["1"]
 
 
 @pytest.mark.parametrize(

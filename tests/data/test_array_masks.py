@@ -158,10 +158,9 @@ def _png(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize("values", [(1, 2), (0, 255), (0, 7, 255)])
 @pytest.mark.parametrize("kind", ["png", "npy", "mat"])
 def test_a_config_of_ids_without_names_trains_unless_the_ids_may_be_no_classes(
-    kind, values, tmp_path, monkeypatch, capsys
+    kind, values, tmp_path, capsys
 ):
     """It divides the set, too."""
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     root, file = tmp_path / "set", tmp_path / "mine.yaml"
     (root / "masks").mkdir(parents=True)
     for seed in range(6):

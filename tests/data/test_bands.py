@@ -16,10 +16,10 @@ from band_sets import CLASSES, MEAN, STD, band_data, band_set
 from batch_bytes import content, kept
 from cloud.bucket import BucketServer
 from conftest import refused
+from data_files import run_check
 from PIL import Image
 
 from segtrain.config import Data, Origin
-from segtrain.data.audit.check import check_folder
 from segtrain.data.augment.geometry import draw
 from segtrain.data.convert import convert_folder
 from segtrain.data.datasets import open_dataset
@@ -151,7 +151,7 @@ def test_labels_of_pixels_without_data_are_ignored_in_files_and_in_python(tmp_pa
 def test_the_check_measures_mean_and_std_without_missing_values(tmp_path):
     root = band_set(tmp_path)
     overrides = ["data.layout=folders", "data.channels=5", f"data.classes={CLASSES}"]
-    checked = check_folder(str(root), None, overrides)
+    checked = run_check(root, *overrides)
     images = np.stack([np.load(root / f"images/train/{index}.npy") for index in range(6)])
     assert np.allclose(checked.data.mean, np.nanmean(images, (0, 1, 2), np.float64), rtol=1e-5)
     assert np.allclose(checked.data.std, np.nanstd(images, (0, 1, 2), np.float64), rtol=1e-4)
@@ -241,7 +241,7 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path):
     np.save(root / "val_images.npy", images[:2])
     np.save(root / "val_labels.npy", np.eye(3, dtype=np.float32)[masks[:2, ..., 0]])
     with refused("layout-unknown") as error:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert f"segtrain data convert {root} DST" in str(error.value)
     for name in ("test-volume", "dev-volume", "dev-labels"):
         gray = [Image.fromarray(np.full((8, 9), page, np.uint8)) for page in range(3)]
@@ -282,7 +282,7 @@ def test_the_first_proposal_describes_the_bands(tmp_path):
         )
         Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / f"masks/{name}.png")
     with refused("classes-missing") as caught:
-        check_folder(str(tmp_path), None, [])
+        run_check(tmp_path)
     assert "data.channels=4 data.values=stored" in str(caught.value)
     assert "data.mean=[9.0, 9.0, 9.0, 9.0]" in str(caught.value)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
-from data_files import ids, picture
+from data_files import ids, picture, run_check
 from PIL import Image
 
 from segtrain.cli import main
@@ -24,9 +24,8 @@ CLASSES = "data.classes=[a, b]"
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def files(tmp_path: Path) -> tuple[Path, Path]:
     """A set with the splits train and test, and a config to write."""
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     for seed in range(8):
         folder = tmp_path / "set" / ("train" if seed < 6 else "test")
         picture(folder / f"images/{seed}.png", seed=seed)
@@ -44,7 +43,7 @@ def test_skipped_faults_do_not_stop_the_config(files):
     assert load_config(file).data.faults == "skip"
     for image in (root / "test/images").iterdir():
         image.write_bytes(b"")  # no image is left
-    assert check_folder(str(root), None, [CLASSES, "data.faults=skip"]).failed
+    assert run_check(root, CLASSES, "data.faults=skip").failed
 
 
 def test_a_config_is_replaced_until_a_class_has_a_name(files, capsys):
@@ -71,18 +70,18 @@ def test_a_small_set_is_trained_for_enough_steps(files, monkeypatch):
         main([*words, *classes])
         for line in ("loss: {class_weights: auto}", f"train: {{duration: {FEW_STEPS}st}}"):
             assert line in file.read_text()
-    assert check_folder(str(root), None, [CLASSES]).command.endswith(f"={FEW_STEPS}st")
+    assert run_check(root, CLASSES).command.endswith(f"={FEW_STEPS}st")
     monkeypatch.setattr(written, "FEW_STEPS", 7)  # 20 epochs of 6 images are 8 steps
-    assert "duration" not in check_folder(str(root), None, [CLASSES]).config()
+    assert "duration" not in run_check(root, CLASSES).config()
     # Divided by data.split_by, and where only the validation split is checked.
     (root / "test").rename(root.with_name("elsewhere"))
-    assert "duration" not in check_folder(str(root), None, [CLASSES]).config()
+    assert "duration" not in run_check(root, CLASSES).config()
     monkeypatch.setattr(written, "FEW_STEPS", 9)
-    assert "{duration: 9st}" in check_folder(str(root), None, [CLASSES]).config()
+    assert "{duration: 9st}" in run_check(root, CLASSES).config()
 
 
 def test_a_test_split_that_takes_the_place_of_val_is_named(files):
-    checked = check_folder(str(files[0]), None, [CLASSES])
+    checked = run_check(files[0], CLASSES)
     (finding,) = checked.reports[0].findings
     assert "'test' is the validation split" in finding.message
     settings = {"data.split_by": {"of": "train", "val": 1}, "data.split": "val"}
@@ -98,7 +97,7 @@ def test_a_test_split_that_takes_the_place_of_val_is_named(files):
 def test_a_set_that_the_config_divides_is_no_warning(files):
     root, _ = files
     (root / "test").rename(root.with_name("elsewhere"))
-    (report,) = check_folder(str(root), None, [CLASSES]).reports
+    (report,) = run_check(root, CLASSES).reports
     assert not report.warning_count
     assert "no split 'val', only train: data.split_by divides train" in report.table()
 
@@ -107,31 +106,31 @@ def test_the_values_of_some_masks_are_called_so(files, monkeypatch):
     root, _ = files
     ids(root / "train/masks/1.png", (0, 7))
     with refused("classes-missing", ids=[0, 1, 7]) as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert "the masks of train and test have the ids" in str(caught.value)
     monkeypatch.setattr("segtrain.data.audit.settled._SOME", 2)
     ids(root / "train/masks/0.png", (0, 9))
     with refused("classes-missing", ids=[0, 1, 9]) as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert "4 of 8 masks (the next check reads all" in str(caught.value)
     ids(root / "train/masks/0.png")
-    assert "unknown ids 7" in check_folder(str(root), None, [CLASSES]).reports[0].faults[0][1]
+    assert "unknown ids 7" in run_check(root, CLASSES).reports[0].faults[0][1]
     for path in root.glob("train/masks/*"):
         ids(path, (0, 64, 255))
     for path in root.glob("test/masks/*"):
         ids(path, (0, 64, 128))
-    data = check_folder(str(root), None, []).data
+    data = run_check(root).data
     assert data.classes == ("class_0", "class_64", "class_128", "class_255")
     assert data.label_map == {0: 0, 64: 1, 128: 2, 255: 3}
     for path in root.glob("*/masks/*"):
         Image.fromarray(np.tile([-1, 0, 1, 1], (12, 4)).astype(np.int32)).save(path, "tiff")
     with refused("classes-missing", ids=[-1, 0, 1]) as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     table = "data.label_map={-1: '?', 0: 0, 1: 1}"
     assert f"\"data.classes=['?0', '?1']\" \"{table}\"" in str(caught.value)
     with refused("class-name-missing", found=-1):
-        check_folder(str(root), None, [CLASSES, table])
-    assert not check_folder(str(root), None, [CLASSES, table.replace("'?'", "-1")]).failed
+        run_check(root, CLASSES, table)
+    assert not run_check(root, CLASSES, table.replace("'?'", "-1")).failed
 
 
 def test_a_stray_id_has_a_command_for_each_meaning(files, capsys):
@@ -155,7 +154,7 @@ def test_a_stray_id_has_a_command_for_each_meaning(files, capsys):
 def test_one_jpeg_among_the_masks_has_no_label_map(files):
     root, _ = files
     Image.new("L", (16, 12), 99).save(root / "train/masks/1.png", "jpeg")
-    report = check_folder(str(root), None, [CLASSES]).reports[0]
+    report = run_check(root, CLASSES).reports[0]
     assert "JPEG changes the labels" in report.faults[0][1]
     assert not any("the masks are JPEGs" in finding.message for finding in report.findings)
 

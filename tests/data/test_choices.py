@@ -15,11 +15,10 @@ from subprocess import run
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from data_files import ids, picture
+from data_files import ids, picture, run_check, sample_names
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data.audit.check import check_folder
 from segtrain.data.cache import refuse_cache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.space import LabelSpace
@@ -27,11 +26,6 @@ from segtrain.data.pixels.reading import PLAIN
 from segtrain.errors import SegtrainError
 
 CLASSES = "data.classes=[a, b]"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
 
 
 def write(root: Path, images: str, *masks: str, count: int = 3) -> Path:
@@ -83,8 +77,8 @@ def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(tmp_path, name
     images, masks, other, setting = OTHERS[name]
     root = str(write(tmp_path / "set", images, masks, f"{other}/#.png"))
     with refused("folders-ambiguous", found=[other]):
-        check_folder(root, None, [CLASSES])
-    checked = check_folder(root, None, [CLASSES, *shlex.split(setting)])
+        run_check(root, CLASSES)
+    checked = run_check(root, CLASSES, *shlex.split(setting))
     assert not any(report.failed for report in checked.reports)
     key, _, value = shlex.split(setting)[0].partition("=")
     assert getattr(checked.data, key.removeprefix("data.")) == value.strip("'")
@@ -99,14 +93,14 @@ def test_what_the_files_settle_is_chosen_with_a_reason(tmp_path):
     for number, path in enumerate(sorted(root.glob("*/1st_manual/*"))):
         ids(path, (0,) * number + (1,) + (0,) * (7 - number))
     shutil.copytree(root / "val/1st_manual", root / "val/2nd_manual")
-    checked = check_folder(str(root), None, [])
+    checked = run_check(root)
     assert checked.data.masks == "{split}/1st_manual"
     assert not checked.failed
     why = " ".join(finding.message for finding in checked.reports[0].findings)
     assert "the masks in {split}/mask are nearly the same in all images" in why
     assert '{split}/2nd_manual has no mask for train (to read it: "data.masks=' in why
     shutil.rmtree(root / "val/1st_manual")
-    checked = check_folder(str(root), None, [])
+    checked = run_check(root)
     assert [*checked.datasets] == ["train"]
     assert checked.data.split_by.of == "train"
 
@@ -123,7 +117,7 @@ def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path):
     for number in range(8):
         picture(root / f"test/images/{number}.png")
         picture(root / f"train/samples/{number}.png") if number < 2 else None
-    assert not any(report.failed for report in check_folder(str(root), None, [CLASSES]).reports)
+    assert not any(report.failed for report in run_check(root, CLASSES).reports)
 
 
 @pytest.mark.parametrize("places", [["{split}", "old/{split}"], ["{split}"]])
@@ -133,7 +127,7 @@ def test_each_choice_can_be_pasted_or_says_what_it_lacks(tmp_path, places):
         write(tmp_path, *(f"{place}/{name}" for name in names))
     (tmp_path / "train/mask/train2_tr_mask.png").unlink()
     with refused("folders-ambiguous") as caught:
-        check_folder(str(tmp_path), None, [CLASSES])
+        run_check(tmp_path, CLASSES)
     proposals = [line.split("  #") for line in str(caught.value).splitlines()[1:]]
     assert len(proposals) == 2 * len(places)
     assert [lacks for _, *lacks in proposals].count([" 1 image without a mask: not labeled"]) == 1
@@ -150,7 +144,7 @@ def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer):
         "{split}/labels/#.png",
     )
     with refused("folders-ambiguous", found=["{split}/labels"]):
-        check_folder("s3://bkt/set", None, [CLASSES])
+        run_check("s3://bkt/set", CLASSES)
 
 
 @pytest.mark.parametrize("layout", [[], ["data.layout=folders", "data.images='{split}/images'"]])
@@ -187,7 +181,7 @@ def test_a_pair_that_fits_in_one_split_is_not_proposed(tmp_path):
         open_dataset(data, "train")
     assert "data.pair=" not in str(caught.value)
     with refused("files-unpaired"):
-        check_folder(str(root), None, [CLASSES])
+        run_check(root, CLASSES)
 
 
 def test_a_folder_for_each_image_has_several_masks(tmp_path):
@@ -195,7 +189,7 @@ def test_a_folder_for_each_image_has_several_masks(tmp_path):
         picture(tmp_path / f"set/{name}/images/x.png")
         for number in range(2):
             ids(tmp_path / f"set/{name}/masks/{number}.png", (0, 1, 2))
-    (report,) = check_folder(str(tmp_path / "set"), None, []).reports
+    (report,) = run_check(tmp_path / "set").reports
     assert len(report.faults) == 3
     assert "more than two values" in report.faults[0][1]
 
@@ -208,9 +202,9 @@ def test_masks_without_an_image_can_be_left_out(tmp_path, pair):
     ids(root / f"masks/train/extra{end}", (1,))
     words = ["data.layout=folders", CLASSES, *pair]
     with refused("files-unpaired", masks=2, images=0) as caught:
-        check_folder(str(root), None, words)
+        run_check(root, *words)
     assert "data.faults=skip" in str(caught.value) or pair
-    data = check_folder(str(root), None, [*words, "data.faults=skip"]).data
+    data = run_check(root, *words, "data.faults=skip").data
     dataset = open_dataset(data, "train")
     assert [Path(entry.mask or "").name for entry in dataset.entries] == [
         f"train{n}{end}" for n in range(3)
@@ -220,7 +214,7 @@ def test_masks_without_an_image_can_be_left_out(tmp_path, pair):
     with refused("files-unpaired", images=1):
         open_dataset(data, "train")
     with refused("files-unpaired", images=1, masks=2) as caught:
-        check_folder(str(root), None, words)
+        run_check(root, *words)
     assert "data.absent_mask=leave-out. To leave these masks out: data.faults=skip" in str(
         caught.value
     )
@@ -229,15 +223,8 @@ def test_masks_without_an_image_can_be_left_out(tmp_path, pair):
 def test_a_second_set_of_masks_below_the_first_is_refused(tmp_path):
     root = write(tmp_path / "set", "images/#.png", "masks/#.png", "masks/HD/#.png")
     with refused("files-unpaired", masks=6):
-        check_folder(str(root), None, [CLASSES])
-    assert (
-        len(
-            open_dataset(
-                check_folder(str(root), None, [CLASSES, "data.masks=masks/HD"]).data, "train"
-            )
-        )
-        > 0
-    )
+        run_check(root, CLASSES)
+    assert len(open_dataset(run_check(root, CLASSES, "data.masks=masks/HD").data, "train")) > 0
 
 
 def test_the_memory_of_a_cache_is_that_of_all_images(monkeypatch):
@@ -315,12 +302,12 @@ def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server: BucketS
         write(root, f"{{split}}/{area}/images/#.png", f"{{split}}/{area}/masks/#_m.png")
     for place in (str(root), "s3://bkt/areas"):
         with refused("folders-ambiguous", found=["{split}/Rural", "{split}/Urban"]) as caught:
-            check_folder(place, None, [CLASSES])
+            run_check(place, CLASSES)
         every, one = (shlex.split(line)[5:] for line in str(caught.value).splitlines()[1:])
         for settings, count in ((every, 6), (one, 3)):
-            dataset = check_folder(place, None, [CLASSES, *settings]).datasets["train"]
+            dataset = run_check(place, CLASSES, *settings).datasets["train"]
             assert len(dataset) == count
         names = ["Rural/train0", "Rural/train1", "Rural/train2", "Urban/train0"]
-        dataset = check_folder(place, None, [CLASSES, *every]).datasets["train"]
-        assert [entry.meta["name"] for entry in dataset.entries][:4] == names
+        dataset = run_check(place, CLASSES, *every).datasets["train"]
+        assert sample_names(dataset)[:4] == names
         assert dataset.entries[3].mask.endswith("train/Urban/masks/train0_m.png")

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
-from data_files import ids, picture, tree
+from data_files import ids, picture, run_check, sample_names, tree
 from PIL import Image
 
 from segtrain.config import Data, load_config
-from segtrain.data.audit.check import check_folder
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index import listing
 from segtrain.data.index.detect import detect
@@ -23,18 +22,12 @@ from segtrain.data.pixels.decode import decode_mask
 from segtrain.data.storage import LOCAL
 from segtrain.errors import ConfigError
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-
-
 CHECKED = ["data.classes=[a, b]", "data.label_map={0: 0, 1: 1}", "data.overlap=accept"]
 
 
 def warnings(root: Path, *settings: str) -> list[str]:
     """Of all splits of ``data check`` about images that are left out."""
-    checked = check_folder(str(root), None, [*CHECKED, *settings])
+    checked = run_check(root, *CHECKED, *settings)
     texts = [finding.message for report in checked.reports for finding in report.findings]
     return [text for text in dict.fromkeys(texts) if " not read: " in text or " left out" in text]
 
@@ -111,10 +104,10 @@ def test_two_readings_of_mixed_depth_are_proposed_and_either_one_works(tmp_path,
     )
     root = tree(tmp_path, pair, nested)
     with refused("folders-ambiguous", folder=str(root)) as caught:
-        check_folder(str(root), None, CHECKED)
+        run_check(root, *CHECKED)
     counts = []
     for proposal in str(caught.value).splitlines()[1:]:
-        checked = check_folder(str(root), None, shlex.split(proposal)[4:])
+        checked = run_check(root, *shlex.split(proposal)[4:])
         counts.append([(report.split, report.images) for report in checked.reports])
         assert not any(report.failed for report in checked.reports)
     assert counts == [[("all", 4)], [(split, 2)]]
@@ -152,7 +145,7 @@ def test_voc_of_any_year(tmp_path, place):
     data, splits = detect(str(tmp_path))
     assert (data.layout, splits) == ("voc", ("train",))
     dataset = open_dataset(data, "train")
-    assert [entry.meta["name"] for entry in dataset.entries] == ["a", "b"]
+    assert sample_names(dataset) == ["a", "b"]
     assert dataset.labels.names[:2] == ("background", "aeroplane")
 
 
@@ -216,7 +209,7 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
     )
     names = ["town/x1", "town/x2", "x1", "x2"]
     dataset = open_dataset(data, "all")
-    assert [entry.meta["name"] for entry in dataset.entries] == names
+    assert sample_names(dataset) == names
     assert [Path(entry.mask).relative_to(root).as_posix() for entry in dataset.entries] == [
         f"{name}_mask.png" for name in names
     ]
@@ -228,7 +221,7 @@ def test_patterns_pair_and_say_what_stands_alone(tmp_path):
     with refused("files-unpaired", images=1, masks=0):
         open_dataset(data, "all")
     rest = open_dataset(data.model_copy(update={"absent_mask": "leave-out"}), "all")
-    assert [entry.meta["name"] for entry in rest.entries] == names[:-1]
+    assert sample_names(rest) == names[:-1]
     assert "1 image without a mask left out" in rest.notes[0]
     with refused("pattern-matches-nothing", pattern="{name}_gt.png"):
         open_dataset(data.model_copy(update={"pair": ("{name}.jpg", "{name}_gt.png")}), "all")
@@ -288,28 +281,28 @@ def test_lists_without_a_header(tmp_path, name, mark):
 def test_masks_without_class_names_are_told_with_their_values(tmp_path):
     root = tree(tmp_path, "image/#.png label/#.png")
     ids(root / "label/1.png", (0, 255))
-    data = check_folder(str(root), None, []).data
+    data = run_check(root).data
     assert (data.classes, data.label_map) == (("class_0", "class_1"), {})
     with refused("class-name-missing"):
-        check_folder(str(root), None, ["data.classes=['?0', '?1']"])
+        run_check(root, "data.classes=['?0', '?1']")
     ids(root / "label/1.png", (3, 4))
     with refused("classes-missing") as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert "data.label_map={0: 0, 1: 1, 3: 2, 4: 3}" in str(caught.value)
     for mask in (root / "label").iterdir():
         Image.new("RGB", (16, 12), (9, 0, 255)).save(mask)
     with refused("classes-missing") as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert "data.classes={'?0': [9, 0, 255]}" in str(caught.value)
     for mask in (root / "label").iterdir():
         picture(mask)
     with refused("classes-missing") as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert "the masks of all have 192 colors: " in str(caught.value)
     for mask in (root / "label").iterdir():
         Image.new("L", (16, 12)).save(mask, "jpeg")
     with refused("classes-missing") as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert "2 masks: " in str(caught.value)
     assert "JPEG changes the labels" in str(caught.value)
 
@@ -349,7 +342,7 @@ def test_folders_are_recognized_by_their_files(images, masks, pair, tmp_path):
     root = tree(tmp_path, f"{images} {masks}")
     (root / "grades.csv").write_text("name,grade\n1,benign\n")
     folders = [text.rpartition("/")[0] for text in (images, masks)]
-    checked = check_folder(str(root), None, ["data.classes=[a, b]"])
+    checked = run_check(root, "data.classes=[a, b]")
     assert [checked.data.images, checked.data.masks, checked.data.pair] == [*folders, pair]
     assert sum(report.images for report in checked.reports) == 2
 
@@ -359,12 +352,12 @@ def test_folders_that_are_recognized_by_their_files_may_be_ambiguous(tmp_path):
     chosen = ["data.images=REAL", "data.masks=TRUTH"]
     (root / "all.csv").write_text("image_path,mask_path\na,b\n")  # a list that has pairs
     with refused("list-column-missing", near="image_path"):
-        check_folder(str(root), None, [])
+        run_check(root)
     (root / "all.csv").unlink()
     with refused("folders-ambiguous") as caught:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert " ".join(chosen) in str(caught.value)
-    assert not check_folder(str(root), None, ["data.classes=[a, b]", *chosen]).failed
+    assert not run_check(root, "data.classes=[a, b]", *chosen).failed
 
 
 def test_a_mask_of_many_bands_is_named(tmp_path):

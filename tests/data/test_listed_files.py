@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from data_files import ids, picture
+from data_files import ids, picture, run_check, sample_names
 
 from segtrain.config import Data
 from segtrain.data.audit.check import check_folder
@@ -29,11 +29,6 @@ PAIRS = {
     "ade20k": ("images/training/a.png", "annotations/training/a.png"),
     "voc": ("JPEGImages/a.png", "SegmentationClass/a.png"),
 }
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
 
 
 def names(data: Data, split: str = "train") -> list[str]:
@@ -167,7 +162,7 @@ def test_a_check_reads_train_and_val_only(tmp_path):
         picture(tmp_path / "images" / split / f"{split}.png", seed=len(split))
         ids(tmp_path / "masks" / split / f"{split}.png", (0, 9) if split == "test" else (0, 1))
     classes = ["data.classes=[a, b]"]
-    checked = check_folder(str(tmp_path), None, classes)
+    checked = run_check(tmp_path, *classes)
     assert [(report.split, report.failed) for report in checked.reports] == [
         ("train", False),
         ("val", False),
@@ -200,7 +195,7 @@ def test_listed_images_without_a_mask_are_left_out_on_request(tmp_path):
     lines.write_text("frame 1\nframe 2\nframe 3\n")
     data = Data(layout="voc", root=str(tmp_path), absent_mask="leave-out")
     dataset = open_dataset(data, "train")
-    assert [entry.meta["name"] for entry in dataset.entries] == ["frame 2"]
+    assert sample_names(dataset) == ["frame 2"]
     assert dataset.entries[0].image.endswith("frame 2.png")
     assert len(dataset.notes) == 1
     lines.write_text("frame 2\nframe 4\n")  # neither its image nor its mask exists

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
+from data_files import run_check
 from PIL import Image
 
 from segtrain.config import Data
-from segtrain.data.audit.check import check_folder, settings_of
+from segtrain.data.audit.check import settings_of
 from segtrain.data.audit.coded_ids import code_of
 from segtrain.data.audit.mask_values import MaskValues
 from segtrain.data.datasets import open_dataset
@@ -67,7 +68,7 @@ def test_an_ignored_first_class_that_masks_store_as_255_is_not_counted(tmp_path)
         picture(tmp_path / f"images/{split}/a.png")
         mask = np.array([[0, 0, 2, 2, 255, 2]] * 4, np.uint8)
         picture(tmp_path / f"stuffthingmaps/{split}/a.png", mask)
-    (finding,) = (f for f in check_folder(str(tmp_path), None, []).reports[0].findings if f.fatal)
+    (finding,) = (f for f in run_check(tmp_path).reports[0].findings if f.fatal)
     assert finding.settings == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: 3}}
     assert [settings["data.label_map"][0] for _, settings in finding.others] == [-1]
 
@@ -99,17 +100,15 @@ def test_coded_ids_are_recognized_and_read(code, tmp_path):
     root = masks(tmp_path, np.array([stored] * 3, kind))
     picture(root / "images/a.png", np.zeros((3, len(ids), 3), np.uint8))
     with refused("classes-missing", ids=sorted({*ids})) as error:
-        check_folder(str(root), None, [])
+        run_check(root)
     assert f"data.mask_code={code}" in str(error.value)
     classes = "data.classes=[a, b, c]"
-    (finding,) = (
-        f for f in check_folder(str(root), None, [classes]).reports[0].findings if f.fatal
-    )
+    (finding,) = (f for f in run_check(root, classes).reports[0].findings if f.fatal)
     assert finding.settings == {"data.mask_code": code}
     numbers = sorted({*ids} - {255})
     table = ", ".join(f"{raw}: {train % 3}" for train, raw in enumerate(numbers))
     overrides = [classes, f"data.mask_code={code}", f"data.label_map={{{table}}}"]
-    dataset = open_dataset(check_folder(str(root), None, overrides).data, "all")
+    dataset = open_dataset(run_check(root, *overrides).data, "all")
     expected = [numbers.index(raw) % 3 if raw != 255 else 255 for raw in ids]
     assert dataset.read_mask(0)[0].tolist() == expected
     assert mask_of(dataset.record(0), dataset.labels)[0].tolist() == expected
@@ -137,7 +136,7 @@ def test_colors_blurred_by_a_lossy_copy_are_cut(tmp_path):
     root = masks(tmp_path, values)
     picture(root / "images/a.png", np.zeros((3, 3, 3), np.uint8))
     (root / "class_dict.csv").write_text("name,r,g,b\nland,0,0,0\nurban,0,255,255\n")
-    (finding,) = (f for f in check_folder(str(root), None, []).reports[0].findings if f.fatal)
+    (finding,) = (f for f in run_check(root).reports[0].findings if f.fatal)
     assert finding.settings == {"data.mask_code": "cut"}
     dataset = open_dataset(dataset_settings(root, "data.mask_code=cut"), "all")
     assert dataset.read_mask(0)[0].tolist() == [1, 1, 0]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from conftest import refused
-from data_files import ids, picture
+from data_files import ids, picture, run_check, sample_names
 from PIL import Image
 
 from segtrain.config import Data
-from segtrain.data.audit.check import check_folder, settings_of
+from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 
@@ -31,7 +31,7 @@ def nuclei(root: Path) -> Data:
 
 def test_a_folder_per_image(tmp_path):
     dataset = open_dataset(nuclei(tmp_path), "train")
-    assert [entry.meta["name"] for entry in dataset.entries] == ["3fa/images/3fa", "d01/images/d01"]
+    assert sample_names(dataset) == ["3fa/images/3fa", "d01/images/d01"]
     assert dataset.labels.names == ("background", "object")
     assert dataset.read_mask(0)[0, :4].tolist() == [1, 0, 0, 1]
     assert np.array_equal(np.asarray(dataset.record(0).mask), dataset.read_mask(0))
@@ -134,8 +134,8 @@ def test_a_mask_of_the_name_beside_numbered_ones_has_two_readings(tmp_path):
         for name in (f"{number}", f"{number}_18"):
             ids(tmp_path / f"masks/{name}.png", (0, 1))
     with refused("masks-ambiguous", found=["0_18.png"]) as caught:
-        check_folder(str(tmp_path), None, [])
+        run_check(tmp_path)
     one, objects = (shlex.split(line)[4:] for line in str(caught.value).splitlines()[1:])
     for words, layout in ((one, "folders"), (objects, "objects")):
-        checked = check_folder(str(tmp_path), None, words)
+        checked = run_check(tmp_path, *words)
         assert (checked.data.layout, checked.failed) == (layout, False)

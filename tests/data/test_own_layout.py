@@ -85,7 +85,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Data:
         own_labels=labels_of,
     )
     monkeypatch.setitem(LAYOUTS, "list", row)
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     for seed, name in enumerate(BOXES):
         picture(tmp_path / f"set/{name}.png", seed=seed)
     (tmp_path / "set/train.json").write_text(

@@ -260,8 +260,7 @@ def test_what_is_no_file_is_refused_without_reading_it(tmp_path, read):
 
 
 @pytest.fixture
-def deep_set(tmp_path, monkeypatch):
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+def deep_set(tmp_path):
     for split, top in (("train", 4080), ("val", 900)):
         values = np.linspace(0, top, 12 * 16).astype(np.uint16).reshape(12, 16)
         write(tmp_path / f"set/images/{split}/x.png", values)
@@ -299,8 +298,7 @@ def test_training_refuses_images_that_would_turn_black(deep_set, tmp_path):
     check_splits(config, *(open_dataset(config.data, split) for split in ("train", "val")))
 
 
-def test_the_check_names_forms_and_what_happens_to_alpha(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+def test_the_check_names_forms_and_what_happens_to_alpha(tmp_path, capsys):
     rgb = np.dstack([PLAIN] * 3)
     for name, alpha in (("clear", 7), ("opaque", 255)):
         pair(tmp_path, f"{name}.png", np.dstack([rgb, np.full_like(PLAIN, alpha)]))
@@ -315,8 +313,7 @@ def test_the_check_names_forms_and_what_happens_to_alpha(tmp_path, monkeypatch, 
     assert "deep.png" in told
 
 
-def test_a_split_of_faults_alone_has_no_size(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+def test_a_split_of_faults_alone_has_no_size(tmp_path, capsys):
     pair(tmp_path, "x.png", PLAIN)
     (tmp_path / "images/train/x.png").write_bytes(b"")
     assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == EXIT_ERROR

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import refused
+from data_files import run_check, sample_names
 from refusals import TINY
 
 from segtrain.bucket.faults import outage
@@ -24,7 +25,6 @@ from segtrain.config.paste import words
 from segtrain.config.split_by import SplitBy
 from segtrain.data.audit import overlap as overlaps
 from segtrain.data.audit.audit import audit
-from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.overlap import overlap, overlap_finding
 from segtrain.data.datasets import open_dataset
 from segtrain.data.file_dataset import FileDataset
@@ -64,16 +64,16 @@ def both(data: Data) -> tuple[Any, Any]:
 
 def test_the_same_files_under_two_names_are_refused(tmp_path):
     write(tmp_path, [f"n{n:02d}" for n in range(30)])
-    reports = check_folder(str(tmp_path), None, PLAIN).reports
+    reports = run_check(tmp_path, *PLAIN).reports
     (found,) = [finding for report in reports for finding in report.findings]
     assert found.fatal
     assert "train and val are the same 30 images (images/n00.png, ...)" in found.message
     assert words(found.settings) == ["data.split_by={val: 20%}"]
-    again = check_folder(str(tmp_path), None, [*PLAIN, *words(found.settings)]).reports
+    again = run_check(tmp_path, *PLAIN, *words(found.settings)).reports
     assert not any(report.failed for report in again)
     assert [report.split for report in again] == ["train", "val"]
     assert sum(report.images for report in again) == 30
-    accepted = check_folder(str(tmp_path), None, [*PLAIN, *words(found.others[0][1])]).reports
+    accepted = run_check(tmp_path, *PLAIN, *words(found.others[0][1])).reports
     assert not any(report.failed for report in accepted)
     assert "the same 30 images" in accepted[1].table()
 
@@ -103,10 +103,7 @@ def test_copies_are_found_by_content(tmp_path):
     accepted = overlap_finding(data.model_copy(update={"overlap": "accept"}), train, val)
     assert accepted is not None
     assert not accepted.fatal
-    failed = {
-        report.split: report.failed
-        for report in check_folder(str(tmp_path), None, [CLASSES]).reports
-    }
+    failed = {report.split: report.failed for report in run_check(tmp_path, CLASSES).reports}
     assert failed == {"train": False, "val": True}
 
 
@@ -268,7 +265,7 @@ def test_folders_below_a_split_are_no_splits(tmp_path):
     write(tmp_path, ["city1/a", "city2/b", "city2/c"], "train")
     for names, splits in (([], ["train"]), (["city3/d"], ["train", "val"])):
         write(tmp_path, names, "val")
-        reports = check_folder(str(tmp_path), None, [CLASSES]).reports
+        reports = run_check(tmp_path, CLASSES).reports
         assert [report.split for report in reports] == splits
         assert reports[0].images == 3
 
@@ -283,12 +280,12 @@ def test_lists_that_may_divide_a_set_are_named(place, tmp_path):
         file.write_text("".join(f"images/{name}.png,masks/{name}.png\n" for name in names))
     if place == "{split}.csv":
         with refused("layouts-ambiguous", found=["folders", "list"]):
-            check_folder(str(tmp_path), None, [CLASSES])
+            run_check(tmp_path, CLASSES)
     else:
-        findings = check_folder(str(tmp_path), None, [CLASSES]).reports[0].findings
+        findings = run_check(tmp_path, CLASSES).reports[0].findings
         assert f"data.index={place}" in findings[-1].message
     settings = [CLASSES, "data.layout=list", f"data.index={place}"]
-    reports = check_folder(str(tmp_path), None, settings).reports
+    reports = run_check(tmp_path, *settings).reports
     assert [report.images for report in reports] == [3, 1]
     assert not any(report.findings for report in reports)
 
@@ -404,9 +401,6 @@ def test_pack_writes_the_divided_splits(tmp_path):
     packed = Data(layout="shards", root=str(tmp_path / "out"))
     plain = load_config(None, [f"data.root={tmp_path}/set", *PLAIN, *rule]).data
     for split, count in (("train", 8), ("val", 4)):
-        names = [
-            [entry.meta["name"] for entry in open_dataset(data, split).entries]
-            for data in (packed, plain)
-        ]
+        names = [sample_names(open_dataset(data, split)) for data in (packed, plain)]
         assert names[0] == names[1]
         assert len(names[0]) == count

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from data_files import ids, picture, tree
+from data_files import ids, picture, run_check, sample_names, tree
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
-from segtrain.data.audit.check import check_folder
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index import listing
 from segtrain.data.index.detect import detect
@@ -81,7 +80,7 @@ IN_TWO_WAYS = {
 def test_patterns_for_names_in_two_ways_fit_all_splits(tmp_path, name):
     pairs = [f"{pair.replace(' ', '.jpg ')}.png" for pair in IN_TWO_WAYS[name]]
     root = tree(tmp_path / "set", *pairs)
-    checked = check_folder(str(root), None, [CLASSES])
+    checked = run_check(root, CLASSES)
     paired = {
         (os.path.relpath(entry.image, root), os.path.relpath(str(entry.mask), root))
         for dataset in checked.datasets.values()
@@ -142,7 +141,7 @@ def test_several_masks_of_an_image(tmp_path, name):
         for text in SEVERAL[name][1:]:
             ids(tmp_path / text.replace("#", str(seed)), (0, 1, 2))
     with refused("several-masks-per-image"):
-        check_folder(str(tmp_path), None, [CLASSES])
+        run_check(tmp_path, CLASSES)
 
 
 def test_half_of_the_images_have_several_masks_or_none_is_refused():
@@ -208,15 +207,13 @@ def test_what_is_left_out_is_in_no_listing(tmp_path, server: BucketServer, place
     tree(folder, "images/p#.jpg masks/p#.png", "images/raw/q#.jpg labels/p#.png")
     picture(folder / "images/preview.png")
     root = str(folder) if place == "disk" else "s3://bkt/set"
-    checked = check_folder(
-        root, None, [CLASSES, "data.leave_out=[labels, 'images/raw*', preview.png]"]
-    )
+    checked = run_check(root, CLASSES, "data.leave_out=[labels, 'images/raw*', preview.png]")
     assert not checked.failed
     (dataset,) = checked.datasets.values()
-    assert [entry.meta["name"] for entry in dataset.entries] == ["p1", "p2"]
+    assert sample_names(dataset) == ["p1", "p2"]
     assert "5 files left out by data.leave_out" in dataset.notes
     with refused("leave-out-matches-nothing", found="label", near="labels"):
-        check_folder(root, None, [*FOLDERS, "data.leave_out=[images/raw, label]"])
+        run_check(root, *FOLDERS, "data.leave_out=[images/raw, label]")
     with pytest.raises(ConfigError, match="has lists of its files"):
         opened(folder, "data.layout=list", CLASSES, "data.leave_out=[labels]")
 
@@ -224,7 +221,7 @@ def test_what_is_left_out_is_in_no_listing(tmp_path, server: BucketServer, place
 def test_images_without_a_mask_and_classes_without_names_do_not_stop(tmp_path):
     root = tree(tmp_path, "images/p#.png masks/p#.png")
     picture(root / "images/more.png")
-    checked = check_folder(str(root), None, [])
+    checked = run_check(root)
     assert (checked.data.absent_mask, checked.data.classes) == ("leave-out", ("class_0", "class_1"))
     assert not checked.failed
     why = " ".join(finding.message for finding in checked.reports[0].findings)
@@ -232,4 +229,4 @@ def test_images_without_a_mask_and_classes_without_names_do_not_stop(tmp_path):
     assert "nothing names the classes: class_0, class_1" in why
     ids(root / "masks/another.png")
     with refused("files-unpaired", images=1, masks=1):
-        check_folder(str(root), None, [])
+        run_check(root)

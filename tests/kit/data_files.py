@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from segtrain.config import Data
+from segtrain.data.audit.check import Checked, check_folder
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.shards.pack import PackSummary, pack
@@ -37,6 +38,15 @@ def ids(
         mask.putpalette([9] * 768)
     mask.save(path)
     return path
+
+
+def run_check(root: Path, *settings: str) -> Checked:
+    """`segtrain data check` of all splits."""
+    return check_folder(str(root), None, list(settings))
+
+
+def sample_names(dataset: Dataset) -> list[str]:
+    return [entry.meta["name"] for entry in dataset.entries]
 
 
 def camvid(root: Path, names: tuple[str, ...] = ("a", "b"), split: str = "val") -> Data:
