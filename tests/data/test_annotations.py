@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +108,14 @@ def test_a_mask_turns_as_its_image_is_stored(tmp_path):
 BOX = [2, 2, 12, 2, 12, 9, 2, 9]
 
 
+@contextmanager
+def changed(root: Path) -> Iterator[dict[str, Any]]:
+    """The content of train.json, to be changed."""
+    content = json.loads((root / "train.json").read_text())
+    yield content
+    (root / "train.json").write_text(json.dumps(content))
+
+
 def test_classes_are_matched_by_name(tmp_path):
     coco(tmp_path, [[0, "road", BOX], [0, "car", [20, 2, 29, 2, 29, 9]]])
     assert opened(tmp_path).labels.names == ("background", "car", "road")
@@ -175,9 +187,8 @@ def test_a_changed_annotation_file_is_read_again(tmp_path, monkeypatch):
 
 def test_boxes_alone_are_refused_by_name(tmp_path):
     coco(tmp_path, [[0, "road", BOX]])
-    content = json.loads((tmp_path / "train.json").read_text())
-    content["annotations"][0]["segmentation"] = []
-    (tmp_path / "train.json").write_text(json.dumps(content))
+    with changed(tmp_path) as content:
+        content["annotations"][0]["segmentation"] = []
     with refused("boxes-alone"):
         opened(tmp_path)
 
@@ -240,9 +251,8 @@ def test_tools_annotate_images_as_their_exif_rotation_shows_them(tmp_path):
 )
 def test_what_a_coco_file_has_wrong_is_named(tmp_path, place, value, words):
     coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
-    content = json.loads((tmp_path / "train.json").read_text())
-    content[place[0]][place[1]][place[2]] = value
-    (tmp_path / "train.json").write_text(json.dumps(content))
+    with changed(tmp_path) as content:
+        content[place[0]][place[1]][place[2]] = value
     with refused("annotation-invalid") as caught:
         opened(tmp_path)
     assert words in str(caught.value)
@@ -259,8 +269,8 @@ def test_what_a_coco_file_has_wrong_is_named(tmp_path, place, value, words):
 )
 def test_members_of_other_formats_are_no_python_errors(tmp_path, key, value, words):
     coco(tmp_path, [[0, "road", BOX]])
-    content = json.loads((tmp_path / "train.json").read_text())
-    (tmp_path / "train.json").write_text(json.dumps({**content, key: value}))
+    with changed(tmp_path) as content:
+        content[key] = value
     with refused("annotation-invalid") as caught:
         opened(tmp_path, "data.layout=coco", "data.images=images", "data.annotations=train.json")
     assert words in str(caught.value)
@@ -268,12 +278,11 @@ def test_members_of_other_formats_are_no_python_errors(tmp_path, key, value, wor
 
 def test_annotations_of_no_image_are_counted(tmp_path):
     coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
-    content = json.loads((tmp_path / "train.json").read_text())
-    content["annotations"][0]["image_id"] = "0"
-    (tmp_path / "train.json").write_text(json.dumps(content))
+    with changed(tmp_path) as content:
+        content["annotations"][0]["image_id"] = "0"
     assert "1 annotations left out" in opened(tmp_path).notes[0]
-    content["annotations"][1]["image_id"] = "1"
-    (tmp_path / "train.json").write_text(json.dumps(content))
+    with changed(tmp_path) as content:
+        content["annotations"][1]["image_id"] = "1"
     with refused("annotation-invalid"):
         opened(tmp_path)
 

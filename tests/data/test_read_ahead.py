@@ -75,7 +75,7 @@ def drain(bucket: Bucket, count: int) -> None:
 
 def test_the_window_bounds_what_is_read_ahead():
     bucket = Bucket()
-    with ahead(bucket, (one(index) for index in range(100))) as reader:
+    with ahead(bucket, map(one, range(100))) as reader:
         drain(bucket, 4)
         assert not bucket.came.acquire(timeout=0.05)
         reader.take(Range("f0"))
@@ -110,9 +110,7 @@ def test_a_sample_that_is_needed_twice_is_fetched_once():
 def test_what_is_local_is_not_fetched_and_does_not_stop_the_rest():
     bucket = Bucket()
     local = [f"f{index}" for index in range(3, 90)]
-    with ahead(
-        bucket, (one(index) for index in range(100)), local=lambda span: span.path in local
-    ) as reader:
+    with ahead(bucket, map(one, range(100)), local=lambda span: span.path in local) as reader:
         drain(bucket, 3)
         assert all(reader.take(Range(f"f{index}")) is not None for index in range(3))
         assert all(reader.take(Range(name)) is None for name in local)
@@ -125,7 +123,7 @@ def test_what_is_local_is_not_fetched_and_does_not_stop_the_rest():
 
 def test_another_order_never_waits_and_what_was_taken_early_is_not_fetched():
     bucket = Bucket()
-    with ahead(bucket, (one(index) for index in range(40))) as reader:
+    with ahead(bucket, map(one, range(40))) as reader:
         drain(bucket, 4)
         assert reader.take(Range("f9")) is None
         assert reader.take(Range("elsewhere")) is None
@@ -151,7 +149,7 @@ def test_what_nobody_takes_is_dropped():
 
 def test_the_window_grows_with_the_rate_and_the_latency(clock):
     bucket = Bucket()
-    with ahead(bucket, (one(index) for index in range(10_000))) as reader:
+    with ahead(bucket, map(one, range(10_000))) as reader:
         drain(bucket, 4)
         reader._window._times.extend([0.5] * 300)
         for index in range(20):  # 40 samples/s
@@ -165,11 +163,11 @@ def test_the_window_grows_with_the_rate_and_the_latency(clock):
 def test_there_are_as_many_threads_as_requests_in_flight():
     bucket = Bucket()
     bucket.gate.clear()
-    with ahead(bucket, (one(index) for index in range(400)), batch=5) as reader:
+    with ahead(bucket, map(one, range(400)), batch=5) as reader:
         drain(bucket, 10)
         assert reader.figures()["threads"] == 10
     bucket.gate.clear()
-    with ahead(bucket, (one(index) for index in range(400)), batch=100) as reader:
+    with ahead(bucket, map(one, range(400)), batch=100) as reader:
         drain(bucket, 128)
         assert reader.figures()["threads"] == 128
 
