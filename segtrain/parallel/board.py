@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from segtrain.base.repeating import repeating
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.places import answered
 
@@ -109,22 +109,15 @@ def _counter(store: Any, key: str, limit_s: float) -> int:
 @contextlib.contextmanager
 def at_work(store: Any, key: str) -> Iterator[None]:
     """Context in which rank 0 gives signs of life to the ranks that wait for ``key``."""
-    done = threading.Event()
 
     def beat() -> None:
-        while not done.wait(BEAT_S):
-            # If the store is gone, the waiting ranks are gone too. If it was only slow, the next
-            # sign comes in time.
-            with contextlib.suppress(RuntimeError):
-                store.add(f"{key}/alive", 1)
+        # If the store is gone, the waiting ranks are gone too. If it was only slow, the next sign
+        # comes in time.
+        with contextlib.suppress(RuntimeError):
+            store.add(f"{key}/alive", 1)
 
-    thread = threading.Thread(target=beat, name="rank-0-at-work", daemon=True)
-    thread.start()
-    try:
+    with repeating(beat, BEAT_S, "rank-0-at-work"):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def open_board(cluster: Cluster) -> Board | None:

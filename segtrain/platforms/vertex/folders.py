@@ -7,11 +7,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segtrain.base.repeating import repeating
 from segtrain.bucket import is_bucket, split_url
 from segtrain.platforms import outcome
 
@@ -79,7 +79,7 @@ def event_files(
     if rank or not place or not config.log.tensorboard:
         yield
         return
-    ended, sent, said = threading.Event(), dict[Path, int](), list[str]()
+    sent, said = dict[Path, int](), list[str]()
 
     def copy() -> None:
         try:
@@ -92,17 +92,10 @@ def event_files(
                     f"warning: no event files in {place}: {error}; training continues", flush=True
                 )
 
-    def work() -> None:
-        while not ended.wait(EVERY_S):
-            copy()
-
-    thread = threading.Thread(target=work, name="event-files", daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(copy, EVERY_S, "event-files"):
+            yield
     finally:
-        ended.set()
-        thread.join()
         copy()
 
 

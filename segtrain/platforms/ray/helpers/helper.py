@@ -27,6 +27,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from segtrain.base.repeating import repeating
 from segtrain.data import stages
 from segtrain.data.checksum import checksum
 from segtrain.data.pixels import native
@@ -221,17 +222,11 @@ def serve(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) 
 @contextlib.contextmanager
 def _alive(connection: socket.socket) -> Iterator[threading.Lock]:
     """Send signs of life. Yields the lock to hold while sending anything else."""
-    sending, ended = threading.Lock(), threading.Event()
+    sending = threading.Lock()
 
     def pulse() -> None:
-        while not ended.wait(PULSE_S):
-            with contextlib.suppress(OSError), sending:
-                connection.sendall(frame(b""))
+        with contextlib.suppress(OSError), sending:
+            connection.sendall(frame(b""))
 
-    thread = threading.Thread(target=pulse, daemon=True, name="segtrain-helper-alive")
-    thread.start()
-    try:
+    with repeating(pulse, PULSE_S, "segtrain-helper-alive"):
         yield sending
-    finally:
-        ended.set()
-        thread.join()
