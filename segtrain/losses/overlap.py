@@ -12,6 +12,8 @@ from torch import Tensor
 
 from segtrain.losses.term import AT_ONCE, Logits, Term, add_up, class_sums, true_and_sum_of_p
 
+ROW_BYTES = 64  # that sorting takes for each pixel and class
+
 
 @dataclass(frozen=True)
 class TverskyLoss(Term):
@@ -105,48 +107,43 @@ class LovaszSoftmax(Term):
         return (target != self.ignore_index).flatten(1).any(1).sum(dtype=torch.float64)[None]
 
     def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
-        valid, index = self.labels(target)
-        share = logits.sum() * 0.0 if not len(logits) else logits.new_zeros(())
-        for image in range(len(logits)):
-            share = share + self._image(
-                logits[image].flatten(1), index[image].flatten(), valid[image].flatten()
+        if not len(logits):
+            return logits.sum() * 0.0
+        valid, index = (part.flatten(1) for part in self.labels(target))
+        images = len(index)
+        # A row for each class of each image.
+        number = torch.arange(images * self.num_classes, device=index.device)
+        image, label = number // self.num_classes, number[:, None] % self.num_classes
+        first = number[:: self.num_classes, None]
+        present = add_up(len(number), first + index, valid) > 0
+        step = self._rows_at_once(index)
+        # On a GPU, the host would have to wait to leave out classes that are absent.
+        left_out = [not index.is_cuda and not part.any() for part in present.split(step)]
+        rows = logits.flatten(2).softmax(1).flatten(0, 1).split(step)
+        losses = [
+            probs[:, 0] * 0.0 if absent else self._classes(probs, index[own] == labels, valid[own])
+            for probs, own, labels, absent in zip(
+                rows, image.split(step), label.split(step), left_out
             )
-        return share
+        ]
+        there = present.view(images, -1)
+        loss = torch.where(there, torch.cat(losses).view(images, -1), 0.0)
+        return (loss.sum(1) / there.sum(1).clamp_min(1)).sum()
 
-    def _image(self, logits: Tensor, index: Tensor, valid: Tensor) -> Tensor:
-        """The loss of one image with P pixels: logits (C, P), index int64 (P,), valid bool (P,) ->
-        scalar.
+    @staticmethod
+    def _rows_at_once(index: Tensor) -> int:
+        """Rows that are sorted together, of the pixels of ``index`` (N, P): on a CPU one, on a GPU
+        as many as the memory allows.
         """
-        probs = logits.softmax(0)
-        total, present = probs.sum() * 0.0, probs.new_zeros(())
-        for first, end in self._blocks(index, valid):
-            truth = (index == torch.arange(first, end, device=index.device)[:, None]) & valid
-            there = truth.any(1)
-            total = (
-                total + torch.where(there, self._classes(probs[first:end], truth, valid), 0.0).sum()
-            )
-            present = present + there.sum()
-        return total / present.clamp_min(1)
-
-    def _blocks(self, index: Tensor, valid: Tensor) -> list[tuple[int, int]]:
-        """Ranges of classes that are sorted together: on a CPU each one that is present; on a GPU
-        all, a few at a time.
-
-        To leave out the absent ones, the host would have to wait for the GPU.
-        """
-        if not index.is_cuda:
-            pixels = add_up(self.num_classes, index, valid).tolist()
-            return [(c, c + 1) for c, count in enumerate(pixels) if count]
-        # sorting takes about 64 bytes per pixel and class
-        step = max(1, AT_ONCE // (64 * len(index)))
-        return [(c, min(c + step, self.num_classes)) for c in range(0, self.num_classes, step)]
+        return max(1, AT_ONCE // (ROW_BYTES * index.shape[1])) if index.is_cuda else 1
 
     @staticmethod
     def _classes(probs: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
-        """The loss of each of k classes: probs, truth bool (k, P), valid bool (P,) -> (k,).
+        """The loss of each of k rows of P pixels: probs, truth bool, valid bool (k, P) -> (k,).
 
         Void pixels come last, with slope 0.
         """
+        truth = truth & valid
         errors = torch.where(truth, 1 - probs, probs)
         order = (
             torch.where(valid, errors.detach(), -1.0)
@@ -154,12 +151,12 @@ class LovaszSoftmax(Term):
             .indices
         )
         sorted_truth = truth.gather(1, order)
-        rank = torch.arange(1, order.shape[1] + 1, device=order.device)
-        hits = sorted_truth.cumsum(1)
-        inner = (hits[:, -1:] - hits).double()
-        union = (hits[:, -1:] + rank - hits).double()
+        rank = torch.arange(1, order.shape[1] + 1, device=order.device, dtype=torch.int32)
+        hits = sorted_truth.cumsum(1, dtype=torch.int32)
+        inner = (hits[:, -1:] - hits).to(probs.dtype)
+        union = (hits[:, -1:] + rank - hits).to(probs.dtype)
         # Growth of 1 - inner / union in closed form: the difference of two neighbors would lose
         # precision in float32.
         growth = torch.where(sorted_truth, 1 / union, inner / (union * (union - 1).clamp_min(1)))
-        slopes = torch.empty_like(probs).scatter_(1, order, growth.to(probs.dtype))
+        slopes = torch.empty_like(probs).scatter_(1, order, growth)
         return (torch.where(valid, errors, 0.0) * slopes).sum(1)
