@@ -130,6 +130,7 @@ def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch: str, l
         ("Unet", "resnet18", {}),
         ("Unet", "resnet50", {"decoder_channels": [32, 16, 16, 8, 8]}),
         ("Unet", "mobilenet_v2", {}),
+        ("Segformer", "mit_b0", {}),
         ("Unet", "resnet18", {"decoder_attention_type": "scse"}),
         ("Unet", "resnet18", {"decoder_interpolation": "bilinear"}),
         ("Unet", "vgg11", {}),
@@ -152,11 +153,11 @@ def test_network_equals_smp(arch: str, encoder: str, options: dict) -> None:
     torch.manual_seed(0)
     stock = getattr(smp, arch)(encoder, encoder_weights=None, classes=5, **options)
     # In training mode mobilenet's 52 norms amplify rounding (of stock against stock, too) beyond
-    # the tolerance.
+    # the tolerance; in SegFormer, a batch norm makes the gradient of norm4's bias zero.
     compare(
         build_model(Model(arch=arch.lower(), encoder=encoder, options=options), 5),
         stock,
-        encoder != "mobilenet_v2",
+        encoder not in ("mobilenet_v2", "mit_b0"),
     )
 
 
