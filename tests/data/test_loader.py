@@ -71,9 +71,15 @@ class Pictures:
         )
 
 
-def load(data: Data = SETTINGS, dataset: Pictures | None = None, **settings: object) -> list[list]:
+def loader_of(
+    data: Data = SETTINGS, dataset: Pictures | None = None, **settings: object
+) -> TrainLoader:
     options = {"seed": 5, "batch_size": 8, "last_step": 6, **settings}
-    with TrainLoader(dataset or Pictures(), data, **options) as loader:
+    return TrainLoader(dataset or Pictures(), data, **options)
+
+
+def load(data: Data = SETTINGS, dataset: Pictures | None = None, **settings: object) -> list[list]:
+    with loader_of(data, dataset, **settings) as loader:
         return kept(loader)
 
 
@@ -149,9 +155,7 @@ def test_an_error_names_the_file_and_comes_in_its_turn(workers):
         (DataError(f"masks/{bad}.png: value 99"), f"masks/{bad}.png: value 99"),
     ]:
         first = next(step for step in range(6) if bad in samples(5, 11, 8 * step, 8)[1])
-        loader = TrainLoader(
-            Pictures(11, {bad: error}), SETTINGS, seed=5, batch_size=8, last_step=6, workers=workers
-        )
+        loader = loader_of(dataset=Pictures(11, {bad: error}), workers=workers)
         iterator = iter(loader)
         for _ in range(first):
             next(iterator)
@@ -162,9 +166,7 @@ def test_an_error_names_the_file_and_comes_in_its_turn(workers):
 
 def test_memory_is_bounded():
     dataset = Pictures()
-    with TrainLoader(
-        dataset, SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=4, prefetch=3
-    ) as loader:
+    with loader_of(dataset=dataset, batch_size=4, last_step=10**9, workers=4, prefetch=3) as loader:
         for taken, _ in enumerate(loader, 1):
             deadline = time.monotonic() + 120
             while dataset.reads < 4 * (taken + 3) and time.monotonic() < deadline:
@@ -174,17 +176,15 @@ def test_memory_is_bounded():
             if taken == 5:
                 break
     assert threads() == 0
-    with TrainLoader(
-        Pictures(), SETTINGS, seed=5, batch_size=4, last_step=10**9, workers=0
-    ) as loader:
+    with loader_of(batch_size=4, last_step=10**9, workers=0) as loader:
         next(iter(loader))
         assert threads() == 0
 
 
 def test_prefetch_counts_micro_batches():
     dataset = Pictures()
-    with TrainLoader(
-        dataset, SETTINGS, seed=5, batch_size=4, accumulate=4, last_step=50, workers=1, prefetch=4
+    with loader_of(
+        dataset=dataset, batch_size=4, accumulate=4, last_step=50, workers=1, prefetch=4
     ) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -193,7 +193,7 @@ def test_prefetch_counts_micro_batches():
 
 
 def test_a_loop_that_is_left_early_ends_its_threads():
-    loader = TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=4, last_step=100, workers=3)
+    loader = loader_of(batch_size=4, last_step=100, workers=3)
     for _ in loader:
         assert threads() > 0
         break
@@ -207,7 +207,7 @@ def test_a_loop_that_is_left_early_ends_its_threads():
 
 
 def test_a_loader_can_run_again():
-    with TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=8, last_step=6, workers=2) as loader:
+    with loader_of(workers=2) as loader:
         next(iter(loader))
         assert content(kept(loader)) == content(load())
 

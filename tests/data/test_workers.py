@@ -46,9 +46,13 @@ pytestmark = pytest.mark.skipif(
 SCENES = Data(scenes=N, scene_size=(48, 64), crop=(24, 32))
 
 
-def load(data: Data, source: object = None, **settings: object) -> list[bytes]:
+def loader_of(data: Data, source: object = None, **settings: object) -> TrainLoader:
     options = {"seed": 3, "batch_size": 6, "last_step": STEPS, **settings}
-    with TrainLoader(source or open_dataset(data, "train"), data, **options) as loader:  # type: ignore[arg-type]
+    return TrainLoader(source or open_dataset(data, "train"), data, **options)  # type: ignore[arg-type]
+
+
+def load(data: Data, source: object = None, **settings: object) -> list[bytes]:
+    with loader_of(data, source, **settings) as loader:
         return content(kept(loader))
 
 
@@ -101,7 +105,7 @@ def test_one_crew_trains_and_evaluates_in_turns(data: Data):
     groups, images = [[0, 3, 6], [1, 2], [4, 5]], {}
     with (
         WorkerPool(2, "process") as pool,
-        TrainLoader(source, data, seed=3, batch_size=6, last_step=STEPS, pool=pool) as loader,
+        loader_of(data, source, pool=pool) as loader,
     ):
         steps, pids = [], None
         for parts in loader:
@@ -141,7 +145,7 @@ def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths):
     said: list[str] = []
     with (
         WorkerPool(2, "process", said.append) as pool,
-        TrainLoader(deadly, data, seed=3, batch_size=6, last_step=STEPS, pool=pool) as loader,
+        loader_of(data, deadly, pool=pool) as loader,
         refused("sample-kills-workers") as error,
     ):
         list(loader)
@@ -288,9 +292,7 @@ def test_a_crew_grows_and_shrinks(data: Data):
     for kind in ("thread", "process"):
         with (
             WorkerPool(1, kind) as pool,
-            TrainLoader(
-                open_dataset(data, "train"), data, seed=3, batch_size=6, last_step=30, pool=pool
-            ) as loader,
+            loader_of(data, last_step=30, pool=pool) as loader,
         ):
             steps = []
             for number, parts in enumerate(loader):
@@ -305,15 +307,7 @@ def test_closing_early_ends_everything(data: Data):
     gc.collect()  # blocks of earlier tests
     for _ in range(2):  # the first time imports what it needs
         before = len(list(open_files.iterdir())) if open_files.exists() else 0
-        loader = TrainLoader(
-            open_dataset(data, "train"),
-            data,
-            seed=3,
-            batch_size=6,
-            last_step=99,
-            workers=2,
-            kind="process",
-        )
+        loader = loader_of(data, last_step=99, workers=2, kind="process")
         iterator = iter(loader)
         batch = next(iterator)[0]
         pids = loader._pool.pids()
@@ -328,16 +322,7 @@ def test_closing_early_ends_everything(data: Data):
 
 def test_memory_is_used_again(data: Data):
     for kind in ("thread", "process"):
-        with TrainLoader(
-            open_dataset(data, "train"),
-            data,
-            seed=3,
-            batch_size=6,
-            last_step=30,
-            workers=2,
-            kind=kind,
-            prefetch=3,
-        ) as loader:
+        with loader_of(data, last_step=30, workers=2, kind=kind, prefetch=3) as loader:
             places = {parts[0].images.data_ptr() for parts in loader}
         assert len(places) <= 4  # three ahead and the one in use
 
@@ -370,16 +355,7 @@ def test_without_memfd_memory_is_shared_by_a_temporary_file(data: Data, monkeypa
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs a GPU")
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_blocks_are_page_locked(data: Data, kind):
-    with TrainLoader(
-        open_dataset(data, "train"),
-        data,
-        seed=3,
-        batch_size=6,
-        last_step=STEPS,
-        workers=2,
-        kind=kind,
-        pin_memory=True,
-    ) as loader:
+    with loader_of(data, workers=2, kind=kind, pin_memory=True) as loader:
         steps = []
         for parts in loader:
             assert parts[0].images.is_pinned()

@@ -26,7 +26,7 @@ from segtrain.data.annotations.read import (
     size_of,
     text,
 )
-from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, polygon
+from segtrain.data.annotations.shapes import Annotated, Annotations, Shape, Size, polygon
 from segtrain.data.index.detect_pairs import pair_of_folders
 from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
@@ -122,7 +122,7 @@ def _annotated(
     return Annotated(image["file_name"], file, parts, size)
 
 
-def _shape(area: Any, name: str, size: tuple[int, int]) -> Shape | str:
+def _shape(area: Any, name: str, size: Size) -> Shape | str:
     from pycocotools import mask as rle
 
     if not area:

@@ -19,6 +19,7 @@ from segtrain.data.annotations.shapes import (
     Annotated,
     Annotations,
     Shape,
+    Size,
     bitmap,
     box,
     ellipse,
@@ -124,7 +125,7 @@ def _numbers(element: Element, *keys: str) -> list[float]:
     return numbers
 
 
-def _pixels(runs: list[int], size: tuple[int, int]) -> np.ndarray:
+def _pixels(runs: list[int], size: Size) -> np.ndarray:
     """The pixels of run lengths, row by row; the first run is of pixels that are not set, and the
     last one of such pixels may be missing.
     """

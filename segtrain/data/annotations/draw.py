@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from segtrain.data.annotations.shapes import Order
+from segtrain.data.annotations.shapes import Order, Size
 
 Paint = Literal["file", "smallest", "void"]
 # A part of a mask: its pixels, bool (h, w), and the (top, left) of its upper left pixel.
@@ -31,7 +31,7 @@ _GRID = 5
 
 def draw(
     shapes: Sequence[dict[str, Any]],
-    size: tuple[int, int],
+    size: Size,
     ids: Mapping[str, int],
     background: int,
     void: int,
@@ -60,7 +60,7 @@ def draw(
     return mask
 
 
-def _part(shape: dict[str, Any], size: tuple[int, int]) -> Part | None:
+def _part(shape: dict[str, Any], size: Size) -> Part | None:
     """The pixels of a shape that are in the image; None if it is outside."""
     from pycocotools import mask as rle
 
@@ -89,7 +89,7 @@ def _part(shape: dict[str, Any], size: tuple[int, int]) -> Part | None:
     return (pixels & ~_filled(holes, (left, top), extent) if holes else pixels), (top, left)
 
 
-def _of_runs(runs: Any, order: Order, size: tuple[int, int]) -> np.ndarray:
+def _of_runs(runs: Any, order: Order, size: Size) -> np.ndarray:
     """The pixels of runs, bool (H, W). Raises ValueError for a run that ends after the image."""
     begins, ends = np.array(runs, np.int64).T
     area = size[0] * size[1]
@@ -102,9 +102,7 @@ def _of_runs(runs: Any, order: Order, size: tuple[int, int]) -> np.ndarray:
     return pixels.reshape(size) if order == "rows" else pixels.reshape(size[::-1]).T
 
 
-def _filled(
-    rings: list[np.ndarray], corner: tuple[int, int], extent: tuple[int, int]
-) -> np.ndarray:
+def _filled(rings: list[np.ndarray], corner: tuple[int, int], extent: Size) -> np.ndarray:
     """The union of rings, bool (h, w), in the part of the image that begins at ``corner`` (x, y).
 
     pycocotools rounds the points to its grid. This is done before the points are moved, so that the

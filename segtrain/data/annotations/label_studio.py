@@ -20,6 +20,7 @@ from segtrain.data.annotations.shapes import (
     Annotated,
     Annotations,
     Shape,
+    Size,
     bitmap,
     box,
     ellipse,
@@ -107,7 +108,7 @@ def _label(region: dict[str, Any]) -> str:
     return text(names[0], "a label") if names else ""
 
 
-def _shape(region: dict[str, Any], name: str, size: tuple[int, int]) -> Shape | str:
+def _shape(region: dict[str, Any], name: str, size: Size) -> Shape | str:
     if region.get("image_rotation"):
         raise ValueError("an image that was rotated in Label Studio")
     value = region["value"]
@@ -128,7 +129,7 @@ def _shape(region: dict[str, Any], name: str, size: tuple[int, int]) -> Shape | 
     return polygon(name, [rotated(outline, place, value.get("rotation", 0))])
 
 
-def _brush(stream: bytes, size: tuple[int, int]) -> np.ndarray:
+def _brush(stream: bytes, size: Size) -> np.ndarray:
     """The pixels of a brush whose alpha is not 0, bool (h, w).
 
     The stream of bits: the number of words in 32 bits, the bits of a word in 5, the bits of four

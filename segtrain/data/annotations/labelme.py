@@ -59,7 +59,7 @@ def _detect(root: str, store: Store) -> Detected | None:
             if (_SHAPES.search(head) and _OURS.search(head)) or _XML.match(head)
         }
         if folders:
-            return find.detected_in_folders(root, store, sorted(folders), ending)
+            return find.detected_in_folders(root, store, folders, ending)
     return None
 
 

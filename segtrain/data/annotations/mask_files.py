@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.data.annotations.shapes import Size
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import size_error
 from segtrain.errors import file_error
@@ -22,7 +23,7 @@ def files_of(text: str) -> list[str]:
 
 
 def load_pixels(
-    shapes: list[dict[str, Any]], content: Callable[[str], Any], image: str, size: tuple[int, int]
+    shapes: list[dict[str, Any]], content: Callable[[str], Any], image: str, size: Size
 ) -> None:
     """Replace the path of a mask by its pixels, bool (H, W).
 

@@ -20,7 +20,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from PIL import Image
 
-from segtrain.data.annotations.shapes import Annotated, Shape
+from segtrain.data.annotations.shapes import Annotated, Shape, Size
 from segtrain.data.bucket.tree import local_copy
 from segtrain.errors import SegtrainError, file_error, some_of
 
@@ -112,11 +112,11 @@ def numbered(what: str, items: Iterable[Item], first: int = 0) -> Iterator[tuple
     return ((f"{what} {number}", item) for number, item in enumerate(items, first))
 
 
-def size_of(item: Any) -> tuple[int, int]:
+def size_of(item: Any) -> Size:
     return int(item["height"]), int(item["width"])
 
 
-def png_pixels(text: str, size: tuple[int, int]) -> np.ndarray:
+def png_pixels(text: str, size: Size) -> np.ndarray:
     """The drawn pixels of a PNG in base64, bool (h, w): those whose alpha, or else whose value, is
     not 0. The PNG may be packed with zlib.
 

@@ -18,6 +18,7 @@ UNNAMED = ""
 Order = Literal["columns", "rows"]
 # x and y.
 Pair = Union[Sequence[float], np.ndarray]
+Size = tuple[int, int]  # height and width of an image in pixels
 _FAR = 1_000_000
 # The ends of a line that are so near to each other meet, in pixels.
 _MEET = 2
@@ -54,7 +55,7 @@ class Annotated:
     image: str
     file: str
     parts: Sequence[Shape | str] = ()
-    size: tuple[int, int] | None = None
+    size: Size | None = None
     upright: bool | None = None
 
     @cached_property

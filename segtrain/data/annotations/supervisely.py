@@ -26,6 +26,7 @@ from segtrain.data.annotations.shapes import (
     Annotated,
     Annotations,
     Shape,
+    Size,
     bitmap,
     box,
     is_closed,
@@ -48,7 +49,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         for path, head in find.files(root, store, ".json")
         if _ANN.search(os.path.dirname(path)) and all(key in head for key in _KEYS)
     }
-    detected = find.detected_in_folders(root, store, sorted(folders), ".json")
+    detected = find.detected_in_folders(root, store, folders, ".json")
     if detected:
         # If several folders are read together, their names are in no setting.
         settings, splits = detected
@@ -80,7 +81,7 @@ def _read(where: Where) -> Annotations:
     return Annotations(images, classes)
 
 
-def _shape(size: tuple[int, int], item: dict[str, Any]) -> Shape | str:
+def _shape(size: Size, item: dict[str, Any]) -> Shape | str:
     name, kind = text(item["classTitle"], "a classTitle"), item["geometryType"]
     if kind in _NO_AREAS:
         return str(kind)
