@@ -42,12 +42,15 @@ LAUNCHER_VARIABLES = (
 
 
 @contextmanager
-def refused(code: str, **values: Any) -> Iterator[pytest.ExceptionInfo[SegtrainError]]:
-    """The body must raise a SegtrainError with this code and these values among its own."""
+def refused(code: str, *texts: str, **values: Any) -> Iterator[pytest.ExceptionInfo[SegtrainError]]:
+    """The body must raise a SegtrainError with this code, these texts in its message, and these
+    values among its own.
+    """
     with pytest.raises(SegtrainError) as info:
         yield info
     error = info.value
     assert error.code == code, f"{error.code!r}: {error}"
+    assert all(text in str(error) for text in texts), str(error)
     assert {name: error.values.get(name) for name in values} == values, str(error)
 
 

@@ -253,9 +253,8 @@ def test_what_a_coco_file_has_wrong_is_named(tmp_path, place, value, words):
     coco(tmp_path, [[0, "road", BOX], [1, "road", BOX]])
     with changed(tmp_path) as content:
         content[place[0]][place[1]][place[2]] = value
-    with refused("annotation-invalid") as caught:
+    with refused("annotation-invalid", words):
         opened(tmp_path)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +270,8 @@ def test_members_of_other_formats_are_no_python_errors(tmp_path, key, value, wor
     coco(tmp_path, [[0, "road", BOX]])
     with changed(tmp_path) as content:
         content[key] = value
-    with refused("annotation-invalid") as caught:
+    with refused("annotation-invalid", words):
         opened(tmp_path, "data.layout=coco", "data.images=images", "data.annotations=train.json")
-    assert words in str(caught.value)
 
 
 def test_annotations_of_no_image_are_counted(tmp_path):

@@ -240,9 +240,8 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path):
     np.savez(root / "train.npz", x=images, y=masks)
     np.save(root / "val_images.npy", images[:2])
     np.save(root / "val_labels.npy", np.eye(3, dtype=np.float32)[masks[:2, ..., 0]])
-    with refused("layout-unknown") as error:
+    with refused("layout-unknown", f"segtrain data convert {root} DST"):
         run_check(root)
-    assert f"segtrain data convert {root} DST" in str(error.value)
     for name in ("test-volume", "dev-volume", "dev-labels"):
         gray = [Image.fromarray(np.full((8, 9), page, np.uint8)) for page in range(3)]
         gray[0].save(root / f"{name}.tif", save_all=True, append_images=gray[1:])
@@ -281,10 +280,10 @@ def test_the_first_proposal_describes_the_bands(tmp_path):
             tmp_path / f"images/{name}.tif", np.full((8, 8, 4), 9, np.uint16), planarconfig="contig"
         )
         Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / f"masks/{name}.png")
-    with refused("classes-missing") as caught:
+    with refused(
+        "classes-missing", "data.channels=4 data.values=stored", "data.mean=[9.0, 9.0, 9.0, 9.0]"
+    ):
         run_check(tmp_path)
-    assert "data.channels=4 data.values=stored" in str(caught.value)
-    assert "data.mean=[9.0, 9.0, 9.0, 9.0]" in str(caught.value)
 
 
 def test_what_does_not_go_with_bands_is_refused(tmp_path):

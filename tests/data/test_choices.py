@@ -262,10 +262,8 @@ def shard(path: Path, *names: str) -> None:
 
 def test_dots_in_the_keys_of_shards_are_named(tmp_path):
     shard(tmp_path / "set/train-000000.tar", "img.001", "img.002")
-    with refused("samples-incomplete") as caught:
+    with refused("samples-incomplete", "001.mask.png", "dot"):
         open_dataset(Data(layout="shards", root=str(tmp_path / "set"), classes=("a", "b")), "train")
-    assert "001.mask.png" in str(caught.value)
-    assert "dot" in str(caught.value)
 
 
 def test_a_command_raises_the_limit_of_open_files():

@@ -120,9 +120,10 @@ def test_masks_that_are_no_pictures_are_named(tmp_path):
     (tmp_path / "labels" / "train" / "a.txt").write_text("0 0.1 0.2 0.3 0.4")
     assert detect(str(tmp_path))[0].layout == "yolo"
     data = Data(layout="folders", root=str(tmp_path), masks="labels/{split}", classes=("a", "b"))
-    with refused("files-unpaired", images=1, masks=0) as caught:
+    with refused(
+        "files-unpaired", "labels/train/ holds 1 .txt file, which is not read", images=1, masks=0
+    ):
         open_dataset(data, "train")
-    assert "labels/train/ holds 1 .txt file, which is not read" in str(caught.value)
 
 
 def voc(
@@ -286,25 +287,20 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
     with refused("class-name-missing"):
         run_check(root, "data.classes=['?0', '?1']")
     ids(root / "label/1.png", (3, 4))
-    with refused("classes-missing") as caught:
+    with refused("classes-missing", "data.label_map={0: 0, 1: 1, 3: 2, 4: 3}"):
         run_check(root)
-    assert "data.label_map={0: 0, 1: 1, 3: 2, 4: 3}" in str(caught.value)
     for mask in (root / "label").iterdir():
         Image.new("RGB", (16, 12), (9, 0, 255)).save(mask)
-    with refused("classes-missing") as caught:
+    with refused("classes-missing", "data.classes={'?0': [9, 0, 255]}"):
         run_check(root)
-    assert "data.classes={'?0': [9, 0, 255]}" in str(caught.value)
     for mask in (root / "label").iterdir():
         picture(mask)
-    with refused("classes-missing") as caught:
+    with refused("classes-missing", "the masks of all have 192 colors: "):
         run_check(root)
-    assert "the masks of all have 192 colors: " in str(caught.value)
     for mask in (root / "label").iterdir():
         Image.new("L", (16, 12)).save(mask, "jpeg")
-    with refused("classes-missing") as caught:
+    with refused("classes-missing", "2 masks: ", "JPEG changes the labels"):
         run_check(root)
-    assert "2 masks: " in str(caught.value)
-    assert "JPEG changes the labels" in str(caught.value)
 
 
 # Names of folders in public data sets, with a split of each name that they use.
@@ -354,9 +350,8 @@ def test_folders_that_are_recognized_by_their_files_may_be_ambiguous(tmp_path):
     with refused("list-column-missing", near="image_path"):
         run_check(root)
     (root / "all.csv").unlink()
-    with refused("folders-ambiguous") as caught:
+    with refused("folders-ambiguous", " ".join(chosen)):
         run_check(root)
-    assert " ".join(chosen) in str(caught.value)
     assert not run_check(root, "data.classes=[a, b]", *chosen).failed
 
 

@@ -108,9 +108,8 @@ def test_numbered_masks_of_a_few_images_are_all_read(tmp_path):
     ids(tmp_path / "b/b (2)_mask_1.png", (0, 255, 0, 0))
     pair = "data.pair=['{name}.png', '{name}_mask.png']"
     data = settings_of(str(tmp_path), ["data.images=b", "data.masks=b", pair, "data.classes=[a]"])
-    with refused("files-unpaired") as caught:
+    with refused("files-unpaired", "1 of 3 images have several masks"):
         open_dataset(data[0], "all")
-    assert "1 of 3 images have several masks" in str(caught.value)
     dataset = open_dataset(detect(str(tmp_path))[0], "all")
     assert [dataset.read_mask(row)[0, :4].tolist() for row in (0, 1)] == [
         [1, 0, 0, 0],

@@ -216,10 +216,13 @@ def test_faults_are_all_named_and_nothing_is_written(tmp_path):
     source = files(tmp_path / "files", 6)
     Path(source.entries[1].image).write_bytes(Path(source.entries[1].image).read_bytes()[:200])
     Image.fromarray(blocks(4, (0, 77))).save(source.entries[4].mask)
-    with refused("pack-faults", files=[source.entries[1].image, source.entries[4].mask]) as caught:
+    with refused(
+        "pack-faults",
+        "unknown ids 77",
+        "--skip-faults",
+        files=[source.entries[1].image, source.entries[4].mask],
+    ):
         quiet(source, tmp_path / "shards")
-    assert "unknown ids 77" in str(caught.value)
-    assert "--skip-faults" in str(caught.value)
     assert not (tmp_path / "shards").exists()
     done = quiet(source, tmp_path / "shards", skip_faults=True)
     assert (done.samples, done.skipped) == (4, 2)
