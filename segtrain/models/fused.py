@@ -22,8 +22,9 @@ ROWS, COLS, WARPS = 16, 64, 4  # pixels and channels of a program
 WIDEST = 1024  # channels of a layer norm; a program has a block of its rows
 PROGRAMS = 512  # that share a sum over pixels, for each block of channels
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Between 0 and these, a value is rounding: float32 sums of this many numbers.
-BOUND = 1e-4
+# The largest difference to torch's layers, which may compute in TF32, relative to the largest
+# value.
+BOUND = 1e-2
 
 
 def use_kernels(
@@ -119,9 +120,7 @@ class FusedBatchNorm2d(nn.BatchNorm2d):
         if self.training and x.dtype in TYPES:
             residual = None if residual is None else _last(residual.to(x.dtype))
             return _NormAct.apply(self, _last(x), residual, relu, self.weight, self.bias)
-        x = F.batch_norm(  # the forward pass of nn.BatchNorm2d would not take SyncBatchNorm's name
-            x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-        )
+        x = super().forward(x)
         x = x if residual is None else x.add_(residual)
         return x.relu_() if relu else x
 

@@ -99,6 +99,12 @@ def test_layers_without_kernels_or_with_wrong_ones_stay_those_of_torch(
         assert used() == "BatchNorm2d"
     monkeypatch.setattr(layers, "_fault", lambda device: "")
     assert used() == "FusedBatchNorm2d"
+    plain, fused = nn.BatchNorm2d(3).double(), nn.BatchNorm2d(3).double()
+    layers.use_kernels(fused, ("batch_norm",), torch.device("cpu"), print)
+    for train in (True, False):  # float64 has no kernel
+        x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+        assert torch.equal(fused.train(train)(x, x, True), (plain.train(train)(x) + x).relu())
+    assert torch.equal(fused.running_var, plain.running_var)
 
 
 def test_images_are_normalized_as_by_the_operators_of_torch(cases: list[dict[str, Any]]) -> None:
