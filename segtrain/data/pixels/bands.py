@@ -194,7 +194,12 @@ def _tiff(stream: Any, source: Source, name: str) -> _File:
     pages = tifffile_for(f"reading {name}").TiffFile(stream).pages
     page, images = pages[0], [part for part in pages if not (part.is_reduced or part.is_mask)]
     if len(images) > 1:
-        reason = f"holds {len(images)} images: save their bands as one image"
+        size = f"{page.imagelength} x {page.imagewidth}"
+        reason = (
+            f"holds {len(images)} images of {size}: save their bands as one image, such as an "
+            "array (H, W, bands) by tifffile.imwrite(FILE, ARRAY, photometric='minisblack', "
+            "planarconfig='contig'); without these, each row becomes an image"
+        )
         raise file_error(name, reason, code="several-images", found=len(images))
     shape = page.imagelength, page.imagewidth, page.samplesperpixel
     tag = page.tags.get(NODATA_TAG)
