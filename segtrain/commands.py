@@ -206,14 +206,8 @@ def data_check(args: Namespace) -> int:
     try:
         line = ("segtrain", *args.argv)
         checked = check_folder(args.dir, args.split, args.overrides, args.sample, args.seed, line)
-    except SegtrainError as error:
-        if args.write and "config" in error.values:
-            write_atomically(args.write, error.values["config"].encode(), "FILE for --write")
-            say(
-                f"{args.write} has these settings: write the name of a class for each ? (to ignore "
-                "an id: delete its ?, and map it to -1), then train"
-            )
-        elif args.write:
+    except SegtrainError:
+        if args.write:
             say_on_stderr(f"{args.write} was not written: see the error below")
         raise
     if args.write and not checked.failed:
@@ -227,7 +221,7 @@ def data_check(args: Namespace) -> int:
         print(json.dumps({report.split: report.to_dict() for report in checked.reports}))
     else:
         say(checked.text(args.write))
-    return EXIT_ERROR if checked.failed else 0
+    return EXIT_ERROR if checked.failed or checked.unnamed else 0
 
 
 def runs(args: Namespace) -> None:

@@ -105,8 +105,10 @@ def convert_folder(
         names = (POOL,)  # without {split} in a path, all splits have the same images
     result: dict[str, Any] = {}
     with _complete(folder) as made:
-        data = settled(data, splits or names, (), why)
+        data = settled(data, splits or names, why)
         datasets = [open_dataset(data, split) for split in splits or names]
+        if datasets[0].labels.names[0].startswith("?"):
+            raise ConfigError(why[-1], code="classes-missing")
         given = [*overrides, *shlex.split(pasted(data))]
         others = [settings_of(root, [*given, setting])[0] for setting in annotators]
         for dataset in datasets:

@@ -65,14 +65,21 @@ class Checked:
     def failed(self) -> bool:
         return any(report.failed for report in self.reports)
 
+    @property
+    def unnamed(self) -> bool:
+        """Whether classes have a question mark in place of their names."""
+        return any(name.startswith("?") for name in self.reports[0].classes)
+
     def config(self) -> str:
         """The settings as a config file."""
         return config_of(self.data, self.datasets)
 
     @property
     def command(self) -> str:
-        """The command that trains. Empty after a fault, and if the settings were not detected."""
-        if not self.detected or self.failed:
+        """The command that trains. Empty after a fault, if classes lack names, and if the settings
+        were not detected.
+        """
+        if not self.detected or self.failed or self.unnamed:
             return ""
         settings = first_run(self.data, self.datasets)
         return f"segtrain train {pasted(self.data)} {command(settings)}".rstrip()
@@ -86,6 +93,11 @@ class Checked:
         head = []
         if written and self.failed:
             head = [f"{written} was not written: correct the faults below"]
+        elif self.unnamed:
+            head = [
+                f"{written or 'a config'} with these settings trains when each ? is the name of a "
+                "class (to ignore an id: delete its ?, and map it to -1)"
+            ]
         elif written:
             head = [f"{written} has these settings: segtrain train {shlex.quote(str(written))}"]
         elif self.command:
@@ -140,7 +152,7 @@ def check_folder(
         data, all_splits = settings_of(root, overrides, why)
         splits = splits or _audited(data, all_splits)
         if not os.path.isfile(root):
-            data = settled(data, splits, all_splits if detected else (), why)
+            data = settled(data, splits, why)
     except SegtrainError as error:
         if not error.values.get("choices"):
             raise

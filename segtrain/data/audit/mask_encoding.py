@@ -17,14 +17,12 @@ from segtrain.data.audit.mask_colors import (
     unknown_colors,
 )
 from segtrain.data.audit.mask_values import MaskValues, ids_of, numbers_objects, shown
-from segtrain.data.audit.tried import LISTED, STRAY, Table, mapped
+from segtrain.data.audit.tried import LISTED, NEAR, STRAY, Table, mapped
 from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.space import LabelSpace, plain_space
 
 # The largest instance id that a proposed setting maps.
 _INSTANCES = 255
-# Values that differ by at most this much are one gray level, blurred by a lossy copy.
-_NEAR = 8
 
 
 def mask_finding(
@@ -231,7 +229,7 @@ def _by_levels(labels: LabelSpace, ids: Table, used: list[int], where: str) -> S
     common = [value for value in sorted(ids) if ids[value] >= least]
     if set(range(count)) <= set(ids if count > 2 else common):
         return None
-    first = [v for v, before in zip(common, [-LISTED, *common]) if v - before > _NEAR]
+    first = [v for v, before in zip(common, [-LISTED, *common]) if v - before > NEAR]
     starts = common if len(common) == count else first
     if len(starts) != count:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,9 +20,6 @@ MOST = 1024
 SHOWN = 12
 # Ids of objects are more than this number, and the largest object has less than this share of them.
 _MANY, _LARGEST = 20, 0.2
-# Values that differ by at most this much may be one, blurred; those on fewer pixels than this share
-# may be strays.
-_NEAR, RARE = 8, 0.001
 _TABLES = ("ids", "colors", "tops", "masks")
 
 
@@ -172,19 +168,6 @@ def numbers_objects(ids: dict[int, int]) -> bool:
         and objects[len(objects) // 2] >= BORDER
         and objects[-1] < _LARGEST * sum(objects)
     )
-
-
-def are_classes(ids: dict[int, int], void: int) -> bool:
-    """Whether ids seem to be those of classes: they count from 0 or 1, or few of them lie apart,
-    each on many pixels, as 0 and 255.
-    """
-    used = sorted(ids.keys() - {void} if len(ids) > 2 else ids)
-    if not 2 <= len(used) <= _MANY or used[0] < 0:
-        return False
-    if used[0] < 2 and used[-1] - used[0] < len(used):
-        return True
-    rare = min(ids.values()) < RARE * sum(ids.values())
-    return not rare and all(high - low > _NEAR for low, high in itertools.pairwise(used))
 
 
 def smear(mask: np.ndarray, ignore_index: int) -> float:

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from segtrain.base.terminal import counted
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
 from segtrain.config.paste import Settings
-from segtrain.data.audit.band_statistics import bands_finding
 from segtrain.data.audit.coded_ids import code_of
 from segtrain.data.audit.mask_colors import shares
 from segtrain.data.audit.mask_values import (
-    RARE,
     MaskValues,
-    are_classes,
     ids_of,
     numbers_objects,
     raw_and_values,
     rgb,
     shown,
 )
-from segtrain.data.audit.tried import LISTED
-from segtrain.data.audit.written import config_of
-from segtrain.data.convert import pasted
+from segtrain.data.audit.tried import LISTED, STRAY, are_classes
 from segtrain.data.datasets import open_dataset
-from segtrain.data.index.split_by import missing, names_of, with_settings
 from segtrain.data.labels.mask_code import CODES
 from segtrain.errors import ConfigError, DataError, some_of
 
@@ -35,12 +28,12 @@ from segtrain.errors import ConfigError, DataError, some_of
 _SOME = 500
 
 
-def settled(data: Data, splits: Sequence[str], there: Sequence[str], why: list[str]) -> Data:
+def settled(data: Data, splits: Sequence[str], why: list[str]) -> Data:
     """``data`` with the settings that the files of the splits settle; ``why`` gets a sentence about
-    each. there: the detected splits.
+    each.
 
     If nothing names the classes, their ids in the masks do; where these seem to be no ids of
-    classes, the error has a config with ? for the names.
+    classes, and for colors, the names begin with a question mark.
     """
     data = paired(data, splits, why)
     try:
@@ -48,12 +41,7 @@ def settled(data: Data, splits: Sequence[str], there: Sequence[str], why: list[s
     except ConfigError as error:
         if error.code != "classes-missing":
             raise
-        more = _named(data, splits, there, error)
-        why.append(
-            f"nothing names the classes: {some_of(more['classes'])} are the ids in the masks; "
-            "write better names into data.classes"
-        )
-        data = data.model_copy(update={**more, "classes": tuple(more["classes"])})
+        return _named(data, splits, why, error)
     return data
 
 
@@ -77,13 +65,11 @@ def paired(data: Data, splits: Sequence[str], why: list[str]) -> Data:
     return data
 
 
-def _named(
-    data: Data, splits: Sequence[str], there: Sequence[str], error: ConfigError
-) -> dict[str, Any]:
-    """Settings with names made of the ids in some masks. If these seem to be no ids of classes, or
-    are colors, raises an error that lists them, with a config with ? for the names.
+def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError) -> Data:
+    """``data`` with names made of the ids or colors in some masks. Raises ConfigError if there are
+    none, or too many colors, or with a choice for ids on few pixels.
     """
-    (values, looked), coded, split = _some_values(data, splits), "", " and ".join(splits)
+    (values, looked), coded = _some_values(data, splits), ""
     if data.mask_code == "none" and (code := code_of(values)):
         data = data.model_copy(update={"mask_code": code})
         (values, looked), coded = _some_values(data, splits), f" (coded: {CODES[code].formula})"
@@ -93,68 +79,60 @@ def _named(
         if values.colors:
             count = f"{'over ' * values.cut}{len(values.colors)} colors"
             message += (
-                f" of {split} have {count}: write the color of each class, as in "
+                f" have {count}: write the color of each class, as in "
                 "data.classes={road: [128, 64, 128]}, and segtrain data convert --nearest"
             )
         raise ConfigError(message, code=error.code, **error.values) from None
-    unnamed = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
+    settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
+    what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
+    common = {value: count for value, count in ids.items() if count >= STRAY * sum(ids.values())}
     if not coded and are_classes(ids, data.ignore_index):
-        return _numbered(unnamed)
-    common = {value: count for value, count in ids.items() if count >= RARE * sum(ids.values())}
-    choices = list[Settings]()
-    if not coded and are_classes(common, data.ignore_index):
+        settings = _numbered(settings)
+        why.append(
+            f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
+            "write better names into data.classes"
+        )
+    elif not coded and are_classes(common, data.ignore_index):
         ignored = _unnamed(sorted(common), True, data)
         table = ignored.get("label_map", dict(enumerate(range(len(ignored["classes"])))))
         ignored["label_map"] = dict.fromkeys(sorted(ids), -1) | table
         choices = [
-            {f"data.{key}": flat for key, flat in _numbered(way).items()}
-            for way in (ignored, unnamed)
+            {f"data.{key}": value for key, value in _numbered(way).items()}
+            for way in (ignored, settings)
         ]
-    what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
-    dataset = open_dataset(_with_any_names(data), splits[0])
-    if measured := bands_finding(data, dataset):
-        data = with_settings(data, measured.settings)
-    if there:
-        data = with_settings(data, missing(data, there, partial(_names, data))[1])
-    message = (
-        f"{error}\n  {looked} of {split} have the {what}{coded}\n  write the names of the "
-        f"classes in place of ?: {pasted(data, **unnamed)}"
-    )
-    if min(ids, default=0) < 0:
-        message += "\n  in data.label_map, -1 in place of ? ignores an id"
-    if numbers_objects(ids):
-        message += (
-            "\n  if each id is an object: data.classes=[background, object]; the next check "
-            "maps the ids"
+        message = (
+            f"{looked} have the {what}, and nothing names them: paste the first one if the ids on "
+            "few pixels are strays"
         )
-    more = {
-        "ids": sorted(ids),
-        "choices": choices,
-        "what": f"{message}\n  or, if the ids on few pixels are strays, paste the first one of",
-        "config": config_of(data, {splits[0]: dataset}, **unnamed),
-    }
-    raise ConfigError(message, code=error.code, **{**error.values, **more}) from None
+        raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
+    else:
+        objects = "; if each id is an object: data.classes=[background, object]"
+        why.append(
+            f"nothing names the classes: {looked} have the {what}{coded}. Write the name of each "
+            f"in place of its ?{objects * numbers_objects(ids)}"
+        )
+    return data.model_copy(update=settings)
 
 
 def _numbered(unnamed: Settings) -> dict[str, Any]:
     """The settings of ``_unnamed`` with names made of the ids."""
-    return {**unnamed, "classes": [name.replace("?", "class_") for name in unnamed["classes"]]}
+    return {**unnamed, "classes": tuple(name.replace("?", "class_") for name in unnamed["classes"])}
 
 
 def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
     """The settings data.classes and data.label_map of these ids or colors, with ? for names."""
     if not are_ids:
-        return {"classes": {f"?{number}": rgb(color) for number, color in enumerate(values)}}
+        return {"classes": {f"?{number}": tuple(rgb(color)) for number, color in enumerate(values)}}
     known = [value for value in values if value >= 0]
     kept = [value for value in known if value != data.ignore_index]
     # Ids count from 0 or 1, also beside a void value; gray levels (0, 64, 128, 255) do not.
     kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else known
     # Negative ids are most often void.
-    table: dict[int, Any] = {value: "?" for value in values if value < 0}
+    table = {value: -1 for value in values if value < 0}
     counted_on = not table and kept == list(range(len(kept)))
     table |= {value: number for number, value in enumerate(kept)}
     return {
-        "classes": [f"?{value}" for value in kept],
+        "classes": tuple(f"?{value}" for value in kept),
         **({} if counted_on else {"label_map": table}),
     }
 
@@ -174,17 +152,8 @@ def _some_values(data: Data, splits: Sequence[str]) -> tuple[MaskValues, str]:
         read, there = read + len(some), there + len(dataset)
     if not (values.ids or values.colors):
         return values, f"{read} masks: {fault}"
-    if read == there:
-        return values, "the masks"
-    return (
-        values,
-        f"{read} of {there:,} masks (the next check reads all, and names what these lack)",
-    )
+    return values, f"{read} of {there:,} masks" if read < there else "the masks"
 
 
 def _with_any_names(data: Data) -> Data:
     return data.model_copy(update={"classes": ("a", "b"), "flip_pairs": ()})
-
-
-def _names(data: Data, split: str) -> list[str]:
-    return names_of(open_dataset(_with_any_names(data), split))

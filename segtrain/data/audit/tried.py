@@ -4,6 +4,8 @@ they are shown.
 
 from __future__ import annotations
 
+import itertools
+
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.labels.space import LabelSpace
 
@@ -12,6 +14,10 @@ Table = dict[int, int]
 LISTED = 40
 # Values on fewer pixels than this share may be strays: a proposal may ignore them.
 STRAY = 0.001
+# Values that differ by at most this much are one gray level, blurred by a lossy copy.
+NEAR = 8
+# Ids without names are those of at most so many classes.
+_MANY = 20
 
 
 def works(count: int, table: Table, pixels: Table) -> bool:
@@ -45,3 +51,16 @@ def mapped(
     return SplitFinding(
         f"{message}: see which value is which class, and set data.label_map", fatal, {}, more
     )
+
+
+def are_classes(ids: dict[int, int], void: int) -> bool:
+    """Whether ids seem to be those of classes: they count from 0 or 1, or few of them lie apart,
+    each on many pixels, as 0 and 255.
+    """
+    used = sorted(ids.keys() - {void} if len(ids) > 2 else ids)
+    if not 2 <= len(used) <= _MANY or used[0] < 0:
+        return False
+    if used[0] < 2 and used[-1] - used[0] < len(used):
+        return True
+    rare = min(ids.values()) < STRAY * sum(ids.values())
+    return not rare and all(high - low > NEAR for low, high in itertools.pairwise(used))
