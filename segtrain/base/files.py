@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 import tempfile
@@ -37,6 +38,11 @@ def cache_folder() -> Path:
             f"this user has no home folder: the cache is {folder}, or SEGTRAIN_CACHE", stacklevel=2
         )
     return Path(folder)
+
+
+def digest_of(text: str, length: int) -> str:
+    """The first hex digits of the SHA-256 of a text, for names of files."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def without_waiting(path: str, flags: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from segtrain.base.files import cache_folder, read_text
+from segtrain.base.files import cache_folder, digest_of, read_text
 from segtrain.bucket import is_bucket
 from segtrain.config.data import Data
 from segtrain.config.evaluation import Eval
@@ -135,7 +134,7 @@ class Config(Section):
             settings.pop("model", None)
         if self.data.helpers == "ray-data":  # the only kind of helpers that changes the batches
             settings.setdefault("data", {})["helpers"] = self.data.helpers
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+        return digest_of(json.dumps(settings, sort_keys=True), 8)
 
     def trained_settings(self) -> dict[str, Any]:
         """The settings that change the result of training, and the score that its best checkpoint
@@ -162,7 +161,7 @@ class Config(Section):
     def run_dir(self) -> Path:
         """The run folder on this host. For a run in a bucket, it is in the cache folder."""
         if self.out_bucket:
-            digest = hashlib.sha256(self.out_bucket.encode()).hexdigest()[:12]
+            digest = digest_of(self.out_bucket, 12)
             return cache_folder() / "runs" / f"{self._name_there}-{digest}"
         return Path(self.out or f"runs/{self.name or 'run'}-{self.hash}")
 

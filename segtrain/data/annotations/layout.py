@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from segtrain import config
-from segtrain.base.files import cache_folder
+from segtrain.base.files import cache_folder, digest_of
 from segtrain.base.json_text import cache_json, read_json
 from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket
@@ -105,8 +104,8 @@ def _classes(form: Format, where: Where) -> _Classes:
     takes seconds, at each start and on each rank.
     """
     stamps = tuple(map(where.store.stat, _files(form, where)))
-    digest = hashlib.sha256(repr((form.name, where.annotations, where[4:], stamps)).encode())
-    path = cache_folder() / f"listing-classes-{digest.hexdigest()[:24]}.json"
+    digest = digest_of(repr((form.name, where.annotations, where[4:], stamps)), 24)
+    path = cache_folder() / f"listing-classes-{digest}.json"
     if cached := read_json(path):
         return _Classes(**cached)
     read = _unchanged(form, where, stamps)

@@ -5,14 +5,13 @@ read its result.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from segtrain.base.files import alone, cache_folder, writing
+from segtrain.base.files import alone, cache_folder, digest_of, writing
 from segtrain.bucket.client import etag_of
 
 _PREFIX = "listing-pages-"
@@ -46,7 +45,7 @@ def pages(place: str, fetch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     If the cache cannot be written, each process fetches, with a warning. Raises what ``fetch``
     raises.
     """
-    name = hashlib.sha256(f"{_start}\n{place}".encode()).hexdigest()[:24]
+    name = digest_of(f"{_start}\n{place}", 24)
     file, lines = cache_folder() / f"{_PREFIX}{name}.jsonl", None
     with contextlib.ExitStack() as stack:
         if _start:

@@ -4,7 +4,6 @@ running.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import threading
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from segtrain.base.files import cache_folder, writing
+from segtrain.base.files import cache_folder, digest_of, writing
 from segtrain.base.memory import memory_limit
 from segtrain.bucket import key_in
 from segtrain.bucket.client import Client, ObjectBytes, Stopped, client_of
@@ -181,7 +180,7 @@ class BucketStore(Store):
     def copied(self, path: str) -> str:
         """A local copy of an object in the cache, made once for each etag. Raises DataError."""
         size, etag = self.stat(path)
-        digest = hashlib.sha256(repr((path, size, etag)).encode()).hexdigest()[:24]
+        digest = digest_of(repr((path, size, etag)), 24)
         copy = cache_folder() / f"listing-copy-{digest}{os.path.splitext(path)[1]}"
         if copy.exists() and copy.stat().st_size == size:
             return str(copy)

@@ -5,14 +5,13 @@ the cache.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from segtrain.base.files import cache_folder
+from segtrain.base.files import cache_folder, digest_of
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config.paste import command
 from segtrain.data.index.names import SUFFIXES
@@ -89,9 +88,7 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
             split=split,
         )
     marks = [(name, *store.stat(f"{root}/{name}")) for name in names]
-    digest = hashlib.sha256(repr((shard_index.VERSION, root, split, marks)).encode()).hexdigest()[
-        :24
-    ]
+    digest = digest_of(repr((shard_index.VERSION, root, split, marks)), 24)
     path = str(cache_folder() / f"shards-{digest}{shard_index.ENDING}")
     with contextlib.suppress(DataError):  # missing or damaged
         return shard_index.load(path)

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from segtrain.base.files import digest_of
 from segtrain.bucket import is_bucket, split_url
 from segtrain.bucket.client import PART, client_of, etag_of
 from segtrain.data.bucket import store_of
@@ -52,7 +53,7 @@ class BucketTarget:
             f"{self.place}/{name}" for name in (f".packing-{split}", split + shard_index.ENDING)
         )
         user = os.getuid() if hasattr(os, "getuid") else 0
-        digest = hashlib.sha256(f"{self.hidden} {user}".encode()).hexdigest()[:16]
+        digest = digest_of(f"{self.hidden} {user}", 16)
         self._local = os.path.join(tempfile.gettempdir(), f"segtrain-pack-{digest}")
         self._threads, self._making = workers + self.uploads, threading.Semaphore(workers)
         # Objects that were there at the start: name -> (size, etag).

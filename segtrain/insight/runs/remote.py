@@ -11,7 +11,6 @@ The copy is in ``$SEGTRAIN_CACHE/remote``. A file is fetched again when its ETag
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from segtrain.base.files import cache_folder, open_file
+from segtrain.base.files import cache_folder, digest_of, open_file
 from segtrain.bucket import CLOUDS, scheme_of, url_forms
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, DataError, file_error, some_of
@@ -361,5 +360,5 @@ def _stem(location: str) -> str:
 
 
 def copy_folder(location: str, uris: Sequence[str]) -> Path:
-    digest = hashlib.sha256("\n".join(uris).encode()).hexdigest()[:12]
+    digest = digest_of("\n".join(uris), 12)
     return cache_folder() / "remote" / f"{_stem(location)}-{digest}"
