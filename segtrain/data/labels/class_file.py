@@ -42,8 +42,10 @@ _FORMS = {
     (0, 1): (0, None),
     (3, 0): (None, 0),
     (0, 3): (None, 0),
+    (1, 3): (0, 1),
+    (4, 0): (0, 1),
+    (1, 4): (0, 1),
 }
-_FORMS |= {(1, 3): (0, 1), (4, 0): (0, 1), (1, 4): (0, 1)}
 _TITLE = re.compile(r"(class|label)?[ _]?(names?|class|classes|labels?|category|categories)")
 _KEYS = ("names", "classes", "categories", "labels", "class_names", "id2label")
 

@@ -113,13 +113,16 @@ def pack_folder(
             say(note)
         result[dataset.split] = {}
         if not only_estimate:
-            options: dict[str, Any] = {
-                "shard_mb": shard_mb,
-                "workers": workers,
-                "skip_faults": skip_faults,
-            }
-            options["outage_s"] = data.outage_s
-            done = pack(dataset, folder, choice, **options, say=say)
+            done = pack(
+                dataset,
+                folder,
+                choice,
+                shard_mb=shard_mb,
+                workers=workers,
+                skip_faults=skip_faults,
+                outage_s=data.outage_s,
+                say=say,
+            )
             say(done.text())
             result[dataset.split]["packed"] = vars(done)
         measured = estimate(dataset, data, choice, workers, skip_faults)

@@ -47,9 +47,7 @@ def encode(pixels: np.ndarray, rows_per_strip: int = ROWS) -> bytes:
         )
         adler = zlib.adler32(raw, adler)
         strips.append(packed)
-    starts = len(_HEADER) + np.concatenate(
-        ([0], np.cumsum([len(strip) for strip in strips[:-1]]))
-    ).astype(np.int64)
+    starts = np.cumsum([len(_HEADER), *map(len, strips[:-1])])
     strips[0] = _HEADER + strips[0]
     strips[-1] += struct.pack(">I", adler)
     parts = [
