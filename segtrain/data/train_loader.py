@@ -227,11 +227,10 @@ class EvalLoader(Loader):
         workers: int = 0,
         prefetch: int = 4,
         pin_memory: bool = False,
-        kind: str = "thread",
         pool: WorkerPool | None = None,
         sizes: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        super().__init__(workers, kind, pool, max(1, prefetch), pin_memory)
+        super().__init__(workers, "thread", pool, max(1, prefetch), pin_memory)
         self.dataset, self.groups, self.sizes = dataset, groups, sizes
 
     def __len__(self) -> int:
