@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import refused
-from mask_sets import COLORS, FOUR, THREE, TWO, by_table, check, make, one_bit, pixels, rgb
+from mask_sets import COLORS, FOUR, THREE, TWO, by_table, check, failed, make, one_bit, pixels, rgb
 from PIL import Image
 from predictable_runs import make_run
 from refusals import TINY
@@ -95,7 +95,7 @@ def test_what_is_proposed_works(name, tmp_path):
     assert not wanted or any(wanted in words for words in found)
     for pasted in found:
         reports = check(tmp_path, *settings, *pasted)
-        assert not any(report.failed for report in reports.values())
+        assert not failed(reports)
         assert all(report.pixels.all() for report in reports.values())
 
 
@@ -157,7 +157,7 @@ def test_an_export_with_classes_of_its_own_in_a_known_layout(tmp_path):
     assert settings_of(tmp_path) == []
     reports = check(tmp_path)
     assert "small car" in reports["train"].table()
-    assert not any(report.failed for report in reports.values())
+    assert not failed(reports)
     assert all(report.pixels.all() for report in reports.values())
 
 

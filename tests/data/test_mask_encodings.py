@@ -22,6 +22,7 @@ from mask_sets import (
     Encode,
     by_table,
     check,
+    failed,
     fix,
     make,
     one_bit,
@@ -133,7 +134,7 @@ def test_what_255_means_may_be_said(tmp_path):
     make(tmp_path, by_table({1: 255}), 2)
     assert not fix(check(tmp_path, TWO)).others
     reports = check(tmp_path, TWO, "data.label_map={0: 0, 1: 1, 255: -1}")
-    assert not any(report.failed for report in reports.values())
+    assert not failed(reports)
     assert all(
         "no pixel of cell (1 of 2 classes)" in report.warnings for report in reports.values()
     )
@@ -184,7 +185,7 @@ def test_instance_ids_become_one_class(tmp_path):
     assert "count up without a gap, at most to 31: these look like instance ids" in found.message
     assert found.settings == {"data.label_map": {0: 0, **dict.fromkeys(range(1, 32), 1)}}
     reports = check(tmp_path, TWO, *words(found.settings))
-    assert not any(report.failed for report in reports.values())
+    assert not failed(reports)
     assert all(len(report.values.ids) > 1 and report.pixels[1] for report in reports.values())
     three = fix(check(tmp_path, THREE))
     assert "not class ids" in three.message
@@ -288,7 +289,7 @@ def test_a_palette_whose_colors_contradict_its_indices(tmp_path):
     # in their order, and of other colors: by index
     for index, colors in ((0, COLORS), (1, COLORS[::-1].copy() + 9)):
         make(tmp_path / str(index), palette([0, 1, 2], colors), 3)
-        assert not any(report.failed for report in check(tmp_path / str(index), BY_COLOR).values())
+        assert not failed(check(tmp_path / str(index), BY_COLOR))
 
 
 @pytest.mark.parametrize("files", [["train/n03"], ["val/n12", "val/n13", "val/n14", "val/n15"]])
@@ -305,7 +306,7 @@ def test_palettes_that_contradict_each_other_where_classes_have_no_colors(files,
     ((when, settings),) = found.others
     assert "if the indices are right" in when
     reports = check(tmp_path, THREE, *words(settings))
-    assert not any(report.failed for report in reports.values())
+    assert not failed(reports)
     assert pixels(reports) == counts
 
 
@@ -314,7 +315,7 @@ def test_palettes_may_differ_in_colors_that_no_pixel_has(tmp_path):
     picture = Image.open(tmp_path / "masks/train/n00.png")
     picture.putpalette([*COLORS.ravel().tolist(), *[200] * 50])
     picture.save(tmp_path / "masks/train/n00.png")
-    assert not any(report.failed for report in check(tmp_path, THREE).values())
+    assert not failed(check(tmp_path, THREE))
 
 
 def test_colors_that_no_class_has_can_be_ignored(tmp_path):
@@ -325,7 +326,7 @@ def test_colors_that_no_class_has_can_be_ignored(tmp_path):
     (found,) = reports["train"].findings
     assert found.settings["data.classes"]["void"] == [[1, 2, 3]]
     again = check(tmp_path, two, *words(found.settings))
-    assert not any(report.failed for report in again.values())
+    assert not failed(again)
     assert pixels(again) == {split: number[:2] for split, number in counts.items()}
 
 

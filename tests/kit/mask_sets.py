@@ -99,6 +99,10 @@ def check(root: Path, *settings: str) -> dict[str, AuditReport]:
     }
 
 
+def failed(reports: dict[str, AuditReport]) -> bool:
+    return any(report.failed for report in reports.values())
+
+
 def pixels(reports: dict[str, AuditReport]) -> dict[str, list[int]]:
     return {split: report.pixels.tolist() for split, report in reports.items()}
 
