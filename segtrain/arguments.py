@@ -138,8 +138,12 @@ def _take_settings(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(takes_settings=parser)
 
 
+def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    parser.add_argument(name, action="store_true", help=text)
+
+
 def _json(parser: argparse.ArgumentParser, text: str = "print one JSON object") -> None:
-    parser.add_argument("--json", action="store_true", help=text)
+    _flag(parser, "--json", text)
 
 
 def _which(parser: argparse.ArgumentParser) -> None:
@@ -153,9 +157,7 @@ def _train(subparsers: Any) -> None:
     train.add_argument(
         "config", nargs="?", help=f"{CONFIG}; the defaults train a small model on generated scenes"
     )
-    train.add_argument(
-        "--print-config", action="store_true", help="print the resolved config and exit"
-    )
+    _flag(train, "--print-config", "print the resolved config and exit")
     _take_settings(train)
 
 
@@ -195,10 +197,8 @@ def _predict(subparsers: Any) -> None:
         default="predictions",
         help="output folder (default: predictions)",
     )
-    predict.add_argument("--no-overlay", action="store_true", help="write masks only")
-    predict.add_argument(
-        "--probabilities", action="store_true", help="also write .npz files: float16 (C, H, W)"
-    )
+    _flag(predict, "--no-overlay", "write masks only")
+    _flag(predict, "--probabilities", "also write .npz files: float16 (C, H, W)")
     predict.add_argument(
         "--ids",
         choices=("train", "raw"),
@@ -309,10 +309,10 @@ def _data(subparsers: Any) -> None:
     convert.add_argument(
         "--split", action="append", help="split to convert (default: all splits of SRC)"
     )
-    convert.add_argument(
+    _flag(
+        convert,
         "--nearest",
-        action="store_true",
-        help="unknown values of lossless masks become the nearest known ones, too (counted)",
+        "unknown values of lossless masks become the nearest known ones, too (counted)",
     )
     convert.add_argument(
         "--merge",
@@ -372,14 +372,8 @@ def _pack(data: Any) -> None:
     pack.add_argument(
         "--workers", type=int, default=0, help="number of threads (default: one per core)"
     )
-    pack.add_argument(
-        "--skip-faults", action="store_true", help="leave out faulty files instead of stopping"
-    )
-    pack.add_argument(
-        "--estimate",
-        action="store_true",
-        help="write nothing; measure each --image choice on samples",
-    )
+    _flag(pack, "--skip-faults", "leave out faulty files instead of stopping")
+    _flag(pack, "--estimate", "write nothing; measure each --image choice on samples")
     _json(pack)
     _take_settings(pack)
 
@@ -389,9 +383,7 @@ def _analysis(subparsers: Any) -> None:
     runs = _command(subparsers, "runs", commands.runs, "list runs in a table")
     places = "folder of runs, gs://BUCKET/PREFIX, or vertex:EXPERIMENT (default: runs)"
     runs.add_argument("dir", nargs="?", default="runs", help=places)
-    runs.add_argument(
-        "--seeds", action="store_true", help="one row per config: mean and deviation of its seeds"
-    )
+    _flag(runs, "--seeds", "one row per config: mean and deviation of its seeds")
     _json(runs, "print one JSON object per row")
 
     report = _command(
@@ -400,10 +392,8 @@ def _analysis(subparsers: Any) -> None:
     report.add_argument(
         "run", help=f"{RUN}; writes RUN/report.html, or NAME-report.html here for a remote run"
     )
-    report.add_argument("--open", action="store_true", help="open the page in the browser")
-    report.add_argument(
-        "--follow", action="store_true", help="rewrite the page while the run goes on"
-    )
+    _flag(report, "--open", "open the page in the browser")
+    _flag(report, "--follow", "rewrite the page while the run goes on")
 
     diff = _command(
         subparsers,
@@ -448,9 +438,7 @@ def _plan(subparsers: Any, types: str) -> None:
         help=f"{RUN}: take all figures from it, not from a config",
     )
     plan.add_argument("--on", metavar="TYPE", default="", help=types)
-    plan.add_argument(
-        "--probe", action="store_true", help="measure samples, and a step if there is a GPU (10 s)"
-    )
+    _flag(plan, "--probe", "measure samples, and a step if there is a GPU (10 s)")
     places = f"{', '.join(TABLES)}, slurm:PARTITION, or types with commas (default: aws)"
     described = "training images of a data set that is not here, with --image-size"
     plan.add_argument("--images", type=int, default=0, metavar="N", help=described)
@@ -485,7 +473,7 @@ def _plan(subparsers: Any, types: str) -> None:
         metavar="FOLDER",
         help="compare finished runs with their plans (runs/)",
     )
-    plan.add_argument("--all", action="store_true", help="all types and numbers of machines")
+    _flag(plan, "--all", "all types and numbers of machines")
     _json(plan)
     _take_settings(plan)
 
@@ -535,9 +523,7 @@ def _prove(subparsers: Any) -> None:
     prove.add_argument(
         "--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default: cpu)"
     )
-    prove.add_argument(
-        "--exact", action="store_true", help="also compare, to the bit, runs with parallel.exact"
-    )
+    _flag(prove, "--exact", "also compare, to the bit, runs with parallel.exact")
     _take_settings(prove)
 
 
