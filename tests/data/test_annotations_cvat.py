@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from annotated_sets import FORMATS, cvat, masks_of, needs_formats, opened, referenced
 from conftest import refused
-from data_files import sample_names
+from data_files import picture, run_check, sample_names
 from PIL import Image
 
 from segtrain import config
@@ -90,6 +90,11 @@ def test_entities_and_videos_of_cvat_are_refused(tmp_path):
     cvat(tmp_path, '></image><track id="0" label="a"/><image name="1.png">')
     with refused("annotation-of-video"):
         opened(tmp_path)
+    picture(tmp_path / "video/frame.png")
+    xml = '<annotations><version>1.1</version><track id="0" label="a"/></annotations>'
+    (tmp_path / "video/annotations.xml").write_text(xml)
+    with refused("annotation-of-video"):
+        run_check(tmp_path / "video")
 
 
 @needs_formats

@@ -211,4 +211,3 @@ def test_the_interval_is_that_of_wilson():
             reach = 1.96 * (checked * share * (1 - share)) ** 0.5
             assert abs(faulty - checked * share) == pytest.approx(reach, rel=1e-4)
         assert bounds[0] <= faulty / checked <= bounds[1]
-    assert AuditSample(7, 7, 3, 0).interval == (3 / 7, 3 / 7)

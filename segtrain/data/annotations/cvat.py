@@ -47,7 +47,7 @@ def _detect(root: str, store: Store) -> Detected | None:
     settings, splits = detected
     tree = xml_of(os.path.join(root, settings["annotations"].replace("{split}", splits[0])))
     subsets = {image.get("subset", "") for image in tree.iter("image")}
-    if len(subsets) == 1:
+    if len(subsets) < 2:  # none in a video
         return detected
     # The export of a project has all its subsets in one file, and their images in images/SUBSET/.
     above = os.path.dirname(settings["images"])

@@ -21,8 +21,8 @@ _CONFIDENCE, _Z = 0.95, 1.959964  # the quantile of the normal distribution at 0
 
 @dataclass(frozen=True)
 class AuditSample:
-    """``checked`` of the ``total`` images of a split, drawn with ``seed``; ``faulty`` of them have
-    a fault.
+    """``checked`` of the ``total`` images of a split, fewer than all, drawn with ``seed``;
+    ``faulty`` of them have a fault.
     """
 
     checked: int
@@ -39,8 +39,6 @@ class AuditSample:
         necessary, since images are drawn without replacement.
         """
         count, share = self.checked, self.faulty / self.checked
-        if count == self.total:
-            return share, share
         middle = self.faulty + _Z**2 / 2
         reach = _Z * math.sqrt(count * share * (1 - share) + _Z**2 / 4)
         low, high = ((middle + sign * reach) / (count + _Z**2) for sign in (-1, 1))
@@ -56,8 +54,6 @@ class AuditSample:
             f"{some} of {counted(self.checked, 'checked image')} "
             f"{'has' if self.faulty < 2 else 'have'} a fault"
         )
-        if self.checked == self.total:
-            return f"{message}: the whole split was checked"
         least, most = _percent(low, math.floor), _percent(high, math.ceil)
         share = f"fewer than {most}" if not self.faulty else f"{least} to {most}"
         if self.faulty == self.checked:
