@@ -20,6 +20,7 @@ from waiting import until
 from segtrain.config import Parallel
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.models.base import OwnModel
+from segtrain.models.mit import MitAttention
 from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
@@ -166,6 +167,22 @@ class Attention(nn.Module):
         return images + self.attention(queries, tokens, tokens)[0].mean(1)[..., None, None]
 
 
+class Mit(MitAttention):
+    """SegFormer's attention, with dropout."""
+
+    num_heads, sr_ratio, scale = 2, 2, 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv, self.proj = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(8, 8)
+        self.sr, self.norm = nn.Conv2d(8, 8, 2, 2), nn.LayerNorm(8)
+        self.attn_drop, self.proj_drop = nn.Dropout(0.1), nn.Dropout(0.1)
+
+    def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
+        tokens = super().forward(images.flatten(2).transpose(1, 2), *images.shape[2:])
+        return images + tokens.transpose(1, 2).reshape(images.shape)
+
+
 class Average(nn.Module):
     """A moving average that is not used in training."""
 
@@ -196,6 +213,7 @@ def network(layer: nn.Module, classes: int = 4) -> OwnModel:
         nn.GroupNorm(2, 8),
         OwnNoise(),
         Attention(),
+        Mit(),
         nn.Sequential(nn.Dropout(), nn.SiLU(inplace=True), nn.Dropout2d(inplace=True)),
     ],
     ids=lambda layer: type(layer).__name__,
