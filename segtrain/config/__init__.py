@@ -25,6 +25,7 @@ from segtrain.config.networks import (
 )
 from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
 from segtrain.config.origin import IMAGENET_MEAN, IMAGENET_STD, Origin
+from segtrain.config.rules import rivals_of_graphs
 from segtrain.config.run import PARTS, PLAN, Config, keys_with, read_parts
 from segtrain.config.section import Section, Size, duration_in_steps, interval_in_steps, joined
 from segtrain.config.sources import file_digest, importable, transform_source

@@ -312,7 +312,8 @@ def rules_of_strategy(config: Config) -> list[Rule]:
                 "train.accumulate>1, which adds gradients in sequence": micro,
                 "train.compile, which merges kernels": bool(train.compile),
                 "train.kernels, which sum in an order of their own": bool(train.kernels),
-                "train.cuda_graph, which draws dropout for the whole batch": train.cuda_graph,
+                "train.cuda_graph, which draws dropout for the whole batch": train.cuda_graph
+                is True,
                 f"parallel.compress={parallel.compress}": parallel.compress != "none",
                 f"parallel.threads={parallel.threads}, because kernels divide their work among "
                 "threads": parallel.threads not in ("auto", 1),
@@ -322,18 +323,9 @@ def rules_of_strategy(config: Config) -> list[Rule]:
             }.items()
         ),
     ]
-    graphs = {
-        "train.device=cpu, which has no CUDA graphs": cpu,
-        "train.accumulate>1, which draws dropout for each micro-batch": micro,
-        "loss.stride>1, which reads other pixels in each step": config.loss.stride > 1,
-        "train.compile=reduce-overhead, which has its own CUDA graphs": train.compile
-        == "reduce-overhead",
-        f"parallel.strategy={strategy}, which is not one process on one GPU": strategy
-        not in ("auto", "single"),
-    }
-    for rival, conflict in graphs.items():
+    for rival in rivals_of_graphs(config) if train.cuda_graph is True else ():
         text = f"train.cuda_graph=true does not go with {rival}: set one of them back"
-        rows.append((train.cuda_graph and conflict, text, {"train.cuda_graph": False}))
+        rows.append((True, text, {"train.cuda_graph": False}))
     for rival, conflict in {
         "train.device=cpu": cpu,
         "train.channels_last=false": train.channels_last is False,
@@ -343,3 +335,18 @@ def rules_of_strategy(config: Config) -> list[Rule]:
         text = f"train.kernels does not go with {rival}: set one of them back"
         rows.append((bool(train.kernels) and conflict, text, {"train.kernels": ()}))
     return rows
+
+
+def rivals_of_graphs(config: Config) -> list[str]:
+    """The settings that do not go with CUDA graphs of a step, each with its reason."""
+    strategy = config.parallel.strategy
+    rivals = {
+        "train.device=cpu, which has no CUDA graphs": config.train.device == "cpu",
+        "train.accumulate>1, which draws dropout for each micro-batch": config.train.accumulate > 1,
+        "loss.stride>1, which reads other pixels in each step": config.loss.stride > 1,
+        "train.compile=reduce-overhead, which has its own CUDA graphs": config.train.compile
+        == "reduce-overhead",
+        f"parallel.strategy={strategy}, which is not one process on one GPU": strategy
+        not in ("auto", "single"),
+    }
+    return [rival for rival, conflict in rivals.items() if conflict]

@@ -126,11 +126,11 @@ class Train(Section):
         "network; regions: each of its repeated blocks; reduce-overhead: the whole network, "
         "replayed as CUDA graphs",
     )
-    cuda_graph: bool = setting(
+    cuda_graph: Union[bool, Literal["auto"]] = setting(
         ["untrained"],
         False,
         description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: for "
-        "networks so small that the host is the limit",
+        "networks so small that the host is the limit. auto: if measured to be faster",
     )
     kernels: tuple[Literal["batch_norm", "layer_norm", "depthwise", "linear"], ...] = setting(
         ["untrained"],

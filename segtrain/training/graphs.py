@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from segtrain.config import Config, Size
+from segtrain.config import Config, Size, rivals_of_graphs
 from segtrain.data.sample import COLOR_BYTES
 from segtrain.data.train_loader import Batch
 from segtrain.errors import ConfigError, SegtrainError
@@ -28,6 +29,8 @@ from segtrain.training.learner import Learner
 from segtrain.training.step import gradients, restored_buffers, seed_of
 
 WARM = 3  # passes before a capture: they choose kernels, compile them, and create constants
+TRIALS, PASSES = 5, 3  # timings of each way, and steps of each
+GAIN = 0.97  # of the time of a step: graphs that save less are not worth their memory
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,11 @@ class StepGraphs:
             self._stream.wait_stream(current)
             try:
                 with torch.cuda.stream(self._stream):
-                    for _ in range(WARM):
-                        self._pass(batch, Tensor.backward)
+                    for number in range(WARM):
+                        # What waits is refused here: a capture that fails leaves torch's
+                        # generators in it.
+                        with _waits_refused() if number else contextlib.nullcontext():
+                            self._pass(batch, Tensor.backward)
                         self._drop()
                     # As torch.cuda.graph does. A graph takes new memory, and cannot use what the
                     # passes before it left.
@@ -84,7 +90,7 @@ class StepGraphs:
                 raise
             except RuntimeError as error:
                 raise ConfigError(
-                    "train.cuda_graph=true: a step of this network and loss cannot be captured as "
+                    "train.cuda_graph: a step of this network and loss cannot be captured as "
                     f"a CUDA graph ({str(error).splitlines()[0]}): set it to false",
                     code="cuda-graph-impossible",
                     key="train.cuda_graph",
@@ -115,6 +121,31 @@ class StepGraphs:
                 running.capture_end()
             raise
         return _Captured(batch, forward, backward, share, [p.grad for p in self._parameters])
+
+    def milliseconds(self, colors: bool) -> tuple[float, float]:
+        """Time of forward and backward pass launched by the host, and of the graphs: the least of a
+        few trials in turns, summed over the sizes. Without effect.
+        """
+        device = self._strategy.device
+        sums = [0.0, 0.0]
+        with restored_buffers(self._learner.plain):
+            for size, captured in self._captured.items():
+                batch = noise(self._learner, len(captured.batch.masks), size, device, colors)
+                took: list[list[float]] = [[], []]
+                for trial in range(2 * TRIALS):
+                    torch.cuda.synchronize()
+                    begin = time.perf_counter()
+                    for _ in range(PASSES):
+                        self._drop()
+                        if trial % 2:
+                            self.gradients(batch, seed=0, votes=captured.share, clock=Clock())
+                        else:
+                            self._pass(batch, Tensor.backward)
+                    torch.cuda.synchronize()
+                    took[trial % 2].append(1000 * (time.perf_counter() - begin) / PASSES)
+                sums = [sum_ + min(each) for sum_, each in zip(sums, took)]
+        self._drop()
+        return sums[0], sums[1]
 
     def _pass(self, batch: Batch, backward: Callable[[Tensor], None]) -> Tensor:
         """Gradients of a batch as in ``step.gradients``; returns the share of the loss."""
@@ -175,20 +206,34 @@ def noise(
     return Batch(levels, masks, none, none, looks)
 
 
-def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> None:
-    """Raise ConfigError where ``train.cuda_graph`` cannot work."""
-    if not config.train.cuda_graph:
-        return
-    why = ""
+@contextlib.contextmanager
+def _waits_refused() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def unfit(config: Config, strategy: Strategy, own_criterion: bool) -> str:
+    """Why ``train.cuda_graph`` cannot work, or "". The same on every rank."""
     if strategy.device.type != "cuda":
-        why = "it needs a GPU"
-    elif strategy.name != "single":
-        why = (
+        return "it needs a GPU"
+    if strategy.name != "single":
+        return (
             f"it needs one process, not {strategy.name} on {strategy.world_size} "
             "(train.compile takes several)"
         )
-    elif own_criterion:
-        why = "a loss that was passed to segtrain.train waits for the GPU in each step"
+    if own_criterion:
+        return "a loss that was passed to segtrain.train waits for the GPU in each step"
+    if config.parallel.exact:
+        return "parallel.exact draws dropout for each slice of a batch"
+    return "".join(f"it does not go with {rival}" for rival in rivals_of_graphs(config)[:1])
+
+
+def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> None:
+    """Raise ConfigError where ``train.cuda_graph=true`` cannot work."""
+    why = unfit(config, strategy, own_criterion) if config.train.cuda_graph is True else ""
     if why:
         raise ConfigError(
             f"train.cuda_graph=true: {why}: set it to false",

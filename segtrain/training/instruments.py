@@ -5,6 +5,7 @@ watchdog.
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -17,7 +18,9 @@ from segtrain.base.cores import cores
 from segtrain.bucket.tally import OF_PROCESS
 from segtrain.config import Size
 from segtrain.data.train_loader import TrainLoader
+from segtrain.errors import ConfigError
 from segtrain.insight.diagnose.live import Starving
+from segtrain.losses.criterion import OwnLoss
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock
 from segtrain.observe.hang import RankNotice, RankPosition, Watchdog
@@ -25,7 +28,7 @@ from segtrain.observe.spans import Begin, Spans, WorkerTotals, file_of
 from segtrain.parallel.board import open_board
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.gradient_times import UNSHARDED, GradientTimes
-from segtrain.training.graphs import StepGraphs
+from segtrain.training.graphs import GAIN, StepGraphs, unfit
 from segtrain.training.on_demand import Stacker, Tracer
 from segtrain.training.session import Session
 from segtrain.training.start.oversubscription import oversubscription_slowdown
@@ -71,14 +74,38 @@ def compile_first(session: Session, loader: TrainLoader) -> None:
 
 
 def graphs_first(session: Session, loader: TrainLoader) -> StepGraphs | None:
-    """With train.cuda_graph, the CUDA graphs for all image sizes of the steps to come."""
-    config = session.config
-    images = {part.stop - part.start for part in loader.parts}
-    if not config.train.cuda_graph:
+    """With train.cuda_graph, the CUDA graphs for all image sizes of the steps to come; with auto
+    only if they can be captured and are faster.
+
+    Steps have the same bits either way, so a run that resumes may choose anew.
+    """
+    config, learner, strategy = session.config, session.learner, session.strategy
+    wanted = config.train.cuda_graph
+    if not wanted:
         return None
-    graphs = StepGraphs(session.learner, session.strategy, config.loss.aux_weight)
-    for size in _sizes(session):
-        graphs.capture(max(images), size, loader.colors)
+    own = any(isinstance(term, OwnLoss) for term in learner.criterion.terms)
+    why = unfit(config, strategy, own)
+    graphs = None
+    if not why:
+        try:
+            graphs = StepGraphs(learner, strategy, config.loss.aux_weight)
+            for size in _sizes(session):
+                images = max(part.stop - part.start for part in loader.parts)
+                graphs.capture(images, size, loader.colors)
+        except (ConfigError, torch.cuda.OutOfMemoryError) as error:
+            if wanted is True or getattr(error, "code", "") not in ("", "cuda-graph-impossible"):
+                raise
+            why, graphs = str(error).splitlines()[0], None
+    if graphs is not None and wanted == "auto":
+        plain, graphed = graphs.milliseconds(loader.colors)
+        why = f"forward and backward take {graphed:.3g} ms as CUDA graphs, {plain:.3g} ms without"
+        graphs = graphs if graphed < GAIN * plain else None
+    if wanted == "auto":
+        state = "off" if graphs is None else "on"
+        session.output.screen.say(f"  train.cuda_graph=auto: {state}, because {why}")
+        if graphs is None and strategy.device.type == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()  # of the memory of the graphs
     return graphs
 
 

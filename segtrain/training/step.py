@@ -242,10 +242,12 @@ def restored_buffers(model: nn.Module) -> Iterator[None]:
     """Afterwards, the buffers hold the values that they held before."""
     buffers = list(model.buffers())
     before = [buffer.clone() for buffer in buffers]
-    yield
-    if buffers:
-        with torch.no_grad():
-            torch._foreach_copy_(buffers, before)
+    try:
+        yield
+    finally:
+        if buffers:
+            with torch.no_grad():
+                torch._foreach_copy_(buffers, before)
 
 
 class Votes:

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,10 @@ from segtrain.observe.clock import Clock
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
+from segtrain.training import graphs as graphs_module
+from segtrain.training import instruments
 from segtrain.training.graphs import StepGraphs, refuse_graphs
+from segtrain.training.instruments import graphs_first
 from segtrain.training.learner import Learner
 from segtrain.training.step import Precision, gradients
 
@@ -108,6 +114,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
     monkeypatch.setattr(torch.cuda, "empty_cache", _outside_of_captures)
     Graph.capturing = None
@@ -253,6 +260,59 @@ def test_a_backward_pass_that_reads_values_ends_its_capture() -> None:
     with refused("cuda-graph-impossible", key="train.cuda_graph"):
         graphs.capture(2, (32, 32), False)
     assert Graph.capturing is None
+
+
+@pytest.mark.parametrize(
+    ("times", "settings", "on", "why"),
+    [
+        ((3.0, 2.0), {}, True, "take 2 ms as CUDA graphs, 3 ms without"),
+        ((2.0, 2.0), {}, False, "take 2 ms as CUDA graphs, 2 ms without"),
+        (None, {}, False, "cannot be captured"),
+        ((3.0, 2.0), {"train": {"accumulate": 2}}, False, "train.accumulate>1"),
+        ((3.0, 2.0), {"parallel": {"exact": 2}}, False, "parallel.exact"),
+    ],
+)
+def test_auto_takes_what_is_faster_and_changes_nothing(
+    times: Any, settings: Any, on: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reading(Net):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images) * float(images.mean() > 0)
+
+    settings = {**settings, "train": {"cuda_graph": "auto", **settings.get("train", {})}}
+    network = as_seg_model(Reading() if times is None else Net(), CLASSES).train()
+    before, lines = copy.deepcopy(network.state_dict()), list[str]()
+    session: Any = SimpleNamespace(
+        config=Config(**settings),
+        learner=learner(network, ["ce"]),
+        strategy=replace(SINGLE, device=torch.device("cpu")),
+        plan=SimpleNamespace(crops=[(9, (32, 32), 1.0)]),
+        state=SimpleNamespace(step=0),
+        output=SimpleNamespace(screen=SimpleNamespace(say=lines.append)),
+    )
+    loader: Any = SimpleNamespace(parts=[slice(0, 2)], colors=False)
+    assert graphs_first(session, loader) is None
+    assert lines.pop().endswith("off, because it needs a GPU")
+
+    measured = StepGraphs.milliseconds
+
+    def timed(self: StepGraphs, colors: bool) -> Any:
+        assert min(measured(self, colors)) > 0
+        return times
+
+    monkeypatch.setattr(StepGraphs, "milliseconds", timed)
+    monkeypatch.setattr(graphs_module, "unfit", partial(fit_on_a_gpu, graphs_module.unfit))
+    monkeypatch.setattr(instruments, "unfit", graphs_module.unfit)
+    assert (graphs_first(session, loader) is not None) == on
+    (line,) = lines
+    assert f"auto: {'on' if on else 'off'}, because" in line
+    assert why in line
+    assert all(map(torch.equal, before.values(), network.state_dict().values()))
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def fit_on_a_gpu(unfit: Any, config: Config, strategy: Strategy, own: bool) -> str:
+    return unfit(config, replace(strategy, device=torch.device("cuda")), own)  # type: ignore[no-any-return]
 
 
 def test_where_no_graph_can_be_is_said_before_anything_is_loaded() -> None:

@@ -259,6 +259,7 @@ class FakeGpu:
         torch.cuda.stream = lambda stream: stream
         torch.cuda.current_stream = lambda *_: Stream(gpu)
         torch.cuda.synchronize = lambda *_: None
+        torch.cuda.set_sync_debug_mode = lambda _: None
         torch.cuda.CUDAGraph = lambda: Graph(gpu)
         torch.inference_mode = lambda mode=True: torch.no_grad() if mode else torch.enable_grad()
 
