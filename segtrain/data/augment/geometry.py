@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -25,6 +25,9 @@ GRAY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as in to
 YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 # A quarter turn of that color plane, from red toward yellow, as a matrix for RGB.
 TURN = np.linalg.inv(YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ YIQ
+
+_TO_GRAY = np.ones((3, 1)) * GRAY
+_WITHOUT_GRAY = np.eye(3) - _TO_GRAY
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Geometry:
         """The same geometry without its color changes, for samples whose colors are changed on the
         device.
         """
-        return replace(self, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
+        size, place = (self.size, self.scaled), (self.top, self.left)
+        return Geometry(*size, *place, self.flip, angle=self.angle)
 
     def covered(self, crop: tuple[int, int]) -> tuple[int, int, int, int]:
         """The part of the crop that the image covers, after flipping: top, left, bottom, right in
@@ -86,7 +90,7 @@ def draw(
     (progressive size). ``center``: a source pixel (y, x) on which the crop is centered, as far as
     the borders of the image allow.
     """
-    u = rng.random(10)
+    u = rng.random(10).tolist()
     low, high = scale or data.scale
     drawn = data.base_scale * (
         low + (high - low) * u[0]
@@ -328,9 +332,8 @@ def color_matrix(brightness: float, contrast: float, saturation: float, hue: flo
     change luma, as in DALI and FFCV. torchvision instead changes the hue of each pixel in HSV.
     """
     angle = 2 * math.pi * hue
-    gray = np.ones((3, 1)) * GRAY
-    chroma = math.cos(angle) * (np.eye(3) - gray) + math.sin(angle) * TURN
-    return np.asarray(brightness * contrast * (gray + saturation * chroma))
+    chroma = math.cos(angle) * _WITHOUT_GRAY + math.sin(angle) * TURN
+    return np.asarray(brightness * contrast * (_TO_GRAY + saturation * chroma))
 
 
 def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
@@ -339,8 +342,10 @@ def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
     """
     # Round to float32 first, as older versions did, so that their runs resume bit for bit.
     brightness, contrast, saturation, hue = np.asarray(colors, np.float32).tolist()
-    matrix = color_matrix(brightness, contrast, saturation, hue)
-    return np.append(matrix, (1 - contrast) * brightness).astype(np.float32)
+    terms = np.empty(10, np.float32)
+    terms[:9] = color_matrix(brightness, contrast, saturation, hue).ravel()
+    terms[9] = (1 - contrast) * brightness
+    return terms
 
 
 def _color(image: np.ndarray, geometry: Geometry) -> np.ndarray:

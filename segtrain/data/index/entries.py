@@ -17,6 +17,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union
 
@@ -80,7 +81,8 @@ class Column:
         return len(self.bounds) - 1
 
     def __getitem__(self, index: int) -> str | None:
-        return self.part(index, index + 1)[0]
+        begin, end = self.bounds[index : index + 2].tolist()
+        return self._string(self.blob[begin:end], 0 if self.codes is None else self.codes[index])
 
     def __iter__(self) -> Iterator[str | None]:
         for first in range(0, len(self), _PART):
@@ -88,18 +90,17 @@ class Column:
 
     def part(self, first: int, after: int) -> list[str | None]:
         """The strings ``first`` to ``after - 1``, faster than one by one."""
-        parts = (
-            self.blob[begin:end]
-            for begin, end in itertools.pairwise(self.bounds[first : after + 1].tolist())
-        )
-        texts = (None if part == _ABSENT else str(part, "utf-8", "surrogatepass") for part in parts)
+        places = itertools.pairwise(self.bounds[first : after + 1].tolist())
         codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
         return [
-            None
-            if text is None
-            else ("" if text.startswith(_ABSOLUTE) else self.prefix) + text + self.tails[code]
-            for text, code in zip(texts, codes)
+            self._string(self.blob[begin:end], code) for (begin, end), code in zip(places, codes)
         ]
+
+    def _string(self, part: bytes | memoryview, code: int) -> str | None:
+        if part == _ABSENT:
+            return None
+        text = str(part, "utf-8", "surrogatepass")
+        return ("" if text.startswith(_ABSOLUTE) else self.prefix) + text + self.tails[code]
 
 
 def _bounds(lengths: np.ndarray) -> np.ndarray:
@@ -173,6 +174,7 @@ class Entries(Sequence[Entry]):
         self, image: Column, mask: Column, meta: dict[str, Column], file: str = ""
     ) -> None:
         self.image, self.mask, self.meta, self.file = image, mask, meta, file
+        self._entry = lru_cache(256)(self._made)  # a sample asks for its entry several times
 
     def __len__(self) -> int:
         return len(self.image)
@@ -180,7 +182,9 @@ class Entries(Sequence[Entry]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
-        row = range(len(self))[index]  # raises IndexError, and supports negative indices
+        return self._entry(range(len(self))[index])  # IndexError; negative indices
+
+    def _made(self, row: int) -> Entry:
         meta = {
             name: value
             for name, column in self.meta.items()
