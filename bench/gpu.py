@@ -1,8 +1,9 @@
 """Correctness, then speed, of segtrain on this machine's GPU: `make gpu`, or python bench/gpu.py.
 
-    python bench/gpu.py                                    # all stages, about an hour
+    python bench/gpu.py                                    # the most important stages, in ten minutes
+    python bench/gpu.py --resume                           # go on with what has not been measured
+    python bench/gpu.py --resume --minutes 60              # all stages
     python bench/gpu.py --stages speed,rivals              # some of them, after the stage check
-    python bench/gpu.py --minutes 9                        # what fits into 9 minutes
     python bench/gpu.py --device cpu --tiny                # a rehearsal without a GPU, about a minute
 
 Each stage runs in its own process with a time limit, and each row is written at once to
@@ -34,29 +35,30 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT)]
 
 from gpu_stages.report import Report  # noqa: E402
-from gpu_stages.rig import GOOD, Rig, Stage, needs  # noqa: E402
+from gpu_stages.rig import GOOD, LATE, Rig, Stage, needs  # noqa: E402
 
-# The most important first: a machine may be there for half an hour only.
+# The most important first: a machine may be there for ten minutes only.
 STAGES = (
     Stage("check", "packages, driver, and GPU", 90, correctness=True),
-    Stage("first", "what failed on a GPU before, in new processes", 240, correctness=True),
+    Stage("first", "first step; what failed on a GPU before, in new processes", 90, True),
+    Stage(
+        "rivals",
+        "training loops of other libraries on the same network and images",
+        270,
+        correctness=False,
+    ),
+    Stage("small", "training steps that the host limits", 50, correctness=False),
+    Stage("feed", "the whole loop on JPEG files", 80, correctness=False),
+    Stage("prove", "segtrain prove --device cuda", 80, correctness=True),
     Stage("parity", "gradients on the GPU against float64 on the CPU", 240, correctness=True),
     Stage("resume", "deterministic to the bit, and after a resume", 300, correctness=True),
     Stage("syncs", "places where a step waits for the GPU", 90, correctness=True),
     Stage("ranks", "strategies and ranks against one process", 240, correctness=True),
     Stage("tests", "tests of the suite that need a GPU", 180, correctness=True),
-    Stage("prove", "segtrain prove --device cuda", 300, correctness=True),
     Stage(
         "speed", "training steps on random images, each choice on and off", 600, correctness=False
     ),
-    Stage(
-        "rivals",
-        "training loops of other libraries on the same network and images",
-        540,
-        correctness=False,
-    ),
     Stage("parts", "parts of a step, each choice on and off", 180, correctness=False),
-    Stage("feed", "the whole loop on JPEG files", 240, correctness=False),
 )
 LEAST_S = 10.0  # a stage that has less time does not start
 
@@ -79,8 +81,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes",
         type=float,
-        default=1e9,
-        help="end after this time; what does not fit is left out",
+        default=10.0,
+        help="end after this time (10); what does not fit is left out",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="measure only what has no row yet in the results of this commit, GPU, and day",
     )
     parser.add_argument(
         "--limit", type=float, default=1.0, help="factor of the stages' time limits"
@@ -127,26 +134,46 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
             if wrong and not stage.correctness and not args.keep_going
             else ""
         )
+        earlier = report.rows(stage.name) if report is not None and args.resume else []
+        if complete(earlier):
+            print(f"\n{stage.name}: measured before")
+            done[stage.name] = earlier
+            continue
+        earlier = [row for row in earlier if row["ok"] is not False and not unfinished(row)]
         if why or limit_s < LEAST_S:
-            print(f"\n{stage.name}: left out: {why or 'no time is left'}")
-            done[stage.name] = [
-                {"what": "left out", "result": why or "no time is left", "ok": None}
-            ]
+            print(f"\n{stage.name}: left out: {why or LATE}")
+            done[stage.name] = [{"what": "left out", "result": why or LATE, "ok": None}]
         else:
             print(f"\n{stage.name}: {stage.title}", flush=True)
             if stage.name != "check":
                 _preload()
             rig = Rig(args.device, args.tiny, folder, time.monotonic() + 0.9 * limit_s)
-            note = _nothing if report is None else partial(report.note, stage.name)
-            done[stage.name] = _stage(stage, rig, limit_s, note)
+            rig.earlier = {row["what"]: row["result"] for row in earlier}
+            note = _nothing if report is None else partial(report.note, stage.name, earlier)
+            done[stage.name] = earlier + _stage(stage, rig, limit_s, note)
         if report is None:
             if any(row["ok"] is False for row in done["check"]):
                 return 2  # the rows above say why; a file would have nothing else to tell
             report = Report(args, ROOT, STAGES, done["check"])
-        report.note(stage.name, done[stage.name])
+        report.note(stage.name, [], done[stage.name])
     assert report is not None
     print(f"\nwritten: {report.path}.md and .json (docs/gpu-bench.md says how to send them)")
+    if not all(map(complete, done.values())):
+        print("--resume goes on with what is missing")
     return 1 if any(row["ok"] is False for rows in done.values() for row in rows) else 0
+
+
+def unfinished(row: dict[str, Any]) -> bool:
+    """Whether a row says only how its stage ended, or that something was left out."""
+    ended = row["what"] in ("time limit", "error", "end of the output", "seconds")
+    return ended or "left out" in (row["what"], row["result"][:8])
+
+
+def complete(rows: list[dict[str, Any]]) -> bool:
+    """Whether a stage came to its end, and had time for everything."""
+    whats = {row["what"] for row in rows}
+    late = any(LATE in row["result"] or row["ok"] is False for row in rows)
+    return "seconds" in whats and not late
 
 
 def _nothing(rows: list[dict[str, Any]]) -> None: ...

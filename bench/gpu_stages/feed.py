@@ -24,6 +24,8 @@ def run(rig: Rig) -> None:
     name, settings = next(iter(rig.networks().items()))
     for jitter in (0.4,) if rig.tiny else (0.0, 0.4):
         what = f"{name}, color jitter {jitter:g}"
+        if f"{what}: rate" in rig.earlier:
+            continue
         with reported(rig, what):
             rig.require(40)
             rate, wait, idle = apart(rig, _train, rig, folder, settings, jitter)

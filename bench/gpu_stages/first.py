@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from gpu_stages.rig import Rig, config
-from gpu_stages.runs import NoTime, apart, reported
+from gpu_stages.rig import LATE, NoTime, Rig, config
+from gpu_stages.runs import apart, reported
 from gpu_stages.timing import peak_gib, synchronize
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,46 +24,44 @@ LATER = 10
 
 
 def run(rig: Rig) -> None:
+    _first_step(rig, tries=False)
     fsdp = [
         "parallel.strategy=fsdp",
         "optim.name=adamw",
         "train.channels_last=auto",
         "parallel.backend=gloo",
     ]
-    for ranks in (1, 2):
-        with reported(rig, f"fsdp by the plain command, {ranks} ranks"):
-            _command(
-                rig, f"fsdp by the plain command, {ranks} ranks", *fsdp, f"parallel.procs={ranks}"
-            )
     for precision in ("fp32", "bf16"):
         what = f"train.cuda_graph=true, {precision}"
+        settings = ["train.cuda_graph=true", f"train.precision={precision}", "optim.name=adamw"]
         if rig.on_gpu:
-            with reported(rig, what):
-                _command(
-                    rig,
-                    what,
-                    "train.cuda_graph=true",
-                    f"train.precision={precision}",
-                    "optim.name=adamw",
-                )
+            _command(rig, what, *settings)
         else:
             rig.left_out(what, "it needs a GPU")
-    _first_step(rig, tries=False)
-    with reported(rig, "batches are page-locked"):
-        if rig.on_gpu:
+    for ranks in (1, 2):
+        what = f"fsdp by the plain command, {ranks} ranks"
+        _command(rig, what, *fsdp, f"parallel.procs={ranks}")
+    what = "batches are page-locked"
+    if not rig.on_gpu:
+        rig.left_out(what, "it needs a GPU")
+    elif what not in rig.earlier:
+        with reported(rig, what):
             apart(rig, _pinned, rig)
-        else:
-            rig.left_out("batches are page-locked", "it needs a GPU")
-    with reported(rig, "bench data's advice"):
-        apart(rig, _advice, rig)
-    if (
-        rig.on_gpu and rig.left_s > 90
-    ):  # last, because it takes long: what the trials of cuDNN cost, and what they bring
+    if "bench data's advice" not in rig.earlier:
+        with reported(rig, "bench data's advice"):
+            apart(rig, _advice, rig)
+    if rig.on_gpu:  # last, because it takes long: what the trials of cuDNN cost, and bring
         _first_step(rig, tries=True)
 
 
 def _command(rig: Rig, what: str, *settings: str) -> None:
     """A row: whether three steps of `segtrain train` exit with 0."""
+    if what not in rig.earlier:
+        with reported(rig, what):
+            _trained(rig, what, *settings)
+
+
+def _trained(rig: Rig, what: str, *settings: str) -> None:
     here = config(rig, what.replace(" ", "-"), *settings, "train.duration=3st").to_yaml()
     file = rig.folder / "first.yaml"
     file.write_text(here, encoding="utf-8")
@@ -73,7 +71,7 @@ def _command(rig: Rig, what: str, *settings: str) -> None:
             command, cwd=ROOT, capture_output=True, text=True, timeout=max(1.0, rig.left_s)
         )
     except subprocess.TimeoutExpired:
-        raise NoTime("no time is left") from None
+        raise NoTime(LATE) from None
     print(done.stdout, done.stderr)
     last = (done.stderr.strip() or "nothing").splitlines()[-1][:200]
     rig.note(
@@ -86,7 +84,10 @@ def _command(rig: Rig, what: str, *settings: str) -> None:
 def _first_step(rig: Rig, tries: bool) -> None:
     name, settings = next(iter(rig.networks().items()))
     what = f"{name}, {'cuDNN tries all kernels' if tries else 'kernels by heuristics'}"
+    if f"{what}: peak of the first step" in rig.earlier:
+        return
     with reported(rig, what):
+        rig.require(60 if tries else 10)
         apart(rig, _steps, rig, what, settings, tries)
 
 

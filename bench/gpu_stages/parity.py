@@ -39,11 +39,15 @@ def run(rig: Rig) -> None:
     torch.backends.cudnn.deterministic = True
     size = 32 if rig.tiny else 128
     for name, settings in rig.networks().items():
+        if f"{name}, fp32" in rig.earlier:
+            continue
         with reported(rig, name):
             rig.require(30)
             compare(rig, name, settings, size)
     small = next(settings for name, settings in rig.networks().items() if name == "pico")
     for loss in LOSSES[-2:] if rig.tiny else LOSSES:
+        if f"loss {loss}, full, fp32" in rig.earlier:
+            continue
         with reported(rig, f"loss {loss}"):
             rig.require(15)
             forms(rig, loss, small, size)

@@ -56,10 +56,15 @@ class Report:
             if {key: earlier.get(key) for key in self._head} == self._head:
                 self._stages = earlier["stages"]
 
-    def note(self, stage: str, rows: Rows) -> None:
-        """Write the rows of a stage so far. One that is left out keeps the rows of an earlier
+    def rows(self, stage: str) -> Rows:
+        """The rows of a stage in the results of an earlier call."""
+        return self._stages.get(stage, [])
+
+    def note(self, stage: str, earlier: Rows, new: Rows) -> None:
+        """Write the rows of a stage so far, with those of an ``earlier`` call. One that is left out keeps the rows of an earlier
         run.
         """
+        rows = earlier + new
         if [row["what"] for row in rows] != ["left out"] or stage not in self._stages:
             self._stages[stage] = rows
         self._write({name: self._stages[name] for name in self._titles if name in self._stages})

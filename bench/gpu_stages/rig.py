@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+LATE = "no time is left"
 CLASSES = 19  # of the networks of the stages
 GOOD = {True: "ok", False: "WRONG", None: ""}
 # Module -> its name on the package index. segtrain cannot train without them; all others are
@@ -70,13 +71,16 @@ class NoTime(Exception):
 
 @dataclass
 class Rig:
-    """``end``: when a stage should start nothing more, in seconds of time.monotonic()."""
+    """``end``: when a stage should start nothing more, in seconds of time.monotonic(). ``earlier``:
+    results of the rows that an earlier call has measured.
+    """
 
     device: str
     tiny: bool
     folder: Path
     end: float
     file: Path = field(default=Path())
+    earlier: dict[str, str] = field(default_factory=dict)
 
     @property
     def left_s(self) -> float:
@@ -104,7 +108,7 @@ class Rig:
     def require(self, seconds: float) -> None:
         """Raise NoTime if the stage has less time."""
         if self.left_s < (1 if self.tiny else seconds):
-            raise NoTime("no time is left")
+            raise NoTime(LATE)
 
     def left_out(self, what: str, why: str) -> None:
         self.note(what, f"left out: {why}")

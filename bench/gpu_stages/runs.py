@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gpu_stages.rig import NoTime, Rig
+from gpu_stages.rig import LATE, NoTime, Rig
 from segtrain.observe.tracker import Tracker
 from segtrain.runfolder import checkpoint
 
@@ -57,7 +57,7 @@ def apart(rig: Rig, function: Callable[..., Any], *arguments: Any) -> Any:
     if process.is_alive():
         process.kill()
         process.join()
-        raise NoTime("no time is left")
+        raise NoTime(LATE)
     if process.exitcode:
         raise RuntimeError(f"{function.__name__} ended with exit code {process.exitcode}")
     return receiver.recv()

@@ -10,7 +10,7 @@ import importlib.util
 import io
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -55,7 +55,7 @@ def cases(tiny: bool) -> list[Case]:
         return [Case("U-Net R18", "unet", "resnet18", 5, 2, (32, 32))]
     small = [Case(*network, 19, 16, (512, 1024)) for network in NETWORKS]
     many = [Case(*network, 150, 16, (512, 512)) for network in NETWORKS]
-    return [case for pair in zip(small, many) for case in pair]
+    return small + many
 
 
 def absent(side: str) -> str:
@@ -74,11 +74,13 @@ def compete(
     steps: int,
     late: Callable[[], bool],
     note: Callable[[str, str], None] = lambda what, result: None,
+    earlier: Mapping[str, str] = {},
 ) -> dict[str, SideResult]:
     """All sides take turns, ``rounds`` times, or until ``late()``. Lightning, Composer, ... count
     if installed.
 
-    ``note(what, result)`` gets each measurement at once.
+    ``note(what, result)`` gets each measurement at once. ``earlier``: what it has got in another
+    call, which is not measured again.
     """
     network, sides = smp_network(case), [side for side in SIDES if not absent(side)]
     results = {side: SideResult() for side in sides}
@@ -87,6 +89,11 @@ def compete(
             if late() and number:
                 return results
             if results[side].errors:
+                continue
+            what = f"  {case.title}, round {number + 1}, {side}"
+            if what in earlier:
+                rate, _, _, peak, _ = earlier[what].split()
+                results[side].rates[number], results[side].peak_gib = float(rate), float(peak)
                 continue
             network.to("cpu", memory_format=torch.contiguous_format).zero_grad(set_to_none=True)  # type: ignore[call-overload]
             fresh(device)
@@ -102,10 +109,7 @@ def compete(
                 continue
             results[side].rates[number] = (steps - warm) * case.images / mark.seconds
             results[side].peak_gib = mark.peak_gib
-            note(
-                f"  {case.title}, round {number + 1}, {side}",
-                f"{results[side].rates[number]:.1f} images/s",
-            )
+            note(what, f"{results[side].rates[number]:.1f} images/s, peak {mark.peak_gib:.2f} GiB")
     return results
 
 
@@ -140,21 +144,31 @@ def rows(case: Case, results: dict[str, SideResult]) -> Iterator[tuple[str, str]
 
 
 def race(
-    device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Callable[[str, str], None]
+    device: str,
+    amp: bool,
+    tiny: bool,
+    rounds: int,
+    end: float,
+    note: Callable[[str, str], None],
+    earlier: Mapping[str, str] = {},
 ) -> None:
-    """All cases until ``end`` (time.monotonic()). ``note(what, result)`` gets each row."""
+    """All cases until ``end`` (time.monotonic()). ``note(what, result)`` gets each row, unless it
+    is in ``earlier``.
+    """
     for side in SIDES:
         if lacking := absent(side):
             note(side, f"left out: {lacking} is not installed")
     warm, steps = (1, 2) if tiny else (WARM, STEPS)
     longest = 0.0
     for case in cases(tiny):
+        if case.title in earlier:
+            continue
         begin = time.monotonic()
         if begin + 0.6 * longest > end:
             note(case.title, "left out: no time is left")
             continue
         results = compete(
-            case, device, amp, rounds, warm, steps, lambda: time.monotonic() > end, note
+            case, device, amp, rounds, warm, steps, lambda: time.monotonic() > end, note, earlier
         )
         longest = max(longest, time.monotonic() - begin)
         for what, result in rows(case, results):

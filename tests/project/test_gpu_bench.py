@@ -107,6 +107,40 @@ def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
     }
 
 
+def test_a_call_that_resumes_measures_only_what_has_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(what: str, result: str = "1", ok: bool | None = None) -> dict[str, object]:
+        return {"what": what, "result": result, "ok": ok}
+
+    ended, late = row("seconds", "9"), row("c", f"left out: {rig.LATE}")
+    rows = {
+        "check": [row("GPU", "none")],
+        "prove": [row("x"), ended],
+        "speed": [row("a"), row("b", "2", False), late, ended],
+    }
+    calls: list[tuple[str, dict[str, str]]] = []
+
+    def stage(which: rig.Stage, rig: rig.Rig, *_: object) -> list[dict[str, object]]:
+        calls.append((which.name, rig.earlier))
+        return rows[which.name]
+
+    monkeypatch.setattr(gpu, "_stage", stage)
+    monkeypatch.setattr(gpu, "_preload", lambda: None)
+    out = tmp_path / "found"
+    arguments = ["--device", "cpu", "--out", str(out), "--stages", "prove,speed", "--keep-going"]
+    gpu.main(arguments)
+    calls.clear()
+    rows["speed"] = [row("b"), row("c"), ended]
+    assert gpu.main([*arguments, "--resume"]) == 0
+    assert calls == [("check", {}), ("speed", {"a": "1"})]
+    stages = json.loads((tmp_path / "found.json").read_text())["stages"]
+    assert [each["what"] for each in stages["speed"]] == ["a", "b", "c", "seconds"]
+    calls.clear()
+    gpu.main([*arguments, "--resume"])
+    assert calls == [("check", {})]
+
+
 def test_a_stage_that_hangs_or_fails_becomes_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
