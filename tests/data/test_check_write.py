@@ -147,6 +147,17 @@ def test_a_stray_id_has_a_command_for_each_meaning(files, capsys):
     assert (data.label_map, data.faults) == ({0: 0, 32: -1, 255: 1}, "skip")
 
 
+def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files):
+    root, _ = files
+    (root / "test").rename(root.with_name("elsewhere"))
+    for path in root.glob("train/images/*"):
+        picture(path)
+    checked = run_check(root, CLASSES)
+    assert checked.failed
+    assert "images of val are training images" in checked.text()
+    assert not run_check(root, CLASSES, "data.overlap=accept").failed
+
+
 def test_one_jpeg_among_the_masks_has_no_label_map(files):
     root, _ = files
     Image.new("L", (16, 12), 99).save(root / "train/masks/1.png", "jpeg")

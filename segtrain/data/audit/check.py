@@ -233,6 +233,9 @@ def check_folder(
                 )
                 of_folder.append(SplitFinding(own))
         data = with_settings(data, settings)
+        if settings:  # equal images may lie in both parts
+            parts = {split: open_dataset(data, split) for split in (data.train_split, data.split)}
+            of_folder += [leak for _, leak in _leaks(data, parts, sample, seed)]
     complete = (
         replace(report, findings=tuple(findings[split])) for split, report in reports.items()
     )
