@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.models.layers import ConvNorm, conv_bn
+from segtrain.models.layers import ConvNorm, conv_bn, upsampled
 from segtrain.models.resnet import ResNet
 
 
@@ -78,9 +77,7 @@ class DeepLabDecoder(nn.Module):
         self.block2 = separable_bn(narrow + outputs, outputs)
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        x = F.interpolate(
-            self.aspp(features[-1]), scale_factor=self.scale, mode="bilinear", align_corners=True
-        )
+        x = upsampled(self.aspp(features[-1]), True, scale_factor=self.scale)
         return self.block2(torch.cat([x, self.block1(features[1])], 1))
 
 

@@ -7,6 +7,9 @@ differentiable operations.
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -90,3 +93,16 @@ def grid_means(x: Tensor, bins: int) -> Tensor:
             [x.narrow(axis, first, last - first).mean(axis) for first, last in ends], axis
         )
     return x
+
+
+def upsampled(x: Tensor, align_corners: bool, **size: Any) -> Tensor:
+    """Bilinear upsampling of features, (N, C, H, W), in their own type. ``size``: ``size`` or
+    ``scale_factor``.
+
+    On a GPU, autocast would compute and return float32, which the next convolution casts back. For
+    small factors: in 16 bits, a GPU also adds the gradients of the pixels of a value in 16 bits.
+    """
+    kind = x.device.type
+    casts = kind != "meta" and torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, enabled=False) if casts else contextlib.nullcontext():
+        return F.interpolate(x, mode="bilinear", align_corners=align_corners, **size)

@@ -15,7 +15,7 @@ from segtrain.config import Model, unknown_name
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
 from segtrain.models.factory import check_options
-from segtrain.models.layers import conv_bn, grid_means
+from segtrain.models.layers import conv_bn, grid_means, upsampled
 
 
 class Residual(nn.Module):
@@ -130,7 +130,7 @@ class Pico(SegModel):
         extra: tuple[Tensor, ...] = ()
         for lateral, smooth in zip(self.lateral, self.smooth):
             skip = lateral(skips.pop())
-            x = F.interpolate(x, size=skip.shape[2:], mode="bilinear", align_corners=False)
+            x = upsampled(x, False, size=skip.shape[2:])
             x = smooth(F.relu(x + skip))
             if len(skips) == 1 and self.training and self.aux is not None:
                 extra = (self.aux(x),)

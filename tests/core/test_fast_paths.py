@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -224,3 +225,21 @@ def test_the_pyramid_of_deeplab_keeps_the_memory_format(last: bool) -> None:
     assert torch.equal(
         seen[0], torch.cat([*(branch(x) for branch in aspp.convs[:-1]), aspp.convs[-1](x)], 1)
     )
+
+
+@pytest.mark.parametrize("arch", ["pico", "deeplabv3plus"])
+def test_features_are_upsampled_in_their_own_type(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast of a GPU, but not that of a CPU, would compute them in float32."""
+    seen, plain = [], F.interpolate
+
+    def interpolate(x: torch.Tensor, *args: Any, **more: Any) -> torch.Tensor:
+        seen.append((x.dtype, torch.is_autocast_enabled("cpu")))
+        return plain(x, *args, **more)
+
+    network = build_model(Model(arch=arch, encoder="resnet18"), 3).eval()
+    monkeypatch.setattr(F, "interpolate", interpolate)
+    with torch.autocast("cpu", torch.bfloat16):
+        network(torch.rand(1, 3, 64, 64), low=True)
+    assert (torch.bfloat16, False) in seen
