@@ -198,7 +198,7 @@ LOOPS: dict[str, Case] = {
     "an idle GPU": on_gpu({"device": 0.2}),
     "idle GPUs of two ranks": on_gpu({}, {}, train={"batch_size": 24}),
     "an idle GPU with CUDA graphs": on_gpu({}, train={"cuda_graph": True}),
-    "an idle GPU whose loss waits": on_gpu({}, loss={"terms": ["lovasz"]}),
+    "an idle GPU without faster CUDA graphs": on_gpu({}, train={"cuda_graph": "auto"}),
     "an idle GPU of micro-batches": on_gpu({}, train={"accumulate": 4}),
     "a loop that holds a GPU up": on_gpu({"other": 1.0}),
     "pauses": lambda: diagnosis_of(

@@ -151,9 +151,8 @@ def _launches(figures: Figures) -> Verdict | None:
     larger = _larger_batch(figures)
     compiled = Fix({"train.compile": "reduce-overhead"}, "CUDA graphs of compiled kernels")
     fix = replace(compiled, alternatives=(larger,))
-    if len(figures.ranks) == 1 and "lovasz" not in str(
-        figures.evidence.setting("loss.terms")
-    ):  # which waits for the GPU in each step
+    # auto has tried them, and printed why it leaves them out
+    if len(figures.ranks) == 1 and figures.evidence.setting("train.cuda_graph", False) != "auto":
         fix = Fix(
             {"train.cuda_graph": True}, "the same steps in fewer launches", (compiled, larger)
         )
