@@ -21,6 +21,7 @@ from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.data.cache import refuse_cache
 from segtrain.data.datasets import open_dataset
+from segtrain.data.index.detect_files import are_alike
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.reading import PLAIN
 from segtrain.errors import SegtrainError
@@ -99,6 +100,11 @@ def test_what_the_files_settle_is_chosen_with_a_reason(tmp_path):
     why = " ".join(finding.message for finding in checked.reports[0].findings)
     assert "the masks in {split}/mask are nearly the same in all images" in why
     assert '{split}/2nd_manual has no mask for train (to read it: "data.masks=' in why
+    # Other values are ids of classes, and a video changes only after some masks.
+    video = [str(ids(tmp_path / f"video/{n}.png", (0,) * (n // 4) + (1,) * 7)) for n in range(8)]
+    other = [str(ids(tmp_path / f"ids/{n}.png", (1 + n // 4,))) for n in range(8)]
+    assert are_alike(video[:4])
+    assert not any(map(are_alike, (video[::2], other[::2])))
     shutil.rmtree(root / "val/1st_manual")
     checked = run_check(root)
     assert [*checked.datasets] == ["train"]

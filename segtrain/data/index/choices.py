@@ -123,7 +123,7 @@ def _informative(
         path = os.path.join(root, folder.replace("{split}", split))
         if not names:
             why[folder] = f"{folder} has no mask for {split}"
-        elif are_alike([os.path.join(path, name) for name in names[:_ALIKE]]):
+        elif are_alike([os.path.join(path, name) for name in names[:: -(-len(names) // _ALIKE)]]):
             why[folder] = (
                 f"the masks in {folder} are nearly the same in all images, as those of a camera's "
                 "field of view"

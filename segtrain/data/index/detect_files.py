@@ -100,19 +100,30 @@ def _has_few_colors(file: str) -> bool:
         raw = decode_mask(file, file)
     except DataError:
         return False
-    return len(np.unique(raw if raw.ndim < 3 else raw @ np.array((1 << 16, 1 << 8, 1)))) <= _COLORS
+    return len(np.unique(_packed(raw))) <= _COLORS
+
+
+def _packed(raw: np.ndarray) -> np.ndarray:
+    """A mask with a number for each color."""
+    return raw if raw.ndim < 3 else raw @ np.array((1 << 16, 1 << 8, 1))
 
 
 def are_alike(files: list[str]) -> bool:
-    """Whether masks of different images mark nearly the same pixels."""
+    """Whether masks of different images have 0 and one other value, in nearly the same pixels."""
     try:
-        marked = [decode_mask(file, file) > 0 for file in files]
+        masks = [_packed(decode_mask(file, file)) for file in files]
     except DataError:
         return False
-    same = len(marked) > 1 and len({mask.shape for mask in marked}) == 1
-    return same and all(
-        np.count_nonzero(one & other) > _SAME * np.count_nonzero(one | other)
-        for one, other in itertools.combinations(marked, 2)
+    values = {int(value) for mask in masks for value in np.unique(mask)}
+    same = len(masks) > 1 and len({mask.shape for mask in masks}) == 1
+    marked = [mask > 0 for mask in masks]
+    return (
+        same
+        and len(values - {0}) == 1
+        and all(
+            np.count_nonzero(one & other) > _SAME * np.count_nonzero(one | other)
+            for one, other in itertools.combinations(marked, 2)
+        )
     )
 
 
