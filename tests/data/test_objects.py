@@ -96,6 +96,12 @@ def test_masks_of_two_annotators_are_no_classes(tmp_path):
         str(tmp_path), [*first, "data.classes=[a, b]", "data.label_map={0: 0, 255: 1}"]
     )[0]
     assert open_dataset(data, "train").read_mask(0)[0].tolist().count(0) > 0
+    for number in range(9):  # they differ in most pixels, and one image has no object
+        ids(tmp_path / f"a{number}_1stHO.png", (255 * (number > 0), 0, 0, 0))
+        ids(tmp_path / f"a{number}_2ndHO.png", (255 * (number > 0), 255, 255, 255))
+    with refused("masks-alike") as caught:
+        detect(str(tmp_path))
+    assert len(caught.value.values["choices"]) == 3
     for number in range(9):  # parts of one image
         ids(tmp_path / f"a{number}_2ndHO.png", (0, 0, 255, 255))
     assert detect(str(tmp_path))[0].layout == "objects"

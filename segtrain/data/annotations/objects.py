@@ -40,10 +40,16 @@ from segtrain.errors import DataError
 # The class of masks whose names name none.
 _OBJECT = "object"
 _RANDOM = re.compile(r"[\d\W_]*|[0-9a-fA-F-]{8,}")
-_ORDINAL = re.compile("1st|2nd|first|second", re.IGNORECASE)
+# Names of annotators, by what differs.
+_PEOPLE = re.compile(
+    r"1st|2nd|first|second|(annotator|expert|observer|rater|reader)[_\-. ]?([a-z]|\d+)$",
+    re.IGNORECASE,
+)
 _ENDING = re.compile(rf"({'|'.join(MASK_ENDINGS)})$|^masks?$")
 # So many masks are decoded to detect the layout.
 _DECODED = 3
+# The masks of so many images are compared, and so many of each.
+_COMPARED = 8
 
 
 class _Owners(NamedTuple):
@@ -183,40 +189,58 @@ def _refuse_whole(
 def _refuse_alike(
     root: str, folder: str, owners: _Owners, settings: dict[str, str], more: dict[str, Any]
 ) -> None:
-    """Raise DataError if two masks of an image, of different classes by their names, have most of
-    their pixels in common: they may be of two annotators. more: settings that both ways need.
+    """Raise DataError if two masks of each image, of different names, have most of their pixels in
+    common, or any if their names count people: they may be of two annotators. more: settings that
+    both ways need.
     """
-    image, masks = next((image, these) for image, these in owners.masks.items() if len(these) > 1)
-    classes = {_class_of(mask): mask.path for mask in masks}
-    pixels = {
-        name: decode.decode_mask(local_copy(os.path.join(folder, path))) > 0
-        for name, path in classes.items()
-    }
-    for one, other in itertools.combinations(pixels, 2):
-        if pixels[one].shape != pixels[other].shape:
-            continue
-        both = np.count_nonzero(pixels[one] & pixels[other])
-        if 2 * both > np.count_nonzero(pixels[one] | pixels[other]):
+    some = [(image, these) for image, these in owners.masks.items() if len(these) > 1][:_COMPARED]
+    # Pair of names -> number of images, of common pixels, and of pixels of either mask.
+    alike: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(3, int))
+    sample = dict[tuple[str, str], tuple[str, OwnedMask, OwnedMask]]()
+    for image, masks in some:
+        named = {
+            mask.part if _PEOPLE.search(mask.part) else _class_of(mask): mask for mask in masks
+        }
+        pixels = {
+            name: decode.decode_mask(local_copy(os.path.join(folder, mask.path))) > 0
+            for name, mask in itertools.islice(sorted(named.items()), _COMPARED)
+        }
+        for one, other in itertools.combinations(pixels, 2):
+            if pixels[one].shape == pixels[other].shape:
+                both, either = pixels[one] & pixels[other], pixels[one] | pixels[other]
+                sample[one, other] = image, named[one], named[other]
+                alike[one, other] += 1, np.count_nonzero(both), np.count_nonzero(either)
+    for (one, other), (count, common, marked) in alike.items():
+        numbered = _PEOPLE.sub("", one) == _PEOPLE.sub("", other)
+        agree = bool(2 * common > marked)
+        if 2 * count > len(some) and (agree or (numbered and common)):
+            image, *two = sample[one, other]
             stem, ending = os.path.splitext(os.path.basename(image))
-            first, second = (
-                {"data.pair": [NAME + ending, os.path.basename(path).replace(stem, NAME)]}
-                for path in (classes[one], classes[other])
-            )
             images, places = {"data.images": settings["images"]}, settings["annotations"]
-            of_one = {"data.layout": "folders", **images, "data.masks": places, **first, **more}
+            first, second = (
+                {
+                    "data.masks": os.path.join(places, os.path.dirname(mask.path))
+                    if mask.folder
+                    else places,
+                    "data.pair": [NAME + ending, os.path.basename(mask.path).replace(stem, NAME)],
+                }
+                for mask in two
+            )
+            of_one = {"data.layout": "folders", **images, **first, **more}
+            of_other = {**of_one, **second}
             of_all = {"data.layout": "objects", **images, "data.annotations": places, **more}
             merged = to_merge(root, [second], of_one)
-            numbered = _ORDINAL.sub("", one) == _ORDINAL.sub("", other)
-            alike = f"the masks {one!r} and {other!r} of {image} have most pixels in common"
+            most = f"the masks {one!r} and {other!r} have {'most' if agree else 'some'} pixels"
+            sure = numbered and agree
             raise several(
                 root,
-                f"{alike}: are they of two annotators, or two classes",
-                [of_one] if numbered else [of_one, of_all],
+                f"{most} in common: are they of two annotators, or two classes",
+                [of_one] if sure else [of_one, of_other, of_all],
                 merged,
                 code="masks-alike",
                 found=[one, other],
-                why=f"{alike}, and their names count: read are those of the first annotator"
-                f"{merged}" * numbered,
+                why=f"{most} in common, and their names count: read are those of the first "
+                f"annotator{merged}" * sure,
             )
 
 
