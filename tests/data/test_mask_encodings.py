@@ -33,7 +33,7 @@ from mask_sets import (
 )
 from PIL import Image
 
-from segtrain.config import load_config
+from segtrain.config import Data, load_config
 from segtrain.config.paste import command, in_yaml, words
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_encoding import mask_finding
@@ -370,3 +370,13 @@ def test_masks_whose_compression_or_alpha_hides_labels(tmp_path):
         decode_mask(str(tmp_path / "la.png"))
     Image.fromarray(np.dstack([ids, ids * 0 + 255])).save(tmp_path / "opaque.png")
     assert np.array_equal(decode_mask(str(tmp_path / "opaque.png")), ids)
+
+
+def test_two_classes_that_one_split_stores_as_0_and_255():
+    splits = {"train": MaskValues({0: 90, 1: 10}), "val": MaskValues({0: 90, 255: 10})}
+    finding = mask_finding(Data(), plain_space(("a", "b"), 255), splits)
+    assert finding is not None
+    assert finding.fatal
+    assert finding.settings == {"data.label_map": {0: 0, 1: 1, 255: 1}}
+    splits["train"].add(splits["val"])
+    assert mask_finding(Data(), plain_space(("a", "b"), 255), splits) is None
