@@ -82,9 +82,14 @@ class _Schedstat:
     """
 
     def __init__(self) -> None:
-        self.process = os.getpid()
+        import ctypes
+
+        self.process, self.text = os.getpid(), ctypes.create_string_buffer(64)
         try:
             self.number = os.open(SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+            # os.pread gives up the GIL, and waiting for it takes longer than this read.
+            self.pread = ctypes.PyDLL(None).pread
+            self.pread.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
         except OSError:  # not Linux, or a kernel without these statistics
             self.number = -1
 
@@ -105,8 +110,10 @@ def runqueue_wait() -> float | None:
     if file is None or file.process != os.getpid():
         file = _here.file = _Schedstat()
     try:
-        return int(os.pread(file.number, 64, 0).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
+        if file.number < 0 or file.pread(file.number, file.text, 64, 0) < 0:
+            return None
+        return int(file.text.value.split()[1]) / 1e9
+    except (ValueError, IndexError):
         return None
 
 

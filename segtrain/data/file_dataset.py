@@ -15,7 +15,7 @@ from segtrain.data.index.entries import Entry
 from segtrain.data.index.names import is_array
 from segtrain.data.index.stamps import files, stamps
 from segtrain.data.labels.mask_code import decoded
-from segtrain.data.pixels import decode
+from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.array_mask import array_mask
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.stages import DECODE, READ, took
@@ -40,7 +40,8 @@ class FileDataset(Dataset):
     def _content(self, path: str) -> bytes | memoryview:
         """The bytes of a file. Raises DataError if it cannot be read or is empty."""
         with READ:
-            content = self.store.content(path)
+            mine = native.read(path) if self.store.local else None
+            content = self.store.content(path) if mine is None else mine
         took(len(content))
         return content if len(content) else decode.load(b"", path)[0]
 

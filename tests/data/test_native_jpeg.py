@@ -323,3 +323,23 @@ def test_small_pictures_need_no_index(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     assert Tiles("x", 1).get(0, "x.jpg", jpeg(picture(100, 100)), (100, 100)) == b""
     assert not (tmp_path / "cache").exists()
+
+
+@built
+def test_files_are_read_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also files that are larger than the room for the first try. What is no regular file is left
+    to Python, which names the reason."""
+    content, path = bytes(range(256)) * 10, tmp_path / "b\udcfc.bin"
+    path.write_bytes(content)
+    for room in (1 << 16, 100, len(content)):
+        monkeypatch.setattr(native, "_room", room)
+        assert native.read(str(path)) == content
+        assert native.read(str(path), 10, 20) == content[10:30]
+    (tmp_path / "empty").touch()
+    assert native.read(str(tmp_path / "empty")) == b""
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("missing", "pipe", "."):
+        assert native.read(str(tmp_path / name)) is None
+    assert native.read(str(path), len(content) - 10, 20) is None  # it ends too early
+    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
+    assert native.read(str(path)) is None

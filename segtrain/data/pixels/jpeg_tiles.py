@@ -63,9 +63,9 @@ class Tiles:
             files = self._listed()
             head, offset = self._head[sample].tolist(), int(self._offset[sample])
         if offset >= 0 and head[0] == _fingerprint(name, content):
-            record = b""  # another process may have cleared the cache
-            with contextlib.suppress(OSError), open(files[offset >> 40], "rb", buffering=0) as file:
-                record = os.pread(file.fileno(), head[1], offset & (1 << 40) - 1)
+            # None: another process has cleared the cache
+            path = str(files[offset >> 40])
+            record = bytes(native.read(path, offset & (1 << 40) - 1, head[1]) or b"")
             if zlib.crc32(record) == head[2]:
                 return record
         made = native.jpeg_index(content, name) or b""

@@ -33,6 +33,8 @@ _CURES = {
         f": brew install jpeg-turbo libdeflate, set CFLAGS and LDFLAGS to their folders, {_AGAIN}"
     ),
 }
+# Bytes that ``read`` makes room for before it knows the size of a file: it grows up to _MOST_ROOM.
+_room, _MOST_ROOM = 1 << 16, 1 << 25
 _pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
 
@@ -78,6 +80,8 @@ def _declare(library: ctypes.CDLL, path: str) -> None:
     made: list[Any] = [ctypes.POINTER(_pointer), ctypes.POINTER(ctypes.c_int64), _text]
     library.st_check.argtypes = [ctypes.POINTER(Stored), _number, *made]
     library.st_jpeg_index.argtypes = [_pointer, ctypes.c_int64, *made]
+    long = ctypes.c_int64
+    library.st_read.argtypes, library.st_read.restype = [_text, long, long, _pointer, long], long
     library.st_free.argtypes, library.st_free.restype = [_pointer], None
     library.st_libraries.restype = _text
 
@@ -104,6 +108,25 @@ def describe() -> str:
         return "packages (SEGTRAIN_NATIVE=0)"
     library, text = _load(str(LIBRARY))
     return f"native ({text})" if library else f"packages: {text}"
+
+
+def read(path: str, offset: int = 0, length: int = -1) -> memoryview | None:
+    """``length`` bytes of a regular file (negative: all). None if it cannot be read here: then
+    Python's own functions read it, or name the reason.
+
+    It gives up the GIL once; os.open, os.fstat, os.pread, and os.close do so four times. With many
+    threads, each time costs more than the call, since another thread takes the GIL.
+    """
+    global _room
+    library, room = _library(), _room if length < 0 else length
+    if library is None:
+        return None
+    out = np.empty(room, np.uint8)
+    size = library.st_read(os.fsencode(path), offset, length, _address(out)[0], room)
+    if size > room:
+        _room = min(size, _MOST_ROOM)
+        return read(path, offset, size)
+    return out[:size].data if size >= 0 else None
 
 
 def kind_of(content: Content) -> int | None:

@@ -2,6 +2,10 @@
 //
 // They return 0, or 1 with the cause of a fault in `message`, or 2 for a file that other packages have to decode. No
 // exception leaves them. They do not use Python, so ctypes can release the GIL while they run.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -164,6 +168,22 @@ ST_EXPORT int st_jpeg_index(const uint8_t* data, int64_t size, uint8_t** out, in
     return guarded(message, [&] {
         copy_to_caller(jpeg_index({data, size_t(size)}), out, out_size);
     });
+}
+
+ST_EXPORT int64_t st_read(const char* path, int64_t offset, int64_t length, uint8_t* out, int64_t room) {
+    // O_NONBLOCK: a pipe without a writer does not wait.
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return -1;
+    struct stat status;
+    if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) length = -1;
+    else if (length < 0) length = int64_t(status.st_size) - offset;
+    for (int64_t done = 0; length <= room && done < length;) {
+        ssize_t count = pread(file, out + done, size_t(length - done), off_t(offset + done));
+        if (count <= 0) length = -1;
+        done += count;
+    }
+    close(file);
+    return length;
 }
 
 ST_EXPORT void st_free(uint8_t* memory) { std::free(memory); }

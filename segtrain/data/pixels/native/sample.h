@@ -60,6 +60,9 @@ ST_EXPORT int st_whole(const StStored* stored, int channels, uint8_t* out, int h
 ST_EXPORT int st_check(const StStored* stored, int channels, uint8_t** index, int64_t* index_size, char* message);
 // The index of a JPEG: see IndexPoint in jpeg.h.
 ST_EXPORT int st_jpeg_index(const uint8_t* data, int64_t size, uint8_t** out, int64_t* out_size, char* message);
+// Reads `length` bytes of a regular file from `offset` on (negative: all) into `out`, if they fit into `room`. Returns
+// their number, or -1 for a fault.
+ST_EXPORT int64_t st_read(const char* path, int64_t offset, int64_t length, uint8_t* out, int64_t room);
 ST_EXPORT void st_free(uint8_t* memory);
 // Size of StRequest in bytes. If Python's structure has another size, the library is of another version.
 ST_EXPORT int st_layout();
