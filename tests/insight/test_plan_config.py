@@ -5,6 +5,7 @@ and the command.
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -259,11 +260,13 @@ def test_a_data_set_that_is_not_here_can_be_described(
 
 
 def test_a_plan_is_of_one_thing() -> None:
-    parse = build_parser().parse_known_args
+    def plan(*words: str, overrides: tuple[str, ...] = ()) -> None:
+        command.plan(build_parser().parse_args(["plan", *words], Namespace(overrides=overrides)))
+
     with refused("plan-of-two", found="train.batch_size=8"):
-        command.plan(*parse(["plan", "--like", "runs/x", "train.batch_size=8"]))
+        plan("--like", "runs/x", overrides=("train.batch_size=8",))
     with refused("plan-of-nothing"):
-        command.plan(*parse(["plan"]))
+        plan()
 
 
 def test_a_probe_measures_samples() -> None:

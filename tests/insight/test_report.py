@@ -173,7 +173,7 @@ def test_a_followed_page_loads_itself_again_until_the_run_has_ended(
             file.write(next(more))
 
     monkeypatch.setattr(commands.time, "sleep", sleep)
-    commands.report(Namespace(run=str(folder), open=False, follow=True), [], [])
+    commands.report(Namespace(run=str(folder), open=False, follow=True))
     assert [text.count('http-equiv="refresh" content="30"') for text in pages] == [1, 1, 0]
 
 
