@@ -377,7 +377,7 @@ def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]
 
 
 def pasted(data: Data, **more: Any) -> str:
-    """The settings of ``data`` that are no defaults, and ``more``, as command-line arguments."""
+    """The settings of ``data`` that are not defaults, and ``more``, as command-line arguments."""
     values = data.model_dump(exclude_defaults=True) | more
     return command({f"data.{key}": value for key, value in values.items()})
 

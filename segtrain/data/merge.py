@@ -33,7 +33,10 @@ def merged(ids: np.ndarray, rule: str, background: int, void: int) -> np.ndarray
 
 
 def refuse_other_images(dataset: Dataset, others: Sequence[Dataset]) -> None:
-    """Raise DataError if other annotators have masks of other images, or other classes."""
+    """Raise DataError if other annotators have masks of other images, or other classes, or the same
+    masks.
+    """
+    mine = [entry.mask for entry in dataset.entries]
     names = [entry.meta["name"] for entry in dataset.entries]
     for other in others:
         theirs = [entry.meta["name"] for entry in other.entries]
@@ -44,4 +47,11 @@ def refuse_other_images(dataset: Dataset, others: Sequence[Dataset]) -> None:
                 f"{some_of(unlike)}: merge those that all have (data.absent_mask=leave-out)",
                 code="annotators-differ",
                 found=unlike[:5],
+            )
+        if [entry.mask for entry in other.entries] == mine:
+            raise DataError(
+                f"{dataset.name} {dataset.split}: --annotator names the masks of the first "
+                f"annotator, such as {mine[0]}: name those of another one",
+                code="annotator-repeated",
+                found=mine[0],
             )

@@ -238,22 +238,11 @@ class LocalDisk(Store):
         return FileStat(status.st_size, status.st_mtime_ns + status.st_ctime_ns)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        # Without Python's streams: this runs for each file of each sample.
-        try:
-            file = files.without_waiting(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                status = os.fstat(file)
-                _refuse_other_kinds(status.st_mode, path)
-                length = max(0, status.st_size - offset) if length is None else length
-                content = os.pread(file, length, offset)
-                while 0 < len(content) < length and (
-                    more := os.pread(file, length - len(content), offset + len(content))
-                ):
-                    content += more  # a read returns at most 2 GiB
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise _not_opened(path, path, error) from None
+        with opened(path) as stream:
+            if length is None:
+                length = max(0, os.fstat(stream.fileno()).st_size - offset)
+            stream.seek(offset)
+            content = stream.read(length)
         if len(content) != length:
             raise _too_short(path, offset + len(content), offset + length)
         return content
@@ -308,14 +297,10 @@ def opened(path: Union[str, os.PathLike[str]], name: str = "") -> Iterator[Binar
             _refuse_other_kinds(os.fstat(stream.fileno()).st_mode, name)
             yield stream
     except OSError as error:
-        raise _not_opened(path, name, error) from None
-
-
-def _not_opened(path: Union[str, os.PathLike[str]], name: str, error: OSError) -> DataError:
-    with contextlib.suppress(OSError):
-        # a socket or a folder cannot be opened
-        _refuse_other_kinds(os.stat(path).st_mode, name)
-    return _unreadable(name, error)
+        with contextlib.suppress(OSError):
+            # a socket or a folder cannot be opened
+            _refuse_other_kinds(os.stat(path).st_mode, name)
+        raise _unreadable(name, error) from None
 
 
 def _refuse_other_kinds(mode: int, name: str) -> None:

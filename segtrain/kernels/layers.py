@@ -11,6 +11,12 @@ import triton.language as tl
 
 
 @triton.jit
+def _tile(row, c, M, C):
+    """Places of these rows and columns in an array (M, C), and whether they are in it."""
+    return row.to(tl.int64)[:, None] * C + c[None, :], (row < M)[:, None] & (c < C)[None, :]
+
+
+@triton.jit
 def channel_sums(
     x,
     out,
@@ -35,8 +41,7 @@ def channel_sums(
     second = tl.zeros([ROWS, COLS], tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)
-        mask = (row < M)[:, None] & (c < C)[None, :]
-        at = row.to(tl.int64)[:, None] * C + c[None, :]
+        at, mask = _tile(row, c, M, C)
         d = tl.where(mask, tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle, 0.0)
         g = d
         if BACKWARD:
@@ -70,8 +75,7 @@ def normalized(
     """
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    mask = (row < M)[:, None] & (c < C)[None, :]
-    at = row.to(tl.int64)[:, None] * C + c[None, :]
+    at, mask = _tile(row, c, M, C)
     v = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     v -= tl.load(center + c, mask=c < C, other=0.0)[None, :]
     v *= tl.load(scale + c, mask=c < C, other=0.0)[None, :]
@@ -106,8 +110,7 @@ def normalized_slopes(
     """
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    mask = (row < M)[:, None] & (c < C)[None, :]
-    at = row.to(tl.int64)[:, None] * C + c[None, :]
+    at, mask = _tile(row, c, M, C)
     g = tl.load(slope + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
         g = tl.where(tl.load(out + at, mask=mask, other=0.0) <= 0.0, 0.0, g)
@@ -214,8 +217,7 @@ def rows_normalized(
     """
     c = tl.arange(0, COLS)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    mask = (row < M)[:, None] & (c < C)[None, :]
-    at = row.to(tl.int64)[:, None] * C + c[None, :]
+    at, mask = _tile(row, c, M, C)
     v = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(v, 1) / C
     v = tl.where(mask, v - mean[:, None], 0.0)
@@ -249,8 +251,7 @@ def rows_normalized_slopes(
     of_bias = tl.zeros([ROWS, COLS], tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)
-        mask = (row < M)[:, None] & (c < C)[None, :]
-        at = row.to(tl.int64)[:, None] * C + c[None, :]
+        at, mask = _tile(row, c, M, C)
         mean = tl.load(statistics + row, mask=row < M, other=0.0)[:, None]
         inverse = tl.load(statistics + M + row, mask=row < M, other=0.0)[:, None]
         v = tl.where(mask, tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - mean, 0.0)

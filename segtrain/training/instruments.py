@@ -77,7 +77,7 @@ def graphs_first(session: Session, loader: TrainLoader) -> StepGraphs | None:
     """With train.cuda_graph, the CUDA graphs for all image sizes of the steps to come; with auto
     only if they can be captured and are faster.
 
-    Steps have the same bits either way, so a run that resumes may choose anew.
+    Steps have the same bits either way, so a run that resumes may choose the other way.
     """
     config, learner, strategy = session.config, session.learner, session.strategy
     wanted = config.train.cuda_graph

@@ -284,6 +284,8 @@ def test_annotators_of_other_images_are_refused(tmp_path):
     for half in ({"merge": "union"}, {"annotators": ["data.masks=m2"]}):
         with refused("annotator-missing"):
             convert_folder(*words, **half)
+    with refused("annotator-repeated", found=str(tmp_path / "set/m1/p0.png")):
+        convert_folder(*words, merge="union", annotators=["data.masks=m1"])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

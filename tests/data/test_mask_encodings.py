@@ -97,6 +97,12 @@ REFUSED: dict[str, tuple[Encode, str, bool, str]] = {
         False,
         "data.label_map={1000: 0, 24000: 1, 26000: 2}",
     ),
+    "0 and 1 in some masks, 0 and 255 in others": (
+        lambda mask, path: by_table({1: 255} if "1" in path.name else {})(mask, path),
+        TWO,
+        False,
+        "data.label_map={0: 0, 1: 1, 255: 1}",
+    ),
     "gray levels": (
         by_table({1: 85, 2: 170, 3: 255}),
         FOUR,
@@ -372,11 +378,14 @@ def test_masks_whose_compression_or_alpha_hides_labels(tmp_path):
     assert np.array_equal(decode_mask(str(tmp_path / "opaque.png")), ids)
 
 
-def test_two_classes_that_one_split_stores_as_0_and_255():
-    splits = {"train": MaskValues({0: 90, 1: 10}), "val": MaskValues({0: 90, 255: 10})}
+def test_two_classes_that_some_masks_store_as_0_and_255():
+    other = MaskValues({0: 90, 255: 10}, void_with={0: 1})
+    splits = {"train": MaskValues({0: 90, 1: 10}), "val": other}
     finding = mask_finding(Data(), plain_space(("a", "b"), 255), splits)
     assert finding is not None
     assert finding.fatal
     assert finding.settings == {"data.label_map": {0: 0, 1: 1, 255: 1}}
     splits["train"].add(splits["val"])
+    assert mask_finding(Data(), plain_space(("a", "b"), 255), splits) is not None
+    splits["train"].add(MaskValues({0: 80, 1: 10, 255: 10}, void_with={1: 1}))
     assert mask_finding(Data(), plain_space(("a", "b"), 255), splits) is None

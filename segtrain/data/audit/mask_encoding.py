@@ -80,23 +80,27 @@ def mask_finding(
         if finding:
             return finding
     return (
-        _other_in_a_split(labels, ids, splits)
+        _two_codings(labels, ids, splits)
         or _plain_ids(labels, ids, values, where)
         or _unknown_ids(labels, values, ids, where)
     )
 
 
-def _other_in_a_split(
+def _two_codings(
     labels: LabelSpace, ids: Table, splits: dict[str, MaskValues]
 ) -> SplitFinding | None:
-    """The finding about two classes that are 0 and 1 in one split, and 0 and 255 in another."""
-    void, of_split = labels.ignore_index, {split: ids_of(splits[split]) for split in splits}
-    other = [split for split, its in of_split.items() if void in its]
-    if labels.num_classes != 2 or not other or 1 not in ids or any(1 in of_split[s] for s in other):
+    """The finding about two classes that are 0 and 1 in some masks, and 0 and 255 in others."""
+    void = labels.ignore_index
+    if labels.num_classes != 2 or not {1, void} <= ids.keys():
+        return None
+    void_with = {key for values in splits.values() for key in values.void_with}
+    if void_with != {0}:
         return None
     shows = "; ".join(
-        f"{split}: the masks have the values {shown(of_split[split])}" for split in splits
+        f"{split}: the masks have the values {shown(ids_of(values))}"
+        for split, values in splits.items()
     )
+    shows += f", and no mask has both 1 and {void}"
     table = {0: 0, 1: 1, void: 1}
     message = f"{shows}. If {void} is class {labels.names[1]!r}, map it"
     return mapped(labels, ids, message, table, (f"if {void} is void", table | {void: -1}))

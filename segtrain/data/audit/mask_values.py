@@ -20,7 +20,7 @@ MOST = 1024
 SHOWN = 12
 # Ids of objects are more than this number, and the largest object has less than this share of them.
 _MANY, _LARGEST = 20, 0.2
-_TABLES = ("ids", "colors", "tops", "masks")
+_TABLES = ("ids", "colors", "tops", "masks", "void_with")
 
 
 class Clash(NamedTuple):
@@ -40,8 +40,9 @@ class MaskValues:
     ids: id -> pixels, in masks with one channel. colors: 0xRRGGBB -> pixels, in RGB masks. palette:
     index -> its color and a file with it, for the indices that occur in palette masks. clash: the
     first two palettes that contradict each other. tops: result of ``top_of`` -> masks. masks: color
-    -> number of masks that have it. cut: there were more than ``MOST`` values, so some are left
-    out.
+    -> number of masks that have it. void_with: number of masks that have the void id beside 0 alone
+    (key 0), or beside other ids (key 1). cut: there were more than ``MOST`` values, so some are
+    left out.
     """
 
     ids: dict[int, int] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class MaskValues:
     clash: Clash | None = None
     tops: dict[int, int] = field(default_factory=dict)
     masks: dict[int, int] = field(default_factory=dict)
+    void_with: dict[int, int] = field(default_factory=dict)
     cut: bool = False
 
     def add(self, other: MaskValues) -> None:
@@ -134,13 +136,19 @@ def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskVa
     if hidden or raw.dtype.kind not in "uib":
         return MaskValues()
     counts = {int(value): int(count) for value, count in zip(*values_of(raw))}
+    void = dataset.labels.ignore_index
     if raw.ndim == 3:
-        return MaskValues(colors=counts, masks=dict.fromkeys(counts, 1))
+        with_it = _void_with(counts, void * 0x010101)
+        return MaskValues(colors=counts, masks=dict.fromkeys(counts, 1), void_with=with_it)
     colors = {} if isinstance(stored, np.ndarray) else decode.palette_of(stored, file)
     palette = {value: (color, file) for value, color in colors.items() if value in counts}
-    return MaskValues(
-        counts, palette=palette, tops={top_of(counts, dataset.labels.ignore_index): 1}
-    )
+    tops, with_it = {top_of(counts, void): 1}, _void_with(counts, void)
+    return MaskValues(counts, palette=palette, tops=tops, void_with=with_it)
+
+
+def _void_with(counts: dict[int, int], void: int) -> dict[int, int]:
+    others = counts.keys() - {void}
+    return {int(others != {0}): 1} if others and void in counts else {}
 
 
 def top_of(ids: Iterable[int], void: int) -> int:

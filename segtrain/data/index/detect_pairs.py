@@ -75,13 +75,16 @@ def settings_of(root: str, folders: tuple[str, str], splits: list[str], store: S
 
 
 def to_merge(root: str, annotators: Sequence[Settings], settings: Settings) -> str:
-    """Lines with the command that merges the masks of annotators. settings: those of the first."""
-    places = f"{shlex.quote(root)} {shlex.quote(f'{root}-merged')}"
-    # --annotator takes one setting: the one that is not as for the first.
+    """Lines with the command that merges the masks of annotators; "" if one differs from the first,
+    of ``settings``, in several settings, as --annotator takes one.
+    """
     differing = [
         {key: value for key, value in other.items() if settings.get(key) != value}
         for other in annotators
     ]
+    if any(len(setting) != 1 for setting in differing):
+        return ""
+    places = f"{shlex.quote(root)} {shlex.quote(f'{root}-merged')}"
     others = " ".join(f"--annotator {command(setting)}" for setting in differing)
     return (
         "\nto merge masks of several annotators into a copy, void where they differ:\n  segtrain "
