@@ -19,6 +19,7 @@ Channel = Annotated[int, Field(ge=0, le=255)]
 Positive = Annotated[float, Field(gt=0)]
 Color = tuple[Channel, Channel, Channel]  # red, green, blue
 Auto = Literal["auto"]
+MaskCode = Literal["none", "ade20k", "cityscapes", "mapillary", "mots", "cut", "objects"]
 
 
 class Data(Section):
@@ -136,12 +137,12 @@ class Data(Section):
         default_factory=dict,
         description="raw id -> train id; -1 means ignore. Empty: the mapping of the layout",
     )
-    mask_code: Literal["none", "ade20k", "cityscapes", "mapillary", "mots", "cut"] = setting(
+    mask_code: MaskCode = setting(
         ["storage", "eval", "speed_neutral"],
         "none",
         description="masks whose values hide the class id, as in these data sets: R // 10 * 256 + "
         "G (ADE20K, full), v // 1000 (Cityscapes instanceIds, MOTS), v // 256 (Mapillary). cut: "
-        "colors that are cut at 128 to 0 or 255 in each channel",
+        "colors that are cut at 128 to 0 or 255 in each channel. objects: all ids but 0 become 1",
     )
     ignore_index: int = setting(
         ["eval", "speed_neutral"],

@@ -176,4 +176,4 @@ def test_ids_of_objects_are_no_interpolation(files):
     report = check_folder(str(root), ["train"], [CLASSES]).reports[0]
     assert "interpolation" not in report.table()
     (finding,) = (finding for finding in report.findings if finding.fatal)
-    assert finding.settings == {"data.label_map": {0: 0, **dict.fromkeys(range(1, 50), 1)}}
+    assert finding.settings == {"data.mask_code": "objects"}

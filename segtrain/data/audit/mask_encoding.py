@@ -21,9 +21,6 @@ from segtrain.data.audit.tried import LISTED, NEAR, STRAY, Table, mapped
 from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.space import LabelSpace, plain_space
 
-# The largest instance id that a proposed setting maps.
-_INSTANCES = 255
-
 
 def mask_finding(
     data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]
@@ -271,14 +268,14 @@ def _instances(
 ) -> SplitFinding | None:
     """The finding about masks that seem to hold instance ids instead of class ids.
 
-    The ids of nearly every mask have no gap, their largest ids differ, and the maximum is far above
-    the class count; or with two classes, the ids of all masks number objects.
+    The ids of nearly every mask have no gap, their largest ids differ, and with more than two
+    classes, the maximum is far above their count; or with two, the ids of all masks number objects.
     """
     count = labels.num_classes
     objects = count == 2 and numbers_objects(ids)
     most = max(ids if objects else tops, default=0)
     if not objects and (
-        most < max(8, 4 * count)
+        (count > 2 and most < 4 * count)
         or len(set(tops) - {-1, 0}) < 3
         or tops.get(-1, 0) > 0.1 * sum(tops.values())
     ):
@@ -291,10 +288,8 @@ def _instances(
         return SplitFinding(
             f"{message}, not class ids of {count} classes: make masks of class ids", True
         )
-    if most > _INSTANCES:
-        return SplitFinding(f"{message}. Make masks of 0 and 1 from them, such as (mask > 0)", True)
-    message += f". Map 0 to class {labels.names[0]!r} and each object to {labels.names[1]!r}"
-    return mapped(labels, ids, message, {0: 0, **dict.fromkeys(range(1, most + 1), 1)})
+    message += f". Read each object as class {labels.names[1]!r}"
+    return SplitFinding(message, True, {"data.mask_code": "objects"})
 
 
 def _unknown_ids(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from segtrain.base.terminal import counted
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
-from segtrain.config.paste import Settings
+from segtrain.config.paste import Settings, command
 from segtrain.data.audit.coded_ids import code_of
 from segtrain.data.audit.mask_colors import shares
 from segtrain.data.audit.mask_values import (
@@ -26,6 +30,12 @@ from segtrain.errors import ConfigError, DataError, some_of
 
 # If classes have no names, the values in about this many masks of each split are read.
 _SOME = 500
+# Masks of objects have at least so many different numbers of them.
+_DIFFERENT = 3
+# Two classes hardly touch in less than this share of the places where classes do.
+_TOUCHING = 0.02
+# Masks whose ids number objects of one class.
+_OBJECTS: Settings = {"data.mask_code": "objects", "data.classes": ("background", "object")}
 
 
 def settled(data: Data, splits: Sequence[str], why: list[str]) -> Data:
@@ -67,12 +77,13 @@ def paired(data: Data, splits: Sequence[str], why: list[str]) -> Data:
 
 def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError) -> Data:
     """``data`` with names made of the ids or colors in some masks. Raises ConfigError if there are
-    none, or too many colors, or with a choice for ids on few pixels.
+    none, or too many colors, or with a choice if the ids can be read in several ways.
     """
-    (values, looked), coded = _some_values(data, splits), ""
-    if data.mask_code == "none" and (code := code_of(values)):
+    seen, coded = _some_values(data, splits), ""
+    if data.mask_code == "none" and (code := code_of(seen.values)):
         data = data.model_copy(update={"mask_code": code})
-        (values, looked), coded = _some_values(data, splits), f" (coded: {CODES[code].formula})"
+        seen, coded = _some_values(data, splits), f" (coded: {CODES[code].formula})"
+    values, looked = seen.values, seen.masks
     ids = ids_of(values)
     if not (ids or 0 < len(values.colors) <= LISTED):
         message = f"{error}\n  {looked}"
@@ -83,30 +94,23 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
                 "data.classes={road: [128, 64, 128]}, and segtrain data convert --nearest"
             )
         raise ConfigError(message, code=error.code, **error.values) from None
-    settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), data)
+    void = data.ignore_index
+    settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), void)
     what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
-    common = {value: count for value, count in ids.items() if count >= STRAY * sum(ids.values())}
-    if not coded and are_classes(ids, data.ignore_index):
+    which, ways = ("", []) if coded or not ids else _ways(seen, ids, void)
+    if ways:
+        message = f"{looked} have the {what}, and nothing names them: {which}"
+        choices = [{f"data.{key}": value for key, value in way.items()} for way in ways]
+        raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
+    if not coded and are_classes(ids, void):
         settings = _numbered(settings)
+        border = _border(seen, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""
         why.append(
             f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
-            "write better names into data.classes"
+            f"write better names into data.classes{border}"
         )
-    elif not coded and are_classes(common, data.ignore_index):
-        ignored = _unnamed(sorted(common), True, data)
-        table = ignored.get("label_map", dict(enumerate(range(len(ignored["classes"])))))
-        ignored["label_map"] = dict.fromkeys(sorted(ids), -1) | table
-        choices = [
-            {f"data.{key}": value for key, value in _numbered(way).items()}
-            for way in (ignored, settings)
-        ]
-        message = (
-            f"{looked} have the {what}, and nothing names them: paste the first one if the ids on "
-            "few pixels are strays"
-        )
-        raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
     else:
-        objects = "; if each id is an object: data.classes=[background, object]"
+        objects = f"; if each id is an object: {command(_OBJECTS)}"
         why.append(
             f"nothing names the classes: {looked} have the {what}{coded}. Write the name of each "
             f"in place of its ?{objects * numbers_objects(ids)}"
@@ -114,17 +118,64 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     return data.model_copy(update=settings)
 
 
+def _ways(seen: _Seen, ids: dict[int, int], void: int) -> tuple[str, list[Settings]]:
+    """What to look at, and the settings of each way to read ids without names; none if only one is
+    likely.
+    """
+    total = sum(ids.values())
+    every = _numbered(_unnamed(sorted(ids), True, void))
+    if 0 in ids and seen.number_objects:
+        one = {key.removeprefix("data."): value for key, value in _OBJECTS.items()}
+        return (
+            "they seem to number the objects of each mask: paste the first one if they do",
+            [one, *[every] * (len(ids) <= LISTED)],
+        )
+    if len(ids) > 2 and 2 * ids.get(void, 0) > total:
+        as_class = _numbered(_unnamed(sorted(ids), True, -1))
+        return (
+            f"paste the first one if {void} is a class, such as the background, and the second one "
+            "if its pixels do not count",
+            [as_class, _without(ids, {void}, void)],
+        )
+    rare = {value for value, count in ids.items() if count < STRAY * total}
+    common = {value: count for value, count in ids.items() if value not in rare}
+    if not are_classes(ids, void) and are_classes(common, void):
+        which = "paste the first one if the ids on few pixels are strays"
+        return which, [_without(ids, rare, void), every]
+    return "", []
+
+
+def _border(seen: _Seen, ids: dict[int, int], void: int) -> str:
+    """The settings that ignore one of three classes if it separates the others; "" if none does."""
+    for value in ids.keys() - {0, max(ids, key=ids.__getitem__)}:
+        low, high = sorted(ids.keys() - {value})
+        if seen.touching[low << 32 | high] < _TOUCHING * sum(seen.touching.values()):
+            way = {f"data.{key}": text for key, text in _without(ids, {value}, void).items()}
+            return (
+                f". {value} separates {low} and {high}: if it is a border that does not count: "
+                f"{command(way)}"
+            )
+    return ""
+
+
+def _without(ids: dict[int, int], ignored: Collection[int], void: int) -> dict[str, Any]:
+    """The settings of ids without names that ignore some of them."""
+    settings = _numbered(_unnamed(sorted(ids.keys() - ignored), True, void))
+    table = settings.get("label_map", dict(enumerate(range(len(settings["classes"])))))
+    return {**settings, "label_map": dict.fromkeys(sorted(ids), -1) | table}
+
+
 def _numbered(unnamed: Settings) -> dict[str, Any]:
     """The settings of ``_unnamed`` with names made of the ids."""
     return {**unnamed, "classes": tuple(name.replace("?", "class_") for name in unnamed["classes"])}
 
 
-def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
+def _unnamed(values: list[int], are_ids: bool, void: int) -> dict[str, Any]:
     """The settings data.classes and data.label_map of these ids or colors, with ? for names."""
     if not are_ids:
         return {"classes": {f"?{number}": tuple(rgb(color)) for number, color in enumerate(values)}}
     known = [value for value in values if value >= 0]
-    kept = [value for value in known if value != data.ignore_index]
+    kept = [value for value in known if value != void]
     # Ids count from 0 or 1, also beside a void value; gray levels (0, 64, 128, 255) do not.
     kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else known
     # Negative ids are most often void.
@@ -137,22 +188,66 @@ def _unnamed(values: list[int], are_ids: bool, data: Data) -> dict[str, Any]:
     }
 
 
-def _some_values(data: Data, splits: Sequence[str]) -> tuple[MaskValues, str]:
-    """The values in some masks of the splits, and which masks these are, in words. Masks that
-    cannot be read are left out; if none can be read, the words are the fault of the last one.
+@dataclass
+class _Seen:
+    """The values in some masks, and which masks these are, in words.
+
+    areas: number of connected areas of ids that are neither 0 nor void. numbered: number of
+    such ids, in all masks. touching: lower id << 32 | higher id -> places where both are neighbors.
     """
-    values, fault, read, there = MaskValues(), "", 0, 0
+
+    values: MaskValues = field(default_factory=MaskValues)
+    masks: str = ""
+    areas: int = 0
+    numbered: int = 0
+    touching: Counter[int] = field(default_factory=Counter)
+
+    def add(self, ids: np.ndarray, void: int) -> None:
+        """Count the areas and neighbors in a mask (H, W)."""
+        drawn = (ids != 0) & (ids != void)
+        right, below = ids[:, 1:] == ids[:, :-1], ids[1:] == ids[:-1]
+        # Euler's formula: pixels - pairs + squares of four. A hole counts as -1.
+        lines = np.count_nonzero(right & drawn[:, 1:]) + np.count_nonzero(below & drawn[1:])
+        squares = np.count_nonzero(right[1:] & right[:-1] & below[:, 1:] & drawn[1:, 1:])
+        self.areas += int(np.count_nonzero(drawn)) - lines + squares
+        self.numbered += len(np.unique(ids[drawn]))
+        two = ids[:, 1:][~right].astype(np.int64), ids[:, :-1][~right].astype(np.int64)
+        pairs = np.minimum(*two) << 32 | np.maximum(*two)
+        self.touching.update(dict(zip(*(a.tolist() for a in np.unique(pairs, return_counts=True)))))
+
+    @property
+    def number_objects(self) -> bool:
+        """Whether the ids seem to number objects: those of nearly every mask have no gap, their
+        largest ids differ, and most ids are one area.
+        """
+        tops = self.values.tops
+        return (
+            len(tops.keys() - {-1, 0}) >= _DIFFERENT
+            and 10 * tops.get(-1, 0) <= sum(tops.values())
+            and 2 * abs(self.areas - self.numbered) <= self.numbered
+        )
+
+
+def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
+    """The values in some masks of the splits. Masks that cannot be read are left out; if none can
+    be read, the words are the fault of the last one.
+    """
+    seen, fault, read, there = _Seen(), "", 0, 0
     for split in splits:
         dataset = open_dataset(_with_any_names(data), split)
         some = range(0, len(dataset), max(1, len(dataset) // _SOME))
         for index in some:
             with ignoring_file_faults() as faults:
-                values.add(raw_and_values(dataset, index)[1])
+                raw, values = raw_and_values(dataset, index)
+                seen.values.add(values)
+                if raw.ndim == 2:
+                    seen.add(raw, data.ignore_index)
             fault = f"{faults[0]}" if faults else fault
         read, there = read + len(some), there + len(dataset)
-    if not (values.ids or values.colors):
-        return values, f"{read} masks: {fault}"
-    return values, f"{read} of {there:,} masks" if read < there else "the masks"
+    seen.masks = f"{read} of {there:,} masks" if read < there else "the masks"
+    if not (seen.values.ids or seen.values.colors):
+        seen.masks = f"{read} masks: {fault}"
+    return seen
 
 
 def _with_any_names(data: Data) -> Data:

@@ -11,11 +11,13 @@ from segtrain.errors import file_error
 
 
 class MaskCode(NamedTuple):
-    """formula: for messages. decode: raw values -> raw ids. colors: whether the values are RGB."""
+    """formula: for messages. decode: raw values -> raw ids. colors: whether the values are RGB;
+    None: they may be.
+    """
 
     formula: str
     decode: Callable[[np.ndarray], np.ndarray]
-    colors: bool = False
+    colors: bool | None = False
 
 
 def _ade20k(rgb: np.ndarray) -> np.ndarray:
@@ -25,6 +27,14 @@ def _ade20k(rgb: np.ndarray) -> np.ndarray:
 def _mots(values: np.ndarray) -> np.ndarray:
     ids = values // 1000
     return np.where(ids == 10, 255, ids)
+
+
+def _objects(values: np.ndarray) -> np.ndarray:
+    if values.ndim == 3:
+        return values.max(2) > 0
+    # Ids count up, so 255 without 254 is no object.
+    void = (values == 255) & ~(values == 254).any()
+    return np.where(void, np.uint8(255), values > 0)
 
 
 CODES = {
@@ -39,13 +49,14 @@ CODES = {
         lambda rgb: (rgb >> 7) * np.uint8(255),
         colors=True,
     ),
+    "objects": MaskCode("each id above 0 is an object", _objects, colors=None),
 }
 
 
 def decoded(raw: np.ndarray, name: str, source: str) -> np.ndarray:
     """The ids, integers (H, W), or for "cut" the colors of a raw mask. Raises DataError."""
     code = CODES[name]
-    if (raw.ndim == 3) != code.colors:
+    if code.colors not in (None, raw.ndim == 3):
         kind = "an RGB mask" if raw.ndim == 3 else "a mask of one channel"
         reason = f"is {kind}, but with data.mask_code={name} {code.formula}: correct data.mask_code"
         raise file_error(source, reason, code="mask-code-differs", expected=name)
