@@ -23,9 +23,7 @@ MaskCode = Literal["none", "ade20k", "cityscapes", "mapillary", "mots", "cut", "
 
 
 class Data(Section):
-    """Where the images and masks are, what the labels mean, and how training samples are
-    augmented.
-    """
+    """Where images and masks are, what the labels mean, and how training samples are augmented."""
 
     root: ReadablePlace = setting(
         ["untrained", "per_host", "listing", "eval", "plan_neutral"],
