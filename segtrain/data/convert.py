@@ -33,7 +33,7 @@ from segtrain.data.merge import merged, refuse_other_images
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.bands import BandImage
 from segtrain.data.side_by_side import cut
-from segtrain.data.stacks import stacks_in, write_array, write_stack
+from segtrain.data.stacks import write_array, write_arrays
 from segtrain.data.storage import Store
 from segtrain.errors import ConfigError, DataError, file_error, some_of
 
@@ -94,10 +94,11 @@ def convert_folder(
     try:
         data, names = settings_of(root, overrides, why)
     except DataError as error:
-        if error.code != "layout-unknown" or not (stacks := stacks_in(root, say)):
+        if error.code != "layout-unknown":
             raise
         with _complete(folder) as made:
-            masks = {split: write_stack(stack, made, split) for split, stack in stacks.items()}
+            if not (masks := write_arrays(root, made, say)):
+                raise
         say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
         return masks
     divided = data.split_by.on or "{split}" in data.images + data.masks

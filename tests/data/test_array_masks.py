@@ -6,6 +6,7 @@ import io
 import pickle
 import sys
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,9 @@ def test_the_samples(folder, file, reference):
 
 
 @needs_formats
-@pytest.mark.parametrize("file", ["v73.mat", "BSDS/groundTruth/2018.mat"])
-def test_other_matlab_files_are_refused(file):
+def test_regions_in_matlab_are_refused():
     with refused("mask-array-invalid"):
-        array_mask((FORMATS / "mat-npy" / file).read_bytes(), file)
+        array_mask((FORMATS / "mat-npy/BSDS/groundTruth/2018.mat").read_bytes(), "2018.mat")
 
 
 def test_other_variables_of_matlab_are_no_mask():
@@ -67,6 +67,24 @@ def test_other_variables_of_matlab_are_no_mask():
     stream = io.BytesIO()
     savemat(stream, {"ids": IDS, "names": np.array(["a", "b"], object), "scale": 0.5})
     assert array_mask(stream.getvalue(), "a.mat").tolist() == IDS.tolist()
+
+
+def matlab_73(path: Path, **arrays: np.ndarray) -> None:
+    """Write a file of MATLAB 7.3."""
+    h5py = pytest.importorskip("h5py", reason="h5py reads and writes MATLAB 7.3 and HDF5")
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for key, array in arrays.items():
+            file[key] = array.T
+    with path.open("r+b") as stream:
+        stream.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64")
+
+
+def test_masks_of_matlab_73(tmp_path):
+    matlab_73(tmp_path / "a.mat", **{"s/image": IDS * 9, "s/tumorMask": IDS, "s/edge": IDS[:1]})
+    assert array_mask((tmp_path / "a.mat").read_bytes(), "a.mat").tolist() == IDS.tolist()
+    (tmp_path / "a.mat").write_bytes((tmp_path / "a.mat").read_bytes()[:900])
+    with refused("mask-array-invalid", file="a.mat"):
+        array_mask((tmp_path / "a.mat").read_bytes(), "a.mat")
 
 
 @pytest.mark.parametrize(
@@ -136,10 +154,11 @@ def test_arrays_are_masks_where_no_image_is(tmp_path):
     assert opened(tmp_path, "data.classes=[a, b, c]").read_mask(0).tolist() == IDS[::-1].tolist()
 
 
-def test_matlab_needs_scipy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with refused("missing-package", package="scipy"):
-        array_mask(b"", "a.mat")
+@pytest.mark.parametrize(("package", "content"), [("scipy.io", b""), ("h5py", b"MATLAB 7.3")])
+def test_matlab_needs_packages(package, content, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with refused("missing-package", package=package.partition(".")[0]):
+        array_mask(content, "a.mat")
 
 
 def _mat(array: np.ndarray) -> bytes:

@@ -272,6 +272,49 @@ def test_stacks_of_arrays_are_converted_and_detected(tmp_path):
             convert_folder(str(root), str(tmp_path / "other"), None, [], lambda _: None)
 
 
+def test_files_that_hold_an_image_and_its_mask_are_converted(tmp_path):
+    """As those of Synapse, of the brain tumors of figshare, and of NYU."""
+    h5py = pytest.importorskip("h5py", reason="h5py reads and writes HDF5")
+    savemat = pytest.importorskip("scipy.io", reason="scipy writes .mat").savemat
+    masks = RNG.integers(0, 3, (2, 8, 9), np.uint8)
+    images, colors = masks * 0.25, np.stack([masks * 7] * 3, -1)
+    for folder in ("train_npz", "test_h5", "val"):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+    np.savez(tmp_path / "in/train_npz/case1_slice1.npz", image=images[0], label=masks[0])
+    with h5py.File(tmp_path / "in/test_h5/case2.npy.h5", "w") as file:
+        file["image"], file["label"] = images, masks.astype(np.float32)
+    one = {"image": colors[1], "depth": images[1], "names": np.array(["a", "b"], object)}
+    savemat(tmp_path / "in/val/one.mat", {"s": {**one, "label": masks[1]}})
+    stacks = {"images": np.moveaxis(colors, 0, -1), "labels": np.moveaxis(masks, 0, -1)}
+    savemat(tmp_path / "in/val/all.mat", stacks)
+    with refused("layout-unknown", f"segtrain data convert {tmp_path / 'in'} DST"):
+        run_check(tmp_path / "in")
+    lines, out = list[str](), tmp_path / "out"
+    counts = convert_folder(str(tmp_path / "in"), str(out), None, [], lines.append)
+    assert {key: value["masks"] for key, value in counts.items()} == {
+        "test": 2,
+        "train": 1,
+        "val": 3,
+    }
+    assert lines[0].endswith("not read: s/depth")
+    for name, index in (
+        ("train/train_npz/case1_slice1", 0),
+        ("test/test_h5/case2.npy_000001", 1),
+        ("val/val/one", 1),
+        ("val/val/all_000000", 0),
+        ("val/val/all_000001", 1),
+    ):
+        assert np.array_equal(np.array(Image.open(out / f"masks/{name}.png")), masks[index])
+        if name[:3] == "val":
+            assert np.array_equal(np.array(Image.open(out / f"images/{name}.png")), colors[index])
+        else:
+            assert np.array_equal(np.load(out / f"images/{name}.npy")[..., 0], images[index])
+    np.savez(tmp_path / "in/val/two.npz", a=images[0], b=images[0], label=masks[0])
+    with refused("stacks-unfit", "two.npz/a float64"):
+        convert_folder(str(tmp_path / "in"), str(tmp_path / "other"), None, [], lines.append)
+    assert not (tmp_path / "other").exists()
+
+
 def test_the_first_proposal_describes_the_bands(tmp_path):
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()

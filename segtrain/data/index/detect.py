@@ -25,7 +25,7 @@ from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder, several, unread
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
-from segtrain.data.stacks import has_pages
+from segtrain.data.stacks import ARRAYS, has_pages
 from segtrain.data.storage import Store
 from segtrain.errors import DataError, some_of
 
@@ -232,8 +232,9 @@ def _unknown(root: str, store: Store) -> DataError:
         None,
     )
     hint = f"; did you mean {inner}?" if inner else ""
-    if any(name.endswith((".npy", ".npz")) for name in there) or _has_stacks(root, store):
-        hint += f"; for stacks of images and masks: segtrain data convert {shlex.quote(root)} DST"
+    arrays = any(path.lower().endswith(ARRAYS) for path in store.walk(root))
+    if arrays or _has_stacks(root, store):
+        hint += f"; for arrays of images and masks: segtrain data convert {shlex.quote(root)} DST"
     looked = "".join(
         f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example
     )
