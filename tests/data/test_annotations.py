@@ -80,11 +80,14 @@ def test_masks_are_those_of_the_tools(sample, most):
 
 def test_polygons_have_the_pixels_of_pycocotools():
     rng = np.random.default_rng(0)
-    size = (37, 53)
+    size = (75, 99)
+    # An edge of it runs through a tie, which pycocotools rounds by its distance to the corner.
+    rings = [np.array([[94.0, 68], [14, 54], [58, 69]])]
     for number in range(300):
-        corner, spread = rng.uniform(-10, 50, 2), rng.uniform(1, 30)
+        corner, spread = rng.uniform(-10, 90, 2), rng.uniform(1, 60)
         ring = corner + rng.uniform(0, spread, (rng.integers(3, 9), 2))
-        ring = np.round(ring, number % 4)  # points with one decimal are on the ties of the grid
+        rings.append(np.round(ring, number % 4))  # of one decimal, they are on ties of the grid
+    for ring in rings:
         runs = rle.merge(rle.frPyObjects([ring.ravel().tolist()], *size))
         expected = rle.decode(runs)
         shape = {"name": "a", "polygons": [ring.ravel().tolist()], "holes": []}

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from segtrain.data.annotations.read import run_lengths
 from segtrain.data.annotations.shapes import Order, Size
 
 Paint = Literal["file", "smallest", "void"]
@@ -25,8 +26,6 @@ _STORED = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-# The grid of pycocotools: rleFrPoly in maskApi.c.
-_GRID = 5
 
 
 def draw(
@@ -105,17 +104,29 @@ def _of_runs(runs: Any, order: Order, size: Size) -> np.ndarray:
 def _filled(rings: list[np.ndarray], corner: tuple[int, int], extent: Size) -> np.ndarray:
     """The union of rings, bool (h, w), in the part of the image that begins at ``corner`` (x, y).
 
-    pycocotools rounds the points to its grid. This is done before the points are moved, so that the
-    part has the pixels of the whole image.
+    The points are not moved: that would round them otherwise than in the whole image. The columns
+    before the part are cut from the run lengths instead, whose first number counts them.
     """
     from pycocotools import mask as rle
 
-    polygons = []
-    for ring in rings:
-        moved = np.trunc(_GRID * ring + 0.5) - _GRID * np.array(corner)
-        # Its second rounding, toward 0, must not change them.
-        polygons.append((np.where(moved < 0, moved - 0.75, moved) / _GRID).ravel().tolist())
-    return rle.decode(rle.merge(rle.frPyObjects(polygons, *extent))).astype(bool)
+    (left, top), (height, width) = corner, extent
+    bottom = top + height
+    polygons = rle.frPyObjects([ring.ravel().tolist() for ring in rings], bottom, left + width)
+    runs = rle.merge(polygons)["counts"]
+    # The characters of all numbers but their last ones are "P" or greater.
+    end = next(place for place, char in enumerate(runs, 1) if char < 80)
+    first = _compressed(run_lengths(runs[:end])[0] - left * bottom)
+    part = {"size": [bottom, width], "counts": first + runs[end:]}
+    return rle.decode(part)[top:].astype(bool)
+
+
+def _compressed(length: int) -> bytes:
+    """The first number of COCO's run lengths (rleToString in maskApi.c)."""
+    more = b""
+    while length > 15:
+        more += bytes([48 + 32 + length % 32])
+        length //= 32
+    return more + bytes([48 + length])
 
 
 def stored_orientation(mask: np.ndarray, orientation: int) -> np.ndarray:
