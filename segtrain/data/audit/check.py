@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,8 @@ def check_folder(
     except SegtrainError as error:
         if not error.values.get("choices"):
             raise
-        lines = [*itertools.islice(_commands(line, root, overrides, {}, error), _SHOWN)]
+        tried = _commands(line, root, overrides, {}, error.values["choices"], set())
+        lines = [*itertools.islice(tried, _SHOWN)]
         more = ["..."] * (len(lines) < len(error.values["choices"]))
         text = "\n  ".join([error.values["what"], *lines, *more]) + error.values.get("after", "")
         raise type(error)(text, code=error.code, **error.values) from None
@@ -248,24 +249,40 @@ def _audited(data: Data, there: Sequence[str]) -> list[str]:
 
 
 def _commands(
-    line: Sequence[str], root: str, overrides: list[str], chosen: Settings, error: SegtrainError
+    line: Sequence[str],
+    root: str,
+    overrides: list[str],
+    chosen: Settings,
+    choices: Iterable[Settings],
+    tried: set[str],
 ) -> Iterator[str]:
     """A command for each choice of an error, tried up to the listing of the images; with a remark
-    if it stops there. chosen: the settings that were chosen before.
+    if it stops there. chosen: the settings that were chosen before. tried: the commands before.
     """
-    for choice in error.values["choices"]:
-        settings = {**chosen, **choice}
+    for choice in choices:
+        # The choice of a layout comes with all settings of it.
+        settings = choice if "data.layout" in choice else {**chosen, **choice}
+        proposed = again(line, settings)
+        if proposed in tried:
+            continue
+        tried.add(proposed)
         why = list[str]()
         try:
             data, splits = settings_of(root, [*overrides, *words(settings)], [])
             paired(data, _audited(data, splits), why)
         except SegtrainError as other:
-            if any(inner.keys() - settings for inner in other.values.get("choices", ())):
-                yield from _commands(line, root, overrides, settings, other)
+            by = choice.get("data.split_by", {})
+            inner = other.values.get("choices", ())
+            if any(each.keys() - settings for each in inner):
+                yield from _commands(line, root, overrides, settings, inner, tried)
+                continue
+            if other.code == "split-empty" and by.get("val") != 1:  # too few images for a share
+                one = [{**choice, "data.split_by": {**by, "val": 1}}]
+                yield from _commands(line, root, overrides, chosen, one, tried)
                 continue
             why = [f"stops: {str(other).partition(': ')[2][:_SHORT]}"]
         remark = "".join(f"  # {text.partition(', since')[0]}" for text in why).partition("\n")[0]
-        yield again(line, settings) + remark
+        yield proposed + remark
 
 
 def _findings(
