@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import shutil
 import zlib
 from pathlib import Path
@@ -144,10 +145,9 @@ def test_boxes_that_are_written_as_polygons_are_said(tmp_path):
         (CAR, "names: car", "annotation-invalid"),
         (CAR, "names: [no, yes]", "annotation-invalid"),
         (CAR, "names: [car]\nkpt_shape: [17, 3]", "annotation-invalid"),
-        (CAR, "nc: 2", "class-names-missing"),
     ],
 )
-def test_yolo_labels_without_areas_or_classes_are_refused(tmp_path, rows, names, code):
+def test_yolo_labels_without_areas_or_with_unknown_classes_are_refused(tmp_path, rows, names, code):
     yolo(tmp_path, {"train/a": rows}, names)
     with refused(code):
         opened(
@@ -156,6 +156,16 @@ def test_yolo_labels_without_areas_or_classes_are_refused(tmp_path, rows, names,
             "data.annotations=labels/train",
             "data.images=images/train",
         )
+
+
+def test_yolo_numbers_are_the_names_of_classes_that_nothing_names(tmp_path):
+    yolo(tmp_path, {"a": CAR, "b": f"{CAR}\n{CAR.replace('0 ', '3 ', 1)}"}, "nc: 4")
+    dataset = opened(tmp_path)
+    assert dataset.labels.names == ("background", "class_0", "class_3")
+    (note,) = (note for note in dataset.notes if "nothing names" in note)
+    named = re.search("`(.*)`", note)[1].replace("class_3", "road")
+    (tmp_path / "data.yaml").write_text(named)
+    assert opened(tmp_path).labels.names == ("background", "class_0", "road")
 
 
 def test_yolo_boxes_beside_masks_are_no_rival_of_them(tmp_path):

@@ -5,9 +5,11 @@ https://docs.ultralytics.com/datasets/segment/
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,6 @@ from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.split_by import POOL
 from segtrain.data.storage import Store
-from segtrain.errors import file_error
 
 # Files without labels among those with labels.
 _OTHERS = re.compile(r"(classes|readme.*)\.txt", re.IGNORECASE)
@@ -73,14 +74,17 @@ def _is_label(row: str) -> bool:
 
 
 def _read(where: Where) -> Annotations:
-    names, notes = _names(where)
+    files = {
+        (name, path): text_of(path).splitlines()
+        for name, path in files_below(where, ".txt")
+        if not _OTHERS.fullmatch(os.path.basename(name))
+    }
+    names, notes = _names(where, itertools.chain(*files.values()))
     images = []
-    for name, path in files_below(where, ".txt"):
-        if not _OTHERS.fullmatch(os.path.basename(name)):
-            rows = numbered("line", text_of(path).splitlines(), 1)
-            labels = [(place, row) for place, row in rows if row.strip()]
-            parts = parts_of(path, labels, lambda row: _shape(row, names))
-            images.append(Annotated(name, path, parts, upright=True))
+    for (name, path), lines in files.items():
+        labels = [(place, row) for place, row in numbered("line", lines, 1) if row.strip()]
+        parts = parts_of(path, labels, lambda row: _shape(row, names))
+        images.append(Annotated(name, path, parts, upright=True))
     refuse_boxes(images, where)
     return Annotations(images, {name: key for key, name in names.items()}, notes=notes)
 
@@ -102,15 +106,22 @@ def _names_files(where: Where) -> list[str]:
     return find.files_above(where.annotations, where.root, where.store, _NAMES)
 
 
-def _names(where: Where) -> tuple[dict[int, str], tuple[str, ...]]:
-    """Number -> class name, and notes."""
+def _names(where: Where, rows: Iterable[str]) -> tuple[dict[int, str], tuple[str, ...]]:
+    """Number -> class name, and notes. rows: the labels, whose numbers are the names if no file has
+    any.
+    """
     for path in _names_files(where):
         with reading(path):
             content = _content(path)
             if content:
                 return _classes(content), _notes(content, path)
-    reason = "no data.yaml with the names of the classes, such as `names: [car, road]`"
-    raise file_error(where.annotations, reason, code="class-names-missing")
+    numbers = sorted({int(float(row.split()[0])) for row in rows if _is_label(row)})
+    names = {number: f"class_{number}" for number in numbers}
+    note = (
+        f"{WARNING}nothing names the classes: write `names: {names}` with better names "
+        f"into {os.path.join(where.root, 'data.yaml')}"
+    )
+    return names, (note,)
 
 
 def _content(path: str) -> dict[str, Any]:
