@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import shlex
 import shutil
 import zlib
 from pathlib import Path
@@ -26,6 +27,7 @@ from annotated_sets import (
     yolo,
 )
 from conftest import refused
+from data_files import run_check
 from PIL import Image, ImageDraw
 
 from segtrain.data.annotations import layout
@@ -323,6 +325,24 @@ def test_the_images_are_in_the_folder_with_the_most_named_ones(tmp_path):
     with refused("layouts-ambiguous") as caught:
         opened(tmp_path, "data.images=plots")
     assert "data.images=depth" not in str(caught.value)
+
+
+def test_each_proposed_command_is_printed_once_and_divides_two_images(tmp_path):
+    """Two folders of images, and a pair of folders that does not depend on their choice."""
+    via(tmp_path, region("rect", {"kind": "car"}, **RECT))
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).unlink()
+        pictures(tmp_path, f"depth/{name}", f"plots/{name}")
+    pictures(tmp_path, "images/e.png", "images/f.png", "masks/e.png", "masks/f.png")
+    with refused("images-ambiguous") as caught:
+        run_check(tmp_path, "data.classes=[none, car]")
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    kinds = [re.search(r"data.images=(\S+)", line)[1] for line in lines]
+    assert kinds == ["depth", "images", "plots"]
+    for line in lines:
+        words = shlex.split(line)[4:]
+        assert ("val: 1" in line) == ("images=images" in line)  # 20% are none
+        assert len(run_check(tmp_path, *words).reports) == 2
 
 
 def test_points_tell_which_orientation_of_the_images_they_are_for(tmp_path):
