@@ -270,6 +270,22 @@ def test_labelme_images_are_those_beside_the_files(tmp_path):
     assert sum("without shapes" in note for note in dataset.notes) == 1
 
 
+def test_folders_of_several_annotators_are_not_read_together(tmp_path):
+    for folder in ("first", "second"):
+        labelme(tmp_path, f"{folder}/a.png", (folder, "polygon", TRIANGLE))
+        (tmp_path / folder / "a.png").unlink()
+    pictures(tmp_path, "images/a.png")
+    with refused("annotations-ambiguous") as caught:
+        run_check(tmp_path)
+    setting = str(caught.value).splitlines()[-1].split()[-1]
+    assert setting == "data.annotations=second"
+    assert opened(tmp_path, setting).labels.names == ("background", "second")
+    (tmp_path / "second/a.json").unlink()
+    labelme(tmp_path, "second/b.png", ("second", "polygon", TRIANGLE))
+    (tmp_path / "second/b.png").rename(tmp_path / "images/b.png")
+    assert len(opened(tmp_path)) == 2
+
+
 def via(root: Path, *regions: dict[str, Any]) -> None:
     """A picture a.png and its regions."""
     pictures(root, "a.png", "b.png")

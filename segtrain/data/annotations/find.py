@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from segtrain.data.annotations.read import reading
@@ -17,6 +17,7 @@ from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import several
 from segtrain.data.storage import Store
+from segtrain.errors import DataError
 
 # The first bytes of a file say what it is.
 _HEAD = 1 << 16
@@ -161,10 +162,14 @@ def detected(
     others = [settings([path]) for path in sorted({*paths} - read)]
     if others:
         ways = {found["annotations"]: (found, splits) for found, splits in (way, *others)}
-        pasted = ({"data.annotations": path} for path in ways)
-        what = "has several annotation files"
-        raise several(root, what, pasted, code="annotations-ambiguous", ways=ways)
+        raise _several(root, ways)
     return way
+
+
+def _several(root: str, ways: dict[str, Detected]) -> DataError:
+    pasted = ({"data.annotations": path} for path in ways)
+    what = "has several annotation files, or folders of them"
+    return several(root, what, pasted, code="annotations-ambiguous", ways=ways)
 
 
 def detected_in_folders(
@@ -173,7 +178,8 @@ def detected_in_folders(
     """As ``detected``, for folders of annotation files that have the names of their images, with
     ``ending`` in place of the suffix.
 
-    Several folders of one split are read together, as are all folders without splits.
+    Several folders of one split are read together, as are all folders without splits. Raises
+    DataError if these annotate the same images.
     """
     if not folders:
         return None
@@ -181,14 +187,24 @@ def detected_in_folders(
     together = len(paths) < len(folders)
     template, splits = by_split(paths if together else sorted(folders))
     first = template.replace("{split}", splits[0])
-    images = [
-        folders_of(store.list(os.path.join(root, folder), ending), folder, root, store, splits[0])
-        for folder in folders
+    names = {
+        folder: store.list(os.path.join(root, folder), ending)
+        for folder in sorted(folders)
         if f"{folder}/".startswith(os.path.join(first, ""))
-    ]
+    }
+    images = {folder: folders_of(names[folder], folder, root, store, splits[0]) for folder in names}
     if len(images) == 1:
-        return _settings(root, store, template, splits, images[0])
-    shared = os.path.commonpath([first for first, *_ in images])
+        return _settings(root, store, template, splits, *images.values())
+    with_images = {
+        folder
+        for folder in itertools.chain(*images.values())
+        if any(map(is_image, store.list(os.path.join(root, folder), "")))
+    }
+    repeated = max(Counter(itertools.chain(*names.values())).values()) > 1
+    if repeated and splits == [POOL] and len(with_images) < len(names):
+        ways = {name: _settings(root, store, name, splits, images[name]) for name in names}
+        raise _several(root, ways)
+    shared = os.path.commonpath([first for first, *_ in images.values()])
     shared = (together and _split_folder(shared)) or shared
     return _settings(root, store, template, splits, [shared])
 
