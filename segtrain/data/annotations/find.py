@@ -201,7 +201,7 @@ def detected_in_folders(
         if any(map(is_image, store.list(os.path.join(root, folder), "")))
     }
     repeated = max(Counter(itertools.chain(*names.values())).values()) > 1
-    if repeated and splits == [POOL] and len(with_images) < len(names):
+    if repeated and splits == [POOL] and 0 < len(with_images) < len(names):
         ways = {name: _settings(root, store, name, splits, images[name]) for name in names}
         raise _several(root, ways)
     shared = os.path.commonpath([first for first, *_ in images.values()])
