@@ -130,6 +130,31 @@ def test_which_texts_are_labels_of_yolo(tmp_path, rows, fits):
             opened(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "tool"),
+    [
+        ("a.ndjson", '{"data_row": {"external_id": "a.png"}}', "Labelbox"),
+        ("a.json", '[{"Labeled Data": "https://storage.labelbox.com/a.png"}]', "Labelbox"),
+        (
+            "a.geojson",
+            '{"type": "FeatureCollection", "features": [{"geometry": {"type": "Polygon"}, '
+            '"properties": {"objectType": "annotation"}}]}',
+            "QuPath",
+        ),
+        ("a.json", '{"annotations": {"segmentation_bitmap": {}}}', "Segments.ai"),
+        ("a.png___objects.json", '{"metadata": {"lastAction": {}}}', "SuperAnnotate"),
+        ("a.json", '{"schema_ref": "https://darwin-public/darwin_json/2.0"}', "V7 Darwin"),
+        ("a.json", '{"project": {"vid_list": ["1"]}}', "VIA 3"),
+        ("a.json", '{"name": "a", "securityToken": "b"}', "VoTT"),
+    ],
+)
+def test_tools_whose_files_are_not_read_are_named(tmp_path, name, content, tool):
+    pictures(tmp_path, "a.png", "b.png")
+    (tmp_path / name).write_text(content)
+    with refused("layout-unknown", f"{name} is an export of {tool}, which is not read: export"):
+        opened(tmp_path)
+
+
 def test_boxes_that_are_written_as_polygons_are_said(tmp_path):
     for count, said in ((9, 0), (10, 1)):
         yolo(tmp_path, {"a": "\n".join([CAR] * count)})

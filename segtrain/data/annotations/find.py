@@ -29,6 +29,16 @@ _SPLIT = re.compile(
     rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
 _WORD = re.compile("[a-z]+")
+# Tools whose files are not read, by what only these contain.
+_TOOLS = {
+    "Labelbox": 'labelbox|"data_row"',
+    "QuPath": r'"objectType"\s*:\s*"(annotation|detection)',
+    "Segments.ai": "segmentation_bitmap",
+    "SuperAnnotate": '"(lastAction|pointLabels)"',
+    "V7 Darwin": r"v7labs\.com|darwin_json",
+    "VIA 3": '"vid_list"',
+    "VoTT": '"(securityToken|vottVersion)"',
+}
 
 
 def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
@@ -50,6 +60,24 @@ def files(root: str, store: Store, ending: str) -> Iterator[tuple[str, str]]:
 def matching(root: str, store: Store, ending: str, fits: Callable[[str], object]) -> list[str]:
     """The paths of those of ``files`` whose text fits."""
     return [path for path, head in files(root, store, ending) if fits(head)]
+
+
+def tool_of(head: str) -> str:
+    """The tool that wrote a file and whose files are not read; "" for others."""
+    return next((tool for tool, text in _TOOLS.items() if re.search(text, head)), "")
+
+
+def of_other_tool(root: str, store: Store) -> str:
+    """What to do with the first file of a tool whose files are not read; "" without one."""
+    for path, head in itertools.chain(
+        *(files(root, store, ending) for ending in (".json", ".ndjson", ".geojson"))
+    ):
+        if tool := tool_of(head):
+            return (
+                f"\n  {path} is an export of {tool}, which is not read: export the set as COCO, or "
+                "as masks of class ids"
+            )
+    return ""
 
 
 def files_above(folder: str, root: str, store: Store, endings: Sequence[str]) -> list[str]:

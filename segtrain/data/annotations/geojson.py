@@ -31,7 +31,7 @@ def _detect(root: str, store: Store) -> Detected | None:
         path
         for ending in (".geojson", ".json")
         for path, head in find.files(root, store, ending)
-        if '"FeatureCollection"' in head and 'Polygon"' in head
+        if '"FeatureCollection"' in head and 'Polygon"' in head and not find.tool_of(head)
     ]
     return find.detected(root, store, paths, lambda path: _geotiffs(root, store))
 

@@ -12,6 +12,7 @@ from typing import Any
 from segtrain import config
 from segtrain.base.terminal import counted
 from segtrain.config.paste import Settings, command
+from segtrain.data.annotations.find import of_other_tool
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.detect_files import by_files, given
 from segtrain.data.index.detect_pairs import SPLITS, Found, is_drawn
@@ -240,7 +241,8 @@ def _unknown(root: str, store: Store) -> DataError:
     )
     message = (
         f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\n  "
-        f"{some_of(unread(root)) if store.local else ''}\nlooked for:{looked}\n"
+        f"{some_of(unread(root)) if store.local else ''}{of_other_tool(root, store)}\n"
+        f"looked for:{looked}\n"
         "or name the folders: data.images=FOLDER data.masks=FOLDER; if the names of images and "
         "masks differ, also patterns: data.pair=['{name}_RGB.tif', '{name}_label.tif']\n"
         "or cut pictures that hold an "
