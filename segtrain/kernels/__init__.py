@@ -12,6 +12,10 @@ import torch
 LEAST = (7, 0)  # compute capability
 
 
+class UnusedKernels(UserWarning):
+    """Kernels do not run here, and others take their place. Rank 0 alone prints it."""
+
+
 def no_triton() -> str:
     """Why Triton cannot be used, or ""."""
     return (

@@ -63,7 +63,8 @@ def chosen(
         if wanted == "fused":
             _refuse(fault)
         elif fault:
-            warnings.warn(f"loss.upsample=auto leaves out the fused loss: {fault}", stacklevel=2)
+            text = f"loss.upsample=auto leaves out the fused loss: {fault}"
+            warnings.warn(text, kernels.UnusedKernels, stacklevel=2)
         right = [] if fault else ["fused"]
         if wanted == "auto":
             right += ["products"] if products_agree(upsample, low, target) else []

@@ -32,16 +32,22 @@ def use_kernels(
     names: Collection[str],
     device: torch.device,
     total: Callable[[Tensor], None],
+    reduce: Callable[[Tensor], Tensor] = lambda value: value,
 ) -> None:
     """Give the layers ``names`` of ``model`` (batch_norm, layer_norm, depthwise, linear) kernels,
-    in place.
+    in place. A collective, if there are names.
 
-    ``total`` sums a tensor over ranks, in place: for batch norm that is synchronized. Where kernels
-    cannot run, or do not give torch's values, a warning says why, and nothing changes.
+    ``total`` sums a tensor over ranks, in place: for batch norm that is synchronized. ``reduce``
+    does so for this call. Where kernels cannot run on a rank, or do not give torch's values, a
+    warning says why, and nothing changes on any rank.
     """
-    why = names and (kernels.unavailable(device) or _fault(device))
-    if why:
-        warnings.warn(f"train.kernels has no effect, because {why}", stacklevel=2)
+    if not names:
+        return
+    why = kernels.unavailable(device) or _fault(device)
+    if reduce(torch.tensor(bool(why), dtype=torch.int32, device=device)):
+        why = why or "they do not run on another rank"
+        text = f"train.kernels has no effect, because {why}"
+        warnings.warn(text, kernels.UnusedKernels, stacklevel=2)
     else:
         _convert(model, names, total)
 

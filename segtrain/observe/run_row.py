@@ -56,13 +56,16 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
         (event for event in reversed(events) if event["event"] == "run_start"), {}
     )
     scores = [event for event in journal.curve(events, "eval") if "scores" in event]
-    steps = [event for event in events if event["event"] == "step"]
+    laps = [[e for e in part if e["event"] == "step"] for part in _sessions(events)]
+    steps = list(itertools.chain.from_iterable(laps))
+    # The first lap of a process is too slow to measure speed.
+    later = [event for part in laps for event in part[1:]] or steps
     warnings = start.get("warnings")
     parallel, train = (
         config[name] if isinstance(config.get(name), dict) else {} for name in ("parallel", "train")
     )
     batch = train.get("batch_size")
-    speeds = [event["images_per_s"] for event in steps if event.get("images_per_s")]
+    speeds = [event["images_per_s"] for event in later if event.get("images_per_s")]
     speed = median(speeds) if speeds else None
     epoch = steps[-1].get("epoch") if steps else None
     seconds = None

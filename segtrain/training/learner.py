@@ -170,7 +170,7 @@ def build_learner(
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = strategy.wrap(network, lambda module: compiled(module, config.train.compile))
     plain: SegModel = unwrapped(model)  # type: ignore[assignment]
-    use_kernels(plain, config.train.kernels, strategy.device, all_reduce)
+    use_kernels(plain, config.train.kernels, strategy.device, all_reduce, strategy.reduce)
     if parts.criterion is None:
         weights = torch.tensor(class_weights) if class_weights else None
         criterion = build_criterion(config.loss, labels.num_classes, labels.ignore_index, weights)

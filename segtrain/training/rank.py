@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
 
 from segtrain.config import Config, read_parts
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
+from segtrain.kernels import UnusedKernels
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
@@ -51,6 +53,8 @@ def train(
         lock_of(config, strategy.cluster) as lock,
     ):
         on_connected()
+        if strategy.rank:
+            warnings.simplefilter("ignore", UnusedKernels)
         try:
             count = torch.tensor([len(signals)], device=strategy.device)
             if received is not None and strategy.reduce(count).item():

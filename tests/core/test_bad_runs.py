@@ -292,6 +292,14 @@ def test_a_fault_of_the_data_is_said_once(zygote, tmp_path: Path) -> None:  # ty
     assert not (tmp_path / "run").exists()
 
 
+def test_kernels_that_do_not_run_here_are_said_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    settings = ["train.kernels=[linear]", "train.duration=1st", "train.batch_size=4"]
+    ranks = zygote.start_ranks(2, "train", *SCENES, *settings, cwd=tmp_path)
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    said = [rank.output.count("train.kernels has no effect") for rank in ranks]
+    assert said == [1, 0]
+
+
 @pytest.mark.parametrize("where", ["train", "val"])
 def test_a_file_that_one_rank_alone_meets(zygote, tmp_path: Path, where: str) -> None:  # type: ignore[no-untyped-def]
     """The rank that reads it says so; the other one ends as well, and adds nothing."""

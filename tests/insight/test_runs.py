@@ -130,6 +130,20 @@ def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
     assert row["epoch_s"] == 20 / 25  # all steps are 25 epochs
 
 
+def test_the_rate_leaves_out_the_first_lap_of_each_process(tmp_path: Path) -> None:
+    def laps(begin: float, *rates: float) -> str:
+        """With an evaluation after each, as only the last of several laps in a row is read."""
+        return start(begin) + "".join(
+            line("step", begin + k, step=k, images_per_s=rate) + line("eval", begin + k, step=k)
+            for k, rate in enumerate(rates, 1)
+        )
+
+    make(tmp_path / "a", laps(1000.0, 1.0, 7.0) + laps(2000.0, 2.0, 8.0, 9.0))
+    make(tmp_path / "b", laps(1000.0, 1.0))
+    rows = {Path(row["out"]).name: row["images_per_s"] for row in list_runs(tmp_path)}
+    assert rows == {"a": 8.0, "b": 1.0}
+
+
 @pytest.mark.parametrize("ahead", [-86_400.0, 86_400.0])
 def test_status_of_runs_without_an_end(
     ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,9 +79,8 @@ def _fault(images: torch.Tensor, *how: Any) -> str:
         except Exception as error:  # of Triton, which needs a C compiler, a driver that fits, ...
             why = f"they do not run here ({type(error).__name__}: {error})"
     if why:
-        warnings.warn(
-            f"images are normalized by several kernels of torch instead of one: {why}", stacklevel=3
-        )
+        text = f"images are normalized by several kernels of torch instead of one: {why}"
+        warnings.warn(text, kernels.UnusedKernels, stacklevel=3)
     return why
 
 
