@@ -1,4 +1,6 @@
-"""Attention of Mix Transformers (Xie et al. 2021, SegFormer) that does not store its scores."""
+"""SegFormer (Xie et al. 2021): attention that does not store its scores, and a decoder without
+concatenated feature maps.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from segtrain.models.layers import norm_act, upsampled
 
 
 class MitAttention(nn.Module):
@@ -31,10 +35,37 @@ class MitAttention(nn.Module):
         return part.proj_drop(part.proj(mixed.transpose(1, 2).reshape(images, tokens, channels)))
 
 
-def use_fast_attention(encoder: nn.Module) -> None:
-    """Give the attention of an SMP encoder this class, in place; parameters and names stay."""
-    for module in encoder.modules():
-        # SMP does not export the class, so its name is compared. Checked with SMP 0.6.0.
+class SegformerDecoder(nn.Module):
+    """SMP's decoder of SegFormer: the same state, and the same values up to rounding.
+
+    The layers of a feature map before and after its upsampling are linear, so they are one matrix,
+    before it.
+    """
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        """Features of strides 1, 2, ..., to a map of stride 4: (N, O, H/4, W/4)."""
+        part: Any = self
+        size = [side // 4 for side in features[0].shape[2:]]
+        stages, (conv, norm, activation) = part.mlp_stage, part.fuse_stage
+        mixes = conv.weight.flatten(1).chunk(len(stages), 1)
+        maps = []
+        for x, stage, mix in zip(features[::-1], stages, mixes):
+            matrix = mix @ stage.linear.weight
+            x = F.conv2d(x, matrix[:, :, None, None], mix @ stage.linear.bias)
+            maps.append(x if [*x.shape[2:]] == size else upsampled(x, False, size=size))
+        return norm_act(norm, activation, sum(maps[1:], maps[0]))
+
+
+def use_fast_segformer(network: nn.Module) -> None:
+    """Give the attention and the decoder of an SMP network these classes, in place; parameters and
+    names stay.
+    """
+    fast = {
+        ("Attention", "mix_transformer"): MitAttention,
+        ("SegformerDecoder", "decoder"): SegformerDecoder,
+    }
+    for module in network.modules():
+        # SMP does not export the classes, so their names are compared. Checked with SMP 0.6.0.
         kind = type(module)
-        if (kind.__name__, kind.__module__.rpartition(".")[2]) == ("Attention", "mix_transformer"):
-            module.__class__ = MitAttention
+        key = kind.__name__, kind.__module__.rpartition(".")[2]
+        module.__class__ = fast.get(key, kind)

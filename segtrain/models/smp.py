@@ -13,7 +13,7 @@ from segtrain.errors import ConfigError, MissingExtra
 from segtrain.models.base import SegModel
 from segtrain.models.deeplab import deeplabv3plus
 from segtrain.models.factory import check_options
-from segtrain.models.mit import use_fast_attention
+from segtrain.models.mit import use_fast_segformer
 from segtrain.models.resnet import RESNETS
 from segtrain.models.unet import unet, use_fast_decoder_blocks
 
@@ -82,7 +82,7 @@ def build(model: Model, num_classes: int) -> SegModel:
         network.remarks += ("patches of 14 pixels are resampled to 16 (model.options.patch_size)",)
     if model.fast:
         use_fast_decoder_blocks(network.decoder)
-        use_fast_attention(network.encoder)
+        use_fast_segformer(network)
     if model.arch.lower() == "pan":
         network.least = 8 * network.stride  # three poolings follow the encoder
     try:
