@@ -8,11 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from segtrain.base.terminal import Say, counted
+from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.data.index.walk import images_below, no_folder
 from segtrain.data.pixels import decode
+from segtrain.data.pixels.common_colors import common_colors
 from segtrain.data.stacks import write_array
 from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error
+
+# So many pictures are looked at to find the side of the masks.
+_FEW = 20
 
 
 def cut(root: str, folder: Path, side: str, say: Say) -> int:
@@ -25,8 +30,7 @@ def cut(root: str, folder: Path, side: str, say: Say) -> int:
     if not paths:
         raise no_folder(root, "pictures to cut", LOCAL)
     for path in paths:
-        content = LOCAL.content(os.path.join(root, path))
-        pixels = decode.decode_image(content, path)
+        pixels = decode.decode_image(os.path.join(root, path))
         if pixels.shape[1] % 2:
             reason = f"is {pixels.shape[1]} pixels wide: an image and its mask have the same width"
             raise file_error(path, reason, code="picture-not-two-halves")
@@ -41,7 +45,22 @@ def cut(root: str, folder: Path, side: str, say: Say) -> int:
     say(f"{counted(len(paths), 'picture')} cut")
     if lossy:
         say(
-            f"{counted(lossy, 'picture')} were JPEGs, so values of masks are off by a few: repair "
-            "them with segtrain data convert --nearest and the color of each class in data.classes"
+            f"{counted(lossy, 'picture')} were JPEGs, so values of masks are off by a few: the "
+            "check shows the command that repairs them"
         )
     return len(paths)
+
+
+def side_of_masks(root: str) -> str:
+    """The side with masks in the pictures of a folder, "left" or "right", as their colors show; ""
+    if no side has.
+    """
+    paths = sorted(images_below(root, LOCAL))
+    halves = list[tuple[np.ndarray, np.ndarray]]()
+    for path in paths[:: 1 + len(paths) // _FEW]:
+        with ignoring_file_faults():
+            pixels = decode.decode_image(os.path.join(root, path))
+            middle = pixels.shape[1] // 2
+            halves.append((pixels[:, :middle], pixels[:, middle:]))
+    masks = [side for side, half in zip(("left", "right"), zip(*halves)) if common_colors(half)]
+    return masks[0] if len(masks) == 1 else ""

@@ -30,6 +30,7 @@ from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.choices import choose
 from segtrain.data.index.detect import detect, left_out, split_files
+from segtrain.data.index.detect_files import given as given_folders
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
@@ -358,7 +359,12 @@ def settings_of(
         return data, by_rule(data)
     if splits and data.layout == "folders" and not data.own_splits:
         splits = (POOL,)  # the folders that the user has given have no splits
-    return data, splits or tuple(dict.fromkeys((data.train_split, data.split)))
+    both = dict.fromkeys((data.train_split, data.split))
+    if data.layout == "folders" and data.own_splits and not is_bucket(data.root):
+        tree = tree_of(data.root, data.leave_out)
+        _, others = given_folders(data.root, tree, data.images, data.masks) or ({}, [])
+        both |= dict.fromkeys(split for split in others if split != POOL)
+    return data, splits or tuple(both)
 
 
 def _detected(root: str, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -44,6 +44,8 @@ def code_of(values: MaskValues) -> str:
     if not ids and values.colors:
         colors = [rgb(color) for color in values.colors]
         tens = all(red % 10 == 0 and red <= _REDDEST for red, _, _ in colors)
+        # Of too many colors, the first are known: the darkest reds of a blurred mask.
+        tens &= not values.cut or any(red for red, _, _ in colors)
         return "ade20k" if tens and _several((red, green) for red, green, _ in colors) else ""
     deep = [value for value in ids if value >= _DEEP]
     bases = {base: max((value % base / base for value in deep), default=1) for base in (256, 1000)}

@@ -12,7 +12,6 @@ import numpy as np
 from segtrain.data.dataset import Dataset
 from segtrain.data.labels.space import BORDER
 from segtrain.data.pixels import decode
-from segtrain.errors import some_of
 
 # At most this many distinct values of a split are counted.
 MOST = 1024
@@ -210,10 +209,11 @@ def percent(count: int, pixels: dict[int, int]) -> str:
 
 
 def shown(ids: dict[int, int], pixels: dict[int, int] | None = None) -> str:
-    """The ids with their shares of all ``pixels`` as text: ``0 (30.1 %) and 255 (69.9 %)``."""
-    texts = [f"{value} {percent(count, pixels or ids)}" for value, count in sorted(ids.items())]
-    return (
-        some_of(texts, SHOWN)
-        if len(texts) > SHOWN
-        else " and ".join(", ".join(texts).rsplit(", ", 1))
-    )
+    """The most frequent ids with their shares of all ``pixels`` as text: ``0 (30.1 %) and 255
+    (69.9 %)``.
+    """
+    most = sorted(sorted(ids, key=lambda value: -ids[value])[:SHOWN])
+    texts = [f"{value} {percent(ids[value], pixels or ids)}" for value in most]
+    if len(ids) > len(most):
+        return f"{', '.join(texts)} and {len(ids) - len(most):,} more"
+    return " and ".join(", ".join(texts).rsplit(", ", 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,12 @@ from segtrain.data.audit.mask_values import (
     rgb,
     shown,
 )
-from segtrain.data.audit.tried import LISTED, STRAY, are_classes
+from segtrain.data.audit.tried import CLASSES, LISTED, STRAY, are_classes, levels_of
+from segtrain.data.convert import pasted
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.mask_code import CODES
+from segtrain.data.pixels import decode
+from segtrain.data.pixels.common_colors import common_colors
 from segtrain.errors import ConfigError, DataError, some_of
 
 # If classes have no names, the values in about this many masks of each split are read.
@@ -36,6 +40,8 @@ _DIFFERENT = 3
 _TOUCHING = 0.02
 # Masks whose ids number objects of one class.
 _OBJECTS: Settings = {"data.mask_code": "objects", "data.classes": ("background", "object")}
+# In so many masks of each split, the common colors of a lossy copy are looked for.
+_FEW = 50
 
 
 def settled(data: Data, splits: Sequence[str], why: list[str]) -> Data:
@@ -84,8 +90,29 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
         data = data.model_copy(update={"mask_code": code})
         seen, coded = _some_values(data, splits), f" (coded: {CODES[code].formula})"
     values, looked = seen.values, seen.masks
-    ids = ids_of(values)
-    if not (ids or 0 < len(values.colors) <= LISTED):
+    ids, void = ids_of(values), data.ignore_index
+    many = values.cut or len(values.colors) > LISTED or len(ids) > CLASSES
+    settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), void)
+    what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
+    which, ways = ("", []) if coded or not ids else _ways(seen, ids, void)
+    if len(ways) > 1:
+        message = f"{looked} have the {what}, and nothing names them: {which}"
+        choices = [{f"data.{key}": value for key, value in way.items()} for way in ways]
+        raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
+    if not coded and (ways or are_classes(ids, void)):
+        settings = _numbered(settings)
+        border = _border(seen, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""
+        why.append(
+            f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
+            f"write better names into data.classes{border}"
+        )
+    elif many and not (coded or numbers_objects(ids)) and (repair := _repair(data, splits)):
+        message = (
+            f"{data.root}: nearly all pixels of the masks are near a few values, as in lossy "
+            f"copies: write them as these\n  {repair}"
+        )
+        raise ConfigError(message, code="masks-blurred") from None
+    elif not (ids or 0 < len(values.colors) <= LISTED):
         message = f"{error}\n  {looked}"
         if values.colors:
             count = f"{'over ' * values.cut}{len(values.colors)} colors"
@@ -94,21 +121,6 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
                 "data.classes={road: [128, 64, 128]}, and segtrain data convert --nearest"
             )
         raise ConfigError(message, code=error.code, **error.values) from None
-    void = data.ignore_index
-    settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), void)
-    what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
-    which, ways = ("", []) if coded or not ids else _ways(seen, ids, void)
-    if ways:
-        message = f"{looked} have the {what}, and nothing names them: {which}"
-        choices = [{f"data.{key}": value for key, value in way.items()} for way in ways]
-        raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
-    if not coded and are_classes(ids, void):
-        settings = _numbered(settings)
-        border = _border(seen, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""
-        why.append(
-            f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
-            f"write better names into data.classes{border}"
-        )
     else:
         objects = f"; if each id is an object: {command(_OBJECTS)}"
         why.append(
@@ -140,9 +152,15 @@ def _ways(seen: _Seen, ids: dict[int, int], void: int) -> tuple[str, list[Settin
     rare = {value for value, count in ids.items() if count < STRAY * total}
     common = {value: count for value, count in ids.items() if value not in rare}
     if not are_classes(ids, void) and are_classes(common, void):
-        which = "paste the first one if the ids on few pixels are strays"
-        return which, [_without(ids, rare, void), every]
-    return "", []
+        which, first = "the ids on few pixels are strays", _without(ids, rare, void)
+    elif not are_classes(ids, void) and (levels := levels_of(ids)):
+        which = "ids that differ by little are one class, which a lossy copy has blurred"
+        table = {value: number for number, level in enumerate(levels) for value in level}
+        peaks = tuple(f"class_{max(level, key=ids.__getitem__)}" for level in levels)
+        first = {"classes": peaks, "label_map": table}
+    else:
+        return "", []
+    return f"paste the first one if {which}", [first, *[every] * (first != every)]
 
 
 def _border(seen: _Seen, ids: dict[int, int], void: int) -> str:
@@ -237,6 +255,8 @@ def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
         dataset = open_dataset(_with_any_names(data), split)
         some = range(0, len(dataset), max(1, len(dataset) // _SOME))
         for index in some:
+            if seen.values.cut:
+                break
             with ignoring_file_faults() as faults:
                 raw, values = raw_and_values(dataset, index)
                 seen.values.add(values)
@@ -248,6 +268,34 @@ def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
     if not (seen.values.ids or seen.values.colors):
         seen.masks = f"{read} masks: {fault}"
     return seen
+
+
+def _repair(data: Data, splits: Sequence[str]) -> str:
+    """The command that gives each pixel of blurred masks the nearest common value; "" for other
+    masks.
+    """
+    pictures = list[np.ndarray]()
+    for split in splits:
+        dataset = open_dataset(_with_any_names(data), split)
+        for index in range(0, len(dataset), -(-len(dataset) // _FEW)):
+            with ignoring_file_faults():
+                stored, file = dataset.stored_mask(index), str(dataset.entries[index].mask)
+                if isinstance(stored, np.ndarray):
+                    return ""
+                jpeg = decode.read_header(stored, file).format == "jpeg"
+                raw = (decode.decode_image if jpeg else decode.decode_mask)(stored, file)
+                if raw.dtype != np.uint8 or raw.max() == 1:  # these are ids
+                    return ""
+                pictures.append(raw if raw.ndim == 3 else np.repeat(raw[..., None], 3, 2))
+    colors = common_colors(pictures)
+    if not colors:
+        return ""
+    settings: Settings = {"classes": {f"class_{i}": color for i, color in enumerate(colors)}}
+    if all(len({*color}) == 1 for color in colors):
+        settings = _numbered(_unnamed([color[0] for color in colors], True, data.ignore_index))
+    places = shlex.join((data.root, f"{data.root.rstrip('/')}-png"))
+    values = pasted(data.model_copy(update={"root": ""}), **settings)
+    return f"segtrain data convert {places} --nearest {values}"
 
 
 def _with_any_names(data: Data) -> Data:

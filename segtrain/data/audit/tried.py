@@ -17,7 +17,7 @@ STRAY = 0.001
 # Values that differ by at most this much are one gray level, blurred by a lossy copy.
 NEAR = 8
 # Ids without names are those of at most so many classes.
-_MANY = 20
+CLASSES = 20
 
 
 def works(count: int, table: Table, pixels: Table) -> bool:
@@ -58,9 +58,21 @@ def are_classes(ids: dict[int, int], void: int) -> bool:
     each on many pixels, as 0 and 255.
     """
     used = sorted(ids.keys() - {void} if len(ids) > 2 else ids)
-    if not 2 <= len(used) <= _MANY or used[0] < 0:
+    if not 2 <= len(used) <= CLASSES or used[0] < 0:
         return False
     if used[0] < 2 and used[-1] - used[0] < len(used):
         return True
     rare = min(ids.values()) < STRAY * sum(ids.values())
     return not rare and all(high - low > NEAR for low, high in itertools.pairwise(used))
+
+
+def levels_of(ids: Table) -> list[list[int]]:
+    """Groups of near ids, ascending, if there are a few, each on many pixels; [] otherwise."""
+    levels = list[list[int]]()
+    for value in sorted(ids):
+        if not levels or value - levels[-1][-1] > NEAR:
+            levels.append([])
+        levels[-1].append(value)
+    least = min(sum(ids[value] for value in level) for level in levels)
+    few = 2 <= len(levels) <= min(CLASSES, len(ids) - 1)
+    return levels if few and min(ids) >= 0 and least >= STRAY * sum(ids.values()) else []
