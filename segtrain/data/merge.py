@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from segtrain.data.annotations.dataset import SHAPES
 from segtrain.data.dataset import Dataset
 from segtrain.errors import DataError, some_of
 
@@ -36,8 +37,8 @@ def refuse_other_images(dataset: Dataset, others: Sequence[Dataset]) -> None:
     """Raise DataError if other annotators have masks of other images, or other classes, or the same
     masks.
     """
-    mine = [entry.mask for entry in dataset.entries]
     names = [entry.meta["name"] for entry in dataset.entries]
+    seen = [_masks(dataset)]
     for other in others:
         theirs = [entry.meta["name"] for entry in other.entries]
         if theirs != names or other.labels.names != dataset.labels.names:
@@ -48,10 +49,18 @@ def refuse_other_images(dataset: Dataset, others: Sequence[Dataset]) -> None:
                 code="annotators-differ",
                 found=unlike[:5],
             )
-        if [entry.mask for entry in other.entries] == mine:
+        if _masks(other) in seen:
+            first = other.entries[0].mask
             raise DataError(
-                f"{dataset.name} {dataset.split}: --annotator names the masks of the first "
-                f"annotator, such as {mine[0]}: name those of another one",
+                f"{dataset.name} {dataset.split}: --annotator names the masks of an annotator "
+                f"before it, such as {first}: name those of another one",
                 code="annotator-repeated",
-                found=mine[0],
+                found=first,
             )
+        seen.append(_masks(other))
+
+
+def _masks(dataset: Dataset) -> list[str | None]:
+    """The shapes or the mask file of each image. One file may have the shapes of several people."""
+    files = [entry.mask for entry in dataset.entries]
+    return [*getattr(dataset.entries, "meta", {}).get(SHAPES, files)]

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -300,7 +299,10 @@ def test_run_lengths_of_the_compressed_form():
 
 def test_several_annotation_files_stop_the_detection(tmp_path):
     coco(tmp_path, [[0, "road", BOX]])
-    shutil.copy(tmp_path / "train.json", tmp_path / "keypoints.json")
+    content = (tmp_path / "train.json").read_text()
+    for name in ("keypoints", "keypoints_again"):  # equal files, of which one is named
+        (tmp_path / f"{name}.json").write_text(f"{content} ")
+    (tmp_path / "train_again.json").write_text(content)
     with refused("annotations-ambiguous") as caught:
         opened(tmp_path)
     assert str(caught.value).splitlines()[1:] == [
@@ -308,5 +310,6 @@ def test_several_annotation_files_stop_the_detection(tmp_path):
         "  data.annotations=keypoints.json",
     ]
     assert opened(tmp_path, "data.annotations=keypoints.json").split == "all"
+    (tmp_path / "keypoints_again.json").unlink()
     (tmp_path / "keypoints.json").rename(tmp_path / "val.json")
     assert opened(tmp_path).split == "train"

@@ -241,16 +241,20 @@ def test_masks_of_annotators_are_merged_by_the_rule(rule):
     assert merged(many.astype(np.uint16), rule, 300, 65535)[0].tolist() == wanted
 
 
-@pytest.mark.parametrize("form", ["folders", "endings"])
+@pytest.mark.parametrize("form", ["folders", "endings", "numbers"])
 def test_the_command_that_check_prints_merges_annotators(form, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    masks = {"folders": "set/masks{k}/p{n}.png", "endings": "set/p{n}_{o}HO.png"}[form]
+    masks = {
+        "folders": "set/masks{k}/p{n}.png",
+        "endings": "set/p{n}_{o}HO.png",
+        "numbers": "set/p{n}_{k}.png",
+    }[form]
     for n in range(3):
         picture(tmp_path / ("set/images" if form == "folders" else "set") / f"p{n}.jpg", SIZE, n)
-        for k in (1, 2):
+        for k in (1, 2, 3) if form == "numbers" else (1, 2):
             values = np.zeros(SIZE, np.uint8)
-            values[8:40, 8 : 40 + k] = 1
-            path = tmp_path / masks.format(k=k, n=n, o=("", "1st", "2nd")[k])
+            values[8:40, 8 : 40 + min(k, 2)] = 1
+            path = tmp_path / masks.format(k=k, n=n, o={1: "1st", 2: "2nd"}.get(k))
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(values).save(path)
     first_counts = form == "endings"  # 1stHO and 2ndHO
@@ -258,6 +262,7 @@ def test_the_command_that_check_prints_merges_annotators(form, tmp_path, monkeyp
     printed = "".join(capsys.readouterr())
     assert ("read are those of the first annotator" in printed) == first_counts
     (command,) = {line for line in printed.splitlines() if "  segtrain data convert" in line}
+    assert command.count("--annotator") == (2 if form == "numbers" else 1)
     assert main([*shlex.split(command)[1:], "data.classes=[background, cell]"]) == 0
     assert main(["data", "check", "set-merged"]) == 0
     data, splits = detect("set-merged")

@@ -50,8 +50,8 @@ def _detect(root: str, store: Store) -> Detected | None:
     if len(subsets) < 2:  # none in a video
         return detected
     # The export of a project has all its subsets in one file, and their images in images/SUBSET/.
-    above = os.path.dirname(settings["images"])
-    images = os.path.join(above, "{split}")
+    above, name = os.path.split(settings["images"])
+    images = os.path.join(above, "" if name in subsets else name, "{split}")
     return {"annotations": settings["annotations"], "images": images}, sorted(subsets)
 
 

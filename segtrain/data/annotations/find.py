@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from segtrain.data.annotations.read import reading
 from segtrain.data.bucket.tree import local_copy
@@ -15,7 +16,7 @@ from segtrain.data.index.layout import OTHER_IMAGES, Detected
 from segtrain.data.index.names import is_image
 from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.split_by import POOL
-from segtrain.data.index.walk import several
+from segtrain.data.index.walk import images_below, several
 from segtrain.data.storage import Store
 from segtrain.errors import DataError
 
@@ -23,8 +24,6 @@ from segtrain.errors import DataError
 _HEAD = 1 << 16
 # At most this many files of a folder are looked at, and this many that are not empty.
 _MANY, _FEW = 20, 3
-# So many names of images show in which folder they are.
-_NAMES = 20
 _SPLIT = re.compile(
     rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )
@@ -128,11 +127,11 @@ def folders_of(
     """The folder under the root that holds the most images with the names written in an annotation
     file; several if they hold equally many, and nothing says which is meant.
 
-    images: some of these names. near: the folder of the annotation file under the root. Of folders
+    images: these names. near: the folder of the annotation file under the root. Of folders
     with equally many, those with more of the suffixes come first, then this folder, then those with
     the name of the split, then those in this folder. Folders whose names say that they hold masks
     or drawn pictures come last. masks: folders that hold masks of these names. ``[near]`` if there
-    is none.
+    is none. Without a folder that holds all, it is the one above the images, if no two have a name.
     """
     names = {re.split(r"[/\\]", image)[-1].lower() for image in images}
     stems = {*map(_stem, names)}
@@ -155,11 +154,17 @@ def folders_of(
         if folder == near and held == len(stems) and not of_masks:
             break  # the other folders need not be listed
     first = min(ranks.values(), default=None)
+    if first and -first[1] < len(stems):
+        # Maybe all lie below one folder, each once.
+        above = os.path.commonpath([folder for folder in ranks if not ranks[folder][0]] or [near])
+        below = Counter(map(_stem, images_below(os.path.join(root, above), store)))
+        if all(below[stem] == 1 for stem in stems):
+            return [above]
     return sorted(folder for folder in ranks if ranks[folder] == first) or [near]
 
 
-def _stem(name: str) -> str:
-    return os.path.splitext(name)[0].lower()
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0].lower()
 
 
 def detected(
@@ -171,7 +176,7 @@ def detected(
 ) -> Detected | None:
     """Settings and splits for annotations at these paths under the root; None without any.
 
-    images: the names of the images in the annotations at a path, of which the first are used.
+    images: the names of the images in the annotations at a path.
     masks: as in ``folders_of``. Raises DataError if paths remain that could be read instead.
     """
     if not paths:
@@ -181,21 +186,27 @@ def detected(
         template, splits = by_split(paths)
         first = template.replace("{split}", splits[0])
         with reading(os.path.join(root, first)):
-            names = [*itertools.islice(images(os.path.join(root, first)), _NAMES)]
+            names = [*images(os.path.join(root, first))]
         folders = folders_of(names, os.path.dirname(first), root, store, splits[0], masks)
         return _settings(root, store, template, splits, folders)
 
+    def content(path: str) -> bytes:
+        return Path(local_copy(os.path.join(root, path))).read_bytes()
+
     way = settings(paths)
     read = {way[0]["annotations"].replace("{split}", split) for split in way[1]}
-    others = [settings([path]) for path in sorted({*paths} - read)]
-    if others:
-        ways = {found["annotations"]: (found, splits) for found, splits in (way, *others)}
-        raise _several(root, ways)
+    rest = sorted({*paths} - read)
+    others = {path: settings([path]) for path in rest}
+    # Of equal files, only the first one is shown.
+    unlike = {content(path): path for path in [*reversed(rest), *read]}.values()
+    if not read.issuperset(unlike):
+        ways = {found["annotations"]: (found, splits) for found, splits in (way, *others.values())}
+        raise _several(root, ways, {others[path][0]["annotations"] for path in {*rest} - {*unlike}})
     return way
 
 
-def _several(root: str, ways: dict[str, Detected]) -> DataError:
-    pasted = ({"data.annotations": path} for path in ways)
+def _several(root: str, ways: dict[str, Detected], hidden: Collection[str] = ()) -> DataError:
+    pasted = ({"data.annotations": path} for path in ways if path not in hidden)
     what = "has several annotation files, or folders of them"
     return several(root, what, pasted, code="annotations-ambiguous", ways=ways)
 

@@ -198,8 +198,10 @@ def _refuse_alike(
     alike: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(3, int))
     sample = dict[tuple[str, str], tuple[str, OwnedMask, OwnedMask]]()
     for image, masks in some:
+        classes = [_class_of(mask) for mask in masks]
         named = {
-            mask.part if _PEOPLE.search(mask.part) else _class_of(mask): mask for mask in masks
+            mask.part if name == _OBJECT or _PEOPLE.search(mask.part) else name: mask
+            for mask, name in zip(masks, classes)
         }
         pixels = {
             name: decode.decode_mask(local_copy(os.path.join(folder, mask.path))) > 0
@@ -214,28 +216,36 @@ def _refuse_alike(
         numbered = _PEOPLE.sub("", one) == _PEOPLE.sub("", other)
         agree = bool(2 * common > marked)
         if 2 * count > len(some) and (agree or (numbered and common)):
-            image, *two = sample[one, other]
-            stem, ending = os.path.splitext(os.path.basename(image))
+            others = [
+                pair
+                for pair, (count, common, marked) in alike.items()
+                if pair == (one, other)
+                or (pair[0] == one and 2 * count > len(some) and 2 * common > marked)
+            ]
+            image, first, _ = sample[one, other]
+            owned = [(image, first), *((i, mask) for i, _, mask in map(sample.__getitem__, others))]
             images, places = {"data.images": settings["images"]}, settings["annotations"]
-            first, second = (
+            each = [
                 {
                     "data.masks": os.path.join(places, os.path.dirname(mask.path))
                     if mask.folder
                     else places,
-                    "data.pair": [NAME + ending, os.path.basename(mask.path).replace(stem, NAME)],
+                    "data.pair": [
+                        NAME + os.path.splitext(image)[1],
+                        os.path.basename(mask.path).replace(_stem(image), NAME),
+                    ],
                 }
-                for mask in two
-            )
-            of_one = {"data.layout": "folders", **images, **first, **more}
-            of_other = {**of_one, **second}
+                for image, mask in owned
+            ]
+            of_each = [{"data.layout": "folders", **images, **names, **more} for names in each]
             of_all = {"data.layout": "objects", **images, "data.annotations": places, **more}
-            merged = to_merge(root, [second], of_one)
+            merged = to_merge(root, each[1:], of_each[0])
             most = f"the masks {one!r} and {other!r} have {'most' if agree else 'some'} pixels"
             sure = numbered and agree
             raise several(
                 root,
                 f"{most} in common: are they of two annotators, or two classes",
-                [of_one] if sure else [of_one, of_other, of_all],
+                of_each[:1] if sure else [*of_each, of_all],
                 merged,
                 code="masks-alike",
                 found=[one, other],

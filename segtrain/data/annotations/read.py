@@ -191,12 +191,17 @@ def label_key(attributes: Sequence[dict[str, Any]], where: Where) -> str:
     key = where.label_key or (used[0] if same else "")
     if key not in used and (used or (key and attributes)):
         texts = [f"{name} ({some_of(sorted(set(values[name])), 3)})" for name in used]
+        message = (
+            f"data.label_key is {key!r}, and the shapes have the attributes {', '.join(texts)}: "
+            "set it to the one that names the class"
+        )
         raise file_error(
             where.annotations,
-            f"data.label_key is {key!r}, and the shapes have the attributes "
-            f"{', '.join(texts)}: set it to the one that names the class",
+            message,
             code="label-key-unclear",
             found=used,
+            choices=[{"data.label_key": name} for name in used],
+            what=f"{where.annotations}: {message}",
         )
     return key
 
