@@ -87,6 +87,23 @@ def test_yolo_folders_below_a_split_are_read_together(tmp_path):
     assert (masks["north/a"].max(), masks["south/a"].max()) == (1, 2)
 
 
+def test_a_split_of_yolo_may_have_more_folders_than_the_others(tmp_path):
+    for folder in ("test/#", "train/#_1", "train/#_2"):
+        image = folder.replace("#", "images")
+        pictures(tmp_path / image, f"{image[-1]}.png")
+        labels = tmp_path / folder.replace("#", "labels")
+        labels.mkdir()
+        (labels / f"{image[-1]}.txt").write_text(CAR)
+    (tmp_path / "data.yaml").write_text("names: [car]")
+    data, _ = settings_of(str(tmp_path), [])
+    assert (data.images, data.annotations) == ("{split}", "{split}")
+    masks = masks_of(open_dataset(data, "train"))
+    assert {name: mask.any() for name, mask in masks.items()} == {
+        "images_1/1": True,
+        "images_2/2": True,
+    }
+
+
 @pytest.mark.parametrize("home", ["", "train_data/", "training/train-"])
 def test_names_of_splits_in_other_names(tmp_path, home):
     for split in ("train", "val"):

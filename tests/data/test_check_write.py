@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,36 @@ def test_the_values_of_some_masks_are_called_so(files, monkeypatch):
     with refused("class-name-missing", found=-1):
         run_check(root, CLASSES, table)
     assert not run_check(root, CLASSES, table.replace("'?'", "-1")).failed
+
+
+def test_gray_levels_by_a_palette_are_those_of_other_masks(files):
+    """Programs that save GIFs choose the indices: 251 may be white, as 255 is without a palette."""
+    root, _ = files
+    for path in root.glob("*/masks/*"):
+        ids(path, (0, 255))
+    mask = Image.open(ids(root / "train/masks/0.png", (0, 251)))
+    mask.putpalette([0] * 753 + [255] * 3 + [9] * 12)
+    mask.save(root / "train/masks/0.png")
+    checked = run_check(root)
+    assert (checked.failed, checked.data.classes) == (False, ("class_0", "class_255"))
+    assert checked.data.label_map == {0: 0, 255: 1, 251: 1}
+    assert "index -> level: {251: 255}" in checked.text()
+    # Without a palette, these are two ids so near that they may be noise.
+    ids(root / "train/masks/0.png", (0, 251))
+    with refused("ids-ambiguous"):
+        run_check(root)
+
+
+def test_a_single_image_has_no_command_that_trains(files):
+    root, file = files
+    shutil.rmtree(root / "test")
+    for path in [*root.glob("train/*/*")]:
+        if path.stem != "0":
+            path.unlink()
+    checked = run_check(root, CLASSES)
+    assert checked.failed
+    assert not checked.command
+    assert "train is a single image: add images" in checked.text(file)
 
 
 def test_a_stray_id_has_a_command_for_each_meaning(files, capsys):

@@ -136,11 +136,18 @@ def test_the_names_of_masks_hold_the_image_the_class_and_a_number(tmp_path):
 def test_a_mask_of_the_name_beside_numbered_ones_has_two_readings(tmp_path):
     for number in range(3):
         picture(tmp_path / f"images/{number}.png", seed=number)
-        for name in (f"{number}", f"{number}_18"):
-            ids(tmp_path / f"masks/{name}.png", (0, 1))
+        ids(tmp_path / f"masks/{number}.png", (0,) * number + (1,))
+        ids(tmp_path / f"masks/{number}_18.png", (1,) * number + (0, 0, 1))
     with refused("masks-ambiguous", found=["0_18.png"]) as caught:
         run_check(tmp_path)
     one, objects = (shlex.split(line)[4:] for line in str(caught.value).splitlines()[1:])
     for words, layout in ((one, "folders"), (objects, "objects")):
         checked = run_check(tmp_path, *words)
         assert (checked.data.layout, checked.failed) == (layout, False)
+    # Copies of the others say nothing new.
+    for number in range(3):
+        copy = tmp_path / f"masks/{(number + 1) % 3}.png"
+        (tmp_path / f"masks/{number}_18.png").write_bytes(copy.read_bytes())
+    checked = run_check(tmp_path)
+    assert (checked.data.layout, checked.data.faults, checked.failed) == ("folders", "skip", False)
+    assert "masks, such as 0_18.png, are copies of masks of other images" in checked.text()

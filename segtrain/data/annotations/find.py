@@ -225,12 +225,14 @@ def detected_in_folders(
     paths = sorted({*map(_split_folder, folders)} - {""}) or [os.path.commonpath(folders)]
     together = len(paths) < len(folders)
     template, splits = by_split(paths if together else sorted(folders))
-    first = template.replace("{split}", splits[0])
-    names = {
-        folder: store.list(os.path.join(root, folder), ending)
-        for folder in sorted(folders)
-        if f"{folder}/".startswith(os.path.join(first, ""))
-    }
+
+    def below(split: str) -> list[str]:
+        first = os.path.join(template.replace("{split}", split), "")
+        return [folder for folder in sorted(folders) if f"{folder}/".startswith(first)]
+
+    # The split of the most folders shows what they share.
+    splits.sort(key=lambda split: -len(below(split)))
+    names = {folder: store.list(os.path.join(root, folder), ending) for folder in below(splits[0])}
     images = {folder: folders_of(names[folder], folder, root, store, splits[0]) for folder in names}
     if len(images) == 1:
         return _settings(root, store, template, splits, *images.values())

@@ -9,12 +9,13 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from segtrain.config.label_values import Names
-from segtrain.config.paste import Settings
+from segtrain.config.paste import Settings, command
 from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.shapes import Annotated, Annotations, Shape
@@ -153,7 +154,7 @@ def _detect(root: str, store: Store) -> Detected | None:
             settings = {"images": images, "annotations": masks}
             rule = proposal([os.path.splitext(image)[0] for image in owners.masks])
             more = {} if "{split}" in masks or not rule else {"data.split_by": {"val": rule.val}}
-            _refuse_whole(root, owners, settings, more)
+            _refuse_whole(root, folder if store.local else "", owners, settings, more)
             _refuse_alike(root, folder, owners, settings, more)
             found.append((settings, splits))
             named = {f"data.{key}": value for key, value in settings.items()}
@@ -165,10 +166,10 @@ def _detect(root: str, store: Store) -> Detected | None:
 
 
 def _refuse_whole(
-    root: str, owners: _Owners, settings: dict[str, str], more: dict[str, Any]
+    root: str, folder: str, owners: _Owners, settings: dict[str, str], more: dict[str, Any]
 ) -> None:
     """Raise DataError if each image has a mask of its own name: the others may be of no use.
-    more: settings that masks of objects need.
+    folder: that of the masks, if they can be compared. more: settings that masks of objects need.
     """
     if all(any(not mask.part for mask in these) for these in owners.masks.values()):
         others = [these[-1].path for these in owners.masks.values() if len(these) > 1]
@@ -176,6 +177,16 @@ def _refuse_whole(
         pairs = {"data.images": images, "data.masks": masks, "data.faults": "skip"}
         objects = {"data.layout": "objects", "data.images": images, "data.annotations": masks}
         objects |= more
+
+        def content(extra: bool) -> set[int]:
+            masks = itertools.chain(*owners.masks.values())
+            paths = (Path(folder, mask.path) for mask in masks if (mask.part > "") == extra)
+            return {hash(path.read_bytes()) for path in paths}
+
+        why = (
+            f"the other masks, such as {others[0]}, are copies of masks of other images (to read "
+            f"them as objects: {command(objects)})"
+        )
         raise several(
             root,
             f"each image has a mask of its name, and {len(others)} also have more, such as "
@@ -183,6 +194,7 @@ def _refuse_whole(
             [pairs, objects],
             code="masks-ambiguous",
             found=others[:1],
+            why=why * (folder > "" and content(True) <= content(False)),
         )
 
 

@@ -225,7 +225,7 @@ def check_folder(
                 divided = f"{first.name}: {message}"
                 reports[first.split] = replace(whole, notes=(*whole.notes, divided))
             else:
-                of_folder.append(SplitFinding(f"{first.name}: {message}"))
+                of_folder.append(SplitFinding(f"{first.name}: {message}: add images", True))
             if files := split_files(data.root):
                 index = os.path.join(os.path.dirname(files[0]), "{split}")
                 own = (

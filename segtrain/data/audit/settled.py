@@ -75,7 +75,7 @@ def paired(data: Data, splits: Sequence[str], why: list[str]) -> Data:
                 raise
             why.append(
                 f"{counted(error.values['images'], 'image')} without a mask: not labeled, since "
-                "every mask has an image. To stop at them: data.absent_mask=error"
+                "every mask that is read has an image. To stop at them: data.absent_mask=error"
             )
             return paired(data.model_copy(update={"absent_mask": "leave-out"}), splits, why)
     return data
@@ -91,6 +91,14 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
         seen, coded = _some_values(data, splits), f" (coded: {CODES[code].formula})"
     values, looked = seen.values, seen.masks
     ids, void = ids_of(values), data.ignore_index
+    # Gray levels that some masks store by a palette: the index of one is the level in other masks.
+    levels = {
+        index: color & 255
+        for index, (color, _) in values.palette.items()
+        if color == (color & 255) * 0x010101 and {color & 255} & ids.keys() - values.palette.keys()
+    }
+    for index, level in levels.items():
+        ids[level] += ids.pop(index)
     many = values.cut or len(values.colors) > LISTED or len(ids) > CLASSES
     settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), void)
     what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
@@ -99,6 +107,10 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
         message = f"{looked} have the {what}, and nothing names them: {which}"
         choices = [{f"data.{key}": value for key, value in way.items()} for way in ways]
         raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
+    if levels:
+        table = settings.get("label_map", {level: level for level in ids})
+        settings["label_map"] = table | {index: table[levels[index]] for index in levels}
+        why.append(f"some masks store gray levels by a palette, index -> level: {levels}")
     if not coded and (ways or are_classes(ids, void)):
         settings = _numbered(settings)
         border = _border(seen, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""

@@ -63,7 +63,7 @@ def are_classes(ids: dict[int, int], void: int) -> bool:
     if used[0] < 2 and used[-1] - used[0] < len(used):
         return True
     rare = min(ids.values()) < STRAY * sum(ids.values())
-    return not rare and all(high - low > NEAR for low, high in itertools.pairwise(used))
+    return not rare and all(high - low > NEAR for low, high in itertools.pairwise(sorted(ids)))
 
 
 def levels_of(ids: Table) -> list[list[int]]:
