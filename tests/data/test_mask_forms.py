@@ -68,7 +68,7 @@ def test_an_ignored_first_class_that_masks_store_as_255_is_not_counted(tmp_path)
         picture(tmp_path / f"images/{split}/a.png")
         mask = np.array([[0, 0, 2, 2, 255, 2]] * 4, np.uint8)
         picture(tmp_path / f"stuffthingmaps/{split}/a.png", mask)
-    (finding,) = (f for f in run_check(tmp_path).reports[0].findings if f.fatal)
+    (finding,) = (f for f in run_check(tmp_path).reports[0].findings if f.fatal and f.settings)
     assert finding.settings == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: 3}}
     assert [settings["data.label_map"][0] for _, settings in finding.others] == [-1]
 
@@ -102,7 +102,7 @@ def test_coded_ids_are_recognized_and_read(code, tmp_path):
     checked = run_check(root)
     assert (checked.unnamed, checked.data.mask_code) == (True, code)
     classes = "data.classes=[a, b, c]"
-    (finding,) = (f for f in run_check(root, classes).reports[0].findings if f.fatal)
+    (finding,) = (f for f in run_check(root, classes).reports[0].findings if f.fatal and f.settings)
     assert finding.settings == {"data.mask_code": code}
     numbers = sorted({*ids} - {255})
     table = ", ".join(f"{raw}: {train % 3}" for train, raw in enumerate(numbers))
@@ -135,7 +135,7 @@ def test_colors_blurred_by_a_lossy_copy_are_cut(tmp_path):
     root = masks(tmp_path, values)
     picture(root / "images/a.png", np.zeros((3, 3, 3), np.uint8))
     (root / "class_dict.csv").write_text("name,r,g,b\nland,0,0,0\nurban,0,255,255\n")
-    (finding,) = (f for f in run_check(root).reports[0].findings if f.fatal)
+    (finding,) = (f for f in run_check(root).reports[0].findings if f.fatal and f.settings)
     assert finding.settings == {"data.mask_code": "cut"}
     dataset = open_dataset(dataset_settings(root, "data.mask_code=cut"), "all")
     assert dataset.read_mask(0)[0].tolist() == [1, 1, 0]
