@@ -119,8 +119,8 @@ class Data(Section):
         ["listing", "eval"],
         "auto",
         description="images without any annotation or mask: left out (with a warning), all "
-        "background (annotations only), or an error. auto: an error for files of masks, else left "
-        "out",
+        "background (in masks: the id of a class of this name, else 0), or an error. auto: an "
+        "error for files of masks, else left out",
     )
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = setting(
         ["storage", "eval"],

@@ -82,12 +82,13 @@ def _helped(data: Data) -> None:
 
 
 def _policies(data: Data) -> None:
-    if data.absent_mask == "background" and not data.annotations:
-        raise SettingError(
-            "data.absent_mask=background: only annotations have a background: set it to leave-out",
-            advice={"data.absent_mask": "leave-out"},
+    listed = data.layout in ("list", "voc", "shards")
+    if data.absent_mask == "background" and listed:
+        why = (
+            f"data.absent_mask=background: layout {data.layout!r} lists masks: set it to leave-out"
         )
-    if data.leave_out and data.layout in ("list", "voc", "shards"):
+        raise SettingError(why, advice={"data.absent_mask": "leave-out"})
+    if data.leave_out and listed:
         why = f"data.leave_out: layout {data.layout!r} has lists of its files: shorten these"
         raise SettingError(why, advice={"data.leave_out": []})
     if data.worker_kind == "process" and data.cache == "ram":

@@ -330,7 +330,7 @@ def _nearest(
 def refuse_near_values(dataset: Dataset) -> None:
     """Raise DataError if class ids are too close for JPEG masks."""
     few = dataset.entries[:_SHOWN] if dataset.separate_files else ()
-    if not any(is_jpeg(str(entry.mask), dataset.store) for entry in few):
+    if not any(entry.mask and is_jpeg(entry.mask, dataset.store) for entry in few):
         return
     labels = dataset.labels
     raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)

@@ -176,7 +176,7 @@ class Dataset:
         none.
         """
         entry = self.entries[index]
-        mask = self.stored_mask(index) if entry.mask else None
+        mask = None if entry.mask is None else self.stored_mask(index)
         image = self.ready(self.stored_image(index), entry.image)
         return StoredSample(image, mask, entry.image, entry.mask or "", self.ids)
 

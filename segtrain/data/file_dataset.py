@@ -27,7 +27,9 @@ _LARGE = 1 << 22
 
 @dataclass(frozen=True)
 class FileDataset(Dataset):
-    """A split of files. The ``image`` and the ``mask`` of an entry are paths in ``store``."""
+    """A split of files. The ``image`` and the ``mask`` of an entry are paths in ``store``; no mask
+    file ("") stands for the background.
+    """
 
     @property
     def separate_files(self) -> bool:
@@ -66,6 +68,8 @@ class FileDataset(Dataset):
 
     def stored_mask(self, index: int) -> Any:
         path = self.mask_path(index)
+        if not path:  # data.absent_mask=background
+            return np.full(self.size(index), self.labels.background_id)
         content = self._content(path)
         array = is_array(path)
         if self.mask_code == "none" and not array:

@@ -9,10 +9,12 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from data_files import ids, picture, run_check, sample_names, tree
+from data_files import ids, packed, picture, quiet, run_check, sample_names, tree
+from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
@@ -231,3 +233,39 @@ def test_images_without_a_mask_and_classes_without_names_do_not_stop(tmp_path):
     ids(root / "masks/another.png")
     with refused("files-unpaired", images=1, masks=1):
         run_check(root)
+
+
+NEGATIVES = {
+    "named": (["data.classes=[a, background]", "data.label_map={255: 1, 0: 0}"], (0, 255), 1),
+    "not named": (["data.classes=[a, b]"], (0, 1), 0),
+    "objects": (["data.classes=[background, b]", "data.mask_code=objects"], (0, 5), 0),
+    "colors": (["data.classes={a: [9, 9, 9], background: [5, 5, 5]}"], (9, 5), 1),
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVES)
+def test_images_without_a_mask_may_be_background(tmp_path, name):
+    settings, values, background = NEGATIVES[name]
+    root = tree(tmp_path / "set", "images/p#.png masks/p#.png")
+    for path in root.glob("masks/*"):
+        mask = Image.open(ids(path, values))
+        (mask.convert("RGB") if name == "colors" else mask).save(path)
+    picture(root / "images/q.png", (7, 5))
+    checked = run_check(root, *settings, "data.absent_mask=background")
+    assert not checked.failed
+    assert "1 image without a mask taken as background" in checked.text()
+    (dataset,) = checked.datasets.values()
+    assert sample_names(dataset) == ["p1", "p2", "q"]
+    assert np.array_equal(dataset.read_mask(2), np.full((7, 5), background))
+    assert np.array_equal(dataset.read(2)[1], dataset.read_mask(2))
+    quiet(dataset, tmp_path / "packed")
+    assert np.array_equal(packed(tmp_path / "packed", "all").read_mask(2), dataset.read_mask(2))
+    words = [*settings, "data.absent_mask=background"]
+    assert main(["data", "convert", str(root), str(tmp_path / "new"), *words]) == 0
+    new = np.array(Image.open(tmp_path / "new/masks/q.png"))
+    assert np.array_equal(new, dataset.read_mask(2))
+
+
+def test_lists_of_masks_have_no_background(tmp_path):
+    with refused("conflicting-settings", "lists masks"):
+        opened(tmp_path, "data.layout=voc", "data.absent_mask=background")

@@ -75,7 +75,8 @@ def paired(data: Data, splits: Sequence[str], why: list[str]) -> Data:
                 raise
             why.append(
                 f"{counted(error.values['images'], 'image')} without a mask: not labeled, since "
-                "every mask that is read has an image. To stop at them: data.absent_mask=error"
+                "every mask that is read has an image. If they show background only: "
+                "data.absent_mask=background; to stop at them: data.absent_mask=error"
             )
             return paired(data.model_copy(update={"absent_mask": "leave-out"}), splits, why)
     return data

@@ -18,7 +18,8 @@ _MANY = 1000
 
 def checked(entries: Entries, source: str, watch: Watch) -> Entries:
     """Return the entries. Raises DataError if there are none, a file is missing, or an image is
-    listed twice. If ``watch.leaves_out``, images without a mask are left out, with a warning.
+    listed twice. With ``data.absent_mask=leave-out``, images without a mask are left out, with a
+    warning.
     """
     if not len(entries):
         raise file_error(
@@ -29,7 +30,7 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
     if not files:
         images, masks = _absent(entries.image, watch), _absent(entries.mask, watch)
         files = [str(entries.image[row]) for row in images]
-        if watch.leaves_out and 0 < len(masks) < len(entries):
+        if watch.absent == "leave-out" and 0 < len(masks) < len(entries):
             left_out = some_of([str(entries.image[row]) for row in masks])
             watch.notes.append(
                 f"{WARNING}{counted(len(masks), 'image')} without a mask left out: {left_out}"

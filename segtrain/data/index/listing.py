@@ -65,8 +65,7 @@ class Watch:
     began: start of the listing in ns, by the clock of the file system. store: where the lister
     reads. folders: those whose images are listed. left_out: folder of a run or of the system ->
     number of images in it, which are not listed. skips: masks without an image are left out
-    (``data.faults=skip``). leaves_out: images without a mask, too
-    (``data.absent_mask=leave-out``). arrays: .npy files are images.
+    (``data.faults=skip``). absent: ``data.absent_mask``. arrays: .npy files are images.
     """
 
     began: int = field(default_factory=time.time_ns)
@@ -76,7 +75,7 @@ class Watch:
     folders: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     skips: bool = False
-    leaves_out: bool = False
+    absent: str = "auto"
     arrays: bool = False
 
     def look(self, path: str) -> str:
@@ -139,7 +138,7 @@ def _list(
         now_ns(file.parent),
         store,
         skips=data.faults == "skip",
-        leaves_out=data.absent_mask == "leave-out",
+        absent=data.absent_mask,
         arrays=data.stored,
     )
     if data.leave_out:

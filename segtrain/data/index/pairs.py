@@ -84,7 +84,8 @@ def _entries(
     fix: Callable[[], str],
 ) -> tuple[Entries, list[str]]:
     """Entries of all images, sorted by name, and the masks without an image. Raises DataError for
-    images without a mask unless ``watch.leaves_out``, and for these masks unless ``watch.skips``.
+    images without a mask if ``watch.absent`` is "auto" or "error", and for these masks unless
+    ``watch.skips``.
 
     in_images, in_masks: name -> path. fix: returns the advice at the end of the error.
     """
@@ -96,10 +97,13 @@ def _entries(
         os.path.join(folders[1], in_masks[name])
         for name in sorted(in_masks.keys() - in_images.keys())
     ]
-    if watch.leaves_out and without_mask and len(without_mask) < len(in_images):
+    done = {"leave-out": "left out", "background": "taken as background"}.get(watch.absent)
+    if done and 0 < len(without_mask) < len(in_images):
+        if watch.absent == "background":
+            in_masks = dict.fromkeys(in_images, "") | in_masks
         in_images = {name: path for name, path in in_images.items() if name in in_masks}
         watch.notes.append(
-            f"{WARNING}{counted(len(without_mask), 'image')} without a mask left out: "
+            f"{WARNING}{counted(len(without_mask), 'image')} without a mask {done}: "
             f"{some_of(without_mask)}"
         )
         without_mask = []
@@ -132,8 +136,10 @@ def _entries(
 
 def _paths(prefix: str, names: Column, paths: list[str]) -> Column:
     """The paths as a column, which shares the texts of ``names`` if each path begins with its
-    name.
+    name. "" stays so.
     """
+    if "" in paths:
+        return column_of(path and prefix + path for path in paths)
     endings = [path.removeprefix(str(name)) for path, name in zip(paths, names)]
     shared = all(len(ending) < len(path) for ending, path in zip(endings, paths))
     return with_endings(names, prefix, endings) if shared else column_of(paths, prefix)
