@@ -14,7 +14,9 @@ from segtrain.data.dataset import Dataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.index.names import is_array
 from segtrain.data.index.stamps import files, stamps
+from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.mask_code import decoded
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.array_mask import array_mask
 from segtrain.data.pixels.bands import BandImage
@@ -23,6 +25,12 @@ from segtrain.data.storage import Range
 
 # A TIFF of more bytes in a bucket is read in windows, if stored values are kept.
 _LARGE = 1 << 22
+
+
+def _background(labels: LabelSpace) -> int:
+    """The raw id of the class that is named background; 0 without one."""
+    train_ids = {number for number, name in enumerate(labels.names) if is_background(name)}
+    return min((raw for raw, train in labels.raw_to_train.items() if train in train_ids), default=0)
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class FileDataset(Dataset):
     def stored_mask(self, index: int) -> Any:
         path = self.mask_path(index)
         if not path:  # data.absent_mask=background
-            return np.full(self.size(index), self.labels.background_id)
+            return np.full(self.size(index), _background(self.labels), np.uint16)
         content = self._content(path)
         array = is_array(path)
         if self.mask_code == "none" and not array:

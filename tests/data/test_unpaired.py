@@ -269,3 +269,47 @@ def test_images_without_a_mask_may_be_background(tmp_path, name):
 def test_lists_of_masks_have_no_background(tmp_path):
     with refused("conflicting-settings", "lists masks"):
         opened(tmp_path, "data.layout=voc", "data.absent_mask=background")
+
+
+UNPAIRED = {
+    "masks without an image": (["masks/q.png"], [], [["data.faults=skip"]]),
+    "and images without a mask": (
+        ["masks/q.png"],
+        ["images/r.png"],
+        [
+            ["data.absent_mask=leave-out", "data.faults=skip"],
+            ["data.absent_mask=background", "data.faults=skip"],
+        ],
+    ),
+    "two files of an image": (
+        ["masks/q.png"],
+        ["images/p1.jpg", "images/p2.jpg", "images/q.png"],
+        [
+            ["data.pair=['{name}.jpg', '{name}']", "data.faults=skip"],
+            ["data.pair=['{name}.png', '{name}']"],
+        ],
+    ),
+    "two files of each mask": (
+        ["masks/p1.tif", "masks/p2.tif"],
+        [],
+        [["data.pair=['{name}', '{name}.png']"], ["data.pair=['{name}', '{name}.tif']"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNPAIRED)
+def test_files_that_do_not_pair_have_a_command_for_each_way_on(tmp_path, capsys, name):
+    masks, images, expected = UNPAIRED[name]
+    root = tree(tmp_path, "images/p#.png masks/p#.png")
+    for path in masks:
+        ids(root / path)
+    for seed, path in enumerate(images, 9):
+        picture(root / path, seed=seed)
+    # Without these, several masks of an image may be those of objects.
+    given = ["data.images=images", "data.masks=masks"] * (name == "two files of each mask")
+    words = ["data", "check", str(root), *given]
+    assert main(words) == EXIT_ERROR
+    lines = [shlex.split(line) for line in capsys.readouterr().err.splitlines()[1:]]
+    assert sorted(line[1 + len(words) :] for line in lines) == sorted(expected)
+    for line in lines:
+        assert main([*line[1:], CLASSES]) == 0

@@ -214,6 +214,7 @@ def _refuse_alike(
         named = {
             mask.part if name == _OBJECT or _PEOPLE.search(mask.part) else name: mask
             for mask, name in zip(masks, classes)
+            if _stem(image) in os.path.basename(mask.path)
         }
         pixels = {
             name: decode.decode_mask(local_copy(os.path.join(folder, mask.path))) > 0

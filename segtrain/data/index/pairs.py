@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from segtrain.base.terminal import counted
 from segtrain.config.label_values import Names, Patterns
@@ -53,9 +53,12 @@ def pair(
     advice at the end of that error, given the paths of the images and the masks.
     """
     files = _files(folders, what, watch)
+    # Patterns that choose one suffix, in place of the star, in each folder.
+    mask = NAME + _ending(os.path.splitext(path)[0] for path in files[1])
+    patterns = [(f"{NAME}*", mask), (NAME, f"{mask}*")] if fix else [(), ()]
     in_images, in_masks = (
-        _named(folder, paths, NAME + ending)
-        for folder, paths, ending in zip(folders, files, endings)
+        _named(folder, paths, NAME + ending, by_suffix)
+        for folder, paths, ending, by_suffix in zip(folders, files, endings, patterns)
     )
     if not in_images:
         kinds = ", ".join(sorted(SUFFIXES))
@@ -118,13 +121,22 @@ def _entries(
             )
         read = {os.path.splitext(path)[1].lower() for path in in_masks.values()}
         problems += [text for folder in folders for text in unread(os.path.join(folder, ""), read)]
-        message = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
+        message = what = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
         if without_mask:
             message += ". To leave these images out: data.absent_mask=leave-out"
         if without_image and not watch.skips:
             message += ". To leave these masks out: data.faults=skip"
-        values = {"folder": folders[0], "images": len(without_mask), "masks": len(without_image)}
-        raise DataError(message, code="files-unpaired", **values)
+        masks = {"data.faults": "skip"} if without_image else {}
+        ways = [{"data.absent_mask": way} for way in ("leave-out", "background") if without_mask]
+        raise DataError(
+            message,
+            code="files-unpaired",
+            folder=folders[0],
+            images=len(without_mask),
+            masks=len(without_image),
+            choices=[way | masks for way in ways or [{}]] if in_images.keys() & in_masks else [],
+            what=f"{what}. Or leave them out, with one of",
+        )
     names = sorted(in_images)
     column = column_of(names)
     image, mask = (
@@ -239,10 +251,13 @@ def _masks(folder: str, what: str, watch: Watch) -> list[str]:
     return images or [path for path in watch.store.walk(folder) if is_array(path)]
 
 
-def _named(folder: str, paths: list[str], pattern: Names) -> dict[str, str]:
+def _named(
+    folder: str, paths: list[str], pattern: Names, by_suffix: Sequence[str] = ()
+) -> dict[str, str]:
     """Name (see ``name_in``) -> path of each file that matches a pattern.
 
-    Raises DataError if two files have the same name.
+    Raises DataError if two files have the same name. by_suffix: patterns that choose the files
+    with the suffix in place of the star.
     """
     named = dict[str, str]()
     for path in paths:
@@ -252,7 +267,15 @@ def _named(folder: str, paths: list[str], pattern: Names) -> dict[str, str]:
             message = (
                 f"{other} has the same name: keep one of them, or choose the ending with data.pair"
             )
-            raise file_error(file, message, code="name-repeated", other=other)
+            pairs = [
+                [text.replace("*", os.path.splitext(name)[1]) for text in by_suffix]
+                for name in (file, other)
+            ]
+            choices = [{"data.pair": texts} for texts in pairs if texts]
+            what = f"{file}: {message}"
+            raise file_error(
+                file, message, code="name-repeated", other=other, choices=choices, what=what
+            )
     return named
 
 
@@ -260,7 +283,12 @@ def _without_ending(in_images: dict[str, str], in_masks: dict[str, str]) -> dict
     """Remove an ending of MASK_ENDINGS that all names of masks have, unless a name already equals
     an image's.
     """
-    ending = next((e for e in MASK_ENDINGS if all(name.endswith(e) for name in in_masks)), "")
     if in_images.keys() & in_masks.keys():
         return in_masks
+    ending = _ending(in_masks)
     return {name.removesuffix(ending): path for name, path in in_masks.items()}
+
+
+def _ending(names: Iterable[str]) -> str:
+    names = [*names]
+    return next((e for e in MASK_ENDINGS if all(name.endswith(e) for name in names)), "")

@@ -84,14 +84,6 @@ class LabelSpace:
         return ids == {index: index for index in range(self.num_classes)}
 
     @cached_property
-    def background_id(self) -> np.unsignedinteger[Any]:
-        """The raw id of the class that is named background; 0 without one."""
-        trains = {i for i, name in enumerate(self.names) if name.strip().lower() in BACKGROUND}
-        return np.uint16(
-            min((raw for raw, i in self.raw_to_train.items() if i in trains), default=0)
-        )
-
-    @cached_property
     def mask_dtype(self) -> type[np.unsignedinteger[Any]]:
         """The type of masks of train ids: uint8 up to 254 classes, else uint16."""
         return np.uint8 if self.num_classes <= _SMALL and self.ignore_index < 256 else np.uint16
