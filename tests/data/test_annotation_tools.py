@@ -42,8 +42,9 @@ from segtrain.data.storage import LOCAL
 def test_labelme_files_as_labelme_draws_them(tmp_path):
     root = tmp_path / "labelme"
     shutil.copytree(FORMATS / "labelme", root)
-    with refused("image-inside-json"):
+    with refused("annotated-image-missing", found=["inside.json (which holds it as imageData)"]):
         opened(root)
+    assert "inside" not in masks_of(opened(root, "data.faults=skip"))
     image = json.loads((root / "inside.json").read_text())["imageData"]
     (root / "inside.png").write_bytes(base64.b64decode(image))
     dataset = opened(root)

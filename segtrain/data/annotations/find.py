@@ -23,7 +23,7 @@ from segtrain.errors import DataError
 # The first bytes of a file say what it is.
 _HEAD = 1 << 16
 # At most this many files of a folder are looked at, and this many that are not empty.
-_MANY, _FEW = 20, 3
+_MANY, _FEW = 20, 8
 _SPLIT = re.compile(
     rf"(?<![a-z])({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
 )

@@ -42,7 +42,7 @@ from segtrain.data.index.layout import Detected
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.walk import images_below
 from segtrain.data.storage import Store
-from segtrain.errors import file_error, some_of
+from segtrain.errors import some_of
 
 _SHAPES = re.compile(r'"shapes"\s*:\s*\[')
 _OURS = re.compile(r'"(imagePath|imageData|shape_type)"\s*:')
@@ -103,8 +103,7 @@ def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]
     if re.split(r"[/\\]", image)[-1] not in pictures:
         image = name
         if content.get("imageData") and os.path.basename(name)[:-5] not in pictures:
-            reason = "its image exists only as imageData in this file: decode it into an image file"
-            raise file_error(path, reason, code="image-inside-json")
+            image = f"{name} (which holds it as imageData)"
     return Annotated(image, path, parts, size, upright=True)
 
 
