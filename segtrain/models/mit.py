@@ -50,8 +50,10 @@ class SegformerDecoder(nn.Module):
         mixes = conv.weight.flatten(1).chunk(len(stages), 1)
         maps = []
         for x, stage, mix in zip(features[::-1], stages, mixes):
-            matrix = mix @ stage.linear.weight
-            x = F.conv2d(x, matrix[:, :, None, None], mix @ stage.linear.bias)
+            matrix, bias = mix @ stage.linear.weight, mix @ stage.linear.bias
+            # As tokens, so that the map is in channels_last.
+            tokens = F.linear(x.flatten(2).transpose(1, 2), matrix, bias)
+            x = tokens.transpose(1, 2).unflatten(2, x.shape[2:])
             maps.append(x if [*x.shape[2:]] == size else upsampled(x, False, size=size))
         return norm_act(norm, activation, sum(maps[1:], maps[0]))
 
