@@ -4,6 +4,7 @@ And the sentinel.
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ def run(rig: Rig) -> None:
         said = _planted(
             rig, config(rig, "ranks-sentinel", *settings, "log.sentinel=1", *SHARED[:1])
         )
+        said = said.replace(f" (host {socket.gethostname()})", "")
         rig.note(what, said[:140] or "nothing was found", "rank 1" in said)
     if not rig.tiny:
         what = "fsdp, 2 ranks on one device, gloo, synchronized batch norm"

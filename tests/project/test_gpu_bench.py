@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -174,6 +175,21 @@ def test_a_stage_that_hangs_or_fails_becomes_a_row(
     assert "no luck" in found[1]["result"]
 
 
+def test_speed_is_not_measured_after_a_wrong_gradient_but_after_a_slow_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def planted(stage: Any, *_: Any) -> list[dict[str, Any]]:
+        good = stage.name not in ("first", "prove")
+        return [{"what": "planted", "result": "planted", "ok": good}]
+
+    monkeypatch.setattr(gpu, "_stage", planted)
+    stages = ["--stages", "first,small,prove,speed", "--out", str(tmp_path / "found")]
+    assert gpu.main(["--device", "cpu", "--tiny", *stages]) == 1
+    printed = capfd.readouterr().out
+    assert "small: left out" not in printed
+    assert "speed: left out: prove failed" in printed
+
+
 def test_a_machine_without_a_gpu_is_told_so_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +256,7 @@ def test_a_run_after_a_comparison_of_large_tensors_does_not_wait_for_threads_tha
     code = """
 import sys, time, numpy, torch
 from pathlib import Path
+from typing import Any
 from gpu_stages import rig, runs
 big = {name: torch.from_numpy(numpy.full(4_000_000, number, numpy.float32)) for number, name in enumerate("ab")}
 runs.checkpoint.newest = lambda run: runs.checkpoint.NewestCheckpoint(None, {"model": {"w": big[run]}, "ema": {}, "optimizer": {}})
