@@ -146,6 +146,25 @@ def test_several_masks_of_an_image(tmp_path, name):
         run_check(tmp_path, CLASSES)
 
 
+def test_one_of_several_masks_beside_each_image_is_chosen_by_its_ending(tmp_path):
+    for seed in (1, 2):
+        picture(tmp_path / f"p_{seed}.jpg", seed=seed)
+        for end in ("mask", "color_mask", "other"):
+            ids(tmp_path / f"p_{seed}_{end}.png", (0, 1, 2))
+    with refused("several-masks-per-image") as caught:
+        run_check(tmp_path, CLASSES)
+    lines = str(caught.value).splitlines()[1:-1]
+    patterns = [re.search(r"}(_.*)'", line)[1] for line in lines]
+    assert patterns == ["_color_mask.png", "_mask.png"]
+    for line in lines:
+        (dataset,) = run_check(tmp_path, *shlex.split(line)[4:]).datasets.values()
+        assert sample_names(dataset) == ["p_1", "p_2"]
+        assert "4 files left out" in dataset.notes[0]
+    ids(tmp_path / "q_1_mask.png", (0, 1, 2))
+    with refused("files-unpaired", masks=1):
+        run_check(tmp_path, *shlex.split(line)[4:])
+
+
 def test_half_of_the_images_have_several_masks_or_none_is_refused():
     """In one folder, masks do not count as images."""
     masks = ["a_x.png", "a_y.png", "b_x.png", "b_y.png"]

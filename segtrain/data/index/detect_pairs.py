@@ -23,7 +23,7 @@ from segtrain.data.index.names import (
     same_stems,
 )
 from segtrain.data.index.pairs import MASK_ENDINGS
-from segtrain.data.index.unpaired import several_masks
+from segtrain.data.index.unpaired import owned_masks, several_masks
 from segtrain.data.index.walk import apart, images_below, masks_below, several
 from segtrain.data.storage import Store
 
@@ -241,9 +241,10 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
     The name of a mask is that of its image with a common ending, or the full file name of its image
     (``a.jpg.png``). The images may have an ending of their own (``a_sat.jpg``). At least half of
     the images need a mask. Returns {} if images have several masks: the lister raises the error for
-    that.
+    that. Raises DataError, too, if each image has several masks that differ in their ending.
     """
     names = sorted(images_below(folder, store))
+    _refuse_variants(folder, template, names)
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
         if not masks:
@@ -268,6 +269,31 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
         if best:
             return {"pair": next(iter(best.values()))}
     return {} if several_masks(names, names, NAME, together=True) else None
+
+
+def _refuse_variants(folder: str, template: str, names: list[str]) -> None:
+    """Raise DataError, with the patterns of each, if all images have masks with several endings."""
+    owned = owned_masks(names, names, NAME, together=True)
+    masks = {mask.path for these in owned.values() for mask in these}
+    images = [name for name in names if name not in masks]
+    ends = Counter(
+        mask.path.removeprefix(os.path.splitext(image)[0])
+        for image in images
+        for mask in owned.get(image, ())
+    )
+    common = sorted(end for end, count in ends.items() if count == len(images))
+    usual = [end for end in common if os.path.splitext(end)[0].endswith(MASK_ENDINGS)]
+    if len(usual or common) < 2 or any(map(is_drawn, common)):
+        return
+    suffixes = {os.path.splitext(image)[1] for image in images}
+    image = NAME + (suffixes.pop() if len(suffixes) == 1 else "")
+    ways = (
+        {"data.images": template, "data.masks": template, "data.pair": [image, NAME + end]}
+        for end in usual or common
+    )
+    what, after = "each image has several masks", "\nor merge the masks of an image into one PNG"
+    place = folder.removesuffix("/.")
+    raise several(place, what, ways, after, code="several-masks-per-image")
 
 
 def _endings(paths: list[str], masks: int) -> list[str]:

@@ -21,7 +21,7 @@ from segtrain.data.index.names import (
     propose,
     siblings,
 )
-from segtrain.data.index.unpaired import several_masks
+from segtrain.data.index.unpaired import owned_masks, several_masks
 from segtrain.data.index.walk import apart, pictures, unread
 from segtrain.errors import DataError, file_error, some_of
 
@@ -206,6 +206,11 @@ def by_pattern(
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
         part(patterns, in_images, in_masks)
+        # {name}_mask.png finds a_color_mask.png, which is another mask of a.jpg.
+        alone = [in_masks[key] for key in in_masks.keys() - in_images.keys()]
+        owned = owned_masks([*in_images.values()], alone, patterns[0], together)
+        others = {mask.path for these in owned.values() for mask in these}
+        in_masks = {key: path for key, path in in_masks.items() if path not in others}
 
     def fix() -> str:
         several = several_masks(*paths, NAME, together=True) if together else ""
