@@ -27,9 +27,10 @@ from annotated_sets import (
     yolo,
 )
 from conftest import refused
-from data_files import run_check
+from data_files import picture, run_check
 from PIL import Image, ImageDraw
 
+from segtrain.config.paste import words
 from segtrain.data.annotations import layout
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.shapes import Annotations
@@ -311,6 +312,17 @@ def test_labelme_images_are_those_beside_the_files(tmp_path):
         "south/new": 0,
     }
     assert sum("without shapes" in note for note in dataset.notes) == 1
+
+
+def test_equal_images_in_both_parts_are_left_out_by_the_proposal(tmp_path):
+    for seed, name in enumerate(("one/e", "one/f", "one/g", "two/e", "two/f", "two/h")):
+        labelme(tmp_path, f"{name}.png", ("car", "polygon", TRIANGLE))
+        picture(tmp_path / f"{name}.png", (10, 20), seed % 3 + (seed == 5))
+    checked = run_check(tmp_path, "data.split_by={val: 2, seed: 1}")
+    (finding,) = (f for report in checked.reports for f in report.findings if f.fatal)
+    checked = run_check(tmp_path, "data.split_by={val: 2, seed: 1}", *words(finding.settings))
+    assert not checked.failed
+    assert sum(report.images for report in checked.reports) == 6 - len(finding.pairs)
 
 
 def test_folders_of_several_annotators_are_not_read_together(tmp_path):

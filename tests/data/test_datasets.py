@@ -257,6 +257,7 @@ def test_damaged_images(tmp_path, suffix):
         (whole[: len(whole) // 2], None),
         (whole[:20], None),
         (b"<html>not found</html>" * 9, "not an image"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
     ):
         path.write_bytes(content)
         with pytest.raises(DataError, match=words) as caught:

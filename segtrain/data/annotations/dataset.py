@@ -126,7 +126,8 @@ class AnnotatedDataset(FileDataset):
                 raise file_error(
                     str(entry.mask),
                     f"all {len(content['shapes'])} shapes of {entry.image} are outside of its "
-                    f"{stored[0]} x {stored[1]} pixels: correct the annotation",
+                    f"{stored[0]} x {stored[1]} pixels: correct the annotation, or data.images if "
+                    "another folder has images of these names",
                     code="shapes-outside",
                 )
             return stored_orientation(mask, header.orientation) if is_upright else mask

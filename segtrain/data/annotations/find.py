@@ -151,8 +151,9 @@ def folders_of(
                 split.lower() not in _SPLIT.findall(folder.lower()),
                 not folder.startswith(near),
             )
-        if folder == near and held == len(stems) and not of_masks:
-            break  # the other folders need not be listed
+        # Another folder may have images of the same names, and of more of them.
+        if folder == near and 2 * held > len(stems) and not of_masks:
+            break
     first = min(ranks.values(), default=None)
     if first and -first[1] < len(stems):
         # Maybe all lie below one folder, each once.
@@ -238,7 +239,7 @@ def detected_in_folders(
         return _settings(root, store, template, splits, *images.values())
     with_images = {
         folder
-        for folder in itertools.chain(*images.values())
+        for folder in itertools.chain(names, *images.values())
         if any(map(is_image, store.list(os.path.join(root, folder), "")))
     }
     repeated = max(Counter(itertools.chain(*names.values())).values()) > 1

@@ -261,10 +261,11 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     annotated: dict[str, Annotated] = {}
     missing, repeated = [], []
     for image in annotations.images:
+        if watch.store.leaves_out(os.path.join(where.images, image.image)):
+            continue
         path = next((by_name[key] for key in _keys(image.image) if by_name.get(key)), None)
         if path is None:
-            if not watch.store.leaves_out(os.path.join(where.images, image.image)):
-                missing.append(image.image)
+            missing.append(image.image)
         elif path in annotated:
             repeated.append(path)
         else:

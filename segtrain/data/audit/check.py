@@ -272,12 +272,12 @@ def _commands(
             data, splits = settings_of(root, [*overrides, *words(settings)], [])
             paired(data, _audited(data, splits), why)
         except SegtrainError as other:
-            by = choice.get("data.split_by", {})
+            by = choice.get("data.split_by")
             inner = other.values.get("choices", ())
             if any(each.keys() - settings for each in inner):
                 yield from _commands(line, root, overrides, settings, inner, tried)
                 continue
-            if other.code == "split-empty" and by.get("val") != 1:  # too few images for a share
+            if other.code == "split-empty" and by and by["val"] != 1:  # too few for a share
                 one = [{**choice, "data.split_by": {**by, "val": 1}}]
                 yield from _commands(line, root, overrides, chosen, one, tried)
                 continue

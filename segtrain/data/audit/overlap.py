@@ -5,6 +5,7 @@ bytes.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 from collections import defaultdict
@@ -179,6 +180,9 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     what = "the data set" if shared.same else f"{train.split}, without {other.split}"
     fix = f"Divide {what}" if settings else "Remove them from one of the splits"
+    if data.split_by.on and data.annotations and shared.count <= _SHOWN:
+        copies = [*data.leave_out, *(glob.escape(copy) for _, copy in shared.pairs)]
+        settings, fix = {"data.leave_out": copies}, "Leave out the copies"
     anyway = ("to continue anyway", {"data.overlap": "accept"})
     return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs)
 

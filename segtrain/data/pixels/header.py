@@ -230,9 +230,10 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
             raise file_error(name, reason, code="tiff-unsupported", found=str(error)) from None
         stream.seek(0)
         begin = stream.read(16)
-        raise damaged(
-            name, f"not an image (it begins with {begin!r})", "not-an-image", found=begin
-        ) from None
+        reason = f"not an image (it begins with {begin!r})"
+        if begin == b"version https://":
+            reason = "a pointer of Git LFS, and not the image: `git lfs pull`"
+        raise damaged(name, reason, "not-an-image", found=begin) from None
     if tags:
         return _tiff_header(tags, pages)
     orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
