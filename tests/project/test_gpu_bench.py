@@ -190,6 +190,23 @@ def test_speed_is_not_measured_after_a_wrong_gradient_but_after_a_slow_first_ste
     assert "speed: left out: prove failed" in printed
 
 
+def test_a_case_of_the_rivals_with_fewer_rounds_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from loops import race
+
+    begun: list[str] = []
+
+    def compete(case: Any, *_: Any) -> dict[str, Any]:
+        begun.append(case.title)
+        return {race.OURS: race.SideResult()}
+
+    monkeypatch.setattr(race, "compete", compete)
+    (case,) = race.cases(tiny=True)
+    for rounds in (1, 2):
+        earlier = {case.title: f"rounds: {rounds}"}
+        race.race("cpu", False, True, 2, time.monotonic() + 60, lambda *_: None, earlier)
+    assert begun == [case.title]
+
+
 def test_a_machine_without_a_gpu_is_told_so_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
