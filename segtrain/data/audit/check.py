@@ -32,6 +32,7 @@ from segtrain.data.index.choices import choose
 from segtrain.data.index.detect import detect, left_out, split_files
 from segtrain.data.index.detect_files import given as given_folders
 from segtrain.data.index.listing import WARNING
+from segtrain.data.index.names import NAME
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
@@ -375,7 +376,9 @@ def _detected(root: str, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[s
     leave_out = make_config(of_listing, "the command line").data.leave_out
     keys = ("annotations", "images", "masks")
     annotations, images, masks = (str(given.get(key, "")) for key in keys)
-    data, splits = detect(root, annotations, leave_out, images, masks)
+    pair = given.get("pair")
+    names = pair[0] if pair and isinstance(pair, list) else NAME
+    data, splits = detect(root, annotations, leave_out, images, masks, names)
     values = data.model_dump(exclude_unset=True)
     if data.layout == "folders":
         values |= choose(data, given, splits, tree_of(root, leave_out))

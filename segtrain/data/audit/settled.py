@@ -24,7 +24,7 @@ from segtrain.data.audit.mask_values import (
     rgb,
     shown,
 )
-from segtrain.data.audit.tried import CLASSES, LISTED, STRAY, are_classes, levels_of
+from segtrain.data.audit.tried import LISTED, STRAY, are_classes, levels_of
 from segtrain.data.convert import pasted
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.mask_code import CODES
@@ -100,11 +100,18 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     }
     for index, level in levels.items():
         ids[level] += ids.pop(index)
-    many = values.cut or len(values.colors) > LISTED or len(ids) > CLASSES
+    many = values.cut or len(ids or values.colors) > LISTED
     settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), void)
     what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
+    known = coded or seen.number_objects or numbers_objects(ids)
+    if many and not known and (repair := _repair(data, splits)):
+        message = (
+            f"{data.root}: nearly all pixels of the masks are near a few values, as in lossy "
+            f"copies: write them as these\n  {repair}"
+        )
+        raise ConfigError(message, code="masks-blurred") from None
     which, ways = ("", []) if coded or not ids else _ways(seen, ids, void)
-    if len(ways) > 1:
+    if which:
         message = f"{looked} have the {what}, and nothing names them: {which}"
         choices = [{f"data.{key}": value for key, value in way.items()} for way in ways]
         raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
@@ -119,12 +126,6 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
             f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
             f"write better names into data.classes{border}"
         )
-    elif many and not (coded or numbers_objects(ids)) and (repair := _repair(data, splits)):
-        message = (
-            f"{data.root}: nearly all pixels of the masks are near a few values, as in lossy "
-            f"copies: write them as these\n  {repair}"
-        )
-        raise ConfigError(message, code="masks-blurred") from None
     elif not (ids or 0 < len(values.colors) <= LISTED):
         message = f"{error}\n  {looked}"
         if values.colors:
@@ -173,7 +174,9 @@ def _ways(seen: _Seen, ids: dict[int, int], void: int) -> tuple[str, list[Settin
         first = {"classes": peaks, "label_map": table}
     else:
         return "", []
-    return f"paste the first one if {which}", [first, *[every] * (first != every)]
+    if first == every:
+        return "", [every]
+    return f"paste the first one if {which}", [first, every]
 
 
 def _border(seen: _Seen, ids: dict[int, int], void: int) -> str:

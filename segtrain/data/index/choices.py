@@ -12,8 +12,8 @@ from typing import Any
 
 from segtrain import config
 from segtrain.base.terminal import counted
-from segtrain.config.paste import Settings, command
-from segtrain.data.index.detect_files import are_alike, has_masks
+from segtrain.config.paste import command
+from segtrain.data.index.detect_files import are_alike, every, has_masks
 from segtrain.data.index.detect_pairs import (
     SPLITS,
     TOKEN,
@@ -29,8 +29,6 @@ from segtrain.data.index.names import (
     NAME,
     fitted,
     images_in,
-    propose,
-    ways,
 )
 from segtrain.data.index.skeleton import NAMES
 from segtrain.data.index.walk import images_below, several
@@ -69,7 +67,7 @@ def choose(
     above = [os.path.dirname(pair[0]) for pair, _ in alike]
     if len(alike) == 1 and not rivals[0]:
         return {}
-    choices = [] if any(rivals) else _every(data.root, alike, splits[0], store)
+    choices = [] if any(rivals) else every(data.root, alike, splits[0], store)
     if choices:
         alike = alike[:1]
     why = list[str]()
@@ -131,22 +129,6 @@ def _informative(
     kept = [folder for folder in masks if folder not in why]
     passed = [f"{why[folder]} (to read it: {command({'data.masks': folder})})" for folder in why]
     return (kept, passed) if kept else (masks, [])
-
-
-def _every(root: str, alike: Sequence[Template], split: str, store: Store) -> list[Settings]:
-    """The settings that read all pairs of folders as one set, if each image has a mask then."""
-    own = alike[0][0]
-    folder = os.path.commonpath([pair[0] for pair, _ in alike]) or "."
-    proposal = propose(*names_of_pair(root, own, split, store))
-    patterns = proposal.patterns if proposal else (NAME, NAME)
-    images, masks = (
-        f"*/{os.path.basename(one)}/{ways(text)[0]}" for one, text in zip(own, patterns)
-    )
-    inside = names_of_pair(root, (folder, folder), split, store)[0]
-    names = fitted((images, masks), inside, inside)
-    if ("{split}" in own[0]) > ("{split}" in folder) or names[0].keys() != names[1].keys():
-        return []
-    return [{"data.images": folder, "data.masks": folder, "data.pair": [images, masks]}]
 
 
 def _refuse_mixed_depth(data: config.Data, splits: Sequence[str], store: Store) -> None:

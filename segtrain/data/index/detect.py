@@ -11,6 +11,7 @@ from typing import Any
 
 from segtrain import config
 from segtrain.base.terminal import counted
+from segtrain.config.label_values import Names
 from segtrain.config.paste import Settings, command
 from segtrain.data.annotations.find import of_other_tool
 from segtrain.data.bucket import OUTAGE_S, store_of
@@ -20,7 +21,7 @@ from segtrain.data.index.folders import FOLDERS, with_bands
 from segtrain.data.index.layout import OTHER_IMAGES, Detected, Layout
 from segtrain.data.index.layouts import LAYOUTS, OBJECTS, RIVALS
 from segtrain.data.index.lists import ENDINGS, LIST, has_pairs
-from segtrain.data.index.names import folders_in, images_in
+from segtrain.data.index.names import NAME, folders_in, images_in
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder, several, unread
@@ -54,12 +55,13 @@ def detect(
     leave_out: Sequence[str] = (),
     images: str = "",
     masks: str = "",
+    names: Names = NAME,
 ) -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout
     fits.
 
     annotations, images: the values of data.annotations and data.images to choose if several fit.
-    With ``masks``, the layout is that of these folders.
+    With ``masks``, the layout is that of these folders; names: the patterns of their images.
 
     The settings include train_split and split if the splits are not named train and val (but VAL,
     for example).
@@ -72,7 +74,7 @@ def detect(
     )
     if not there:
         raise no_folder(root, "the data folder", store_of(root, OUTAGE_S))
-    chosen = _folders(root, store, given(root, store, images, masks))
+    chosen = _folders(root, store, given(root, store, images, masks), names)
     fits = iter(()) if chosen else _fits(root, store, annotations, images)
     # Shards without an index come last: a tar file may only be the download of the data set beside
     # it.
@@ -113,8 +115,8 @@ def _fits(root: str, store: Store, annotations: str, images: str) -> Iterator[Fi
                 yield (layout.name, *fit)
 
 
-def _folders(root: str, store: Store, found: Found | None) -> Fit | None:
-    return found and (found[0].pop("layout", FOLDERS.name), *with_bands(root, store, found))
+def _folders(root: str, store: Store, found: Found | None, names: Names = NAME) -> Fit | None:
+    return found and (found[0].pop("layout", FOLDERS.name), *with_bands(root, store, found, names))
 
 
 def _fit(layout: Layout, root: str, store: Store, annotations: str) -> Detected | None:

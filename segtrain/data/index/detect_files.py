@@ -6,26 +6,39 @@ import itertools
 import os
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
-from segtrain.config.paste import command
+from segtrain.config.label_values import Names
+from segtrain.config.paste import Settings, command
 from segtrain.data.index.detect_pairs import (
     IMAGE_WORDS,
     MASK_WORDS,
     TOKEN,
     Found,
+    Template,
     folders_below,
     is_drawn,
     names_of_pair,
     settings_of,
     with_split,
 )
-from segtrain.data.index.names import NAME, count_pairs, is_array, is_image, propose_for
+from segtrain.data.index.names import (
+    NAME,
+    count_pairs,
+    fitted,
+    is_array,
+    is_image,
+    propose,
+    propose_for,
+    ways,
+)
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import masks_below, several
+from segtrain.data.pixels.array_mask import array_mask
 from segtrain.data.pixels.decode import decode_mask
-from segtrain.data.storage import Store
+from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError
 
 # ``by_files`` compares at most this many folders. Masks have at most this many colors.
@@ -44,12 +57,38 @@ def by_files(root: str, store: Store) -> Found | None:
         if any(is_image(name) or is_array(name) for name in names) and not is_drawn(folder):
             (template, _), split = with_split(folder, folder)
             splits_of[template].append(split)
+    whole = len(splits_of) > _FEW
+    if whole:  # folders of two patients or scenes stand for all
+        above = [*dict.fromkeys(map(os.path.dirname, splits_of))][:2]
+        splits_of = {
+            text: there for text, there in splits_of.items() if os.path.dirname(text) in above
+        }
     if len(splits_of) > _FEW:
         return None
+    found = list[Found]()
     for template, splits in splits_of.items():
         formats = _two_formats(os.path.join(root, template.replace("{split}", splits[0])), store)
         if formats:
-            return {"images": template, "masks": template, "pair": formats}, splits
+            found.append(({"images": template, "masks": template, "pair": formats}, splits))
+    found = found or _in_two_folders(root, splits_of, store)
+    every = _wholes(root, found, store)
+    if len(found) < 2 or (whole and not every):
+        return None if whole or not found else found[0]
+    single = [
+        {
+            f"data.{key}": value
+            for key, value in settings.items()
+            if key != "pair" or settings["images"] == settings["masks"]
+        }
+        for settings, _ in found
+    ]
+    what = "several folders may hold images and masks"
+    choices = [*sorted(every, key=command), *sorted(single, key=command)]
+    raise several(root, what, choices, code="folders-ambiguous", found=single)
+
+
+def _in_two_folders(root: str, splits_of: dict[str, list[str]], store: Store) -> list[Found]:
+    """Pairs of a folder of images and one of masks; those in one folder, if there are several."""
     masks = [text for text, splits in splits_of.items() if has_masks(root, text, splits[0], store)]
     found = list[Found]()
     for one, other in itertools.product(splits_of.keys() - masks, masks):
@@ -58,19 +97,66 @@ def by_files(root: str, store: Store) -> Found | None:
             one, other = (text.replace("{split}", splits_of[text][0]) for text in (one, other))
             splits = ["all"]
         listings = {split: names_of_pair(root, (one, other), split, store) for split in splits}
+        if not listings or not all(files for files, _ in listings.values()):
+            continue
         equal = (2 * count_pairs((NAME, NAME), *two) >= len(two[0]) for two in listings.values())
         if any(several_masks(files, several, NAME) for files, several in listings.values()):
             found.append(({"layout": "objects", "images": one, "annotations": other}, splits))
-        elif listings and (all(equal) or propose_for(listings)):
+        elif all(equal) or propose_for(listings):
             found.append(settings_of(root, (one, other), splits, store))
-    if len(found) > 1:
-        ways = [
-            {f"data.{key}": value for key, value in settings.items() if key != "pair"}
-            for settings, _ in found
-        ]
-        what = "several folders may hold images and masks"
-        raise several(root, what, sorted(ways, key=command), code="folders-ambiguous", found=ways)
-    return found[0] if found else None
+    near = [pair for pair in found if len({os.path.dirname(text) for text in _folders(pair)}) == 1]
+    return near if len(near) > 1 else found
+
+
+def _folders(found: Found) -> tuple[str, str]:
+    settings, _ = found
+    return settings["images"], settings.get("masks") or settings["annotations"]
+
+
+def _wholes(root: str, found: Sequence[Found], store: Store) -> list[Settings]:
+    """The settings that read pairs of folders with the same names as one set."""
+    alike = defaultdict[tuple[str, ...], list[Found]](list)
+    for pair in found:
+        images, masks = _folders(pair)
+        names = pair[0]["pair"] if images == masks else map(os.path.basename, (images, masks))
+        key = (*names, *pair[1])
+        alike[key].append(pair)
+    wholes = list[Settings]()
+    for pairs in alike.values():
+        templates = [(_folders(pair), pair[1]) for pair in pairs]
+        if len(pairs) > 1:
+            wholes += every(root, templates, pairs[0][1][0], store, pairs[0][0].get("pair"))
+    return wholes
+
+
+def every(
+    root: str,
+    alike: Sequence[Template],
+    split: str,
+    store: Store,
+    known: Sequence[Names] | None = None,
+) -> list[Settings]:
+    """The settings that read all pairs of folders as one set, if each image has a mask then."""
+    own = alike[0][0]
+    folder = os.path.commonpath([pair[0] for pair, _ in alike]) or "."
+    patterns = known
+    if not patterns:
+        proposal = propose(*names_of_pair(root, own, split, store))
+        patterns = proposal.patterns if proposal else (NAME, NAME)
+    images, masks = (ways(text)[0] for text in patterns)
+    if own[0] != own[1]:
+        images, masks = (
+            f"*/{os.path.basename(one)}/{text}" for one, text in zip(own, (images, masks))
+        )
+    paths = sorted(store.walk(os.path.join(root, folder.replace("{split}", split))))
+    inside = [path for path in paths if is_image(os.path.basename(path), arrays=True)]
+    names = fitted((images, masks), inside, inside)
+    count = sum(len(names_of_pair(root, pair, split, store)[0]) for pair, _ in alike)
+    count //= 1 + (own[0] == own[1])
+    split_above = ("{split}" in own[0]) > ("{split}" in folder)
+    if split_above or names[0].keys() != names[1].keys() or len(names[0]) < count:
+        return []
+    return [{"data.images": folder, "data.masks": folder, "data.pair": [images, masks]}]
 
 
 def _two_formats(folder: str, store: Store) -> list[str] | None:
@@ -91,13 +177,13 @@ def has_masks(root: str, template: str, split: str, store: Store) -> bool:
     if words & {*IMAGE_WORDS, *MASK_WORDS}:
         return not words & {*IMAGE_WORDS}
     folder = os.path.join(root, template.replace("{split}", split))
-    names = [name for name in store.list(folder, "") if is_image(name)]
-    return all(_has_few_colors(os.path.join(folder, name)) for name in names[:3])
+    names = masks_below(folder, store)
+    return all(_has_few_colors(os.path.join(folder, name)) for name in itertools.islice(names, 3))
 
 
 def _has_few_colors(file: str) -> bool:
     try:
-        raw = decode_mask(file, file)
+        raw = (array_mask if is_array(file) else decode_mask)(LOCAL.content(file), file)
     except DataError:
         return False
     return len(np.unique(_packed(raw))) <= _COLORS

@@ -133,14 +133,15 @@ def folders_below(root: str, store: Store) -> list[str]:
     """Relative paths of the folders under the root, down to the depth at which data sets have their
     splits.
     """
-    below, level = list[str](), [""]
-    for _ in range(_DEPTH):
+    below, level, depth = list[str](), [""], _DEPTH
+    while level and depth and len(below) < _MANY:
         level = [
             os.path.join(above, name)
             for above in level[:_MANY]
             for name in folders_in(os.path.join(root, above), store)
         ]
         below += level[: max(0, _MANY - len(below))]
+        depth -= len(level) > 1  # archives are often unpacked into a chain of folders
     return below
 
 
@@ -268,7 +269,8 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
             raise several(folder, what, ways, code="images-ambiguous", found=[*best])
         if best:
             return {"pair": next(iter(best.values()))}
-    return {} if several_masks(names, names, NAME, together=True) else None
+    equal = len({os.path.splitext(name)[0] for name in names}) < len(names)
+    return None if equal or not several_masks(names, names, NAME, together=True) else {}
 
 
 def _refuse_variants(folder: str, template: str, names: list[str]) -> None:

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from functools import partial
 
 import numpy as np
 
 from segtrain import config
+from segtrain.config.label_values import Names
 from segtrain.config.paste import command
 from segtrain.data.index.detect_pairs import (
     IMAGE_WORDS,
@@ -22,7 +24,16 @@ from segtrain.data.index.detect_pairs import (
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.names import IMAGE_ARRAYS, NAME, Proposal, is_array, propose_for, replaced
+from segtrain.data.index.names import (
+    IMAGE_ARRAYS,
+    NAME,
+    Proposal,
+    is_array,
+    is_image,
+    name_in,
+    propose_for,
+    replaced,
+)
 from segtrain.data.index.pairs import by_pattern, name_patterns
 from segtrain.data.index.pairs import pair as paired
 from segtrain.data.index.unpaired import several_masks
@@ -75,11 +86,15 @@ def _detect(root: str, store: Store) -> Found | None:
     return found and with_bands(root, store, found)
 
 
-def with_bands(root: str, store: Store, found: Found) -> Found:
-    """Detected folders with the number of bands of images that are not RGB."""
+def with_bands(root: str, store: Store, found: Found, names: Names = NAME) -> Found:
+    """Detected folders with the number of bands of images that are not RGB. names: the patterns of
+    the images that the user has given.
+    """
     if store.local:
         images = os.path.join(root, found[0]["images"].replace("{split}", found[1][0]))
-        path = os.path.join(images, next(masks_below(images, store, IMAGE_ARRAYS), ""))
+        paths = itertools.chain(masks_below(images, store, IMAGE_ARRAYS), store.walk(images))
+        named = (path for path in paths if name_in(names, path) is not None)
+        path = os.path.join(images, next((path for path in named if is_image(path, True)), ""))
         # The check reports unreadable files.
         with contextlib.suppress(OSError, ValueError, EOFError, DataError):
             if is_array(path):
