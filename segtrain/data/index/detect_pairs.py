@@ -283,7 +283,8 @@ def _refuse_variants(folder: str, template: str, names: list[str]) -> None:
         for image in images
         for mask in owned.get(image, ())
     )
-    common = sorted(end for end, count in ends.items() if count == len(images))
+    full = (end for end, count in ends.items() if count == len(images))
+    common = sorted(end for end in full if "/" not in end)
     usual = [end for end in common if os.path.splitext(end)[0].endswith(MASK_ENDINGS)]
     if len(usual or common) < 2 or any(map(is_drawn, common)):
         return
