@@ -116,6 +116,22 @@ LINES = {
 }
 
 
+def test_images_of_a_voc_list_without_a_mask_are_not_labeled(tmp_path):
+    """CVAT lists frames in which nothing is drawn, and writes no mask for them."""
+    for name in "abc":
+        picture(tmp_path / f"JPEGImages/{name}.jpg", seed=ord(name))
+        ids(tmp_path / f"SegmentationClass/{name}.png")
+    (tmp_path / "ImageSets/Segmentation").mkdir(parents=True)
+    (tmp_path / "ImageSets/Segmentation/default.txt").write_text("a\nb\nc\n")
+    (tmp_path / "SegmentationClass/b.png").unlink()
+    checked = run_check(tmp_path)
+    assert (checked.failed, checked.data.absent_mask) == (False, "leave-out")
+    assert "1 image without a mask: not labeled" in checked.text()
+    (tmp_path / "JPEGImages/c.jpg").unlink()
+    with refused("list-file-missing", count=2):
+        run_check(tmp_path)
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_of_a_voc_list_is_a_name(tmp_path, name):
     text, there, wanted = LINES[name]

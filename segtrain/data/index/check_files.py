@@ -16,17 +16,17 @@ from segtrain.errors import file_error, some_of
 _MANY = 1000
 
 
-def checked(entries: Entries, source: str, watch: Watch) -> Entries:
+def checked(entries: Entries, source: str, watch: Watch, of_images: bool = False) -> Entries:
     """Return the entries. Raises DataError if there are none, a file is missing, or an image is
     listed twice. With ``data.absent_mask=leave-out``, images without a mask are left out, with a
-    warning.
+    warning. of_images: the list names no mask, so images without one may not be labeled.
     """
     if not len(entries):
         raise file_error(
             source, "the split has no rows: check the list and data.split", code="split-empty"
         )
     files, what, code = _repeated(entries.image), "listed twice", "list-file-repeated"
-    fix = "correct the list"
+    fix, unpaired = "correct the list", dict[str, int]()
     if not files:
         images, masks = _absent(entries.image, watch), _absent(entries.mask, watch)
         files = [str(entries.image[row]) for row in images]
@@ -40,9 +40,11 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
             files += [str(entries.mask[row]) for row in masks]
             fix += ", or leave these images out: data.absent_mask=leave-out" * (not images)
         what, code = "missing", "list-file-missing"
+        if of_images and not images:
+            code, unpaired = "files-unpaired", {"images": len(masks), "masks": 0}
     if files:
         message = f"{counted(len(files), 'file')} {what}: {some_of(files)}: {fix}"
-        raise file_error(source, message, code=code, found=files[:5], count=len(files))
+        raise file_error(source, message, code=code, found=files[:5], count=len(files), **unpaired)
     return entries
 
 

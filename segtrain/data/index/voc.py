@@ -39,7 +39,7 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
     image = _images(listed, os.path.join(root, "JPEGImages", ""), watch)
     names = image.keys
     mask = replace(names, prefix=os.path.join(masks, ""), tails=(".png",))
-    return checked(Entries(image, mask, {"name": names}), source, watch)
+    return checked(Entries(image, mask, {"name": names}), source, watch, of_images=True)
 
 
 def _home(root: str, store: Store, watch: Watch | None = None) -> str | None:
