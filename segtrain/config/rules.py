@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Layouts of one mask file for each image.
 _MASK_FILES = ("camvid", "cityscapes", "ade20k", "voc", "folders", "list")
+# Layouts that list their files.
+LISTED_FILES = ("list", "voc", "shards")
 Rule = tuple[bool, str, dict[str, Any]]
 
 
@@ -82,7 +84,7 @@ def _helped(data: Data) -> None:
 
 
 def _policies(data: Data) -> None:
-    listed = data.layout in ("list", "voc", "shards")
+    listed = data.layout in LISTED_FILES
     if data.absent_mask == "background" and listed:
         why = (
             f"data.absent_mask=background: layout {data.layout!r} lists masks: set it to leave-out"

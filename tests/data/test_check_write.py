@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
-from data_files import ids, picture, run_check
+from data_files import ids, picture, run_check, sample_names
 from PIL import Image
 
 from segtrain.cli import main
@@ -178,8 +178,8 @@ def test_a_stray_id_has_a_command_for_each_meaning(files, capsys):
     assert (data.label_map, data.faults) == ({0: 0, 32: -1, 255: 1}, "skip")
 
 
-def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files):
-    root, _ = files
+def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files, capsys):
+    root, file = files
     (root / "test").rename(root.with_name("elsewhere"))
     for path in root.glob("train/images/*"):
         picture(path)
@@ -187,6 +187,43 @@ def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files):
     assert checked.failed
     assert "images of val are training images" in checked.text()
     assert not run_check(root, CLASSES, "data.overlap=accept").failed
+    for number in (0, 2, 4):
+        picture(root / f"train/images/{number}.png", seed=number)
+        picture(root / f"train/images/{number + 1}.png", seed=number)
+    assert main(["data", "check", str(root), "--write", str(file)]) == EXIT_ERROR
+    again = capsys.readouterr().out.rpartition("check again with the proposed settings:\n")[2]
+    assert main(shlex.split(again)[1:]) == 0
+    copies = [f"train/{kind}/{number}.png" for kind in ("images", "masks") for number in (1, 3, 5)]
+    assert load_config(file).data.leave_out == tuple(copies)
+
+
+PATIENTS = {
+    "names": "p{p}_{n}",
+    "folders": "case{p}/{n}",
+    "few groups": "p{few}_{n}",
+    "classes": "{letter}_{n}",
+    "one image each": "p{p}{n}_0",
+}
+
+
+@pytest.mark.parametrize("form", PATIENTS)
+def test_images_of_a_patient_stay_together(tmp_path, form):
+    for p in range(7):
+        for n in range(4):
+            name = PATIENTS[form].format(p=p, n=n, few=p % 4, letter="abcdefg"[p])
+            name += f"{p}" * (form == "few groups")
+            picture(tmp_path / f"images/{name}.png", seed=4 * p + n)
+            ids(tmp_path / f"masks/{name}.png")
+    checked = run_check(tmp_path, CLASSES)
+    assert not checked.failed
+    together = form in ("names", "folders")
+    assert bool(checked.data.split_by.group) == together
+    assert ("stay together" in checked.text()) == together
+    train, val = (sample_names(open_dataset(checked.data, split)) for split in ("train", "val"))
+    assert len({*train, *val}) == 28
+    if together:
+        assert not {name[:-2] for name in train} & {name[:-2] for name in val}
+        assert 4 <= len(val) <= 8
 
 
 def test_one_jpeg_among_the_masks_has_no_label_map(files):

@@ -94,7 +94,7 @@ def test_images_above_the_folders_of_splits_are_left_out_aloud(tmp_path, case, b
     [
         ("images/#.png masks/#.png", "val"),
         ("set/images/#.png set/masks/#_gt.png", "train"),
-        ("images/x#_rgb.png masks/x#_lab.png", "town"),
+        ("images/x#_rgb.png masks/x#_lab.png", "dev"),
         ("#.jpg #_mask.png", "val"),
     ],
 )

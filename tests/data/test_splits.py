@@ -309,7 +309,7 @@ def test_a_run_writes_its_division_down_and_is_scored_on_it(zygote, tmp_path):
     settings = [*TINY, f"data.root={tmp_path}/set", *PLAIN, "log.profile_ms=0"]
     refused = zygote.start("train", *settings, "out=run", cwd=tmp_path)
     assert refused.wait() == 2
-    assert '"data.split_by={val: 20%}"' in refused.output
+    assert "{val: 20%, group: '^(.*)[_\\-. ]'}" in refused.output
     rule = {"val": 6, "test": 3, "group": r"p\d+"}
     trained = zygote.start("train", *settings, *words({"data.split_by": rule}), cwd=tmp_path)
     assert trained.wait() == 0, trained.output

@@ -153,7 +153,11 @@ def _detect(root: str, store: Store) -> Detected | None:
         ):
             settings = {"images": images, "annotations": masks}
             rule = proposal([os.path.splitext(image)[0] for image in owners.masks])
-            more = {} if "{split}" in masks or not rule else {"data.split_by": {"val": rule.val}}
+            more = (
+                {}
+                if "{split}" in masks or not rule
+                else {"data.split_by": rule.model_dump(exclude_defaults=True)}
+            )
             _refuse_whole(root, folder if store.local else "", owners, settings, more)
             _refuse_alike(root, folder, owners, settings, more)
             found.append((settings, splits))

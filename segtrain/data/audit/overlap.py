@@ -154,6 +154,22 @@ def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
     return digest.digest()
 
 
+def copies(dataset: Dataset) -> list[str]:
+    """The files of images whose bytes are those of an earlier one, relative to the root, with their
+    masks.
+    """
+    sizes, left = dataset.stamps()[:, 0, 0], [*range(len(dataset))]
+    with ThreadPoolExecutor(_READERS if dataset.store.local else _BUCKET_READERS) as pool:
+        for complete in (False, True):
+            groups = _grouped(pool, dataset, left, sizes, complete)
+            groups.pop(_UNREAD, [])
+            left = sorted(index for same in groups.values() for index in same[len(same) < 2 :])
+    entries = [dataset.entries[index] for same in groups.values() for index in same[1:]]
+    files = [(entry.image, entry.mask) for entry in entries]
+    paths = [path for both in files for path in both[: 1 + dataset.separate_files] if path]
+    return sorted(relative(path, dataset.root) for path in paths)
+
+
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
     """The finding about images of ``other`` that are also training images. It is fatal unless the
     config accepts it.

@@ -115,8 +115,9 @@ def ranked_pairs(root: str, folders: list[str], store: Store) -> list[Template]:
             if (folder := there.get(f"{masks}/{name}".lower()))
             and any(masks_below(os.path.join(root, folder), store))
         ]
-        # Folders below a split are not splits, but cities or scenes.
-        if own and not set(images.lower().split("/")) & set(SPLITS):
+        # Other folders are those of cities, scenes, or patients, also those below a split.
+        named = {*SPLITS} & {*TOKEN.findall(" ".join(own).lower())}
+        if named and not set(images.lower().split("/")) & set(SPLITS):
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
         elif all(map(any, _listings(root, (images, masks), store))):
             pair, split = with_split(images, masks)

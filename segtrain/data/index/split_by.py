@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ TRAIN, VAL, TEST = 0, 1, 2
 # The only split of a layout without splits.
 POOL = "all"
 _SHOWN = 3
+# The folder or the beginning of a name may be that of a patient or a scene, if there are not few.
+_GROUPS, _FEW = ("^(.*)/", r"^(.*)[_\-. ]"), 5
 
 
 def splits(data: config.Data) -> tuple[str, ...]:
@@ -148,11 +152,30 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
 def proposal(names: Sequence[str]) -> SplitBy | None:
     """The rule ``{val: 20%}``, or a number of images if a share would take less than 10% or more
     than 30%; None for a single image.
+
+    If the names begin with the numbers of patients or scenes, their images stay together.
     """
     if len(names) < 2:
         return None
-    taken = sum(_drawn(name, 0) < 0.2 for name in names) / len(names)
-    return SplitBy(val="20%" if 0.1 <= taken <= 0.3 else max(1, round(0.2 * len(names))))
+    number = max(1, round(0.2 * len(names)))
+    for group in [*filter(partial(_numbers_groups, names), _GROUPS), ""]:
+        for val in ("20%", number):
+            rule = SplitBy(val=val, group=group)
+            with suppress(DataError):
+                # Two of six groups are a third of the images.
+                if 0.1 <= np.mean(divide(names, rule) == VAL) <= (0.35 if group else 0.3):
+                    return rule
+    return SplitBy(val=number)
+
+
+def _numbers_groups(names: Sequence[str], pattern: str) -> bool:
+    """Whether a pattern finds a group with a number in each name, and at least five groups, of two
+    images on average.
+    """
+    matches = [re.match(pattern, name) for name in names]
+    groups = {match[1] if match else "" for match in matches}
+    numbered = all(re.search(r"\d", group) for group in groups)
+    return numbered and _FEW <= len(groups) <= len(names) / 2
 
 
 def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]:
@@ -163,7 +186,10 @@ def division(data: config.Data, of: str, names: Sequence[str]) -> dict[str, Any]
     if rule is None:
         return {}
     made: dict[str, Any] = {
-        "data.split_by": {**({"of": of} if data.own_splits else {}), "val": rule.val}
+        "data.split_by": {
+            **({"of": of} if data.own_splits else {}),
+            **rule.model_dump(exclude_defaults=True),
+        }
     }
     if data.train_split in ("val", "test") or data.train_split == data.split:
         made["data.train_split"] = "train"
@@ -186,9 +212,10 @@ def missing(
     message = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
     message = "no splits" if list(there) == [POOL] else message
     what = "the set" if divided == POOL else divided
-    return message + (
-        f": data.split_by divides {what}" if settings else f", and {what} is a single image"
-    ), settings
+    message += f": data.split_by divides {what}" if settings else f", and {what} is a single image"
+    if "group" in settings.get("data.split_by", ()):
+        message += ". Images whose names begin alike, such as those of a patient, stay together"
+    return message, settings
 
 
 def names_of(dataset: Dataset) -> list[str]:
