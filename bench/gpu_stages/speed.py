@@ -91,13 +91,11 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
         )
         for name in names
     ]
-    if "U-Net R34" in names:
-        found += [
-            (
-                "  U-Net R34, the network's plain layers",
-                replace(base, network="U-Net R34", fast=False),
-            )
-        ]
+    found += [
+        (f"  {name}, the network's plain layers", replace(base, network=name, fast=False))
+        for name in ("U-Net R34", "SegFormer-B2")
+        if name in names
+    ]
     found += [(f"{names[0]}, 150 classes, {wide.size[0]}x{wide.size[1]}, {best}", wide)]
     # Each of train.kernels alone, beside the row of its network: it should save 5 % of a step.
     for name, of_network in (
