@@ -314,6 +314,13 @@ def test_labelme_images_are_those_beside_the_files(tmp_path):
     assert sum("without shapes" in note for note in dataset.notes) == 1
 
 
+def test_photos_with_numbers_are_no_masks_of_others(tmp_path):
+    for seed, name in enumerate(("photo.jpg", "photo (1).jpg", "photo (2).jpg")):
+        labelme(tmp_path, name, ("car", "polygon", TRIANGLE))
+        picture(tmp_path / name, (10, 20), seed)
+    assert sorted(masks_of(opened(tmp_path))) == ["photo", "photo (1)", "photo (2)"]
+
+
 def test_equal_images_in_both_parts_are_left_out_by_the_proposal(tmp_path):
     for seed, name in enumerate(("one/e", "one/f", "one/g", "two/e", "two/f", "two/h")):
         labelme(tmp_path, f"{name}.png", ("car", "polygon", TRIANGLE))

@@ -271,11 +271,14 @@ def _beside(folder: str, template: str, store: Store) -> dict[str, Any] | None:
         if best:
             return {"pair": next(iter(best.values()))}
     equal = len({os.path.splitext(name)[0] for name in names}) < len(names)
-    return None if equal or not several_masks(names, names, NAME, together=True) else {}
+    masks = [name for name in names if not name.lower().endswith((".jpg", ".jpeg"))]
+    return None if equal or not several_masks(names, masks, NAME, together=True) else {}
 
 
 def _refuse_variants(folder: str, template: str, names: list[str]) -> None:
-    """Raise DataError, with the patterns of each, if all images have masks with several endings."""
+    """Raise DataError, with the patterns of each, if all images have masks with several of the
+    usual endings.
+    """
     owned = owned_masks(names, names, NAME, together=True)
     masks = {mask.path for these in owned.values() for mask in these}
     images = [name for name in names if name not in masks]
@@ -284,16 +287,15 @@ def _refuse_variants(folder: str, template: str, names: list[str]) -> None:
         for image in images
         for mask in owned.get(image, ())
     )
-    full = (end for end, count in ends.items() if count == len(images))
-    common = sorted(end for end in full if "/" not in end)
-    usual = [end for end in common if os.path.splitext(end)[0].endswith(MASK_ENDINGS)]
-    if len(usual or common) < 2 or any(map(is_drawn, common)):
+    full = (end for end, count in ends.items() if count == len(images) and "/" not in end)
+    common = sorted(end for end in full if os.path.splitext(end)[0].endswith(MASK_ENDINGS))
+    if len(common) < 2:
         return
     suffixes = {os.path.splitext(image)[1] for image in images}
     image = NAME + (suffixes.pop() if len(suffixes) == 1 else "")
     ways = (
         {"data.images": template, "data.masks": template, "data.pair": [image, NAME + end]}
-        for end in usual or common
+        for end in common
     )
     what, after = "each image has several masks", "\nor merge the masks of an image into one PNG"
     place = folder.removesuffix("/.")
