@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from annotated_sets import coco, masks_of, opened
 from conftest import refused
-from data_files import batches, packed, quiet, smooth
+from data_files import batches, ids, packed, picture, quiet, run_check, smooth
 from PIL import Image
 
 from segtrain.config import Data
@@ -135,3 +135,13 @@ def test_unknown_ids_are_named(both: tuple[Dataset, Dataset], tmp_path):
     with pytest.raises(DataError, match=r"3\.png: unknown ids 40000 \(4 pixels\)"):
         dataset.read(3)
     assert json.loads(json.dumps(audit(dataset, cache=False).to_dict()))["bad"] == [3]
+
+
+def test_rare_ids_of_many_classes_are_found_in_all_masks(tmp_path, monkeypatch):
+    monkeypatch.setattr("segtrain.data.audit.settled._SOME", 2)
+    for number in range(8):
+        picture(tmp_path / f"images/{number}.png", seed=number)
+        ids(tmp_path / f"masks/{number}.png", (*range(0, 100, 4), 40 + number))
+    checked = run_check(tmp_path)
+    assert not checked.failed
+    assert len(checked.data.classes) == 25 + 6  # 40 and 44 are among the others

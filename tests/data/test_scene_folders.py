@@ -73,3 +73,11 @@ def test_a_chain_of_folders_hides_nothing(tmp_path):
         *(f"{inner}/{s}/images/#.png {inner}/{s}/masks/#.png" for s in ("train", "val")),
     )
     assert main(["data", "check", str(tmp_path / "set")]) == 0
+
+
+def test_a_table_about_the_images_is_no_list_of_pairs(tmp_path):
+    root = tree(tmp_path / "set", "images/#.png masks_crown/#.png", "images/#.png masks_root/#.png")
+    (root / "manifest.csv").write_text("image_id,image_path,crown_mask\n1,images/1.png,1.png\n")
+    assert commands(root) == [
+        ["data.images=images", f"data.masks=masks_{name}"] for name in ("crown", "root")
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -24,7 +25,7 @@ from segtrain.data.audit.mask_values import (
     rgb,
     shown,
 )
-from segtrain.data.audit.tried import LISTED, STRAY, are_classes, levels_of
+from segtrain.data.audit.tried import CLASSES, LISTED, STRAY, are_classes, levels_of
 from segtrain.data.convert import pasted
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.mask_code import CODES
@@ -269,17 +270,20 @@ def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
     seen, fault, read, there = _Seen(), "", 0, 0
     for split in splits:
         dataset = open_dataset(_with_any_names(data), split)
-        some = range(0, len(dataset), max(1, len(dataset) // _SOME))
-        for index in some:
+        step = max(1, len(dataset) // _SOME)
+        # Of many classes, some are in few masks.
+        rest = (i for i in range(len(dataset)) if i % step and len(seen.values.ids) > CLASSES)
+        for index in itertools.chain(range(0, len(dataset), step), rest):
             if seen.values.cut:
                 break
+            read += 1
             with ignoring_file_faults() as faults:
                 raw, values = raw_and_values(dataset, index)
                 seen.values.add(values)
                 if raw.ndim == 2:
                     seen.add(raw, data.ignore_index)
             fault = f"{faults[0]}" if faults else fault
-        read, there = read + len(some), there + len(dataset)
+        there += len(dataset)
     seen.masks = f"{read} of {there:,} masks" if read < there else "the masks"
     if not (seen.values.ids or seen.values.colors):
         seen.masks = f"{read} masks: {fault}"

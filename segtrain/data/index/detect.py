@@ -78,12 +78,10 @@ def detect(
     fits = iter(()) if chosen else _fits(root, store, annotations, images)
     # Shards without an index come last: a tar file may only be the download of the data set beside
     # it.
-    best = (
-        chosen
-        or next(fits, None)
-        or _folders(root, store, by_files(root, store))
-        or (SHARDS.name, {}, splits_in(root, store=store))
-    )
+    best = chosen or next(fits, None)
+    if best is None or (best[0] == LIST.name and not _has_pairs(root, best)):
+        best = _folders(root, store, by_files(root, store)) or best
+    best = best or (SHARDS.name, {}, splits_in(root, store=store))
     if best[0] in {layout.name for layout in (OBJECTS, *RIVALS)}:
         _refuse_rivals(root, [best, *(fit for fit in fits if _is_rival(root, fit, best))])
     layout, settings, splits = best
@@ -167,11 +165,14 @@ def _is_rival(root: str, fit: Fit, best: Fit) -> bool:
     """Whether a layout could be meant instead of the best one. Lists of pairs could, if the folder
     has no splits otherwise.
     """
-    name, settings, splits = fit
-    if name != LIST.name:
-        return True
+    return fit[0] != LIST.name or (best[2] == [POOL] and _has_pairs(root, fit))
+
+
+def _has_pairs(root: str, fit: Fit) -> bool:
+    """Whether the files of the layout ``list`` name images and masks."""
+    _, settings, splits = fit
     lists = (settings["index"].replace("{split}", split) for split in splits)
-    return best[2] == [POOL] and all(has_pairs(os.path.join(root, path)) for path in lists)
+    return all(has_pairs(os.path.join(root, path)) for path in lists)
 
 
 def _refuse_rivals(root: str, fits: list[Fit]) -> None:

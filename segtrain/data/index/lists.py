@@ -69,11 +69,14 @@ def is_plain(path: str) -> bool:
     return False
 
 
-def has_pairs(path: str) -> bool:
-    """Whether a list pairs images with masks, by the columns in its first line or by two paths."""
+def has_pairs(path: str, edge: str = r"\b") -> bool:
+    """Whether a list pairs images with masks, by the columns in its first line or by two paths.
+    edge: "" for columns whose names have these words anywhere, as in ``crown_mask``.
+    """
+    both = f"{edge}image.*{edge}mask|{edge}mask.*{edge}image"
     try:
         columns = next(lines(path), "") if path.endswith(ENDINGS) else ""
-        return is_plain(path) or bool(re.search("image.*mask|mask.*image", columns, re.IGNORECASE))
+        return is_plain(path) or bool(re.search(both, columns, re.IGNORECASE))
     except DataError:  # not UTF-8, or gone
         return False
 
@@ -211,7 +214,7 @@ def _detect(root: str, store: Store) -> Detected | None:
     texts = [name for name in names if name.endswith(".txt")][
         : None if store.local else _MOST_TEXTS
     ]
-    pairs = [name for name in lists + texts if has_pairs(os.path.join(root, name))]
+    pairs = [name for name in lists + texts if has_pairs(os.path.join(root, name), edge="")]
     lists = [
         name for name in lists if name in pairs or os.path.splitext(name)[0].lower() in SPLITS
     ] or pairs
