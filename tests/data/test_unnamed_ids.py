@@ -94,7 +94,9 @@ def opened(number: int) -> np.ndarray:
 
 
 NO_QUESTIONS = {
-    "classes in many places": lambda mask: np.where(np.arange(64) % 8 > 5, mask.max(), 0)[None],
+    "classes in many places": lambda mask: np.where(
+        np.arange(64) % 8 > 5, np.arange(64) // 8 % mask.max() + 1, 0
+    )[None],
     "classes that may be absent": lambda mask: np.where(mask == 2, 0, mask),
     "two numbers of objects": lambda mask: np.where(mask > 2, 0, mask),
     "some void": lambda mask: np.where(cv2.dilate(mask, np.ones((3, 3))) - mask, 255, mask > 0),
