@@ -189,11 +189,13 @@ def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files, capsys):
     assert not run_check(root, CLASSES, "data.overlap=accept").failed
     for number in (0, 2, 4):
         picture(root / f"train/images/{number}.png", seed=number)
-        picture(root / f"train/images/{number + 1}.png", seed=number)
+        (root / f"train/images/{number + 1}.png").unlink()
+        (root / f"train/masks/{number + 1}.png").rename(root / f"train/masks/{number} [1].png")
+        picture(root / f"train/images/{number} [1].png", seed=number)
     assert main(["data", "check", str(root), "--write", str(file)]) == EXIT_ERROR
     again = capsys.readouterr().out.rpartition("check again with the proposed settings:\n")[2]
     assert main(shlex.split(again)[1:]) == 0
-    copies = [f"train/{kind}/{number}.png" for kind in ("images", "masks") for number in (1, 3, 5)]
+    copies = [f"train/{kind}/{n} [[]1].png" for kind in ("images", "masks") for n in (0, 2, 4)]
     assert load_config(file).data.leave_out == tuple(copies)
 
 

@@ -155,7 +155,7 @@ def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
 
 
 def copies(dataset: Dataset) -> list[str]:
-    """The files of images whose bytes are those of an earlier one, relative to the root, with their
+    """Patterns of the files of images whose bytes are those of an earlier one, with those of their
     masks.
     """
     sizes, left = dataset.stamps()[:, 0, 0], [*range(len(dataset))]
@@ -167,7 +167,7 @@ def copies(dataset: Dataset) -> list[str]:
     entries = [dataset.entries[index] for same in groups.values() for index in same[1:]]
     files = [(entry.image, entry.mask) for entry in entries]
     paths = [path for both in files for path in both[: 1 + dataset.separate_files] if path]
-    return sorted(relative(path, dataset.root) for path in paths)
+    return sorted(glob.escape(relative(path, dataset.root)) for path in paths)
 
 
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
