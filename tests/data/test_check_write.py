@@ -195,8 +195,15 @@ def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files, capsys):
     assert main(["data", "check", str(root), "--write", str(file)]) == EXIT_ERROR
     again = capsys.readouterr().out.rpartition("check again with the proposed settings:\n")[2]
     assert main(shlex.split(again)[1:]) == 0
-    copies = [f"train/{kind}/{n} [[]1].png" for kind in ("images", "masks") for n in (0, 2, 4)]
-    assert load_config(file).data.leave_out == tuple(copies)
+    image, mask = load_config(file).data.leave_out
+    assert mask == image.replace("images", "masks")
+    # As in a set that has a val split.
+    (root.with_name("elsewhere")).rename(root / "val")
+    picture(min(root.glob("val/images/*")), seed=0)
+    checked = run_check(root, CLASSES)
+    paths = [f"train/{kind}/{name}" for kind in ("images", "masks") for name in ("0 [[]1]", "0")]
+    finding = next(f for f in checked.reports[1].findings if f.fatal)
+    assert finding.settings == {"data.leave_out": [f"{path}.png" for path in paths]}
 
 
 PATIENTS = {

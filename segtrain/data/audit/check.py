@@ -15,17 +15,15 @@ from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, load_config, make_config, parse_overrides
 from segtrain.config.paste import Settings, again, command, words
-from segtrain.config.rules import LISTED_FILES
 from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.band_statistics import bands_finding
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.overlap import copies, overlap_finding, test_finding
+from segtrain.data.audit.overlap import overlap_finding, test_finding
 from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.audit.settled import paired, settled
-from segtrain.data.audit.tried import LISTED
 from segtrain.data.audit.written import config_of, first_run
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.dataset import Dataset
@@ -240,13 +238,7 @@ def check_folder(
         data = with_settings(data, settings)
         if settings:  # equal images may lie in both parts
             parts = {split: open_dataset(data, split) for split in (data.train_split, data.split)}
-            whole_set = datasets.get(settings["data.split_by"].get("of", POOL))
-            for _, leak in _leaks(data, parts, sample, seed):
-                if whole_set and data.layout not in LISTED_FILES:
-                    leave_out = [*data.leave_out, *copies(whole_set)]
-                    fix = {"data.leave_out": leave_out} if len(leave_out) <= LISTED else {}
-                    leak = replace(leak, settings=fix)
-                of_folder.append(leak)
+            of_folder += [leak for _, leak in _leaks(data, parts, sample, seed)]
     complete = (
         replace(report, findings=tuple(findings[split])) for split, report in reports.items()
     )

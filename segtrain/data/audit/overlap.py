@@ -7,8 +7,10 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import itertools
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,16 +21,19 @@ from segtrain import config
 from segtrain.base.files import cache_folder
 from segtrain.base.json_text import cache_json, read_json
 from segtrain.bucket.faults import RequestError
+from segtrain.config.rules import LISTED_FILES
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
+from segtrain.data.audit.tried import LISTED
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.split_by import POOL, division, names_of
 from segtrain.data.index.stamps import relative
 from segtrain.errors import DataError
 
 # Version of the cached results.
-VERSION = 1
-_SHOWN = 3
+VERSION = 2
+# So many pairs of equal images are shown, and kept.
+_SHOWN, _KEPT = 3, LISTED
 # Threads that read from a disk, and from a bucket.
 _READERS, _BUCKET_READERS = 8, 64
 # Number of bytes that are compared first, at each of two places in a file. Nearly all different
@@ -82,9 +87,7 @@ def _by_name(train: Dataset, other: Dataset) -> SplitOverlap:
     names = {entry.image for entry in train.entries}
     both = [entry.image for entry in other.entries if entry.image in names]
     same = len(both) == len(train) == len(other)
-    pairs = tuple(
-        (relative(name, train.root), relative(name, other.root)) for name in both[:_SHOWN]
-    )
+    pairs = tuple((relative(name, train.root), relative(name, other.root)) for name in both[:_KEPT])
     return SplitOverlap(len(both), pairs, same)
 
 
@@ -117,10 +120,12 @@ def _by_content(
             both = train_groups.keys() & other_groups.keys()
             train_left = sorted(index for key in both for index in train_groups[key])
             other_left = sorted(index for key in both for index in other_groups[key])
-    twins = sorted((index, train_groups[key][0]) for key in both for index in other_groups[key])
-    names = [(train.entries[a].image, other.entries[b].image) for b, a in twins[:_SHOWN]]
+    twins = sorted(
+        pair for key in both for pair in itertools.product(other_groups[key], train_groups[key])
+    )
+    names = [(train.entries[a].image, other.entries[b].image) for b, a in twins[:_KEPT]]
     pairs = tuple((relative(a, train.root), relative(b, other.root)) for a, b in names)
-    return SplitOverlap(len(twins), pairs), not unread
+    return SplitOverlap(len(other_left), pairs), not unread
 
 
 def _grouped(
@@ -154,20 +159,15 @@ def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
     return digest.digest()
 
 
-def copies(dataset: Dataset) -> list[str]:
-    """Patterns of the files of images whose bytes are those of an earlier one, with those of their
-    masks.
+def _copies(train: Dataset, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Patterns of the files of ``train`` in the pairs: the images, and their masks if these are
+    files of their own.
     """
-    sizes, left = dataset.stamps()[:, 0, 0], [*range(len(dataset))]
-    with ThreadPoolExecutor(_READERS if dataset.store.local else _BUCKET_READERS) as pool:
-        for complete in (False, True):
-            groups = _grouped(pool, dataset, left, sizes, complete)
-            groups.pop(_UNREAD, [])
-            left = sorted(index for same in groups.values() for index in same[len(same) < 2 :])
-    entries = [dataset.entries[index] for same in groups.values() for index in same[1:]]
-    files = [(entry.image, entry.mask) for entry in entries]
-    paths = [path for both in files for path in both[: 1 + dataset.separate_files] if path]
-    return sorted(glob.escape(relative(path, dataset.root)) for path in paths)
+    images = {image for image, _ in pairs}
+    entries = (entry for entry in train.entries if relative(entry.image, train.root) in images)
+    files = ((entry.image, entry.mask) for entry in entries)
+    paths = (path for both in files for path in both[: 1 + train.separate_files] if path)
+    return sorted(glob.escape(relative(path, train.root)) for path in paths)
 
 
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
@@ -181,7 +181,7 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     if shared.same:
         message = f"{names} are the same {len(other):,} images ({shared.pairs[0][1]}, ...)"
     else:
-        pairs = [a if a == b else f"{b} is {a}" for a, b in shared.pairs]
+        pairs = [a if a == b else f"{b} is {a}" for a, b in shared.pairs[:_SHOWN]]
         more = f" and {shared.count - len(pairs):,} more" if shared.count > len(pairs) else ""
         message = (
             f"{names}: {shared.count:,} of {len(other):,} images of {other.split} are "
@@ -190,17 +190,22 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         )
     message += ". A score on them says nothing about new images"
     if data.overlap == "accept":
-        return SplitFinding(f"{message} (data.overlap=accept)", pairs=shared.pairs)
+        return SplitFinding(f"{message} (data.overlap=accept)", pairs=shared.pairs[:_SHOWN])
     settings: dict[str, object] = {}
-    if (shared.same or data.own_splits) and data.layout != "scenes" and not data.split_by.on:
+    every = shared.count == len({b for a, b in shared.pairs if a != b})
+    copies = _copies(train, shared.pairs) if every and data.layout not in LISTED_FILES else []
+    if 0 < len(copies) <= LISTED and len(shared.pairs) < len(train):
+        settings = {"data.leave_out": [*data.leave_out, *copies]}
+    elif (shared.same or data.own_splits) and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     what = "the data set" if shared.same else f"{train.split}, without {other.split}"
-    fix = f"Divide {what}" if settings else "Remove them from one of the splits"
-    if data.split_by.on and data.annotations and shared.count <= _SHOWN:
-        copies = [*data.leave_out, *(glob.escape(copy) for _, copy in shared.pairs)]
-        settings, fix = {"data.leave_out": copies}, "Leave out the copies"
+    fix = "Remove them from one of the splits"
+    if "data.leave_out" in settings:
+        fix = f"Leave them out of {train.split}"
+    elif settings:
+        fix = f"Divide {what}"
     anyway = ("to continue anyway", {"data.overlap": "accept"})
-    return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs)
+    return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs[:_SHOWN])
 
 
 def test_finding(data: config.Data, train: Dataset) -> list[SplitFinding]:

@@ -214,7 +214,10 @@ def missing(
     what = "the set" if divided == POOL else divided
     message += f": data.split_by divides {what}" if settings else f", and {what} is a single image"
     if "group" in settings.get("data.split_by", ()):
-        message += ". Images whose names begin alike, such as those of a patient, stay together"
+        message += (
+            ". Images whose names begin alike, such as those of a patient, stay together (to "
+            "divide image by image, leave out its group)"
+        )
     return message, settings
 
 
