@@ -52,15 +52,16 @@ def cut(root: str, folder: Path, side: str, say: Say) -> int:
 
 
 def side_of_masks(root: str) -> str:
-    """The side with masks in the pictures of a folder, "left" or "right", as their colors show; ""
-    if no side has.
+    """The side with masks in the pictures of a folder, "left" or "right", as their colors show in
+    most of some pictures; "" if no side has.
     """
     paths = sorted(images_below(root, LOCAL))
-    halves = list[tuple[np.ndarray, np.ndarray]]()
+    sides = list[str]()
     for path in paths[:: 1 + len(paths) // _FEW]:
         with ignoring_file_faults():
             pixels = decode.decode_image(os.path.join(root, path))
-            middle = pixels.shape[1] // 2
-            halves.append((pixels[:, :middle], pixels[:, middle:]))
-    masks = [side for side, half in zip(("left", "right"), zip(*halves)) if common_colors(half)]
-    return masks[0] if len(masks) == 1 else ""
+            halves = np.array_split(pixels, 2, axis=1)
+            masks = [side for side, h in zip(("left", "right"), halves) if common_colors([h])]
+            sides.append(masks[0] if len(masks) == 1 else "")
+    most = max(sides, key=sides.count, default="")
+    return most if 2 * sides.count(most) > len(sides) else ""

@@ -240,7 +240,7 @@ def _unknown(root: str, store: Store) -> DataError:
     arrays = any(path.lower().endswith(ARRAYS) for path in store.walk(root))
     if arrays or _has_stacks(root, store):
         hint += f"; for arrays of images and masks: segtrain data convert {shlex.quote(root)} DST"
-    if store.local and (side := side_of_masks(root)):
+    elif store.local and (side := side_of_masks(root)):
         places = shlex.join((root, f"{root.rstrip('/')}-cut"))
         message = (
             f"{root}: the {side} half of each picture seems to be its mask: cut them\n  segtrain "
