@@ -97,9 +97,7 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return dict(state["model"])
 
 
-def test_own_parts_train_the_same_weights_as_the_config_on_two_ranks(
-    run_ranks: Any, tmp_path: Path
-) -> None:
+def test_own_parts_train_the_same_weights_as_the_config_on_two_ranks(run_ranks, tmp_path):
     own = f"""
 config = segtrain.Config.load(None, *{SMALL!r}, "out={tmp_path}/own")
 tracker = MyTracker()
@@ -131,7 +129,7 @@ segtrain.train(segtrain.Config.load(None, *{SMALL!r}, "loss.full_logits=true", "
     assert scores[0] == scores[1]
 
 
-def test_each_split_of_one_dataset_has_its_own_labels() -> None:
+def test_each_split_of_one_dataset_has_its_own_labels():
     items, palette = Stripes(2), ((0, 0, 0), (1, 1, 1))
     plain = LabelSpace(Stripes.classes, palette, 255, {0: 0, 1: 1, 255: 255})
     swapped = LabelSpace(Stripes.classes, palette, 255, {0: 1, 1: 0, 255: 255})
@@ -144,9 +142,7 @@ def test_each_split_of_one_dataset_has_its_own_labels() -> None:
     assert masks[0][0, 0] == masks[1][0, 0] == 255
 
 
-def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(tmp_path, capsys):
     config = small(tmp_path / "run")
     run = segtrain.train(
         config, model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4)
@@ -172,7 +168,7 @@ def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(
         segtrain.train(config, model=Slow(), train_data=Stripes(), val_data=Stripes(4))
 
 
-def test_a_batch_without_a_valid_pixel_changes_nothing(tmp_path: Path) -> None:
+def test_a_batch_without_a_valid_pixel_changes_nothing(tmp_path):
     """A mean over no pixel is 0 / 0."""
     from segtrain.losses.criterion import as_criterion
 
@@ -185,7 +181,7 @@ def test_a_batch_without_a_valid_pixel_changes_nothing(tmp_path: Path) -> None:
     assert torch.equal(logits.grad, torch.zeros_like(logits))
 
 
-def test_parts_of_a_batch_add_up_to_the_mean_over_all_of_it() -> None:
+def test_parts_of_a_batch_add_up_to_the_mean_over_all_of_it():
     from segtrain.losses.criterion import as_criterion
 
     criterion = as_criterion(LOSS, 3, 255)
@@ -265,9 +261,7 @@ class Renumbered(Stripes):
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_mistakes_with_own_parts_are_refused(
-    code: str, parts: dict[str, Any], settings: list[str], tmp_path: Path
-) -> None:
+def test_mistakes_with_own_parts_are_refused(code, parts, settings, tmp_path):
     given = {
         "model": Slow(),
         "criterion": LOSS,
@@ -279,7 +273,7 @@ def test_mistakes_with_own_parts_are_refused(
         segtrain.train(small(tmp_path / "run", *settings), **given)
 
 
-def test_an_item_has_the_id_that_its_dataset_lists(tmp_path: Path) -> None:
+def test_an_item_has_the_id_that_its_dataset_lists(tmp_path):
     with refused("samples-faulty") as info:
         segtrain.train(
             small(tmp_path / "run"), model=Slow(), train_data=Renumbered(), val_data=Stripes(4)
@@ -287,13 +281,13 @@ def test_an_item_has_the_id_that_its_dataset_lists(tmp_path: Path) -> None:
     assert "Renumbered[0] has the id 'train/0', but had 'other 0'" in str(info.value)
 
 
-def test_one_dataset_in_both_places_is_refused(tmp_path: Path) -> None:
+def test_one_dataset_in_both_places_is_refused(tmp_path):
     data = Stripes()
     with refused("same-train-and-val"):
         segtrain.train(small(tmp_path / "run"), train_data=data, val_data=data)
 
 
-def test_batches_for_another_loop(tmp_path: Path) -> None:
+def test_batches_for_another_loop(tmp_path):
     # memory is soon reused, if it is free
     config = small(tmp_path / "run", "data.workers=1", "data.prefetch=1")
     batches = segtrain.data.loader(config, data=Stripes())
@@ -326,7 +320,7 @@ def test_batches_for_another_loop(tmp_path: Path) -> None:
     )
 
 
-def test_importing_segtrain_imports_no_torch_and_each_name_is_there() -> None:
+def test_importing_segtrain_imports_no_torch_and_each_name_is_there():
     code = (
         "import sys, segtrain\n"
         "assert 'torch' not in sys.modules\n"
@@ -341,9 +335,7 @@ def test_importing_segtrain_imports_no_torch_and_each_name_is_there() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_a_notebook_shows_the_run_while_it_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_notebook_shows_the_run_while_it_trains(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
     drawn = list[bytes]()
 
@@ -374,7 +366,7 @@ def test_a_notebook_shows_the_run_while_it_trains(
 
 
 # The example of docs/python.md and README.md for people who know the names; ``images`` are arrays.
-def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> None:
+def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path):
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
 
     class Wide(Slow):
@@ -443,15 +435,13 @@ MASK = np.zeros((32, 48), np.uint8)
         ((np.zeros((32, 48, 3), np.uint8), MASK[:8], 0), "item-shape", "(8, 48)"),
     ],
 )
-def test_a_wrong_item_says_how_to_make_it_right(
-    item: Any, code: str, advice: str, tmp_path: Path
-) -> None:
+def test_a_wrong_item_says_how_to_make_it_right(item, code, advice, tmp_path):
     with refused(code, index=0) as info:
         segtrain.data.loader(small(tmp_path / "run"), data=Single(item))
     assert advice in str(info.value)
 
 
-def test_wrong_calls_are_told_in_a_sentence(tmp_path: Path) -> None:
+def test_wrong_calls_are_told_in_a_sentence(tmp_path):
     with refused("not-a-config", found="str"):
         segtrain.train("mine.yaml")  # type: ignore[arg-type]
     with refused("config-not-a-file", found="dict"):
@@ -468,9 +458,7 @@ def test_wrong_calls_are_told_in_a_sentence(tmp_path: Path) -> None:
             segtrain.Run(folder)
 
 
-def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_done(
-    tmp_path: Path,
-) -> None:
+def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_done(tmp_path):
     import cv2
 
     cv2.setNumThreads(2)
@@ -516,9 +504,7 @@ class Broken(Slow):
         return super().forward(images) / torch.zeros(())
 
 
-def test_a_loss_that_is_not_finite_before_any_update_does_not_blame_the_learning_rate(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_that_is_not_finite_before_any_update_does_not_blame_the_learning_rate(tmp_path):
     with refused("not-finite", step=1, updated=False) as info:
         segtrain.train(
             small(tmp_path / "run"),
@@ -534,9 +520,7 @@ def epochs(loader: Any) -> list[list[torch.Tensor]]:
     return [[images for images, _ in loader] for _ in range(3)]
 
 
-def test_set_epoch_continues_after_a_resume_and_holds_if_it_comes_after_iter(
-    tmp_path: Path,
-) -> None:
+def test_set_epoch_continues_after_a_resume_and_holds_if_it_comes_after_iter(tmp_path):
     """Lightning calls ``iter`` before the hook in which the example of the page calls
     ``set_epoch``.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,14 +32,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-def test_on_a_cpu_it_is_pico_and_keeps_the_hash_and_the_folder_of_earlier_runs() -> None:
+def test_on_a_cpu_it_is_pico_and_keeps_the_hash_and_the_folder_of_earlier_runs():
     here = settled(load_config(None, ["train.device=cpu"]))
     assert here.model == load_config(None, ["model.arch=pico"]).model
     hashes = {load_config(None, given).hash for given in ([], ["model=auto"], ["model.arch=pico"])}
     assert hashes == {here.hash} == {"44136fa3"}
 
 
-def test_a_gpu_gets_the_recipe_in_settings_that_the_user_can_replace(asked: list[Any]) -> None:
+def test_a_gpu_gets_the_recipe_in_settings_that_the_user_can_replace(asked):
     config = settled(load_config(None, ["model=auto"]))
     assert (config.model.arch, config.model.encoder) == ("upernet", "tu-convnext_base.fb_in22k")
     assert (config.optim.lr, config.optim.layer_decay, config.train.precision) == (
@@ -58,7 +57,7 @@ def test_a_gpu_gets_the_recipe_in_settings_that_the_user_can_replace(asked: list
     assert settled(make_config(config.model_dump())) == config
 
 
-def test_networks_by_memory_have_weights_for_all_uses() -> None:
+def test_networks_by_memory_have_weights_for_all_uses():
     chosen = [pretrained(Config(), memory).model.encoder for memory in (8, 16, 24, 40, 80)]
     assert chosen == [ENCODERS[0], ENCODERS[0], ENCODERS[20], ENCODERS[20], ENCODERS[70]]
     for encoder in ENCODERS.values():
@@ -67,12 +66,7 @@ def test_networks_by_memory_have_weights_for_all_uses() -> None:
         assert weights.hf_hub_id == f"timm/{encoder.removeprefix('tu-')}"
 
 
-def test_a_hub_that_does_not_answer_is_said_with_what_helps(
-    asked: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_a_hub_that_does_not_answer_is_said_with_what_helps(asked, monkeypatch, capsys, tmp_path):
     def offline(*names: str) -> None:
         raise OSError("no route to host")
 
@@ -91,7 +85,7 @@ def test_a_hub_that_does_not_answer_is_said_with_what_helps(
     assert settled(load_config(), download=False).model.arch == "upernet"
 
 
-def test_a_run_keeps_its_network_and_hands_it_on(asked: list[Any], tmp_path: Path) -> None:
+def test_a_run_keeps_its_network_and_hands_it_on(asked, tmp_path):
     for arch, settings in (("pico", ["model.arch=pico"]), ("upernet", [])):
         given = [f"out={tmp_path / arch}"]
         begun = settled(load_config(None, given + settings), download=False)
@@ -108,8 +102,8 @@ def test_a_run_keeps_its_network_and_hands_it_on(asked: list[Any], tmp_path: Pat
 
 
 def test_a_run_with_few_images_trains_the_decoder_on_weights_from_a_file(
-    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path
-) -> None:
+    asked, monkeypatch, capfd, tmp_path
+):
     monkeypatch.setattr("segtrain.config.automatic.ENCODERS", {0: "tu-test_convnext"})
     encoder = timm.create_model("test_convnext")
     torch.save({"model": encoder.state_dict()}, tmp_path / "e.pth")
@@ -127,7 +121,7 @@ def test_a_run_with_few_images_trains_the_decoder_on_weights_from_a_file(
     assert torch.equal(trained["model.stem_0.weight"], encoder.state_dict()["stem.0.weight"])
 
 
-def test_a_vit_of_14_pixels_takes_any_size_and_the_file_of_its_authors(tmp_path: Path) -> None:
+def test_a_vit_of_14_pixels_takes_any_size_and_the_file_of_its_authors(tmp_path):
     """Their tables of positions begin with that of the class token, which no shape tells."""
     name = "vit_small_patch14_reg4_dinov2"
     file, state = tmp_path / "w.pth", dict(timm.create_model(name).state_dict())

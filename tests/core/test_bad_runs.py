@@ -93,14 +93,14 @@ TRAIN: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", TRAIN)
-def test_a_run_folder_that_will_not_do(zygote, place: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_folder_that_will_not_do(zygote, place, case):  # type: ignore[no-untyped-def]
     damage, settings, words = TRAIN[case]
     damage(place)
     made = ("run/",) if "checkpoint " in case else ()
     refuse(zygote, place, ["train", *FOLDERS, *settings], *words, made=made)
 
 
-def test_a_torn_checkpoint_is_said_and_an_older_one_taken(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_torn_checkpoint_is_said_and_an_older_one_taken(zygote, place):  # type: ignore[no-untyped-def]
     tear(place / STEP)
     process = zygote.start("train", *FOLDERS, cwd=place)
     assert finish([process]) == [0], process.output
@@ -126,14 +126,14 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", VERBS)
-def test_a_run_that_cannot_be_used(zygote, place: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_that_cannot_be_used(zygote, place, case):  # type: ignore[no-untyped-def]
     damage, arguments, words = VERBS[case]
     damage(place)
     refuse(zygote, place, list(arguments), *words)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_prediction_on_a_gpu_that_is_not_there(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
+def test_prediction_on_a_gpu_that_is_not_there(zygote, place):  # type: ignore[no-untyped-def]
     refuse(
         zygote,
         place,
@@ -152,7 +152,7 @@ def test_prediction_on_a_gpu_that_is_not_there(zygote, place: Path) -> None:  # 
     )
 
 
-def test_images_that_cannot_be_read_stop_no_other(zygote, place: Path) -> None:  # type: ignore[no-untyped-def]
+def test_images_that_cannot_be_read_stop_no_other(zygote, place):  # type: ignore[no-untyped-def]
     tear(place / "set/images/val/a0.png")
     made = ("out/masks/a1.png", "out/overlays/a1.png")
     refuse(
@@ -185,7 +185,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("ranks", "background"), [(0, "false"), (2, "true")])
-def test_a_full_disk_at_a_checkpoint(zygote, small_disk: Path, background: str, ranks: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_full_disk_at_a_checkpoint(zygote, small_disk, background, ranks):  # type: ignore[no-untyped-def]
     settings = [
         "train",
         *SCENES,
@@ -221,7 +221,7 @@ def limited(size: int, *arguments: object) -> str:
     )
 
 
-def test_a_checkpoint_that_cannot_be_written_whole(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_checkpoint_that_cannot_be_written_whole(zygote, tmp_path):  # type: ignore[no-untyped-def]
     process = zygote.start(code=limited(60_000, "train", *SCENES), cwd=tmp_path)
     assert_refused(
         [process],
@@ -241,9 +241,7 @@ def test_a_checkpoint_that_cannot_be_written_whole(zygote, tmp_path: Path) -> No
         (["export", "run", "--out", "out", "--formats", "safetensors"], "out"),
     ],
 )
-def test_results_that_cannot_be_written_whole(
-    zygote, place: Path, arguments: list[str], word: str
-) -> None:  # type: ignore[no-untyped-def]
+def test_results_that_cannot_be_written_whole(zygote, place, arguments, word):  # type: ignore[no-untyped-def]
     before = snapshot(place)
     process = zygote.start(code=limited(200, *arguments), cwd=place)
     assert_refused([process], word, "File too large", "another folder")
@@ -257,9 +255,7 @@ def seal(folder: Path) -> None:
             place.chmod(0o555)
 
 
-def test_a_run_folder_without_the_right_to_write(
-    zygote, public: Path, ordinary: Callable[..., str]
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_folder_without_the_right_to_write(zygote, public, ordinary):  # type: ignore[no-untyped-def]
     (public / "run").mkdir()
     seal(public)
     for out in ("run", "elsewhere/run"):
@@ -278,21 +274,21 @@ RANKS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", RANKS)
-def test_one_rank_speaks_for_all(zygote, tmp_path: Path, case: str) -> None:  # type: ignore[no-untyped-def]
+def test_one_rank_speaks_for_all(zygote, tmp_path, case):  # type: ignore[no-untyped-def]
     settings, words = RANKS[case]
     (tmp_path / "occupied").write_text("")
     refuse(zygote, tmp_path, ["train", *SCENES, *settings], *words, ranks=2)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_fault_of_the_data_is_said_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_of_the_data_is_said_once(zygote, tmp_path):  # type: ignore[no-untyped-def]
     root = make_set(tmp_path / "set")
     tear(root / "images/train/a0.png")
     refuse(zygote, tmp_path, ["train", *FOLDERS], "set/images/train/a0.png", "ends early", ranks=2)
     assert not (tmp_path / "run").exists()
 
 
-def test_kernels_that_do_not_run_here_are_said_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_kernels_that_do_not_run_here_are_said_once(zygote, tmp_path):  # type: ignore[no-untyped-def]
     settings = ["train.kernels=[linear]", "train.duration=1st", "train.batch_size=4"]
     ranks = zygote.start_ranks(2, "train", *SCENES, *settings, cwd=tmp_path)
     assert [rank.wait() for rank in ranks] == [0, 0]
@@ -301,7 +297,7 @@ def test_kernels_that_do_not_run_here_are_said_once(zygote, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", ["train", "val"])
-def test_a_file_that_one_rank_alone_meets(zygote, tmp_path: Path, where: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_one_rank_alone_meets(zygote, tmp_path, where):  # type: ignore[no-untyped-def]
     """The rank that reads it says so; the other one ends as well, and adds nothing."""
     root = make_set(tmp_path / "set")
     tear(root / f"images/{where}/a1.png")
@@ -327,7 +323,7 @@ def test_a_file_that_one_rank_alone_meets(zygote, tmp_path: Path, where: str) ->
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_is_killed_is_missed(zygote, tmp_path: Path, killed: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_that_is_killed_is_missed(zygote, tmp_path, killed):  # type: ignore[no-untyped-def]
     """The rank that is left says that it lost one, in words, and ends.
 
     Rank 0, with whom all talk, has an error to tell.

@@ -38,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return root / "set", root / "run"
 
 
-def test_a_run_is_scored_predicted_and_exported(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_is_scored_predicted_and_exported(folders, tmp_path):
     data, run = folders
     assert Image.open(run / "pictures/val.png").convert("L").getextrema()[1] == 255
     assert segtrain.evaluate(str(run)).miou > 0.5
@@ -63,9 +63,7 @@ def test_a_run_is_scored_predicted_and_exported(folders: tuple[Path, Path], tmp_
         assert (classes[0] != mask)[~void].sum() <= 2  # ties of logits
 
 
-def test_masks_of_geotiffs_have_their_georeference(
-    folders: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_masks_of_geotiffs_have_their_georeference(folders, tmp_path):
     tifffile = pytest.importorskip("tifffile", reason="the extra 'bands' is not installed")
     data, run = folders
     place = [
@@ -87,7 +85,7 @@ def test_masks_of_geotiffs_have_their_georeference(
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5])
-def test_pretrained_colors_are_shared_as_in_timm(channels: int, tmp_path: Path) -> None:
+def test_pretrained_colors_are_shared_as_in_timm(channels, tmp_path):
     network = build_model(Model(arch="unet", encoder="resnet18"), 2)
     (first,) = first_convolutions(network).values()
     expected = adapt_input_conv(channels, first.weight.detach())
@@ -96,7 +94,7 @@ def test_pretrained_colors_are_shared_as_in_timm(channels: int, tmp_path: Path) 
     assert network(torch.zeros(2, channels, 64, 64)).shape == (2, 2, 64, 64)
 
 
-def test_an_encoder_file_of_as_many_bands_fits(tmp_path: Path) -> None:
+def test_an_encoder_file_of_as_many_bands_fits(tmp_path):
     model = Model(arch="unet", encoder="resnet18")
     source = build_model(model, 2, 5)
     torch.save(source.encoder_parts()[0].state_dict(), tmp_path / "five.pth")

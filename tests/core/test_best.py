@@ -68,9 +68,7 @@ def killed_at(operation: int, work: Callable[[], None]) -> bool:
 
 
 @pytest.mark.parametrize(("best", "keep"), [(3, 1), (2, 2)], ids=["a better one", "a worse one"])
-def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(
-    tmp_path: Path, best: int, keep: int
-) -> None:
+def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path, best, keep):
     ready = tmp_path / "ready"
     writer = CheckpointWriter(ready / "checkpoints", keep=keep, background=False)
     for step in (1, 2):
@@ -124,9 +122,7 @@ DAMAGE = (
 
 
 @pytest.mark.parametrize("text", DAMAGE)
-def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(
-    tmp_path: Path, text: str | None
-) -> None:
+def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(tmp_path, text):
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     for step in (1, 2, 3):
         writer.save(step, content(step, min(step, 2)))
@@ -149,7 +145,7 @@ def test_a_best_json_that_is_missing_torn_or_foreign_is_made_again(
     assert mend_best(tmp_path, new_best) == (new_best, [])
 
 
-def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
+def test_a_best_json_that_points_nowhere_is_mended(tmp_path):
     CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(2, content(2, 2))
     (tmp_path / "best.json").write_text(
         '{"checkpoint": "step-00000009.pt", "step": 9, "miou": 0.9}'
@@ -163,9 +159,7 @@ def test_a_best_json_that_points_nowhere_is_mended(tmp_path: Path) -> None:
     assert "named step-00000009.pt" in remarks[0]
 
 
-def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(
-    tmp_path: Path,
-) -> None:
+def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(tmp_path):
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     for step in (2, 3):
         writer.save(step, content(step, 2))
@@ -177,9 +171,7 @@ def test_a_best_file_that_somebody_took_away_is_said_and_the_next_score_counts(
 
 
 @pytest.mark.parametrize("which", ["best", "last"])
-def test_weights_of_another_checkpoint_are_never_taken_in_silence(
-    tmp_path: Path, which: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_of_another_checkpoint_are_never_taken_in_silence(tmp_path, which, capsys):
     """The best is the last one: without it, an older one would be both."""
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=2, background=False)
     journal = Journal(tmp_path / FILE)
@@ -202,9 +194,7 @@ def test_weights_of_another_checkpoint_are_never_taken_in_silence(
 
 
 @pytest.mark.parametrize("left", ["a whole one", "a torn one", "none"])
-def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(
-    tmp_path: Path, left: str
-) -> None:
+def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(tmp_path, left):
     CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False).save(3, content(3, 2))
     checkpoint.write_best(tmp_path, Best(2, 0.02))
     (last,) = checkpoint.checkpoints(tmp_path)
@@ -220,7 +210,7 @@ def test_only_a_checkpoint_that_loads_is_proposed_in_place_of_the_best(
     assert ("train again" in str(caught.value)) == (left != "a whole one")
 
 
-def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> None:
+def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path):
     """The newest checkpoints were torn; the run goes on from one before the first score."""
     CheckpointWriter(tmp_path / "checkpoints", keep=9, background=False).save(2, content(2, 2))
     new_best, remarks = mend_best(tmp_path, Best())
@@ -229,9 +219,7 @@ def test_a_score_of_steps_that_are_done_again_is_forgotten(tmp_path: Path) -> No
     assert not (tmp_path / "best.json").exists()
 
 
-def test_a_run_killed_between_its_checkpoint_and_best_json_ends_with_the_best_one(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_a_run_killed_between_its_checkpoint_and_best_json_ends_with_the_best_one(zygote, tmp_path):
     out = tmp_path / "run"
     arguments = command(
         out,
@@ -266,9 +254,7 @@ raise SystemExit(main({arguments!r}))
     assert float(checkpoint.read(checkpoint.best_file(out))["state"]["best_value"]) == best.value
 
 
-def test_no_step_waits_until_a_better_checkpoint_is_on_the_disk(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_no_step_waits_until_a_better_checkpoint_is_on_the_disk(zygote, tmp_path):
     """The disk writes the first checkpoint, of a better score, only when the step after it is
     done.
     """
@@ -296,7 +282,7 @@ raise SystemExit(main({arguments!r}))
     assert named_best(out) is not None
 
 
-def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_json_follows_its_checkpoint(tmp_path, monkeypatch):
     """In the background; until then it names the one before."""
     go, plain = threading.Event(), torch.save
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=True)
@@ -323,7 +309,7 @@ def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
         ({"scores": [1]}, "scores=[1]"),
     ],
 )
-def test_a_state_that_no_run_has_is_refused(changes: dict[str, Any], word: str) -> None:
+def test_a_state_that_no_run_has_is_refused(changes, word):
     state = State(step=3, best=Best(2, 0.02))
     assert State.read(state.to_dict(), "run") == state
     with refused("checkpoint-damaged", run="run") as caught:
@@ -360,22 +346,20 @@ SOUND = {
         ({"state": None}, "state is a NoneType"),
     ],
 )
-def test_parts_that_no_checkpoint_has_are_refused(changes: dict[str, Any], word: str) -> None:
+def test_parts_that_no_checkpoint_has_are_refused(changes, word):
     checkpoint.refuse_foreign(SOUND, WEIGHT, "run")
     with refused("checkpoint-foreign") as caught:
         checkpoint.refuse_foreign({**SOUND, **changes}, WEIGHT, "run")
     assert word in caught.value.values["found"][0]
 
 
-def test_a_moving_average_that_is_missing_is_named() -> None:
+def test_a_moving_average_that_is_missing_is_named():
     with refused("checkpoint-foreign", found=["ema: w is missing"]):
         checkpoint.refuse_foreign(SOUND, WEIGHT, "run", averaged=WEIGHT)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_nothing_is_predicted_with_weights_that_are_not_finite(
-    tmp_path: Path, value: float
-) -> None:
+def test_nothing_is_predicted_with_weights_that_are_not_finite(tmp_path, value):
     state = content(1, 1)
     state["model"]["w"][3] = value
     CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(1, state)
@@ -384,7 +368,7 @@ def test_nothing_is_predicted_with_weights_that_are_not_finite(
             load_weights(tmp_path, which)
 
 
-def test_a_buffer_may_be_infinite_such_as_a_mask_of_an_attention(tmp_path: Path) -> None:
+def test_a_buffer_may_be_infinite_such_as_a_mask_of_an_attention(tmp_path):
     state = content(1, 1)
     state["model"]["mask"] = torch.full((2, 2), -torch.inf)
     state["optimizer"] = {"w": {}}
@@ -392,7 +376,7 @@ def test_a_buffer_may_be_infinite_such_as_a_mask_of_an_attention(tmp_path: Path)
     assert load_weights(tmp_path)[0]["mask"].isinf().all()
 
 
-def test_a_file_that_only_looks_like_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_only_looks_like_a_checkpoint_is_left_alone(tmp_path):
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     (tmp_path / "checkpoints/step-final.pt").write_bytes(b"mine")
     for step in (1, 2):

@@ -89,9 +89,7 @@ def undisturbed(zygote: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_run_goes_on_from_the_bucket_on_another_host(
-    zygote: Any, tmp_path: Path, server: BucketServer, undisturbed: Path
-) -> None:
+def test_a_run_goes_on_from_the_bucket_on_another_host(zygote, tmp_path, server, undisturbed):
     server.fault, out = 0.05, "s3://bkt/runs/a"
     there = server.folder / "bkt/runs/a"
     said = train(zygote, tmp_path, server, "one", "train.duration=12st", out=out)
@@ -115,8 +113,8 @@ def test_a_run_goes_on_from_the_bucket_on_another_host(
 
 @pytest.mark.long
 def test_kills_at_any_moment_leave_a_run_that_resumes_to_the_same_bits(
-    zygote: Any, tmp_path: Path, server: BucketServer, undisturbed: Path
-) -> None:
+    zygote, tmp_path, server, undisturbed
+):
     server.fault, server.delay, draws = 0.05, 0.01, random.Random(5)
     there = server.folder / "bkt/runs/a"
     for attempt in range(4):
@@ -138,8 +136,8 @@ def test_kills_at_any_moment_leave_a_run_that_resumes_to_the_same_bits(
 
 @pytest.mark.long
 def test_a_bucket_that_goes_away_stops_nothing_and_the_end_says_where_the_run_is(
-    zygote: Any, tmp_path: Path, server: BucketServer, undisturbed: Path
-) -> None:
+    zygote, tmp_path, server, undisturbed
+):
     there = server.folder / "bkt/runs/a"
     process = start(zygote, tmp_path, server, "one", "train.duration=12st", "data.outage_s=0.5")
     while not (there / ID).is_file():
@@ -155,7 +153,7 @@ def test_a_bucket_that_goes_away_stops_nothing_and_the_end_says_where_the_run_is
     assert_equal_runs(there, undisturbed)
 
 
-def test_two_hosts_go_on_from_the_bucket(zygote: Any, tmp_path: Path, server: BucketServer) -> None:
+def test_two_hosts_go_on_from_the_bucket(zygote, tmp_path, server):
     """A run of one process, stopped, goes on with two, each on a host of its own; later with one
     again.
     """
@@ -191,9 +189,7 @@ def test_two_hosts_go_on_from_the_bucket(zygote: Any, tmp_path: Path, server: Bu
     assert "finished" in train(zygote, tmp_path, server, "three", *more)
 
 
-def test_a_run_in_a_bucket_is_scored_used_and_exported(
-    zygote: Any, tmp_path: Path, server: BucketServer, undisturbed: Path
-) -> None:
+def test_a_run_in_a_bucket_is_scored_used_and_exported(zygote, tmp_path, server, undisturbed):
     there = server.folder / "bkt/runs/a"
     shutil.copytree(undisturbed, there)
 

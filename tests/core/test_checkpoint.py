@@ -37,7 +37,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
+def test_keeps_the_newest_and_the_best(run_dir, background):
     writer = CheckpointWriter(run_dir / "checkpoints", keep=2, background=background)
     for step in range(1, 7):
         writer.save(step, state(step, best=2 if step > 1 else 1))
@@ -58,9 +58,7 @@ def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
         (RuntimeError(), "RuntimeError"),
     ],
 )
-def test_no_failure_of_a_write_goes_unheard(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, background: bool, error: Exception, words: str
-) -> None:
+def test_no_failure_of_a_write_goes_unheard(run_dir, monkeypatch, background, error, words):
     """Also where the torn file cannot be taken away, as on a disk that has become read-only."""
     writer = CheckpointWriter(run_dir / "checkpoints", keep=2, background=background)
 
@@ -79,9 +77,7 @@ def test_no_failure_of_a_write_goes_unheard(
         save()
 
 
-def test_a_small_file_on_a_disk_that_has_become_read_only_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_on_a_disk_that_has_become_read_only_is_one_error(tmp_path, monkeypatch):
     def fail(*args: Any, **settings: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -91,9 +87,7 @@ def test_a_small_file_on_a_disk_that_has_become_read_only_is_one_error(
         files.write_atomically(tmp_path / "best.json", b"{}")
 
 
-def test_a_failure_after_a_checkpoint_got_its_name_is_not_said_of_it(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_after_a_checkpoint_got_its_name_is_not_said_of_it(run_dir, monkeypatch):
     def fail(*args: Any, **settings: Any) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -107,7 +101,7 @@ def test_a_failure_after_a_checkpoint_got_its_name_is_not_said_of_it(
     assert checkpoint.newest(run_dir).path == run_dir / "checkpoints/step-00000002.pt"
 
 
-def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:
+def test_parts_of_a_killed_writer_are_swept(run_dir):
     (run_dir / "checkpoints").mkdir(parents=True)
     (run_dir / "checkpoints/.step-00000009.pt.part").write_bytes(b"torn")
     CheckpointWriter(run_dir / "checkpoints", keep=1, background=False)
@@ -115,7 +109,7 @@ def test_parts_of_a_killed_writer_are_swept(run_dir: Path) -> None:
     assert checkpoint.newest(run_dir) == checkpoint.NewestCheckpoint()
 
 
-def test_code_in_a_checkpoint_is_not_run(run_dir: Path) -> None:
+def test_code_in_a_checkpoint_is_not_run(run_dir):
     class Evil:
         def __reduce__(self) -> Any:
             return (os.system, ("touch " + str(run_dir / "owned"),))
@@ -128,9 +122,7 @@ def test_code_in_a_checkpoint_is_not_run(run_dir: Path) -> None:
     assert not (run_dir / "owned").exists()
 
 
-def test_a_file_that_cannot_be_read_is_not_called_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch):
     path = tmp_path / "step-00000001.pt"
     torch.save({"format": checkpoint.FORMAT}, path)
 
@@ -143,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", None])
-def test_a_file_that_is_no_checkpoint(run_dir: Path, content: bytes | None) -> None:
+def test_a_file_that_is_no_checkpoint(run_dir, content):
     (run_dir / "checkpoints").mkdir(parents=True)
     path = run_dir / "checkpoints/step-00000001.pt"
     if content is None:
@@ -154,13 +146,13 @@ def test_a_file_that_is_no_checkpoint(run_dir: Path, content: bytes | None) -> N
         checkpoint.read(path)
 
 
-def test_no_checkpoint_at_all(run_dir: Path) -> None:
+def test_no_checkpoint_at_all(run_dir):
     run_dir.mkdir()
     with refused("no-checkpoint", run=str(run_dir)):
         checkpoint.load_weights(run_dir)
 
 
-def test_a_damaged_tensor_is_no_whole_checkpoint(run_dir: Path) -> None:
+def test_a_damaged_tensor_is_no_whole_checkpoint(run_dir):
     """As long as before, and readable for torch, which looks at no checksum."""
     writer = CheckpointWriter(run_dir / "checkpoints", keep=9, background=False)
     weights = torch.arange(5000.0)
@@ -174,9 +166,7 @@ def test_a_damaged_tensor_is_no_whole_checkpoint(run_dir: Path) -> None:
     assert "step-00000002.pt is incomplete or damaged" in newest.remarks[0]
 
 
-def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(tmp_path, monkeypatch):
     writer, said = CheckpointWriter(tmp_path / "checkpoints", 2, True), list[str]()
 
     def fail(session: Any, signals: list[int]) -> int:
@@ -210,9 +200,7 @@ def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
     )
 
 
-def test_a_tensor_with_more_numbers_than_its_file_has_is_refused_by_its_shape(
-    tmp_path: Path,
-) -> None:
+def test_a_tensor_with_more_numbers_than_its_file_has_is_refused_by_its_shape(tmp_path):
     config = make_config({"model": {"arch": "pico"}})
     weights = build_model(config.model, 2).state_dict()
     weights["head.weight"] = torch.zeros(1).expand(10**12)

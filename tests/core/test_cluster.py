@@ -7,7 +7,6 @@ from __future__ import annotations
 import socket
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
 from conftest import refused
@@ -20,7 +19,7 @@ from segtrain.parallel.failure import reach_rank_0
 discover = partial(cluster.discover, LAUNCHERS)
 
 
-def test_nothing_is_one_process() -> None:
+def test_nothing_is_one_process():
     assert discover({}) == Cluster()
     assert discover({}).alone
 
@@ -57,7 +56,7 @@ HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
         ({"RANK": "3", "WORLD_SIZE": "4"}, (0, 0), "torchrun"),
     ],
 )
-def test_launchers(environ: dict[str, str], local: tuple[int, int], source: str) -> None:
+def test_launchers(environ, local, source):
     """Local size 0: counted when the ranks meet."""
     expected = RankStarter(source, ranks_in_order=source == "torchrun")
     assert discover({**environ, "MASTER_ADDR": "h"}) == Cluster(3, 4, *local, "h", 29500, expected)
@@ -65,7 +64,7 @@ def test_launchers(environ: dict[str, str], local: tuple[int, int], source: str)
         discover(environ)
 
 
-def test_a_launcher_of_one_process_or_one_host_needs_no_address() -> None:
+def test_a_launcher_of_one_process_or_one_host_needs_no_address():
     assert discover({"PMI_RANK": "0", "PMI_SIZE": "1"}) == Cluster()
     assert discover({"YOD_RANK": "0", "YOD_SIZE": "1"}) == Cluster()
     assert discover({"RANK": "0", "WORLD_SIZE": "1"}) == Cluster(source=RankStarter("torchrun"))
@@ -91,12 +90,12 @@ def test_a_launcher_of_one_process_or_one_host_needs_no_address() -> None:
         ({}, (None, 1)),
     ],
 )
-def test_cores_of_a_slurm_job(environ: dict[str, str], expected: tuple[int | None, int]) -> None:
+def test_cores_of_a_slurm_job(environ, expected):
     assert slurm_cores({**environ, "SLURMD_NODENAME": "n1"}) == expected
     assert slurm_cores(environ) == (None, 1)  # on the submit host
 
 
-def test_cores_are_those_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_those_of_the_job(tmp_path, monkeypatch):
     free = cores(tmp_path)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
@@ -119,12 +118,12 @@ def test_cores_are_those_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"X_COMM_PROCID": "1", "X_COMM_NTASKS": "2"}, "unknown-launcher"),
     ],
 )
-def test_variables_that_cannot_be(environ: dict[str, str], expected: str) -> None:
+def test_variables_that_cannot_be(environ, expected):
     with refused(expected):
         discover(environ)
 
 
-def test_cores_respect_the_quota(tmp_path: Path) -> None:
+def test_cores_respect_the_quota(tmp_path):
     free = cores(tmp_path)
     (tmp_path / "cpu.max").write_text("100000 100000")
     assert cores(tmp_path) == 1
@@ -132,7 +131,7 @@ def test_cores_respect_the_quota(tmp_path: Path) -> None:
     assert cores(tmp_path) == free
 
 
-def test_a_free_port_is_none_that_the_kernel_gives_away(tmp_path: Path) -> None:
+def test_a_free_port_is_none_that_the_kernel_gives_away(tmp_path):
     """gloo's listeners, and connections of any program, would take it before rank 0 does."""
     limits = tmp_path / "ip_local_port_range"
     for first, expected in (
@@ -148,7 +147,7 @@ def test_a_free_port_is_none_that_the_kernel_gives_away(tmp_path: Path) -> None:
             own.bind(("127.0.0.1", free_port(limits)))
 
 
-def test_a_rank_waits_until_rank_0_listens() -> None:
+def test_a_rank_waits_until_rank_0_listens():
     rank = Cluster(rank=1, world_size=2, master_port=free_port())
     with refused("ranks-not-met"):
         reach_rank_0(rank, timeout_s=0.0)

@@ -60,8 +60,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", [True, "regions"])
 def test_a_compiled_run_compiles_before_its_first_step_alone_and_trains_alike(
-    how: bool | str, plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    how, plain, tmp_path, monkeypatch
+):
     """Neither a larger crop nor an evaluation compiles anything. The compiler's backend is left
     out.
     """
@@ -87,7 +87,7 @@ def test_a_compiled_run_compiles_before_its_first_step_alone_and_trains_alike(
         torch.testing.assert_close(found["model"][name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_regions_are_the_outermost_repeated_blocks() -> None:
+def test_regions_are_the_outermost_repeated_blocks():
     def block() -> nn.Module:
         return nn.TransformerEncoderLayer(4, 1)
 

@@ -20,14 +20,14 @@ from segtrain.errors import NULL, ConfigError
 from segtrain.runfolder.rundir import refuse_run_dir
 
 
-def test_a_missing_file_is_named_with_one_that_is_near(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_one_that_is_near(tmp_path):
     (tmp_path / "runs.yaml").touch()
     with refused("unreadable-config", file=f"{tmp_path}/run.yaml") as caught:
         load_config(tmp_path / "run.yaml")
     assert f"{tmp_path}/runs.yaml" in str(caught.value)
 
 
-def test_a_setting_that_a_newer_version_adds_leaves_the_hash(tmp_path: Path) -> None:
+def test_a_setting_that_a_newer_version_adds_leaves_the_hash(tmp_path):
     newer = create_model("Newer", __base__=type(Config().train), averaging=(float, 0.5))
     later = create_model("Later", __base__=Config, train=(newer, Field(default_factory=newer)))
     settings = {"optim": {"lr": 0.5}, "train": {"seed": 3}}
@@ -39,15 +39,13 @@ def test_a_setting_that_a_newer_version_adds_leaves_the_hash(tmp_path: Path) -> 
     )
 
 
-def test_a_run_in_the_working_directory_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_in_the_working_directory_has_its_name(tmp_path, monkeypatch):
     (tmp_path / "mine/deeper").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "mine/deeper")
     assert [load_config(None, [f"out={out}"]).title for out in (".", "..")] == ["deeper", "mine"]
 
 
-def test_a_default_that_a_newer_version_changes_is_told_in_the_runs_folder(tmp_path: Path) -> None:
+def test_a_default_that_a_newer_version_changes_is_told_in_the_runs_folder(tmp_path):
     """The hash is the same, the training would not be: the run's own config is what counts."""
     made = load_config(None, [f"out={tmp_path}"])
     (tmp_path / "checkpoints").mkdir()
@@ -64,7 +62,7 @@ def test_a_default_that_a_newer_version_changes_is_told_in_the_runs_folder(tmp_p
 @pytest.mark.parametrize(
     "name", ["config.yaml", "labels.json", "best.json", "pictures", "report.html"]
 )
-def test_a_folder_whose_files_a_run_would_replace_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_whose_files_a_run_would_replace_is_refused(tmp_path, name):
     config = load_config(None, [f"out={tmp_path}"])
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "checkpoints").mkdir()
@@ -77,7 +75,7 @@ def test_a_folder_whose_files_a_run_would_replace_is_refused(tmp_path: Path, nam
     refuse_run_dir(config)
 
 
-def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
+def test_a_start_that_was_killed_can_be_repeated(tmp_path):
     config = load_config(None, [f"out={tmp_path}"])
     (tmp_path / "config.yaml").write_text(f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}")
     (tmp_path / "labels.json").touch()
@@ -90,7 +88,7 @@ def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
         refuse_run_dir(other)
 
 
-def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page() -> None:
+def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page():
     root = Path(__file__).parents[2]
     page = (root / "docs/camvid.md").read_text().replace("\\\n", " ")
     command = next(
@@ -102,9 +100,7 @@ def test_the_long_camvid_recipe_is_the_short_one_with_the_settings_of_the_page()
     assert short.parallel == long.parallel
 
 
-def test_a_runs_config_names_code_that_is_not_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runs_config_names_code_that_is_not_touched(tmp_path, monkeypatch):
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange/__init__.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")
     (tmp_path / "strange/inner.py").write_text("def augment(image, mask): return image, mask\n")
@@ -142,16 +138,14 @@ def test_a_runs_config_names_code_that_is_not_touched(
     ],
 )
 def test_what_would_become_the_name_of_a_folder_but_was_meant_otherwise_is_refused(
-    key: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    key, text, monkeypatch
+):
     monkeypatch.setenv("HERE", "x")
     with refused("invalid-value", key=key, found=text):
         load_config(None, [f"{key}='{text}'"])
 
 
-def test_paths_and_names_that_are_right_stay_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_and_names_that_are_right_stay_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setenv("HERE", "x")
     monkeypatch.chdir(tmp_path)
     for folder in ("$HERE", " a"):
@@ -166,9 +160,7 @@ def test_paths_and_names_that_are_right_stay_as_they_are(
     assert load_config(saved, ["name="]).name == "config"
 
 
-def test_a_null_is_refused_where_a_key_expects_a_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_null_is_refused_where_a_key_expects_a_value(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     file = tmp_path / "a.yaml"
     for text, key in (

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -108,14 +107,14 @@ def voc(root: Path) -> None:
 TREES: dict[str, Callable[[Path], None]] = {"cityscapes": cityscapes, "ade20k": ade20k, "voc": voc}
 
 
-def test_there_are_gpu_configs_of_each_data_set_and_model() -> None:
+def test_there_are_gpu_configs_of_each_data_set_and_model():
     configs = [load_config(path) for path in GPU]
     assert {config.data.layout for config in configs} == set(TREES)
     assert {config.model.arch for config in configs} == {"deeplabv3plus", "segformer", "upernet"}
 
 
 @each
-def test_a_gpu_config_resolves_and_says_how_to_start_it(path: Path) -> None:
+def test_a_gpu_config_resolves_and_says_how_to_start_it(path):
     config = load_config(path)
     refuse_names(config.model)
     assert path.stem.startswith(config.data.layout)
@@ -134,9 +133,7 @@ def test_a_gpu_config_resolves_and_says_how_to_start_it(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_each_strategy_takes_a_config_or_names_all_that_does_not_fit(
-    path: Path, strategy: str
-) -> None:
+def test_each_strategy_takes_a_config_or_names_all_that_does_not_fit(path, strategy):
     root = ["data.root=data"] * ("camvid" in path.stem)
     words = ["train.device=cuda", *root, f"parallel.strategy={strategy}"]
     config = load_config(path, words[:-1])
@@ -156,7 +153,7 @@ def test_each_strategy_takes_a_config_or_names_all_that_does_not_fit(
 
 @each
 @pytest.mark.parametrize(("gpus", "accumulate"), [(1, 1), (1, 8), (2, 4), (4, 2), (8, 1)])
-def test_a_gpu_config_plans(path: Path, gpus: int, accumulate: int) -> None:
+def test_a_gpu_config_plans(path, gpus, accumulate):
     config = load_config(path, [f"train.accumulate={accumulate}"])
     samples = IMAGES[config.data.layout]
     plan = make_plan(config, samples, Cluster(world_size=gpus, local_world_size=gpus), has_gpu=True)
@@ -172,7 +169,7 @@ def test_a_gpu_config_plans(path: Path, gpus: int, accumulate: int) -> None:
 
 
 @each
-def test_a_gpu_config_trains_on_data_of_its_layout(path: Path, zygote: Any, tmp_path: Path) -> None:
+def test_a_gpu_config_trains_on_data_of_its_layout(path, zygote, tmp_path):
     config = load_config(path)
     TREES[config.data.layout](tmp_path / config.data.root)
     process = zygote.start("train", path, *TINY, f"out={tmp_path / 'run'}", cwd=tmp_path)
@@ -187,7 +184,7 @@ def test_a_gpu_config_trains_on_data_of_its_layout(path: Path, zygote: Any, tmp_
 
 
 @each
-def test_the_page_has_each_gpu_config_with_its_figures(path: Path) -> None:
+def test_the_page_has_each_gpu_config_with_its_figures(path):
     config = load_config(path)
     row = next(
         line

@@ -33,7 +33,7 @@ def drive(stream: io.StringIO) -> Console:
     return console
 
 
-def test_a_log_gets_one_whole_line_a_step_without_control_characters() -> None:
+def test_a_log_gets_one_whole_line_a_step_without_control_characters():
     log = io.StringIO()
     console = drive(log)
     console.say("mIoU 50.0 %")
@@ -47,9 +47,7 @@ def test_a_log_gets_one_whole_line_a_step_without_control_characters() -> None:
     assert lines[1].endswith("ETA  2m 40s")
 
 
-def test_a_terminal_shows_one_live_line_that_other_text_wipes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_shows_one_live_line_that_other_text_wipes(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     screen = Screen()
     console = drive(screen)
@@ -68,7 +66,7 @@ def test_a_terminal_shows_one_live_line_that_other_text_wipes(
     assert "\r" not in screen.getvalue()
 
 
-def test_the_remaining_time_follows_the_recent_pace() -> None:
+def test_the_remaining_time_follows_the_recent_pace():
     log, hands = io.StringIO(), Hands()
     console = Console(1000, 1, stream=log, now=hands)
     hands.time += 1000  # a slow first step: a compiler at work, say
@@ -85,7 +83,7 @@ def test_the_remaining_time_follows_the_recent_pace() -> None:
     assert alone.getvalue().endswith("ETA      0s\n")
 
 
-def test_other_ranks_and_closed_pipes_are_quiet() -> None:
+def test_other_ranks_and_closed_pipes_are_quiet():
     log = io.StringIO()
     console = Console(10, 1, rank=1, stream=log)
     console.step(1, 0.1, 1.0, 1.0, 1.0, 0.0)
@@ -101,7 +99,7 @@ def test_other_ranks_and_closed_pipes_are_quiet() -> None:
     console.step(1, 0.1, 1.0, 1.0, 1.0, 0.0)
 
 
-def test_what_a_stream_cannot_encode_is_replaced() -> None:
+def test_what_a_stream_cannot_encode_is_replaced():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(10, 1, stream=stream)
     console.say("│ █")
@@ -109,7 +107,7 @@ def test_what_a_stream_cannot_encode_is_replaced() -> None:
     assert stream.read() == "? ?\n"
 
 
-def test_commands_that_are_proposed_can_be_pasted_whatever_the_folder_is_called() -> None:
+def test_commands_that_are_proposed_can_be_pasted_whatever_the_folder_is_called():
     lines = further("my runs/it's (1)", True, {}).splitlines()
     words = [shlex.split(line)[1:] for line in lines]
     assert words[0] == ["tensorboard", "--logdir", "my runs/it's (1)/tensorboard"]
@@ -132,9 +130,7 @@ def test_commands_that_are_proposed_can_be_pasted_whatever_the_folder_is_called(
     "words",
     [["eval", "RUN", "--wich", "last"], ["train", "--prnt-config"], ["data", "check", "x", "-j"]],
 )
-def test_a_flag_with_a_slip_is_no_setting(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flag_with_a_slip_is_no_setting(words, capsys):
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2
@@ -150,9 +146,7 @@ def test_a_flag_with_a_slip_is_no_setting(
     ("words", "near"),
     [("data chek x", "check"), ("trian", "train"), ("eval r --which bets", "best")],
 )
-def test_a_misspelled_command_is_told_the_closest(
-    words: str, near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_misspelled_command_is_told_the_closest(words, near, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2

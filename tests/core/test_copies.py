@@ -79,9 +79,7 @@ def trained(out: Path) -> list[dict[str, Any]]:
     return [checkpoint.read(path) for path in checkpoint.checkpoints(out)]
 
 
-def test_late_copies_hold_the_step_of_their_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_copies_hold_the_step_of_their_checkpoint(tmp_path, monkeypatch):
     expected, used = trained(tmp_path / "plain"), []
     run = loop.run
 
@@ -141,9 +139,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> tuple[copies.HostCopies, list[int],
     return copies.HostCopies(torch.device("cpu"), said.append), sizes, said
 
 
-def test_each_copy_is_a_tensor_of_its_own_in_memory_that_is_used_again(
-    made: tuple[copies.HostCopies, list[int], list[str]],
-) -> None:
+def test_each_copy_is_a_tensor_of_its_own_in_memory_that_is_used_again(made):
     """Also its storage: torch.save writes whole storages."""
     home, sizes, said = made
     torch.manual_seed(0)
@@ -171,9 +167,7 @@ def test_each_copy_is_a_tensor_of_its_own_in_memory_that_is_used_again(
     assert not said
 
 
-def test_without_enough_page_locked_memory_the_rest_is_copied_at_once_and_said_once(
-    made: tuple[copies.HostCopies, list[int], list[str]],
-) -> None:
+def test_without_enough_page_locked_memory_the_rest_is_copied_at_once_and_said_once(made):
     home, sizes, said = made
     state = [torch.randn(1000) for _ in range(6)]
     taken = [home.take(value) for value in state]

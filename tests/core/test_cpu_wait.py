@@ -69,7 +69,7 @@ def beside(do: object) -> None:
         raise failed[0]
 
 
-def test_a_thread_that_shares_its_core_is_late_by_what_the_kernel_counts() -> None:
+def test_a_thread_that_shares_its_core_is_late_by_what_the_kernel_counts():
     def shared() -> None:
         outer = counted()
         before = asked()
@@ -83,7 +83,7 @@ def test_a_thread_that_shares_its_core_is_late_by_what_the_kernel_counts() -> No
     beside(shared)
 
 
-def test_a_thread_that_sleeps_is_not_late() -> None:
+def test_a_thread_that_sleeps_is_not_late():
     """At most by what it slept too long, when it had no core to wake up on."""
 
     def slept() -> bool:
@@ -96,7 +96,7 @@ def test_a_thread_that_sleeps_is_not_late() -> None:
     assert any(slept() for _ in range(5))
 
 
-def test_a_clock_leaves_the_time_of_waiting_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_leaves_the_time_of_waiting_out(monkeypatch):
     """Late by 3 s in ``forward``, by 5 s in ``wait``, by 1 s outside of both, in each of 21 laps.
 
     It looks at every other one.
@@ -115,7 +115,7 @@ def test_a_clock_leaves_the_time_of_waiting_out(monkeypatch: pytest.MonkeyPatch)
     assert clock.cpu_wait == 21 * 4
 
 
-def test_a_fork_counts_for_itself() -> None:
+def test_a_fork_counts_for_itself():
     asked()
     child = os.fork()
     if not child:

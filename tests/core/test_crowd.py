@@ -60,12 +60,8 @@ def _threads() -> object:
     ],
 )
 def test_the_number_of_threads_with_which_passes_take_least_is_named(
-    quickest: str,
-    times: tuple[float, float],
-    said: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    quickest, times, said, tmp_path, monkeypatch
+):
     """Seconds of a forward and of a backward pass are given for each number of threads: 16 on 4
     cores, 4, and 1.
     """
@@ -104,8 +100,8 @@ def test_the_number_of_threads_with_which_passes_take_least_is_named(
 
 @pytest.mark.parametrize(("lacked", "known"), [(0.2, False), (0.05, True), (None, True)])
 def test_what_threads_cost_is_not_known_where_other_programs_have_the_cores(
-    lacked: float | None, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    lacked, known, tmp_path, monkeypatch
+):
     """One thread is measured for a second, ``lacked`` of which it had no core; None: the system
     does not count that.
     """
@@ -131,9 +127,7 @@ def test_what_threads_cost_is_not_known_where_other_programs_have_the_cores(
     session.output.close()
 
 
-def test_measuring_the_cost_of_threads_leaves_the_network_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measuring_the_cost_of_threads_leaves_the_network_alone(tmp_path, monkeypatch):
     # other programs may have the cores meanwhile
     monkeypatch.setattr(crowd, "runqueue_wait", lambda: None)
     many = 4 * cores()
@@ -153,7 +147,7 @@ def test_measuring_the_cost_of_threads_leaves_the_network_alone(
     session.output.close()
 
 
-def test_threads_with_a_core_each_are_not_measured(tmp_path: Path) -> None:
+def test_threads_with_a_core_each_are_not_measured(tmp_path):
     session = session_of(tmp_path / "run", 1)
     torch.set_num_threads(1)
     assert crowded(session, 2) is None

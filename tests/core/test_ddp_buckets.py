@@ -14,9 +14,7 @@ from segtrain.parallel.model import wrap
 
 
 @pytest.mark.parametrize("bucket_mb", [25.0, 5.0])
-def test_the_first_bucket_is_small_by_default(
-    monkeypatch: pytest.MonkeyPatch, bucket_mb: float
-) -> None:
+def test_the_first_bucket_is_small_by_default(monkeypatch, bucket_mb):
     """Newer torch makes the first bucket small, so that sending begins early, only if no limit is
     given.
     """

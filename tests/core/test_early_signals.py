@@ -28,9 +28,7 @@ def codes(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(
-    zygote: Any, tmp_path: Path, number: int
-) -> None:
+def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(zygote, tmp_path, number):
     """It waits in C++, where no handler of Python runs."""
     port = free_port()
     told = tmp_path / "codes"
@@ -51,7 +49,7 @@ def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(
     assert codes(told) == [EXIT_RESUMABLE]
 
 
-def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote: Any, tmp_path: Path) -> None:
+def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote, tmp_path):
     code = (
         "import os, signal, time\n"
         "from segtrain.training.start.first_signal import ending_at_first_signal\n"
@@ -68,7 +66,7 @@ def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote: Any, tmp_path:
     assert finish([met, early]) == [7, EXIT_RESUMABLE]
 
 
-def test_an_interrupt_ends_the_wait_for_other_ranks_and_later_only_asks_to_stop() -> None:
+def test_an_interrupt_ends_the_wait_for_other_ranks_and_later_only_asks_to_stop():
     """In a notebook, where the process must go on."""
     interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     interrupt.start()
@@ -85,9 +83,7 @@ def test_an_interrupt_ends_the_wait_for_other_ranks_and_later_only_asks_to_stop(
 @pytest.mark.parametrize(
     "context", [ending_at_first_signal, lambda: sampling(Path(), 0, Cluster(1, 2, 1, 2))]
 )
-def test_a_handler_of_c_code_becomes_the_default(
-    monkeypatch: pytest.MonkeyPatch, context: Any
-) -> None:
+def test_a_handler_of_c_code_becomes_the_default(monkeypatch, context):
     """Python returns None for such a handler, and cannot install it again."""
     installed = dict[int, Any]()
 
@@ -102,9 +98,7 @@ def test_a_handler_of_c_code_becomes_the_default(
     assert set(installed.values()) == {signal.SIG_DFL}
 
 
-def test_a_job_script_learns_the_code_of_each_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_script_learns_the_code_of_each_process(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SEGTRAIN_EXIT_CODES", str(tmp_path))
     assert cli.main(["train", "--print-config"]) == 0
     assert codes(tmp_path) == [0]

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -109,7 +108,7 @@ def slow_truth(model: nn.Module, dataset: GeneratedDataset, settings: Eval) -> n
     return table
 
 
-def test_confusion_is_that_of_plain_loops() -> None:
+def test_confusion_is_that_of_plain_loops():
     model, dataset = network(), mixed(9)
     result = evaluate(model, dataset, VIEWS["whole"])
     expected = slow_truth(model, dataset, VIEWS["whole"])
@@ -119,7 +118,7 @@ def test_confusion_is_that_of_plain_loops() -> None:
     assert result.confusion.sum() == sum(int((dataset.read(i)[1] != 255).sum()) for i in range(9))
 
 
-def test_batches_and_workers_change_nothing() -> None:
+def test_batches_and_workers_change_nothing():
     model, dataset = network(), mixed(23)
     torch.set_num_threads(1)
     one = evaluate(model, dataset, Eval(batch_size=1))
@@ -130,7 +129,7 @@ def test_batches_and_workers_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_loss_is_the_mean_over_all_valid_pixels_by_their_weights(view: str) -> None:
+def test_the_loss_is_the_mean_over_all_valid_pixels_by_their_weights(view):
     """Of cross-entropy; that of Dice is the mean over the classes of each image."""
     model, dataset = network().eval(), mixed(9)
     criterion = build_criterion(Loss(class_weights=WEIGHTS), CLASSES)
@@ -154,7 +153,7 @@ def test_the_loss_is_the_mean_over_all_valid_pixels_by_their_weights(view: str) 
     assert result.more["loss"] == pytest.approx(total / weight, rel=1e-5)
 
 
-def test_the_dice_loss_is_the_mean_over_the_classes_of_each_image() -> None:
+def test_the_dice_loss_is_the_mean_over_the_classes_of_each_image():
     model, dataset = network(), mixed(3)
     result = evaluate(
         model, dataset, Eval(), criterion=build_criterion(Loss(terms="dice"), CLASSES)
@@ -169,12 +168,12 @@ def test_the_dice_loss_is_the_mean_over_the_classes_of_each_image() -> None:
     assert result.more["loss"] == pytest.approx(total / count, rel=1e-6)
 
 
-def test_an_image_without_a_class_does_not_count_in_its_dice() -> None:
+def test_an_image_without_a_class_does_not_count_in_its_dice():
     counts = np.array([[[4, 0], [4, 0], [8, 8]], [[2, 6], [8, 8], [4, 12]]])  # (image, kind, class)
     assert class_dice(counts) == ((8 / 12 + 4 / 12) / 2, 12 / 20)
 
 
-def test_the_hausdorff_distance_is_that_between_outlines() -> None:
+def test_the_hausdorff_distance_is_that_between_outlines():
     truth, guess = np.zeros((2, 40, 60), np.uint8)
     truth[5:15, 5:15] = 1
     guess[5:15, 12:22] = 1
@@ -193,7 +192,7 @@ def test_the_hausdorff_distance_is_that_between_outlines() -> None:
     assert hausdorff(truth, guess, 3, 255)[1] <= 7
 
 
-def test_the_means_are_over_the_classes_that_are_named() -> None:
+def test_the_means_are_over_the_classes_that_are_named():
     model, dataset = network(), mixed(9)
     whole = evaluate(model, dataset, Eval())
     over = evaluate(model, dataset, Eval(mean_over=("class 3", "class 2")))
@@ -212,7 +211,7 @@ def test_the_means_are_over_the_classes_that_are_named() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["fov", "fov/{name}.png"])
-def test_only_pixels_inside_the_region_count(tmp_path: Path, pattern: str) -> None:
+def test_only_pixels_inside_the_region_count(tmp_path, pattern):
     (tmp_path / "fov").mkdir()
     base, pixels = mixed(4), 0
     for index in range(4):
@@ -239,7 +238,7 @@ def test_only_pixels_inside_the_region_count(tmp_path: Path, pattern: str) -> No
         inside(whole, pattern)
 
 
-def test_labels_go_to_the_given_size_by_nearest() -> None:
+def test_labels_go_to_the_given_size_by_nearest():
     class Truth(nn.Module):
         """Logits from the red channel: 40 x class id, so that a noise-free image gives its own
         label.
@@ -270,7 +269,7 @@ def test_labels_go_to_the_given_size_by_nearest() -> None:
     assert half.protocol["labels_resized"]
 
 
-def test_protocol_says_all_a_score_depends_on() -> None:
+def test_protocol_says_all_a_score_depends_on():
     dataset = mixed(8)
     result = evaluate(network(), dataset, VIEWS["windows"], pictures=3)
     facts = result.protocol
@@ -297,7 +296,7 @@ def test_protocol_says_all_a_score_depends_on() -> None:
     )
 
 
-def test_base_scale_multiplies_the_scales() -> None:
+def test_base_scale_multiplies_the_scales():
     sizes: list[tuple[int, ...]] = []
 
     class Watched(nn.Module):
@@ -310,7 +309,7 @@ def test_base_scale_multiplies_the_scales() -> None:
     assert result.protocol["scales"] == [0.5, 1.0]
 
 
-def test_layers_keep_their_modes_and_statistics() -> None:
+def test_layers_keep_their_modes_and_statistics():
     model = network().train()
     model[1].eval()  # a frozen batch norm
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -322,7 +321,7 @@ def test_layers_keep_their_modes_and_statistics() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_one_collective_and_none_in_the_loop() -> None:
+def test_one_collective_and_none_in_the_loop():
     calls: list[Tensor] = []
     dataset = mixed(5)
 
@@ -338,7 +337,7 @@ def test_one_collective_and_none_in_the_loop() -> None:
     assert calls[0].dtype == torch.int64
 
 
-def test_a_file_that_fails_is_told_to_all_ranks_first() -> None:
+def test_a_file_that_fails_is_told_to_all_ranks_first():
     def broken(index: int) -> tuple[np.ndarray, np.ndarray]:
         if index == 1:
             raise DataError("image 1: cannot be decoded", code="image-damaged")
@@ -402,7 +401,7 @@ def _rank(rank: int, folder: str) -> None:
 @pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch was built without distributed"
 )
-def test_bit_equal_on_1_2_3_4_ranks_with_101_images(tmp_path: Path) -> None:
+def test_bit_equal_on_1_2_3_4_ranks_with_101_images(tmp_path):
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -438,9 +437,7 @@ if __name__ == "__main__":
     _rank(int(sys.argv[1]), sys.argv[2])
 
 
-def test_cudnn_tries_no_kernels_while_it_scores_and_goes_on_trying_afterwards(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cudnn_tries_no_kernels_while_it_scores_and_goes_on_trying_afterwards(monkeypatch):
     """Images of many sizes would pay for each new one, where crops of one size pay once."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     seen = set()
@@ -455,7 +452,7 @@ def test_cudnn_tries_no_kernels_while_it_scores_and_goes_on_trying_afterwards(
     assert torch.backends.cudnn.benchmark
 
 
-def test_a_model_with_more_classes_than_the_data_is_refused() -> None:
+def test_a_model_with_more_classes_than_the_data_is_refused():
     more_classes = nn.Sequential(*network()[:-1], nn.Conv2d(8, CLASSES + 2, 3, padding=1))
     with refused("prediction-classes"):
         evaluate(more_classes, mixed(9), VIEWS["whole"])
@@ -464,7 +461,7 @@ def test_a_model_with_more_classes_than_the_data_is_refused() -> None:
 @pytest.mark.parametrize(
     "key", ["optim.lr=3", "data.crop=[32,32]", "eval.every=1ep", "loss.terms=[ce]"]
 )
-def test_a_setting_that_would_change_no_score_is_refused(tmp_path: Path, key: str) -> None:
+def test_a_setting_that_would_change_no_score_is_refused(tmp_path, key):
     with refused("setting-not-for-eval", key=key.partition("=")[0]):
         segtrain.evaluate(tmp_path, key)
     with refused("not-a-run-folder"):
@@ -492,7 +489,7 @@ class Odd(nn.Module):
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_not_finite_name_their_images(view: str, value: float) -> None:
+def test_logits_that_are_not_finite_name_their_images(view, value):
     def white(index: int) -> tuple[np.ndarray, np.ndarray]:
         image, mask = draw(index)
         return (np.full_like(image, 255) if index in (2, 7) else image), mask
@@ -501,7 +498,7 @@ def test_logits_that_are_not_finite_name_their_images(view: str, value: float) -
         evaluate(Odd(value), dataclasses.replace(mixed(9), make=white), VIEWS[view])
 
 
-def test_a_model_may_rule_out_a_class_by_a_logit_of_minus_infinity() -> None:
+def test_a_model_may_rule_out_a_class_by_a_logit_of_minus_infinity():
     class Masked(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             logits = images.new_zeros(len(images), CLASSES, *images.shape[2:])

@@ -47,9 +47,7 @@ def scores(run: Path) -> list[Any]:
     [(["optim.name=muon", *SHORT], (1, 2, 4)), ([*UNET, *SHORT], (1, 2))],
     ids=["pico", "unet"],
 )
-def test_the_same_bits_on_any_number_of_ranks(
-    zygote: Any, tmp_path: Path, settings: list[str], worlds: tuple[int, ...]
-) -> None:
+def test_the_same_bits_on_any_number_of_ranks(zygote, tmp_path, settings, worlds):
     for ranks in worlds:
         processes = zygote.start_ranks(ranks, *command(tmp_path / f"{ranks}", *EXACT, *settings))
         assert [process.wait() for process in processes] == [0] * ranks, processes[0].output
@@ -57,7 +55,7 @@ def test_the_same_bits_on_any_number_of_ranks(
         assert scores(tmp_path / f"{ranks}") == scores(tmp_path / "1")
 
 
-def test_another_number_of_slices_is_named(zygote: Any, tmp_path: Path) -> None:
+def test_another_number_of_slices_is_named(zygote, tmp_path):
     short = [*command(tmp_path / "run", "train.batch_size=8"), "train.duration=2st"]
     assert zygote.start(*short, "eval.every=2st").wait() == 0
     longer = zygote.start(*short, "eval.every=2st", "parallel.exact=4", "train.extend=1st")
@@ -66,8 +64,8 @@ def test_another_number_of_slices_is_named(zygote: Any, tmp_path: Path) -> None:
 
 
 def test_stopped_on_4_ranks_and_killed_on_2_it_ends_on_1_with_the_bits_of_one_that_ran_through(
-    zygote: Any, tmp_path: Path
-) -> None:
+    zygote, tmp_path
+):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     settings = [*EXACT, "train.batch_size=4"]  # one image on each of 4 ranks
     uninterrupted = zygote.start(*command(whole, *settings))
@@ -84,7 +82,7 @@ def test_stopped_on_4_ranks_and_killed_on_2_it_ends_on_1_with_the_bits_of_one_th
     assert scores(parts) == scores(whole)
 
 
-def test_the_sum_of_a_tree() -> None:
+def test_the_sum_of_a_tree():
     rows = torch.randn(8, 5)
     pairs = rows[0::2] + rows[1::2]
     expected = (pairs[0] + pairs[1]) + (pairs[2] + pairs[3])
@@ -218,7 +216,7 @@ def network(layer: nn.Module, classes: int = 4) -> OwnModel:
     ],
     ids=lambda layer: type(layer).__name__,
 )
-def test_layers_that_hold_it(layer: nn.Module) -> None:
+def test_layers_that_hold_it(layer):
     for images, height in ((3, 9), (1, 33)):  # of sizes that no vector divides
         refuse_mixing(network(layer), torch.randn(2 * images, 3, height, 47))
 
@@ -228,7 +226,7 @@ def test_layers_that_hold_it(layer: nn.Module) -> None:
     [Centered(), OwnBackward(), Average(), Checkpoint(8, 8, 3), nn.SyncBatchNorm(8)],
     ids=lambda layer: type(layer).__name__,
 )
-def test_a_layer_that_mixes_images_is_refused_by_its_name(layer: nn.Module) -> None:
+def test_a_layer_that_mixes_images_is_refused_by_its_name(layer):
     model = network(layer)
     with refused("layer-mixes-images") as error:
         refuse_mixing(model, torch.randn(6, 3, 9, 11))
@@ -238,7 +236,7 @@ def test_a_layer_that_mixes_images_is_refused_by_its_name(layer: nn.Module) -> N
     assert model.module[1].training
 
 
-def test_an_own_model_that_mixes_images_is_refused_before_the_first_step(tmp_path: Path) -> None:
+def test_an_own_model_that_mixes_images_is_refused_before_the_first_step(tmp_path):
     import segtrain
 
     own = [text for text in command(tmp_path / "run", *EXACT)[1:] if "model." not in text]
@@ -259,7 +257,7 @@ class Decay(nn.CrossEntropyLoss):
         return loss
 
 
-def test_a_loss_with_state_is_refused(tmp_path: Path) -> None:
+def test_a_loss_with_state_is_refused(tmp_path):
     import segtrain
 
     config = segtrain.Config.load(None, *command(tmp_path / "run", "parallel.exact=4")[1:])
@@ -274,8 +272,6 @@ def test_a_loss_with_state_is_refused(tmp_path: Path) -> None:
         ({"exact": 4, "strategy": "fsdp"}, 2, "strategy-not-exact"),
     ],
 )
-def test_ranks_and_strategies_that_cannot_hold_it(
-    settings: dict[str, Any], ranks: int, code: str
-) -> None:
+def test_ranks_and_strategies_that_cannot_hold_it(settings, ranks, code):
     with refused(code), start(Parallel(**settings), Cluster(0, ranks, 0, ranks)):
         pass

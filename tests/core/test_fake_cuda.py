@@ -79,7 +79,7 @@ def shown(case: dict[str, Any]) -> str:
     )
 
 
-def test_everything_runs_on_tensors_of_a_gpu(cases: dict[str, dict[str, Any]]) -> None:
+def test_everything_runs_on_tensors_of_a_gpu(cases):
     """Each model family, loss, optimizer, resume, evaluation and the loop: no tensor on a wrong
     device, no type that does not fit.
     """
@@ -105,9 +105,7 @@ def test_everything_runs_on_tensors_of_a_gpu(cases: dict[str, dict[str, Any]]) -
     assert not odd
 
 
-def test_every_loss_optimizer_and_network_is_among_the_cases(
-    cases: dict[str, dict[str, Any]],
-) -> None:
+def test_every_loss_optimizer_and_network_is_among_the_cases(cases):
     from segtrain.config import loss, optim
     from segtrain.models.factory import SMP
 
@@ -126,9 +124,7 @@ def test_every_loss_optimizer_and_network_is_among_the_cases(
     assert expected <= {" ".join(name.split()[:2]) for name in cases}
 
 
-def test_a_step_waits_for_the_gpu_where_the_page_says_and_nowhere_else(
-    cases: dict[str, dict[str, Any]],
-) -> None:
+def test_a_step_waits_for_the_gpu_where_the_page_says_and_nowhere_else(cases):
     steps = {int(number): places(waits) for number, waits in cases["loop bf16"]["found"].items()}
     every, text = on_the_page("every step"), shown(cases["loop bf16"])
     every -= on_the_page("every step", "fp16 without fused kernels") | on_the_page(
@@ -147,16 +143,14 @@ def test_a_step_waits_for_the_gpu_where_the_page_says_and_nowhere_else(
     assert places(cases["loop fp16"]["found"]["3"]) == every, shown(cases["loop fp16"])
 
 
-def test_no_loss_waits_with_color_jitter_micro_batches_muon_and_ema(
-    cases: dict[str, dict[str, Any]],
-) -> None:
+def test_no_loss_waits_with_color_jitter_micro_batches_muon_and_ema(cases):
     every = on_the_page("every step") - on_the_page("every step", "fp16 without fused kernels")
     every -= on_the_page("every step", "own loss")
     case = cases["loop of every loss"]
     assert places(case["found"]["3"]) == every, shown(case)
 
 
-def test_a_step_of_cuda_graphs_waits_for_nothing_else(cases: dict[str, dict[str, Any]]) -> None:
+def test_a_step_of_cuda_graphs_waits_for_nothing_else(cases):
     """Nothing in a capture waits, with every loss in fp16 and two crop sizes."""
     case = cases["graphs of every loss"]
     every = on_the_page("every step") - on_the_page("every step", "fp16 without fused kernels")
@@ -164,7 +158,7 @@ def test_a_step_of_cuda_graphs_waits_for_nothing_else(cases: dict[str, dict[str,
     assert "graph" in case["ops"]
 
 
-def test_the_losses_are_fused_where_they_can_be(cases: dict[str, dict[str, Any]]) -> None:
+def test_the_losses_are_fused_where_they_can_be(cases):
     """Of three ways that take equally long here, fused is the first. Its kernels are stand-ins that
     do nothing.
     """
@@ -182,12 +176,12 @@ def test_the_losses_are_fused_where_they_can_be(cases: dict[str, dict[str, Any]]
     assert "triton::loss.gradient" in cases["deterministic pico"]["ops"]
 
 
-def test_an_evaluation_waits_once_in_64_batches(cases: dict[str, dict[str, Any]]) -> None:
+def test_an_evaluation_waits_once_in_64_batches(cases):
     waits = {function: count for _, _, function, _, count in cases["evaluate 130 batches"]["waits"]}
     assert waits == {"settle": 2, "refuse_unknown": 2}, shown(cases["evaluate 130 batches"])
 
 
-def test_a_prediction_waits_once_in_16_images(cases: dict[str, dict[str, Any]]) -> None:
+def test_a_prediction_waits_once_in_16_images(cases):
     case = cases["predict 64 images"]
     once = on_the_page("once")
     waits = {
@@ -198,16 +192,14 @@ def test_a_prediction_waits_once_in_16_images(cases: dict[str, dict[str, Any]]) 
     assert (case["found"], waits) == (64, {"_results": 4}), shown(case)
 
 
-def test_votes_are_waited_for_from_the_third_step_on(cases: dict[str, dict[str, Any]]) -> None:
+def test_votes_are_waited_for_from_the_third_step_on(cases):
     """Those of two steps before: nobody waits for the step that has just been launched."""
     vote = ("stop", "segtrain/training/step.py")
     steps = {int(number): places(waits) for number, waits in cases["loop bf16"]["found"].items()}
     assert [number for number in sorted(steps) if vote in steps[number]] == list(range(3, 10))
 
 
-def test_networks_losses_and_optimizers_wait_for_nothing_that_the_page_does_not_name(
-    cases: dict[str, dict[str, Any]],
-) -> None:
+def test_networks_losses_and_optimizers_wait_for_nothing_that_the_page_does_not_name(cases):
     for name, case in cases.items():
         kind = name.split()[0]
         if kind in ("model", "loss", "optimizer"):
@@ -228,7 +220,7 @@ def test_networks_losses_and_optimizers_wait_for_nothing_that_the_page_does_not_
     )
 
 
-def test_no_row_of_the_page_is_out_of_date(cases: dict[str, dict[str, Any]]) -> None:
+def test_no_row_of_the_page_is_out_of_date(cases):
     found: set[Place] = set()
     for case in cases.values():
         found |= places(case["waits"])
@@ -237,9 +229,7 @@ def test_no_row_of_the_page_is_out_of_date(cases: dict[str, dict[str, Any]]) -> 
     assert on_the_page() == found
 
 
-def test_deterministic_training_of_our_networks_runs_no_operator_that_torch_refuses(
-    cases: dict[str, dict[str, Any]],
-) -> None:
+def test_deterministic_training_of_our_networks_runs_no_operator_that_torch_refuses(cases):
     """Fake tensors cannot show the refusal.
 
     These have no deterministic form on CUDA (torch.use_deterministic_algorithms).

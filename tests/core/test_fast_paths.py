@@ -59,7 +59,7 @@ def compare(
 @pytest.mark.parametrize("skip", [0, 3])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("size", [(1, 1), (2, 5), (7, 4)])
-def test_upsample_conv(size: tuple[int, int], bias: bool, skip: int) -> None:
+def test_upsample_conv(size, bias, skip):
     generator = torch.Generator().manual_seed(0)
 
     def tensor(*shape: int) -> torch.Tensor:
@@ -84,7 +84,7 @@ def test_upsample_conv(size: tuple[int, int], bias: bool, skip: int) -> None:
 @pytest.mark.parametrize("bins", [1, 2, 3, 4, 6])
 # divided by the bins, not divided, smaller than they
 @pytest.mark.parametrize("size", [(12, 24), (7, 5), (1, 2)])
-def test_grid_means(size: tuple[int, int], bins: int) -> None:
+def test_grid_means(size, bins):
     x = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
     plain, ours = F.adaptive_avg_pool2d(x, bins), grid_means(x, bins)
     assert ours.shape == plain.shape
@@ -107,7 +107,7 @@ def test_grid_means(size: tuple[int, int], bins: int) -> None:
         ("upernet", "decoder.psp"),
     ],
 )
-def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch: str, layer: str) -> None:
+def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch, layer):
     encoder = "mit_b0" if arch == "segformer" else "resnet18"
     if not arch.startswith(("pico", "torchvision")):
         pytest.importorskip("segmentation_models_pytorch")
@@ -148,7 +148,7 @@ def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch: str, l
         ),
     ],
 )
-def test_network_equals_smp(arch: str, encoder: str, options: dict) -> None:
+def test_network_equals_smp(arch, encoder, options):
     smp = pytest.importorskip("segmentation_models_pytorch")
     if encoder.startswith("tu-"):
         pytest.importorskip("timm")
@@ -163,7 +163,7 @@ def test_network_equals_smp(arch: str, encoder: str, options: dict) -> None:
     )
 
 
-def test_fast_off_is_stock() -> None:
+def test_fast_off_is_stock():
     smp = pytest.importorskip("segmentation_models_pytorch")
     for arch, block in (("unet", "UnetDecoderBlock"), ("unetplusplus", "DecoderBlock")):
         network = build_model(Model(arch=arch, encoder="resnet18", fast=False), 5)
@@ -174,7 +174,7 @@ def test_fast_off_is_stock() -> None:
 
 
 @pytest.mark.parametrize("name", RESNETS)
-def test_resnet_has_smps_parameters(name: str) -> None:
+def test_resnet_has_smps_parameters(name):
     encoders = pytest.importorskip("segmentation_models_pytorch.encoders")
     with torch.device("meta"):
         stock = encoders.get_encoder(name, weights=None)
@@ -186,7 +186,7 @@ def test_resnet_has_smps_parameters(name: str) -> None:
     assert list(ours.channels) == list(stock.out_channels[1:])
 
 
-def test_same_initial_distribution() -> None:
+def test_same_initial_distribution():
     smp = pytest.importorskip("segmentation_models_pytorch")
     for arch in ("Unet", "DeepLabV3Plus"):
         torch.manual_seed(0)
@@ -200,7 +200,7 @@ def test_same_initial_distribution() -> None:
                 assert 0.7 < mine.abs().max() / theirs.abs().max() < 1.43, name
 
 
-def test_native_networks_do_not_import_smp() -> None:
+def test_native_networks_do_not_import_smp():
     code = (
         "import sys; from segtrain.config import Model; from segtrain.models import build_model; "
         "[build_model(Model(arch=arch, encoder='resnet18'), 3) for arch in ('pico', 'unet', 'deeplabv3plus')]; "
@@ -214,7 +214,7 @@ def test_native_networks_do_not_import_smp() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_the_pyramid_of_deeplab_keeps_the_memory_format(last: bool) -> None:
+def test_the_pyramid_of_deeplab_keeps_the_memory_format(last):
     """The branch that is one pixel copied to all would make their concatenation contiguous."""
     memory = torch.channels_last if last else torch.contiguous_format
     aspp = Aspp(8, 4, (2, 3), 0.0).to(memory_format=memory)
@@ -229,9 +229,7 @@ def test_the_pyramid_of_deeplab_keeps_the_memory_format(last: bool) -> None:
 
 
 @pytest.mark.parametrize("arch", ["pico", "deeplabv3plus", "segformer"])
-def test_features_are_upsampled_in_their_own_type(
-    arch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_are_upsampled_in_their_own_type(arch, monkeypatch):
     """Autocast of a GPU, but not that of a CPU, would compute them in float32."""
     if arch == "segformer":
         pytest.importorskip("segmentation_models_pytorch")

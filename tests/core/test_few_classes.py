@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -16,7 +14,7 @@ from segtrain.insight.runs.table import read_run, table
 PLAIN = re.compile(r"mIoU:? \d+\.\d+ ?%(?! \(1 of 2 classes\))")
 
 
-def test_a_run_whose_validation_lacks_a_class(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_whose_validation_lacks_a_class(zygote, tmp_path):
     rng = np.random.default_rng(0)
     for split, count in (("train", 4), ("val", 2)):
         for part in ("images", "masks"):

@@ -13,7 +13,7 @@ from conftest import ROOT, refused
 from segtrain.base import files
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b"before")
     with pytest.raises(ZeroDivisionError), files.writing(path) as stream:
@@ -22,7 +22,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_a_new_file_has_the_usual_rights_and_any_name(tmp_path: Path) -> None:
+def test_a_new_file_has_the_usual_rights_and_any_name(tmp_path):
     (tmp_path / "usual").touch()
     longest = tmp_path / ("ü" * 127)  # 254 bytes; a file system takes 255
     with files.writing(longest, sync=True) as stream:
@@ -32,7 +32,7 @@ def test_a_new_file_has_the_usual_rights_and_any_name(tmp_path: Path) -> None:
     assert longest.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
-def test_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+def test_writers_of_one_file_do_not_meet(tmp_path):
     path, barrier = tmp_path / "a", threading.Barrier(4)
 
     def write(letter: bytes) -> None:
@@ -50,13 +50,13 @@ def test_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_file_of_a_run_does_not_bring_a_removed_run_folder_back(tmp_path: Path) -> None:
+def test_a_file_of_a_run_does_not_bring_a_removed_run_folder_back(tmp_path):
     with refused("file-not-written", file=str(tmp_path / "gone/best.json")):
         files.write_atomically(tmp_path / "gone/best.json", b"{}")
     assert not (tmp_path / "gone").exists()
 
 
-def test_nobody_else_renames_a_finished_file() -> None:
+def test_nobody_else_renames_a_finished_file():
     """The others: a set of files that appears together, the lock of a run, which is no content, a
     fetched file that may turn out not to be needed, and an entry of a cache, where each microsecond
     counts."""
@@ -85,7 +85,7 @@ def not_files(folder: Path) -> Iterator[Path]:
     yield from folder.iterdir()
 
 
-def test_only_regular_files_of_a_possible_size_are_read(tmp_path: Path) -> None:
+def test_only_regular_files_of_a_possible_size_are_read(tmp_path):
     for path in not_files(tmp_path):
         for read in (files.open_file, files.read_text):
             with pytest.raises(OSError, match=path.name):

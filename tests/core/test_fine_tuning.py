@@ -43,7 +43,7 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("wrap", ["", "state_dict", "model", "ema"])
-def test_a_file_of_another_script_is_read(tmp_path: Path, wrap: str) -> None:
+def test_a_file_of_another_script_is_read(tmp_path, wrap):
     weights = {"module.a": torch.arange(3.0), "module.b": torch.ones(2, 2)}
     torch.save({wrap: weights, "epoch": 3, "lr": 0.1} if wrap else weights, tmp_path / "a.pth")
     assert equal(read_weights(tmp_path / "a.pth", "model.init")[0], weights)
@@ -59,7 +59,7 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
-def test_files_that_are_none_are_refused_and_code_is_not_run(tmp_path: Path) -> None:
+def test_files_that_are_none_are_refused_and_code_is_not_run(tmp_path):
     torch.save({"model": Evil(tmp_path / "ran")}, tmp_path / "evil.pth")
     torch.save([1, 2], tmp_path / "list.pth")
     torch.save({"epoch": 3}, tmp_path / "none.pth")
@@ -87,7 +87,7 @@ def test_files_that_are_none_are_refused_and_code_is_not_run(tmp_path: Path) -> 
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_file_is_read_by_its_content_not_its_name(tmp_path: Path) -> None:
+def test_a_file_is_read_by_its_content_not_its_name(tmp_path):
     save_file({"weight": torch.ones(3)}, tmp_path / "a.pth")
     torch.save({"weight": torch.ones(3)}, tmp_path / "b.safetensors")
     for name in ("a.pth", "b.safetensors"):
@@ -103,7 +103,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_that_are_no_plain_numbers_are_refused(tmp_path: Path, kind: str) -> None:
+def test_weights_that_are_no_plain_numbers_are_refused(tmp_path, kind):
     network = pico(3)
     for name, begin in (
         (
@@ -121,7 +121,7 @@ def test_weights_that_are_no_plain_numbers_are_refused(tmp_path: Path, kind: str
             begin()
 
 
-def test_a_head_that_is_a_number_is_refused(tmp_path: Path) -> None:
+def test_a_head_that_is_a_number_is_refused(tmp_path):
     network = pico(3)
     torch.save({**network.state_dict(), "head.weight": torch.tensor(1.0)}, tmp_path / "w.pth")
     with refused("weights-do-not-fit", found=str(tmp_path / "w.pth")):
@@ -137,7 +137,7 @@ ENCODERS = [
 
 
 @pytest.mark.parametrize(("arch", "encoder"), ENCODERS)
-def test_an_encoder_comes_from_a_local_file(tmp_path: Path, arch: str, encoder: str) -> None:
+def test_an_encoder_comes_from_a_local_file(tmp_path, arch, encoder):
     settings = Model(arch=arch, **({"encoder": encoder} if encoder else {}))
     torch.manual_seed(1)
     source = build_model(settings, 3)
@@ -156,7 +156,7 @@ def test_an_encoder_comes_from_a_local_file(tmp_path: Path, arch: str, encoder: 
     assert own == {id(v) for v in network.encoder_state().values() if isinstance(v, nn.Parameter)}
 
 
-def test_an_encoder_file_must_have_every_tensor_in_its_shape(tmp_path: Path) -> None:
+def test_an_encoder_file_must_have_every_tensor_in_its_shape(tmp_path):
     network = pico(3)
     state = dict(network.encoder_state())
     name = next(iter(state))
@@ -187,7 +187,7 @@ def a_run(folder: Path, network: Any, names: list[str]) -> Path:
     return folder
 
 
-def test_head_rows_go_by_class_name(tmp_path: Path) -> None:
+def test_head_rows_go_by_class_name(tmp_path):
     source = pico(3, seed=1)
     run = a_run(tmp_path / "run", source, ["road", "car", "sky"])
     network, fresh = pico(4, seed=2), pico(4, seed=2)
@@ -207,7 +207,7 @@ def test_head_rows_go_by_class_name(tmp_path: Path) -> None:
     assert any("taken for sky, road; new for person, tree" in line for line in initial.lines())
 
 
-def test_a_file_without_class_names(tmp_path: Path) -> None:
+def test_a_file_without_class_names(tmp_path):
     source = pico(3, seed=1)
     save_file(
         {f"module.{k}": v for k, v in source.state_dict().items()}, tmp_path / "w.safetensors"
@@ -223,7 +223,7 @@ def test_a_file_without_class_names(tmp_path: Path) -> None:
     assert "has 3 classes" in initial.remark
 
 
-def test_what_is_new_and_what_is_left_out_is_listed(tmp_path: Path) -> None:
+def test_what_is_new_and_what_is_left_out_is_listed(tmp_path):
     source = pico(3, seed=1, aux=True)
     run = a_run(tmp_path / "run", source, ["a", "b", "c"])
     initial = begin_with(pico(3, seed=2), str(run), ["a", "b", "c"])
@@ -233,7 +233,7 @@ def test_what_is_new_and_what_is_left_out_is_listed(tmp_path: Path) -> None:
     assert set(initial.new) == {"aux.weight", "aux.bias"}
 
 
-def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+def test_weights_of_another_network_are_refused(tmp_path):
     run = a_run(tmp_path / "run", pico(3, decoder=16), ["a", "b", "c"])
     with refused("weights-do-not-fit", found=str(run)):
         begin_with(pico(3), str(run), ["a", "b", "c"])
@@ -245,9 +245,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arch", "encoder"), ENCODERS)
-def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(
-    arch: str, encoder: str
-) -> None:
+def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(arch, encoder):
     torch.manual_seed(0)
     network = build_model(Model(arch=arch, **({"encoder": encoder} if encoder else {})), 3)
     network.freeze("encoder")
@@ -278,7 +276,7 @@ def started(zygote: Any, folder: Path, ranks: int, *more: str) -> str:
     return str(processes[0].output)
 
 
-def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote, tmp_path):
     """On one rank and on two, with ddp and fsdp; and it goes on to the bit after a stop."""
     started(zygote, tmp_path, 1)
     first = newest(tmp_path / "run").state
@@ -328,9 +326,7 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
     assert equal(again["model"], whole["model"])
 
 
-def test_the_encoder_has_its_own_learning_rate_in_every_strategy(
-    run_ranks: Any, tmp_path: Path
-) -> None:
+def test_the_encoder_has_its_own_learning_rate_in_every_strategy(run_ranks, tmp_path):
     """fsdp puts other parameters in the place of those that the network was built with."""
     strategies = ["single", "ddp", "fsdp"]
     code = f"""
@@ -351,7 +347,7 @@ for name in {strategies}:
     run_ranks(code, 1)
 
 
-def test_a_run_that_goes_on_needs_no_file_of_its_encoder(zygote: Any, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_needs_no_file_of_its_encoder(zygote, tmp_path):
     torch.save(
         build_model(load_config(None, SCENES).model, 3).state_dict(), tmp_path / "encoder.pth"
     )
@@ -375,7 +371,7 @@ def test_a_run_that_goes_on_needs_no_file_of_its_encoder(zygote: Any, tmp_path: 
     assert "to start over from encoder.pth" in process.output
 
 
-def test_ranks_that_read_other_weights_are_refused(zygote: Any, tmp_path: Path) -> None:
+def test_ranks_that_read_other_weights_are_refused(zygote, tmp_path):
     for seed in (0, 1):
         (tmp_path / f"host{seed}").mkdir()
         torch.save(pico(10, seed=seed).state_dict(), tmp_path / f"host{seed}/w.pth")
@@ -400,7 +396,7 @@ def test_ranks_that_read_other_weights_are_refused(zygote: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.module.", "model.module._orig_mod.", "net.model."])
-def test_wrappers_around_wrappers(tmp_path: Path, prefix: str) -> None:
+def test_wrappers_around_wrappers(tmp_path, prefix):
     source, network = pico(3, seed=1), pico(3, seed=2)
     torch.save(
         {prefix + name: value for name, value in source.state_dict().items()}, tmp_path / "w.pth"
@@ -409,7 +405,7 @@ def test_wrappers_around_wrappers(tmp_path: Path, prefix: str) -> None:
     assert equal(network.state_dict(), source.state_dict())
 
 
-def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_named(tmp_path):
     state = pico(3).state_dict()
     name = next(name for name in state if name.endswith("running_var"))
     torch.save({**state, name: state[name] * float("nan")}, tmp_path / "w.pth")
@@ -417,7 +413,7 @@ def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
         begin_with(pico(3), str(tmp_path / "w.pth"), ["a", "b", "c"])
 
 
-def test_an_encoder_that_came_in_part_is_not_frozen(tmp_path: Path) -> None:
+def test_an_encoder_that_came_in_part_is_not_frozen(tmp_path):
     network = pico(3)
     state = dict(list(network.state_dict().items())[:3])
     torch.save(state, tmp_path / "part.pth")
@@ -428,7 +424,7 @@ def test_an_encoder_that_came_in_part_is_not_frozen(tmp_path: Path) -> None:
         _refuse_random(network, initial)
 
 
-def test_a_dictionary_that_holds_itself_has_no_tensors(tmp_path: Path) -> None:
+def test_a_dictionary_that_holds_itself_has_no_tensors(tmp_path):
     content: dict[str, Any] = {"note": 1}
     content |= dict.fromkeys(("state_dict", "model", "ema"), content)
     torch.save(content, tmp_path / "cycle.pth")

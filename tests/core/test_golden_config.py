@@ -72,13 +72,13 @@ def config_words(config: Config) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["values", "keys", "conflicts", "files", "right"])
-def test_settings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
     transcript.check(f"config/{name}.txt", answer)
 
 
-def test_the_table_of_settings() -> None:
+def test_the_table_of_settings():
     """Of each key: its facts, its default, and the values that it takes."""
     known = {fact: keys_with(fact) for fact in get_args(Fact)}
     lines = []
@@ -105,7 +105,7 @@ def test_the_table_of_settings() -> None:
     golden.check("config/settings.txt", "\n".join(lines))
 
 
-def test_durations_limits_and_words() -> None:
+def test_durations_limits_and_words():
     """What plain functions of settings return, at values where a wrong formula differs."""
     lines = []
     for text in ("3ep", "2.5ep", "0.1ep", "7st", "2.5st", "15%", "0.4%", "100%"):

@@ -84,7 +84,7 @@ def limits(words: list[str], seconds: float, save_s: float) -> dict[str, Any]:
     }
 
 
-def test_limits() -> None:
+def test_limits():
     events = [
         {"event": "run_start", "ts": 110.0, "begun": 100.0, "hosts": 2, "price": 36.0},
         {"event": "step", "ts": 203.0},
@@ -100,7 +100,7 @@ def test_limits() -> None:
     golden.check("core/limits.txt", golden.data(found))
 
 
-def test_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hangs(monkeypatch):
     notices = [
         RankNotice(17, "forward", 41, False, 0, "node0", 33.4, "step (step.py:71)"),
         RankNotice(17, "sync", 43, True, 1, "node0", 31.2, "reduce (strategy.py:9)"),
@@ -156,7 +156,7 @@ class Place(Ownership):
     removed = False
 
 
-def test_owners() -> None:
+def test_owners():
     holder = Holder("a" * 32, "node3", 812, "2026-11-18 04:26:52 UTC")
     other = replace(holder, token="b" * 32)
     claims: dict[str, list[Claim | None]] = {
@@ -190,7 +190,7 @@ def test_owners() -> None:
     golden.check("core/owners.txt", golden.data(found))
 
 
-def test_changed_data() -> None:
+def test_changed_data():
     digests = dict(zip(SplitRecord.__dataclass_fields__, ["train", 30, *"abcdefghijk"]))
     then: Any = SplitRecord(**{**digests, "packed": "", "files": ""})  # type: ignore[arg-type]
     changes: dict[str, dict[str, Any]] = {
@@ -215,7 +215,7 @@ def test_changed_data() -> None:
     golden.check("core/changed-data.txt", golden.data(found))
 
 
-def test_workers() -> None:
+def test_workers():
     found: dict[str, Any] = {}
     before = WorkerTotals(
         2, "process", 100, *(0.5 * k for k in range(1, 6)), 900, 30, 7.5, 2.25, 0.125, 10, 4
@@ -260,7 +260,7 @@ def test_workers() -> None:
     golden.check("core/workers.txt", golden.data(found))
 
 
-def test_proofs() -> None:
+def test_proofs():
     measured = [gradient.Measured(difference, 8, 3, 0) for difference in (1e-9, 2.3e-6, 4e-8)]
     seen = short.Survey(
         "camvid", {"train": 30, "val": 7}, (), ("a class is rare",), (3, 4), (90, 120)
@@ -317,7 +317,7 @@ class Name(str):
     out = "run"
 
 
-def test_words(tmp_path: Path) -> None:
+def test_words(tmp_path):
     numbers = (0.0004, 0.42, 0.99949, 0.9995, 9.996, 59.6, 999.5, 3599.6, 86399.6, 1e6, 2.5e9)
     found: dict[str, Any] = {
         name: [function(number) for number in numbers]

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import golden
-import pytest
 import torch
 from refusals import FOLDERS, make_set
 from torch import Tensor, nn
@@ -95,7 +94,7 @@ class Ranks:
         return [found[rank] for rank in range(self.world)]
 
 
-def test_ranks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_differ(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     base = ["data.scenes=30", "train.batch_size=10", "log.sentinel=2", "train.duration=9st"]
 
@@ -195,7 +194,7 @@ def loss_of(function: Callable[[Tensor, Tensor], Any], void: bool = False) -> An
     return as_criterion(function, 3, 255)(torch.zeros(1, 3, 2, 3, requires_grad=True), target)
 
 
-def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(
@@ -300,7 +299,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_places_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_of_ranks(monkeypatch):
     rows = [
         RankPlace("a", None, ["u0", "u1"]),
         RankPlace("a", None, ["u0", "u1"]),

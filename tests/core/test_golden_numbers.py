@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from segtrain.config import AdamWOptim, Loss, MuonOptim, Optim, SGDOptim, load_config
+from segtrain.config import AdamWOptim, Loss, MuonOptim, SGDOptim, load_config
 from segtrain.evaluation import tiles
 from segtrain.evaluation.image_scores import ImageScores, counts
 from segtrain.evaluation.tiles import View
@@ -45,7 +45,7 @@ def labels(images: int, height: int, width: int) -> torch.Tensor:
     return target
 
 
-def test_losses() -> None:
+def test_losses():
     terms: dict[str, list[dict[str, Any]]] = {
         "ce": [{"name": "ce"}],
         "ce smoothed": [{"name": "ce", "label_smoothing": 0.13}],
@@ -88,7 +88,7 @@ def test_losses() -> None:
     golden.check("core/losses.txt", golden.data(found))
 
 
-def test_schedules() -> None:
+def test_schedules():
     found = {}
     for name, more in {
         "poly": {},
@@ -134,7 +134,7 @@ class Network(nn.Module):
     ],
     ids=["sgd", "plain", "adamw", "muon"],
 )
-def test_optimizers(optim: Optim, request: pytest.FixtureRequest) -> None:
+def test_optimizers(optim, request):
     network = Network()
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     optimizer = build_optimizer(
@@ -168,7 +168,7 @@ def test_optimizers(optim: Optim, request: pytest.FixtureRequest) -> None:
     golden.check(f"core/optimizer-{case}.txt", golden.data(found, 4))
 
 
-def test_scores() -> None:
+def test_scores():
     """Class 2 is only predicted, class 4 neither predicted nor true."""
     table = [
         [23, 4, 3, 0, 0],
@@ -194,7 +194,7 @@ def test_scores() -> None:
     golden.check("core/scores.txt", f"{golden.data(found)}\n{scores.table(names)}")
 
 
-def test_windows() -> None:
+def test_windows():
     found: dict[str, Any] = {}
     for length, tile, overlap in (
         (100, 30, 0.5),
@@ -239,7 +239,7 @@ def test_windows() -> None:
     golden.check("core/windows.txt", golden.data(found))
 
 
-def test_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans(monkeypatch):
     monkeypatch.setattr("segtrain.training.start.derived.cores", lambda: 6)
     found = {}
     for case, words in {
@@ -266,7 +266,7 @@ def test_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     golden.check("core/plans.txt", golden.data(found))
 
 
-def test_network() -> None:
+def test_network():
     options: dict[str, Any] = {
         "stem": 8,
         "widths": [8, 12, 16],

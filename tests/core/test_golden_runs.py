@@ -150,9 +150,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-def test_a_run_that_is_killed_and_resumed(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_killed_and_resumed(recorded, monkeypatch, capfd):
     monkeypatch.chdir(recorded)
     screen, folder = Screen(capfd), Path("run")
     screen.run("train", *SETTINGS, "out=run")
@@ -181,9 +179,7 @@ def pictures(folder: Path) -> None:
     (folder / "notes.txt").write_text("not an image")
 
 
-def test_what_reads_a_run(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_reads_a_run(recorded, monkeypatch, capfd):
     monkeypatch.chdir(recorded)
     screen = Screen(capfd)
     more = ["model.init=run", "model.freeze=encoder", "train.duration=3st", "train.progressive=[]"]

@@ -5,7 +5,6 @@ need no GPU.
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -48,7 +47,7 @@ def main():
 """
 
 
-def test_the_gpus_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpus_in_sight(monkeypatch):
     count = 2
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -83,14 +82,14 @@ def test_the_gpus_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.parametrize("told", [True, False])
-def test_each_rank_gets_a_gpu_of_its_own(seen: list[str], chosen: str, told: bool) -> None:
+def test_each_rank_gets_a_gpu_of_its_own(seen, chosen, told):
     size = len(seen)
     rows = [RankPlace("h", rank if told else None, list(gpus)) for rank, gpus in enumerate(seen)]
     own = [own_gpu(rows, Cluster(rank, size, rank, size), "nccl") for rank in range(size)]
     assert "".join(gpus[index] for gpus, index in zip(seen, own)) == chosen
 
 
-def test_ranks_without_a_gpu_of_their_own_are_refused() -> None:
+def test_ranks_without_a_gpu_of_their_own_are_refused():
     rows = [RankPlace("h x", rank, list(gpus)) for rank, gpus in enumerate(["ab", "ab", "a"])]
     for rank in range(3):
         with refused("too-few-gpus", rank=2, found=2, expected=3):
@@ -102,7 +101,7 @@ def test_ranks_without_a_gpu_of_their_own_are_refused() -> None:
     assert own_gpu(mixed, Cluster(0, 2, 0, 1), "gloo") == 0
 
 
-def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
+def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet():
     """As in pods that get only RANK and WORLD_SIZE. Ranks of a host need not be consecutive."""
 
     def meet(local_sizes: list[int], rows: list[RankPlace]) -> list[tuple[int, ...]]:
@@ -138,14 +137,14 @@ def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
     assert meet([1, 2, 2], told) == [(0, 1, 2, 0), (0, 2, 2, 1), (1, 2, 2, 1)]
 
 
-def test_ranks_with_one_gpu_each_start_and_leave_together(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_with_one_gpu_each_start_and_leave_together(run_ranks):  # type: ignore[no-untyped-def]
     """As under `srun --gpus-per-task 1`: every rank sees one GPU."""
     body = "def body(started):\n    print(started.device, started.backend, int(started.reduce(torch.tensor([rank + 1]))))\nmain()"
     for output in run_ranks(NCCL + body, 2, GPU="GPU-a GPU-b"):
         assert output.split("\n")[:2] == ["cuda:0 nccl 3", "destroyed"], output
 
 
-def test_ranks_that_share_a_gpu_are_refused_before_nccl_begins(zygote) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_that_share_a_gpu_are_refused_before_nccl_begins(zygote):  # type: ignore[no-untyped-def]
     code = NCCL + "def body(started): print('began')\nimport segtrain.commands, segtrain.cli\n"
     code += "segtrain.commands.train = lambda *_: main()\nsys.exit(segtrain.cli.main(['train']))"
     ranks = zygote.start_ranks(2, code=code, GPU="GPU-a GPU-a")
@@ -161,9 +160,7 @@ def test_ranks_that_share_a_gpu_are_refused_before_nccl_begins(zygote) -> None: 
         ("raise KeyError('a mistake of ours')", 1, "KeyError: 'a mistake of ours'"),
     ],
 )
-def test_a_rank_that_fails_says_so_and_ends_without_the_others(
-    zygote, what: str, code: int, words: str
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_that_fails_says_so_and_ends_without_the_others(zygote, what, code, words):  # type: ignore[no-untyped-def]
     """NCCL's own way out is a collective: it would wait for ranks that wait in another one."""
     body = f"""
 import threading, time
@@ -189,7 +186,7 @@ sys.exit(main())
     assert "destroyed" not in ranks[1].output
 
 
-def test_an_abort_that_blocks_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_that_blocks_does_not_hold_up_the_end(monkeypatch):
     monkeypatch.setattr(failure, "GUARD_S", 0.01)
     monkeypatch.setattr(failure.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     blocked = threading.Event()
@@ -199,9 +196,7 @@ def test_an_abort_that_blocks_does_not_hold_up_the_end(monkeypatch: pytest.Monke
     blocked.set()
 
 
-def test_a_platform_reports_the_error_of_a_rank_that_ends_at_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_platform_reports_the_error_of_a_rank_that_ends_at_once(monkeypatch, capsys):
     """On GPUs, the caller of the training never gets the error, and SageMaker shows what ``report``
     writes.
     """
@@ -216,9 +211,7 @@ def test_a_platform_reports_the_error_of_a_rank_that_ends_at_once(
 
 
 @pytest.mark.parametrize("ends", ["dies", "comes"])
-def test_ranks_wait_for_rank_0_as_long_as_it_lives(
-    monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
+def test_ranks_wait_for_rank_0_as_long_as_it_lives(monkeypatch, ends):
     """``torchrun`` may keep the store on another host than rank 0's: then it is there when rank 0
     is not.
     """
@@ -243,7 +236,7 @@ def test_ranks_wait_for_rank_0_as_long_as_it_lives(
         assert 5100 <= now[0] < 5102
 
 
-def test_ranks_end_if_the_host_of_the_store_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_end_if_the_host_of_the_store_vanishes(monkeypatch):
     """The store then neither answers nor closes the connection."""
     monkeypatch.setattr(board, "SILENT_S", 0.01)
     back = threading.Event()
@@ -255,7 +248,7 @@ def test_ranks_end_if_the_host_of_the_store_vanishes(monkeypatch: pytest.MonkeyP
     back.set()
 
 
-def test_rank_0_gives_signs_of_life_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_gives_signs_of_life_while_it_works(monkeypatch):
     monkeypatch.setattr(board, "BEAT_S", 0.001)
     store, before, faults = dist.HashStore(), set(threading.enumerate()), ["Socket Timeout"]
 
@@ -269,7 +262,7 @@ def test_rank_0_gives_signs_of_life_while_it_works(monkeypatch: pytest.MonkeyPat
     assert set(threading.enumerate()) <= before
 
 
-def test_ranks_wait_for_rank_0_in_no_collective(run_ranks, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_wait_for_rank_0_in_no_collective(run_ranks, tmp_path):  # type: ignore[no-untyped-def]
     """Rank 0 reads every mask of a large set meanwhile: a collective would end the job after
     parallel.timeout_s.
     """
@@ -334,9 +327,7 @@ with start(Parallel(), place) as strategy:
         ),
     ],
 )
-def test_the_network_between_hosts_is_said(
-    tmp_path: Path, devices: int, driver: str, plugin: str, environ: dict[str, str], expected: str
-) -> None:
+def test_the_network_between_hosts_is_said(tmp_path, devices, driver, plugin, environ, expected):
     for number in range(devices):
         device = tmp_path / f"sys/class/infiniband/rdma{number}/device"
         device.mkdir(parents=True)

@@ -183,9 +183,7 @@ def update(made: Learner, step: int, scale: float) -> list[Tensor]:
     ("arch", "terms", "colors"),
     [("net", ["ce"], True), ("net", ["dice", "ohem"], False), ("pico", ["ce", "focal"], False)],
 )
-def test_replayed_steps_are_those_of_the_loop_to_the_bit(
-    arch: str, terms: list[str], colors: bool
-) -> None:
+def test_replayed_steps_are_those_of_the_loop_to_the_bit(arch, terms, colors):
     """On two crop sizes, with dropout that is seeded for each step, batch norm, and a loss scale
     that changes.
     """
@@ -229,7 +227,7 @@ def test_replayed_steps_are_those_of_the_loop_to_the_bit(
     assert all(map(torch.equal, graphed.ema.shadow.values(), plain.ema.shadow.values()))
 
 
-def test_a_step_that_reads_values_cannot_be_captured() -> None:
+def test_a_step_that_reads_values_cannot_be_captured():
     class Reading(Net):
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images) * float(images.mean() > 0)
@@ -242,7 +240,7 @@ def test_a_step_that_reads_values_cannot_be_captured() -> None:
     torch.zeros(2).sum().item()  # the capture has ended
 
 
-def test_a_backward_pass_that_reads_values_ends_its_capture() -> None:
+def test_a_backward_pass_that_reads_values_ends_its_capture():
     class ReadsSlopes(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -272,9 +270,7 @@ def test_a_backward_pass_that_reads_values_ends_its_capture() -> None:
         ((3.0, 2.0), {"parallel": {"exact": 2}}, False, "parallel.exact"),
     ],
 )
-def test_auto_takes_what_is_faster_and_changes_nothing(
-    times: Any, settings: Any, on: bool, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_takes_what_is_faster_and_changes_nothing(times, settings, on, why, monkeypatch):
     class Reading(Net):
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images) * float(images.mean() > 0)
@@ -315,7 +311,7 @@ def fit_on_a_gpu(unfit: Any, config: Config, strategy: Strategy, own: bool) -> s
     return unfit(config, replace(strategy, device=torch.device("cuda")), own)  # type: ignore[no-any-return]
 
 
-def test_where_no_graph_can_be_is_said_before_anything_is_loaded() -> None:
+def test_where_no_graph_can_be_is_said_before_anything_is_loaded():
     config = Config(train={"cuda_graph": True})
     gpu = torch.device("cuda")
     one, two = (

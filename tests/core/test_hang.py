@@ -92,9 +92,7 @@ def until_said(processes: list[Any], words: str) -> str:
 @pytest.mark.parametrize(
     ("phase", "strategy"), [("forward", "ddp"), ("eval", "smddp"), ("device", "fsdp")]
 )
-def test_a_rank_that_sleeps_is_named_with_its_phase(
-    zygote: Any, tmp_path: Path, phase: str, strategy: str
-) -> None:
+def test_a_rank_that_sleeps_is_named_with_its_phase(zygote, tmp_path, phase, strategy):
     if strategy == "fsdp" and not hasattr(
         pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
     ):
@@ -128,7 +126,7 @@ def test_a_rank_that_sleeps_is_named_with_its_phase(
     )
 
 
-def test_a_process_that_is_stopped_does_not_answer(zygote: Any, tmp_path: Path) -> None:
+def test_a_process_that_is_stopped_does_not_answer(zygote, tmp_path):
     plant = """
 import signal
 kept = learner.Learner.micro
@@ -204,7 +202,7 @@ class Loop:
             assert self.looked.acquire(timeout=LIMIT_S)
 
 
-def test_a_loop_that_goes_on_or_scores_for_long_is_left_alone(tmp_path: Path) -> None:
+def test_a_loop_that_goes_on_or_scores_for_long_is_left_alone(tmp_path):
     scores = Loop(tmp_path, place=RankPosition(3, "eval", 7, False))
     patient = Loop(tmp_path, patient=lambda: True)
     for each in (scores, patient):
@@ -214,7 +212,7 @@ def test_a_loop_that_goes_on_or_scores_for_long_is_left_alone(tmp_path: Path) ->
     assert not (tmp_path / "hang").exists()
 
 
-def test_a_loop_that_waits_inside_an_evaluations_sum_hangs(tmp_path: Path) -> None:
+def test_a_loop_that_waits_inside_an_evaluations_sum_hangs(tmp_path):
     loop = Loop(tmp_path, place=RankPosition(3, "eval", 7, True))
     until(lambda: loop.said, "not found")
     loop.dog.close()
@@ -226,7 +224,7 @@ def test_a_loop_that_waits_inside_an_evaluations_sum_hangs(tmp_path: Path) -> No
     assert "test_hang.py" in text
 
 
-def test_one_report_a_hang_and_a_few_a_process(tmp_path: Path) -> None:
+def test_one_report_a_hang_and_a_few_a_process(tmp_path):
     loop = Loop(tmp_path)
     until(lambda: len(loop.said) == 1, "not found")
     loop.looks(30)
@@ -240,7 +238,7 @@ def test_one_report_a_hang_and_a_few_a_process(tmp_path: Path) -> None:
     assert (tmp_path / "hang/rank-00000.txt").read_text().count("last spans") == MOST
 
 
-def test_a_rank_that_works_answers_the_alarm_of_another(tmp_path: Path) -> None:
+def test_a_rank_that_works_answers_the_alarm_of_another(tmp_path):
     board = OneBoard()
     scores = Loop(tmp_path, 1, 2, board, hang_s=0.4, place=RankPosition(9, "eval", 20, False))
     waits = Loop(tmp_path, 0, 2, board, hang_s=0.4, place=RankPosition(9, "eval", 21, True))
@@ -252,7 +250,7 @@ def test_a_rank_that_works_answers_the_alarm_of_another(tmp_path: Path) -> None:
     assert scores.said == []
 
 
-def test_a_store_that_is_gone_stops_no_report(tmp_path: Path) -> None:
+def test_a_store_that_is_gone_stops_no_report(tmp_path):
     class Gone(OneBoard):
         def is_raised(self, number: int) -> bool:
             raise RuntimeError("Connection reset by peer")
@@ -263,7 +261,7 @@ def test_a_store_that_is_gone_stops_no_report(tmp_path: Path) -> None:
     assert "the other ranks cannot be asked; rank 0 is at step 1, phase wait" in loop.said[0]
 
 
-def test_a_sum_that_the_device_has_not_ended_is_pending() -> None:
+def test_a_sum_that_the_device_has_not_ended_is_pending():
     """NCCL's collectives return at once; the event behind one says when the device has passed
     it.
     """
@@ -279,9 +277,7 @@ def test_a_sum_that_the_device_has_not_ended_is_pending() -> None:
     assert strategy.summing
 
 
-def test_the_watchdogs_thread_opens_no_context_on_another_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_watchdogs_thread_opens_no_context_on_another_gpu(monkeypatch):
     """CUDA gives a thread GPU 0 until it chooses another: a question asked there would cost every
     rank's memory on that one.
     """
@@ -306,9 +302,7 @@ def test_the_watchdogs_thread_opens_no_context_on_another_gpu(
     assert asked == [3]
 
 
-def test_the_stacks_are_followed_by_the_collectives_that_torch_remembers(
-    run_ranks: Any, tmp_path: Path
-) -> None:
+def test_the_stacks_are_followed_by_the_collectives_that_torch_remembers(run_ranks, tmp_path):
     code = f"""
 import torch
 from pathlib import Path
@@ -338,16 +332,14 @@ with start(Parallel(), discover()) as strategy:
 @pytest.mark.parametrize(
     "name", ["_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"]
 )
-def test_collectives_are_read_in_each_form_of_torch(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collectives_are_read_in_each_form_of_torch(name, monkeypatch):
     kept = {"entries": [{"time_created_ns": 1}, {"time_created_ns": 3}, {"time_created_ns": 2}]}
     content = json.dumps(kept) if name.endswith("json") else pickle.dumps(kept)
     monkeypatch.setattr(compat, "_recorder", lambda: SimpleNamespace(**{name: lambda: content}))
     assert [entry["time_created_ns"] for entry in compat.last_collectives(2)] == [3, 2]
 
 
-def test_notices_of_one_alarm_are_not_those_of_the_next(run_ranks: Any) -> None:
+def test_notices_of_one_alarm_are_not_those_of_the_next(run_ranks):
     code = """
 from segtrain.config import Parallel
 from segtrain.parallel.board import open_board

@@ -93,7 +93,7 @@ def plain_score(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float, int
     )
 
 
-def test_each_image_has_the_score_of_its_own_pixels() -> None:
+def test_each_image_has_the_score_of_its_own_pixels():
     dataset = planted()
     found = evaluate(Painted(), dataset, Eval(batch_size=4)).images
     for index in range(len(dataset)):
@@ -122,7 +122,7 @@ def test_each_image_has_the_score_of_its_own_pixels() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 19, 150, 256])
-def test_one_count_of_a_batch_is_that_of_single_images(classes: int) -> None:
+def test_one_count_of_a_batch_is_that_of_single_images(classes):
     rng = np.random.default_rng(classes)
     target = torch.from_numpy(rng.integers(0, min(classes, 255), (5, 9, 14)).astype(np.uint8))
     pred = torch.from_numpy(rng.integers(0, classes, (5, 9, 14)).astype(np.uint8))
@@ -137,7 +137,7 @@ def test_one_count_of_a_batch_is_that_of_single_images(classes: int) -> None:
     assert torch.equal(confusions(*turned, classes), found)
 
 
-def test_an_unknown_id_is_no_pixel_of_the_next_image() -> None:
+def test_an_unknown_id_is_no_pixel_of_the_next_image():
     pred, target = torch.zeros(3, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4, dtype=torch.uint8)
     target[0, 0, :2] = 200
     with refused("unknown-ids", pixels=2, found=[200]):
@@ -146,7 +146,7 @@ def test_an_unknown_id_is_no_pixel_of_the_next_image() -> None:
         confusions(pred.index_fill(0, torch.tensor([1]), 9), torch.zeros_like(target), CLASSES)
 
 
-def test_the_mean_of_an_image_is_that_of_a_split_to_the_bit() -> None:
+def test_the_mean_of_an_image_is_that_of_a_split_to_the_bit():
     tables = torch.from_numpy(np.random.default_rng(3).integers(0, 2**40, (6, CLASSES, CLASSES)))
     tables[4] = 0
     found = ImageScores.from_counts(counts(tables).numpy())
@@ -156,7 +156,7 @@ def test_the_mean_of_an_image_is_that_of_a_split_to_the_bit() -> None:
     assert math.isnan(found.miou[4])
 
 
-def test_the_planted_mistakes_are_the_worst() -> None:
+def test_the_planted_mistakes_are_the_worst():
     dataset = planted()
     result = evaluate(Painted(), dataset, Eval(batch_size=3), pictures=3, extremes=2)
     assert {sample.name for sample in result.worst} == {"/data/val/07.png", "/data/val/12.png"}
@@ -178,9 +178,7 @@ def test_the_planted_mistakes_are_the_worst() -> None:
 @pytest.mark.parametrize(
     ("count", "wanted", "worst", "best"), [(1, 4, 1, 0), (2, 4, 1, 1), (5, 4, 3, 2), (6, 4, 3, 2)]
 )
-def test_of_few_images_none_is_both_worst_and_best(
-    count: int, wanted: int, worst: int, best: int
-) -> None:
+def test_of_few_images_none_is_both_worst_and_best(count, wanted, worst, best):
     # image 5, the sixth, is all void
     result = evaluate(Painted(), planted(count), Eval(), extremes=wanted)
     names = [sample.name for sample in (*result.worst, *result.best)]
@@ -189,7 +187,7 @@ def test_of_few_images_none_is_both_worst_and_best(
     assert "/data/val/05.png" not in names
 
 
-def test_a_split_that_is_all_void_has_no_worst() -> None:
+def test_a_split_that_is_all_void_has_no_worst():
     base = planted(3)
 
     def void(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -203,7 +201,7 @@ def test_a_split_that_is_all_void_has_no_worst() -> None:
     assert all(row.miou is None for row in result.images.rows(base))
 
 
-def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_table_is_read_as_it_was_written(tmp_path):
     rows = [
         ImageRow('val/a, "b".png', 0.25, 0.5, 10, "car, red", 0.0),
         ImageRow(os.fsdecode(b"val/\xff.png"), 1.0, 1.0, 20, "sky", 1.0),
@@ -226,7 +224,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
         image_table.read(tmp_path / "none.csv")
 
 
-def test_names_lose_the_folders_that_all_share() -> None:
+def test_names_lose_the_folders_that_all_share():
     assert image_table.short_names(["/d/val/a/1.png", "/d/val/b/1.png"]) == ["a/1.png", "b/1.png"]
     assert image_table.short_names(["/d/1.png"]) == ["1.png"]
     assert image_table.short_names(["d/x/1.png", "d/x/1.png"]) == ["1.png", "1.png"]
@@ -249,9 +247,7 @@ SMALL = (
 )
 
 
-def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_a_run_keeps_its_worst_images_and_eval_finds_them_again(zygote, tmp_path):
     process = zygote.start("train", "parallel.procs=1", "log.pictures=3", *SMALL, cwd=tmp_path)
     assert process.wait() == 0, process.output
     run = tmp_path / "run"
@@ -314,7 +310,7 @@ def shown(run: RunFolder) -> tuple[str, dict[str, Any]]:
     return gallery(drawn, run), drawn
 
 
-def test_the_page_names_the_worst_and_the_best(tmp_path: Path) -> None:
+def test_the_page_names_the_worst_and_the_best(tmp_path):
     rows = [
         ImageRow(f"/d/val/{k}<.png", k / 20, 0.9, 50, "car & van", 0.125) for k in range(11)
     ] + [ImageRow("/d/v.png", None, None, 0)]
@@ -344,7 +340,7 @@ def test_the_page_names_the_worst_and_the_best(tmp_path: Path) -> None:
     "values",
     [[0.0], [1.0], [0.0, 1.0], [0.7, 0.7], [0.701, 0.72, 0.99, 1.0], [k / 99 for k in range(100)]],
 )
-def test_every_image_is_in_one_bin(values: list[float]) -> None:
+def test_every_image_is_in_one_bin(values):
     drawn: dict[str, Any] = {}
     image_scores(drawn, values, "")
     chart = drawn["imagescores"]
@@ -357,7 +353,7 @@ def test_every_image_is_in_one_bin(values: list[float]) -> None:
     assert len(chart["x"]) <= 31
 
 
-def test_a_run_without_a_table_or_with_a_torn_one_shows_its_pictures(tmp_path: Path) -> None:
+def test_a_run_without_a_table_or_with_a_torn_one_shows_its_pictures(tmp_path):
     html, drawn = shown(written(tmp_path / "none", None, ("val",)))
     assert not drawn
     assert html.startswith('<figure class="picture">')
@@ -371,7 +367,7 @@ def test_a_run_without_a_table_or_with_a_torn_one_shows_its_pictures(tmp_path: P
     assert "The best images" not in html
 
 
-def test_a_page_stays_light_and_no_sheet_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_a_page_stays_light_and_no_sheet_takes_the_place_of_another(tmp_path):
     html, _ = shown(written(tmp_path / "run", None, ("val", "best", "worst"), noise=True))
     sizes = [len(text) * 3 / 4 for text in re.findall(r"base64,([^\"]+)", html)]
     assert sum(sizes) < 510_000

@@ -8,7 +8,6 @@ import math
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from segtrain.observe.journal import Journal, best_evaluation, curve, read_journ
 from segtrain.observe.spent import spent
 
 
-def test_events_come_back_as_written(tmp_path: Path) -> None:
+def test_events_come_back_as_written(tmp_path):
     with closing(Journal(tmp_path / "journal.jsonl")) as journal:
         journal.write("run_start", host="köln", pid=os.getpid(), out=Path("runs/a"))
         journal.write(
@@ -37,7 +36,7 @@ def test_events_come_back_as_written(tmp_path: Path) -> None:
     assert start["ts"] <= score["ts"]
 
 
-def test_every_line_is_strict_json_with_the_event_first(tmp_path: Path) -> None:
+def test_every_line_is_strict_json_with_the_event_first(tmp_path):
     with closing(Journal(tmp_path / "journal.jsonl")) as journal:
         journal.write("step", step=np.int64(1), loss=float("nan"), lr=math.inf, name="a\nb\u2028c")
     lines = (tmp_path / "journal.jsonl").read_bytes().split(b"\n")
@@ -56,14 +55,14 @@ def test_every_line_is_strict_json_with_the_event_first(tmp_path: Path) -> None:
     )
 
 
-def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+def test_other_ranks_write_nothing(tmp_path):
     with closing(Journal(tmp_path / "journal.jsonl", rank=1)) as journal:
         journal.write("step", step=1)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("cut", [1, 10])
-def test_a_torn_last_line_costs_one_event_and_is_said(tmp_path: Path, cut: int) -> None:
+def test_a_torn_last_line_costs_one_event_and_is_said(tmp_path, cut):
     path = tmp_path / "journal.jsonl"
     with closing(Journal(path)) as journal:
         journal.write("step", step=1, loss=0.5)
@@ -84,9 +83,7 @@ def test_a_torn_last_line_costs_one_event_and_is_said(tmp_path: Path, cut: int) 
         assert "line 2" in said[0]
 
 
-def test_a_full_disk_is_said_once_and_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_said_once_and_stops_nothing(tmp_path, monkeypatch, capsys):
     journal = Journal(tmp_path / "journal.jsonl")
     real, room = os.write, [20, 0, 0]
 
@@ -106,7 +103,7 @@ def test_a_full_disk_is_said_once_and_stops_nothing(
     assert [event["step"] for event in read_journal(tmp_path)] == [3, 4]
 
 
-def test_a_place_that_cannot_be_written_is_one_error_with_a_cure(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_one_error_with_a_cure(tmp_path):
     (tmp_path / "file").write_text("in the way")
     path = tmp_path / "file" / "journal.jsonl"
     with refused("journal-unwritable", file=str(path)):
@@ -115,7 +112,7 @@ def test_a_place_that_cannot_be_written_is_one_error_with_a_cure(tmp_path: Path)
         read_journal(tmp_path)
 
 
-def test_the_curve_of_a_resumed_run_has_each_step_once() -> None:
+def test_the_curve_of_a_resumed_run_has_each_step_once():
     def step(number: int, loss: float) -> dict[str, object]:
         return {"event": "step", "step": number, "loss": loss}
 
@@ -158,9 +155,7 @@ class Hands:
         ((True, False, True), 3),
     ],
 )
-def test_the_best_evaluation_is_the_one_that_the_run_marked(
-    marks: tuple[bool | None, ...], expected: int
-) -> None:
+def test_the_best_evaluation_is_the_one_that_the_run_marked(marks, expected):
     evaluations = [
         {"step": step, "scores": {"miou": miou}, **({} if mark is None else {"best": mark})}
         for step, (miou, mark) in enumerate(zip((0.2, 0.5, 0.4), marks), 1)
@@ -171,7 +166,7 @@ def test_the_best_evaluation_is_the_one_that_the_run_marked(
     assert best_evaluation([]) == {}
 
 
-def test_phases_add_up_to_the_wall_time() -> None:
+def test_phases_add_up_to_the_wall_time():
     hands = Hands()
     clock = Clock(hands)
     hands.time += 1
@@ -187,7 +182,7 @@ def test_phases_add_up_to_the_wall_time() -> None:
     assert clock.take() == {"other": 32}
 
 
-def test_an_open_span_is_split_where_it_is_taken_and_errors_close_it() -> None:
+def test_an_open_span_is_split_where_it_is_taken_and_errors_close_it():
     hands = Hands()
     clock = Clock(hands)
     taken = []
@@ -208,9 +203,7 @@ def test_an_open_span_is_split_where_it_is_taken_and_errors_close_it() -> None:
 
 @pytest.mark.parametrize("value", ["soon", [1], True, 1e16])
 @pytest.mark.parametrize("field", ["step", "hosts", "hash"])
-def test_an_event_with_a_value_of_another_type_is_left_out(
-    tmp_path: Path, field: str, value: Any
-) -> None:
+def test_an_event_with_a_value_of_another_type_is_left_out(tmp_path, field, value):
     value = 1 if (field, value) == ("hash", "soon") else value
     lines = [
         {"event": "run_start", "ts": 1.0, field: value},

@@ -46,16 +46,14 @@ def cases() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("kind", "number"), [("maps", 10), ("loss", 5)])
-def test_values_and_gradients_are_those_of_the_plain_loss_in_float64(
-    cases: list[dict[str, Any]], kind: str, number: int
-) -> None:
+def test_values_and_gradients_are_those_of_the_plain_loss_in_float64(cases, kind, number):
     found = {case.pop("case"): case for case in map(dict, cases) if case["case"].startswith(kind)}
     assert len(found) == number
     wrong = {name: case for name, case in found.items() if not max(case.values()) <= ROUNDING}
     assert not wrong
 
 
-def test_logits_of_16_bits_are_computed_in_float32(cases: list[dict[str, Any]]) -> None:
+def test_logits_of_16_bits_are_computed_in_float32(cases):
     """The gradient itself has 16 bits, and 8 or 11 of them are mantissa."""
     bounds = {"half torch.bfloat16": 2**-8, "half torch.float16": 2**-11}
     for case in cases:
@@ -65,9 +63,7 @@ def test_logits_of_16_bits_are_computed_in_float32(cases: list[dict[str, Any]]) 
     assert not bounds
 
 
-def test_layers_give_the_values_and_gradients_of_torch_in_float64(
-    cases: list[dict[str, Any]],
-) -> None:
+def test_layers_give_the_values_and_gradients_of_torch_in_float64(cases):
     found = {case.pop("case"): case for case in map(dict, cases) if "layer" in case["case"]}
     assert len(found) == 7
     assert {name: case for name, case in found.items() if not max(case.values()) <= 1e-6} == {}
@@ -77,9 +73,7 @@ def test_layers_give_the_values_and_gradients_of_torch_in_float64(
         assert max(case.values()) <= bound, case
 
 
-def test_layers_without_kernels_or_with_wrong_ones_stay_those_of_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_layers_without_kernels_or_with_wrong_ones_stay_those_of_torch(monkeypatch):
     def used(names: tuple[str, ...] = ("batch_norm",)) -> str:
         norm = nn.BatchNorm2d(3)
         layers.use_kernels(norm, names, torch.device("cpu"), print)
@@ -107,7 +101,7 @@ def test_layers_without_kernels_or_with_wrong_ones_stay_those_of_torch(
     assert torch.equal(fused.running_var, plain.running_var)
 
 
-def test_images_are_normalized_as_by_the_operators_of_torch(cases: list[dict[str, Any]]) -> None:
+def test_images_are_normalized_as_by_the_operators_of_torch(cases):
     """float32 to its rounding, without colors to the bit. Half precision to one step, as the
     interpreter cuts bits off.
     """
@@ -126,9 +120,7 @@ def test_images_are_normalized_as_by_the_operators_of_torch(cases: list[dict[str
     assert not bounds
 
 
-def test_images_are_normalized_by_the_kernels_only_if_these_are_right(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_images_are_normalized_by_the_kernels_only_if_these_are_right(monkeypatch):
     """On a stand-in for a GPU, where the kernels are first missing, then fail, then write zeros,
     then the right values.
     """
@@ -206,13 +198,8 @@ SCALARS = {int: "i32", float: "fp32"}
     ("capability", "dtype", "number"), [(70, torch.float16, 13), (90, torch.bfloat16, 17)]
 )
 def test_kernels_compile_for_gpus_and_spill_no_registers(
-    capability: int,
-    dtype: torch.dtype,
-    number: int,
-    launches: list[Launch],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    capability, dtype, number, launches, monkeypatch, tmp_path
+):
     triton = needs_triton()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -290,7 +277,7 @@ def wanted(
     return ways.chosen(way, criterion, low, torch.zeros(1, 8, 8), bilinear, lambda way: None), timed
 
 
-def test_the_fastest_of_the_ways_that_are_right_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_of_the_ways_that_are_right_is_chosen(monkeypatch):
     assert wanted(monkeypatch, "") == ("products", ["fused", "products", "direct"])
     with pytest.warns(UserWarning, match="leaves out the fused loss: a reason"):
         assert wanted(monkeypatch, "a reason") == ("products", ["products", "direct"])
@@ -298,7 +285,7 @@ def test_the_fastest_of_the_ways_that_are_right_is_chosen(monkeypatch: pytest.Mo
     assert wanted(monkeypatch, "") == ("fused", [])
 
 
-def test_a_fused_loss_that_is_impossible_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_loss_that_is_impossible_is_refused(monkeypatch):
     assert wanted(monkeypatch, "", way="fused") == ("fused", [])
     with refused("fused-loss", key="loss.upsample"):
         wanted(monkeypatch, "a reason", way="fused")
@@ -318,7 +305,7 @@ def test_a_fused_loss_that_is_impossible_is_refused(monkeypatch: pytest.MonkeyPa
     assert "package triton" in ways.unavailable(criterion, gpu)
 
 
-def test_kernels_that_fail_or_give_other_values_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_fail_or_give_other_values_are_found(monkeypatch):
     """The launches write nothing here, so the values are whatever was in memory: zeros."""
     needs_triton()
     low, target = torch.randn(2, 3, 4, 4), torch.randint(0, 3, (2, 8, 8))
@@ -338,7 +325,7 @@ def test_kernels_that_fail_or_give_other_values_are_found(monkeypatch: pytest.Mo
     )
 
 
-def test_on_a_cpu_auto_is_direct() -> None:
+def test_on_a_cpu_auto_is_direct():
     criterion, low = build_criterion(Loss(terms=["dice"]), 3), torch.randn(2, 3, 4, 4)
     target = torch.zeros(2, 8, 8, dtype=torch.uint8)
     totals = [low_res_totals(criterion, low, target, bilinear, way) for way in ("auto", "direct")]

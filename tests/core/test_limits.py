@@ -30,7 +30,7 @@ def events_of(out: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in read_journal(out) if event["event"] == kind]
 
 
-def test_a_deadline_ends_a_run_and_a_larger_one_goes_on(zygote: Any, tmp_path: Path) -> None:
+def test_a_deadline_ends_a_run_and_a_larger_one_goes_on(zygote, tmp_path):
     out = tmp_path / "run"
     process = zygote.start(*command(out, *LONG, "train.deadline=6s", "train.price=3600"))
     assert process.wait() == 0, process.output
@@ -56,7 +56,7 @@ def test_a_deadline_ends_a_run_and_a_larger_one_goes_on(zygote: Any, tmp_path: P
     assert spent(read_journal(out)).seconds > spent_before
 
 
-def test_all_ranks_stop_at_the_same_step_and_go_on_exactly(zygote: Any, tmp_path: Path) -> None:
+def test_all_ranks_stop_at_the_same_step_and_go_on_exactly(zygote, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert [rank.wait() for rank in zygote.start_ranks(2, *command(whole, *NET))] == [0, 0]
     ranks = zygote.start_ranks(2, *command(out, *NET, "train.budget=0.001$", "train.price=3600"))

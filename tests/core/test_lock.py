@@ -64,7 +64,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return called
 
 
-def test_the_second_is_refused_and_told_who_is_first(tmp_path: Path) -> None:
+def test_the_second_is_refused_and_told_who_is_first(tmp_path):
     with RunLock(tmp_path) as first:
         assert first.acquire() == []
         assert first.acquire() == []  # has it already
@@ -81,8 +81,8 @@ def test_the_second_is_refused_and_told_who_is_first(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_is_making_stays(
-    tmp_path: Path, dead: int
-) -> None:
+    tmp_path, dead
+):
     write(tmp_path, ".lock-dead.new", pid=dead)
     write(tmp_path, ".lock-alive.new")
     with RunLock(tmp_path) as mine:
@@ -90,7 +90,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_is_making_s
         assert left(tmp_path) == [".lock-alive.new", FILE]
 
 
-def test_a_zombie_is_dead(tmp_path: Path) -> None:
+def test_a_zombie_is_dead(tmp_path):
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -104,9 +104,7 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case", ["it has ended", "its number is another process's", "the machine was started again"]
 )
-def test_a_holder_that_is_gone_is_taken_over_at_once(
-    tmp_path: Path, dead: int, case: str, clock: list[Any]
-) -> None:
+def test_a_holder_that_is_gone_is_taken_over_at_once(tmp_path, dead, case, clock):
     if not holder.is_local(tmp_path):
         pytest.skip("the temporary folder is on a network")
     if case == "it has ended":
@@ -126,9 +124,7 @@ def test_a_holder_that_is_gone_is_taken_over_at_once(
     assert left(tmp_path) == []
 
 
-def test_a_client_of_this_file_server_is_waited_for(
-    tmp_path: Path, clock: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_of_this_file_server_is_waited_for(tmp_path, clock, monkeypatch):
     """The disk is this machine's own, and another machine trains into it through NFS."""
     monkeypatch.setattr(lock, "is_local", lambda folder: True)
     begin = json.dumps(dataclasses.asdict(write(tmp_path, boot=OTHER_BOOT, host="client")))
@@ -137,7 +133,7 @@ def test_a_client_of_this_file_server_is_waited_for(
         mine.acquire(lambda text: None)
 
 
-def test_a_copy_of_a_running_run_is_not_locked(tmp_path: Path) -> None:
+def test_a_copy_of_a_running_run_is_not_locked(tmp_path):
     if not holder.is_local(tmp_path):
         pytest.skip("the temporary folder is on a network")
     (tmp_path / "run").mkdir()
@@ -155,9 +151,7 @@ ELSEWHERE = [{"boot": OTHER_BOOT, "host": "b"}, {"namespace": "pid:[1]"}]
 
 
 @pytest.mark.parametrize("place", ELSEWHERE, ids=["host", "container"])
-def test_a_holder_elsewhere_that_moves_is_alive(
-    tmp_path: Path, place: dict[str, str], clock: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_elsewhere_that_moves_is_alive(tmp_path, place, clock, monkeypatch):
     monkeypatch.setattr(lock, "is_local", lambda folder: False)
     theirs = write(tmp_path, **place)
     begin = json.dumps(dataclasses.asdict(theirs))
@@ -171,9 +165,7 @@ def test_a_holder_elsewhere_that_moves_is_alive(
 
 
 @pytest.mark.parametrize("place", ELSEWHERE, ids=["host", "container"])
-def test_a_holder_elsewhere_that_is_silent_is_taken_over(
-    tmp_path: Path, place: dict[str, str], clock: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_elsewhere_that_is_silent_is_taken_over(tmp_path, place, clock, monkeypatch):
     monkeypatch.setattr(lock, "is_local", lambda folder: False)
     write(tmp_path, **place)
     times: list[float] = []
@@ -188,9 +180,7 @@ def test_a_holder_elsewhere_that_is_silent_is_taken_over(
 @pytest.mark.parametrize(
     "content", [b"", b"[" * 100_000, b'{"token": "../../x", "pid": 1}\n', b"\xff\n"]
 )
-def test_a_lock_that_nobody_can_read_is_waited_for(
-    tmp_path: Path, content: bytes, clock: list[Any]
-) -> None:
+def test_a_lock_that_nobody_can_read_is_waited_for(tmp_path, content, clock):
     """It may be in the making. After a minute it is not."""
     (tmp_path / FILE).write_bytes(content)
     with RunLock(tmp_path) as mine:
@@ -198,9 +188,7 @@ def test_a_lock_that_nobody_can_read_is_waited_for(
     assert left(tmp_path) == []
 
 
-def test_a_link_to_nowhere_in_the_place_of_the_lock_is_replaced(
-    tmp_path: Path, clock: list[Any]
-) -> None:
+def test_a_link_to_nowhere_in_the_place_of_the_lock_is_replaced(tmp_path, clock):
     (tmp_path / FILE).symlink_to("nowhere")
     with RunLock(tmp_path) as taken:
         assert "gave no sign of life" in taken.acquire(lambda _: None)[0]
@@ -208,7 +196,7 @@ def test_a_link_to_nowhere_in_the_place_of_the_lock_is_replaced(
     assert left(tmp_path) == []
 
 
-def test_a_folder_that_was_moved_away_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_away_is_said(tmp_path):
     (tmp_path / "run").mkdir()
     with RunLock(tmp_path / "run", beat_s=3600) as moved:
         moved.acquire()
@@ -217,7 +205,7 @@ def test_a_folder_that_was_moved_away_is_said(tmp_path: Path) -> None:
             moved.check()
 
 
-def test_the_thread_gives_signs_of_life(tmp_path: Path) -> None:
+def test_the_thread_gives_signs_of_life(tmp_path):
     with RunLock(tmp_path, beat_s=0.001) as mine:
         mine.acquire()
         first = (tmp_path / FILE).read_bytes()
@@ -225,7 +213,7 @@ def test_the_thread_gives_signs_of_life(tmp_path: Path) -> None:
         assert holder.holder_in((tmp_path / FILE).read_bytes()) == holder.holder_in(first)
 
 
-def test_of_many_that_race_for_a_dead_lock_one_wins(tmp_path: Path, dead: int) -> None:
+def test_of_many_that_race_for_a_dead_lock_one_wins(tmp_path, dead):
     for number in range(12):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -259,9 +247,7 @@ def test_of_many_that_race_for_a_dead_lock_one_wins(tmp_path: Path, dead: int) -
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["still there", "gone already"])
-def test_who_decides_slowly_takes_nothing_from_who_was_faster(
-    tmp_path: Path, dead: int, done: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_decides_slowly_takes_nothing_from_who_was_faster(tmp_path, dead, done, monkeypatch):
     """Both have seen the dead holder; the other takes over (and ends) before this one makes its
     claim.
     """
@@ -286,7 +272,7 @@ def test_who_decides_slowly_takes_nothing_from_who_was_faster(
     assert left(tmp_path) == []
 
 
-def test_who_was_suspended_and_replaced_stops_and_takes_nothing_away(tmp_path: Path) -> None:
+def test_who_was_suspended_and_replaced_stops_and_takes_nothing_away(tmp_path):
     with RunLock(tmp_path) as mine:
         mine.acquire()
         replaced(tmp_path)
@@ -302,7 +288,7 @@ def replaced(folder: Path) -> None:
     os.replace(folder / "theirs", folder / FILE)
 
 
-def test_a_lock_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
+def test_a_lock_deleted_by_hand_is_made_again(tmp_path):
     with RunLock(tmp_path) as mine:
         mine.acquire()
         (tmp_path / FILE).unlink()
@@ -312,9 +298,7 @@ def test_a_lock_deleted_by_hand_is_made_again(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_two_threads_that_find_the_lock_deleted_make_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_threads_that_find_the_lock_deleted_make_it_once(tmp_path, monkeypatch):
     """The signs of life, and a checkpoint: the lock is made by one of them, and none of them
     fails.
     """
@@ -351,7 +335,7 @@ def test_two_threads_that_find_the_lock_deleted_make_it_once(
     assert left(tmp_path) == []
 
 
-def test_a_checkpoint_that_outlasts_its_run_gets_no_name(tmp_path: Path) -> None:
+def test_a_checkpoint_that_outlasts_its_run_gets_no_name(tmp_path):
     """Ctrl-C cut the wait for the disk short: the lock is free, and maybe another run's already."""
     with RunLock(tmp_path) as mine:
         mine.check()  # no rank but 0 ever takes it
@@ -364,7 +348,7 @@ def test_a_checkpoint_that_outlasts_its_run_gets_no_name(tmp_path: Path) -> None
         mine.check()
 
 
-def test_no_checkpoint_gets_its_name_from_who_has_lost_the_lock(tmp_path: Path) -> None:
+def test_no_checkpoint_gets_its_name_from_who_has_lost_the_lock(tmp_path):
     from segtrain.runfolder.writer import CheckpointWriter
 
     def lost() -> None:
@@ -377,7 +361,7 @@ def test_no_checkpoint_gets_its_name_from_who_has_lost_the_lock(tmp_path: Path) 
     assert left(tmp_path / "checkpoints") == []
 
 
-def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path: Path) -> None:
+def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path):
     """It was suspended while it wrote; the next one has come to the same step."""
     from segtrain.runfolder.writer import CheckpointWriter
 
@@ -410,9 +394,7 @@ def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path: Path
 LONG = ["train.duration=100000st", "eval.every=100000st", "checkpoint.every=1st", "log.digest=true"]
 
 
-def test_a_second_run_in_the_folder_is_refused_before_it_changes_anything(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_a_second_run_in_the_folder_is_refused_before_it_changes_anything(zygote, tmp_path):
     out = tmp_path / "run"
     first = zygote.start(*command(out, *LONG))
     until(lambda: bool(checkpoint.checkpoints(out)))
@@ -440,9 +422,7 @@ def test_a_second_run_in_the_folder_is_refused_before_it_changes_anything(
     assert not torn.exists()
 
 
-def test_a_run_that_was_suspended_and_replaced_writes_no_checkpoint(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_a_run_that_was_suspended_and_replaced_writes_no_checkpoint(zygote, tmp_path):
     out = tmp_path / "run"
     process = zygote.start(*command(out, *LONG))
     until(lambda: bool(checkpoint.checkpoints(out)))

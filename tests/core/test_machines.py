@@ -10,7 +10,7 @@ from segtrain.machines import gpus, machines, sources
 from segtrain.machines.gpu_names import gpu_named
 
 
-def test_rates_of_a_row_agree_with_each_other() -> None:
+def test_rates_of_a_row_agree_with_each_other():
     for gpu in gpus().values():
         assert gpu.memory_gbs > 100
         assert gpu.watts > 50
@@ -45,7 +45,7 @@ def test_rates_of_a_row_agree_with_each_other() -> None:
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
     ],
 )
-def test_names_of_gpus(text: str, name: str) -> None:
+def test_names_of_gpus(text, name):
     found = gpu_named(text)
     assert found is not None
     assert found.name == name
@@ -65,5 +65,5 @@ def test_names_of_gpus(text: str, name: str) -> None:
         "at4",
     ],
 )
-def test_names_of_no_gpu_of_the_table(text: str) -> None:
+def test_names_of_no_gpu_of_the_table(text):
     assert gpu_named(text) is None

@@ -37,7 +37,7 @@ def make(root: Path, classes: int) -> list[str]:
 
 
 @pytest.mark.parametrize("classes", [254, 255, 256, 300])
-def test_scores_are_those_of_the_predicted_files(tmp_path: Path, classes: int) -> None:
+def test_scores_are_those_of_the_predicted_files(tmp_path, classes):
     settings = make(tmp_path / "set", classes)
     run, table, masks = tmp_path / "run", tmp_path / "table.json", tmp_path / "masks"
     assert main(command(run, *settings, "train.duration=3st", "eval.every=3st")) == 0
@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_predicted_files(tmp_path: Path, classes: int) -
     assert len(lines) == 203
 
 
-def test_a_run_resumes_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_run_resumes_with_the_same_weights(tmp_path):
     run = tmp_path / "run"
     train = command(run, *make(tmp_path / "set", 300), "train.duration=6st", "eval.every=6st")
     assert main(train) == 0

@@ -80,7 +80,7 @@ def assert_resumable(there: Path) -> int:
 
 
 @pytest.mark.parametrize("base", ["gs://bkt", "s3://bkt"])
-def test_of_writes_to_the_same_version_one_succeeds(server: BucketServer, base: str) -> None:
+def test_of_writes_to_the_same_version_one_succeeds(server, base):
     client, first = client_of(base), threading.Barrier(8)
     won: list[bytes] = []
 
@@ -110,9 +110,7 @@ def test_of_writes_to_the_same_version_one_succeeds(server: BucketServer, base: 
     assert write_version(client, "a/b", b"late", now.version, 5) is None
 
 
-def test_a_large_object_is_fetched_in_parts_of_one_version(
-    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_object_is_fetched_in_parts_of_one_version(server, tmp_path, monkeypatch):
     monkeypatch.setattr("segtrain.bucket.download.PART", 1000)
     content, path = random.Random(0).randbytes(10_500), tmp_path / "got"
     client, server.fault = client_of("gs://bkt"), 0.2
@@ -132,7 +130,7 @@ def holds(server: BucketServer) -> dict[str, object]:
     return dict(json.loads((server.folder / f"bkt/runs/a/{LEASE}").read_text().splitlines()[0]))
 
 
-def test_a_second_process_is_refused_until_the_first_lets_go(server: BucketServer) -> None:
+def test_a_second_process_is_refused_until_the_first_lets_go(server):
     first, second = lease(server), lease(server)
     assert first.acquire(print) == []
     with refused("run-folder-locked", run="gs://bkt/runs/a", host=this_process().host):
@@ -146,7 +144,7 @@ def test_a_second_process_is_refused_until_the_first_lets_go(server: BucketServe
     assert not (server.folder / f"bkt/runs/a/{LEASE}").exists()
 
 
-def test_a_silent_holder_elsewhere_loses_the_lease_and_learns_so(server: BucketServer) -> None:
+def test_a_silent_holder_elsewhere_loses_the_lease_and_learns_so(server):
     first, second, said = lease(server), lease(server), list[str]()
     first.acquire(print)
     elsewhere = replace(
@@ -166,7 +164,7 @@ def test_a_silent_holder_elsewhere_loses_the_lease_and_learns_so(server: BucketS
     second.release()
 
 
-def test_a_holder_elsewhere_that_beats_keeps_the_lease(server: BucketServer) -> None:
+def test_a_holder_elsewhere_that_beats_keeps_the_lease(server):
     second, ended = lease(server, silent_s=300), threading.Event()
     elsewhere = replace(
         this_process(), token="f" * 32, boot="of another machine", inode=second.place
@@ -195,9 +193,7 @@ def test_a_holder_elsewhere_that_beats_keeps_the_lease(server: BucketServer) -> 
         other.join()
 
 
-def test_the_lease_of_an_ended_process_or_of_another_folder_is_taken_at_once(
-    server: BucketServer,
-) -> None:
+def test_the_lease_of_an_ended_process_or_of_another_folder_is_taken_at_once(server):
     place = server.folder / f"bkt/runs/a/{LEASE}"
     place.parent.mkdir(parents=True)
     url = lease(server).place
@@ -211,7 +207,7 @@ def test_the_lease_of_an_ended_process_or_of_another_folder_is_taken_at_once(
         taken.release()
 
 
-def test_a_lost_answer_and_a_removed_lease_do_not_lose_it(server: BucketServer) -> None:
+def test_a_lost_answer_and_a_removed_lease_do_not_lose_it(server):
     own = lease(server)
     own.acquire(print)
     place = server.folder / f"bkt/runs/a/{LEASE}"
@@ -229,7 +225,7 @@ def test_a_lost_answer_and_a_removed_lease_do_not_lose_it(server: BucketServer) 
     assert not place.exists()
 
 
-def test_a_bucket_that_is_gone_is_one_error_and_never_a_loop(server: BucketServer) -> None:
+def test_a_bucket_that_is_gone_is_one_error_and_never_a_loop(server):
     raised = list[BaseException]()
 
     def work() -> None:
@@ -252,7 +248,7 @@ def test_a_bucket_that_is_gone_is_one_error_and_never_a_loop(server: BucketServe
     assert asked < 20
 
 
-def test_a_bucket_is_resumable_at_every_moment(server: BucketServer, tmp_path: Path) -> None:
+def test_a_bucket_is_resumable_at_every_moment(server, tmp_path):
     """Checkpoints come faster than they are uploaded; the bucket is looked at all the time, as
     after a kill.
     """
@@ -288,9 +284,7 @@ def test_a_bucket_is_resumable_at_every_moment(server: BucketServer, tmp_path: P
     assert records(folder) == records(there)
 
 
-def test_the_newest_checkpoint_wins_and_records_keep_their_lines(
-    server: BucketServer, tmp_path: Path
-) -> None:
+def test_the_newest_checkpoint_wins_and_records_keep_their_lines(server, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     first = mirror_of(one)
@@ -345,9 +339,7 @@ def test_the_newest_checkpoint_wins_and_records_keep_their_lines(
     assert checkpoint.step_of(checkpoint.checkpoints(one)[-1]) == 8
 
 
-def test_a_record_that_is_gone_here_and_there_is_forgotten(
-    server: BucketServer, tmp_path: Path
-) -> None:
+def test_a_record_that_is_gone_here_and_there_is_forgotten(server, tmp_path):
     (tmp_path / "faults.jsonl").write_text("f")
     mirror_of(tmp_path).upload_records(5, NEVER)
     (tmp_path / "faults.jsonl").unlink()
@@ -355,9 +347,7 @@ def test_a_record_that_is_gone_here_and_there_is_forgotten(
     mirror_of(tmp_path).upload_records(5, NEVER)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(
-    server: BucketServer, tmp_path: Path
-) -> None:
+def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(server, tmp_path):
     one, two, there = tmp_path / "one", tmp_path / "two", server.folder / "bkt/runs/a/checkpoints"
     one.mkdir()
     for step in (2, 4):
@@ -376,9 +366,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_replaced(
     assert checkpoint.read(there / "step-00000004.pt")["state"]["step"] == 4
 
 
-def test_a_checkpoint_of_another_host_replaces_one_of_the_same_step(
-    server: BucketServer, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_host_replaces_one_of_the_same_step(server, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         folder.mkdir()
@@ -396,7 +384,7 @@ def test_a_checkpoint_of_another_host_replaces_one_of_the_same_step(
         assert any(path.endswith(name) for path, _ in server.asked) == (folder == one)
 
 
-def test_another_run_in_the_local_folder_is_put_aside(server: BucketServer, tmp_path: Path) -> None:
+def test_another_run_in_the_local_folder_is_put_aside(server, tmp_path):
     config, there = Config.load(None, "out=gs://bkt/runs/a/"), server.folder / "bkt/runs/a"
 
     def started() -> tuple[str, list[str]]:
@@ -421,9 +409,7 @@ def test_another_run_in_the_local_folder_is_put_aside(server: BucketServer, tmp_
     assert len(aside) == 3
 
 
-def test_other_hosts_write_what_their_ranks_record_alone(
-    server: BucketServer, tmp_path: Path
-) -> None:
+def test_other_hosts_write_what_their_ranks_record_alone(server, tmp_path):
     there = server.folder / "bkt/runs/a"
     (there / "spans").mkdir(parents=True)
     (there / "spans/rank-00001.jsonl").write_text("a\n")
@@ -439,7 +425,7 @@ def test_other_hosts_write_what_their_ranks_record_alone(
     assert records(there) == {"spans/rank-00001.jsonl": b"a\nb\n"}
 
 
-def test_a_host_fetches_the_spans_of_its_own_ranks_alone(server: BucketServer) -> None:
+def test_a_host_fetches_the_spans_of_its_own_ranks_alone(server):
     there = server.folder / "bkt/runs/a"
     (there / "spans").mkdir(parents=True)
     for rank in range(16):
@@ -460,9 +446,7 @@ def test_a_host_fetches_the_spans_of_its_own_ranks_alone(server: BucketServer) -
         shutil.rmtree(config.run_dir)
 
 
-def test_a_host_that_lost_its_lease_while_it_was_paused_writes_nothing(
-    server: BucketServer,
-) -> None:
+def test_a_host_that_lost_its_lease_while_it_was_paused_writes_nothing(server):
     there, config = server.folder / "bkt/runs/a", Config.load(None, "out=gs://bkt/runs/a")
     folder = BucketFolder(config, whole=True)
     folder.fetch()
@@ -481,7 +465,7 @@ def test_a_host_that_lost_its_lease_while_it_was_paused_writes_nothing(
     folder.release()
 
 
-def test_best_json_and_deletions_are_confirmed_too(server: BucketServer, tmp_path: Path) -> None:
+def test_best_json_and_deletions_are_confirmed_too(server, tmp_path):
     mirror, confirmed = mirror_of(tmp_path), list[int]()
 
     def upload() -> int:
@@ -500,12 +484,7 @@ def test_best_json_and_deletions_are_confirmed_too(server: BucketServer, tmp_pat
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_an_outage_at_the_end_of_a_run_is_borne(
-    server: BucketServer,
-    stopped: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_outage_at_the_end_of_a_run_is_borne(server, stopped, monkeypatch, capsys):
     """Also one that began long before, and after a signal that ended the run."""
     monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.1)
     config = Config.load(None, "out=gs://bkt/runs/a", "data.outage_s=300")
@@ -527,7 +506,7 @@ def test_an_outage_at_the_end_of_a_run_is_borne(
     assert (server.folder / "bkt/runs/a/journal.jsonl").read_text() == "a\n"
 
 
-def test_after_a_second_interrupt_nothing_more_is_uploaded(server: BucketServer) -> None:
+def test_after_a_second_interrupt_nothing_more_is_uploaded(server):
     there, config = server.folder / "bkt/runs/a", Config.load(None, "out=gs://bkt/runs/a")
     folder, go = BucketFolder(config, whole=True), threading.Event()
     confirm = folder._lease.renew
@@ -558,9 +537,7 @@ def test_after_a_second_interrupt_nothing_more_is_uploaded(server: BucketServer)
             act()
 
 
-def test_an_error_of_any_kind_ends_neither_the_upload_nor_the_lease(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_any_kind_ends_neither_the_upload_nor_the_lease(server, monkeypatch, capsys):
     monkeypatch.setattr("segtrain.runfolder.upload.RETRY_S", 0.01)
     config, errors = (
         Config.load(None, "out=gs://bkt/runs/a"),
@@ -602,7 +579,7 @@ def test_an_error_of_any_kind_ends_neither_the_upload_nor_the_lease(
     assert "can be written again" in capsys.readouterr().err
 
 
-def test_a_local_copy_that_cannot_be_written_is_named(server: BucketServer, tmp_path: Path) -> None:
+def test_a_local_copy_that_cannot_be_written_is_named(server, tmp_path):
     config = Config.load(None, "out=gs://bkt/runs/a")
     config.run_dir.parent.mkdir(parents=True)
     config.run_dir.write_text("a file in its place")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def make(arch: str, classes: int = 5, **settings: Any) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("arch", [arch for arch in architectures() if "resnet101" not in arch])
-def test_any_size_low_and_gradient(arch: str) -> None:
+def test_any_size_low_and_gradient(arch):
     model = make(arch)
     images = torch.randn(2, 3, *SIZE)
     model.train()
@@ -74,7 +73,7 @@ def test_any_size_low_and_gradient(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["unet", "fpn", "deeplabv3plus"])
 @pytest.mark.parametrize("encoder", ["mobilenet_v2", "tu-resnet10t", "efficientnet-b0"])
-def test_encoders(arch: str, encoder: str) -> None:
+def test_encoders(arch, encoder):
     if encoder.startswith("tu-") and importlib.util.find_spec("timm") is None:
         pytest.skip("timm is not installed")
     model = make(arch, encoder=encoder).eval()
@@ -97,7 +96,7 @@ def replica_of(network: torch.nn.Module) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("arch", ["pico", "unet", "deeplabv3plus", "manet", "segformer"])
-def test_a_replica_of_dataparallel_gives_the_same(arch: str) -> None:
+def test_a_replica_of_dataparallel_gives_the_same(arch):
     """The strategy dp runs replicas, whose weights are no parameters."""
     model = make(arch).eval()
     images = torch.randn(2, 3, 64, 64)
@@ -118,7 +117,7 @@ def test_a_replica_of_dataparallel_gives_the_same(arch: str) -> None:
         ("torchvision/lraspp_mobilenet_v3_large", {}),
     ],
 )
-def test_heads_are_the_layers_whose_shape_follows_the_classes(arch: str, settings: dict) -> None:
+def test_heads_are_the_layers_whose_shape_follows_the_classes(arch, settings):
     few, many = make(arch, classes=3, **settings), make(arch, classes=7, **settings)
     sizes = {name: p.shape for name, p in many.named_parameters()}
     follow = {name for name, p in few.named_parameters() if p.shape != sizes[name]}
@@ -126,7 +125,7 @@ def test_heads_are_the_layers_whose_shape_follows_the_classes(arch: str, setting
     assert {name for name, p in few.named_parameters() if id(p) in heads} == follow != set()
 
 
-def test_auxiliary_heads_only_in_training() -> None:
+def test_auxiliary_heads_only_in_training():
     for arch in ("pico", "torchvision/fcn_resnet50"):
         model = make(arch, options={"aux": True} if arch == "pico" else {})
         images = torch.randn(2, 3, 64, 64)
@@ -138,7 +137,7 @@ def test_auxiliary_heads_only_in_training() -> None:
 @pytest.mark.parametrize(
     "arch", ["pico", "torchvision/fcn_resnet50", "torchvision/lraspp_mobilenet_v3_large"]
 )
-def test_heads_without_a_loss_are_out_of_training(arch: str) -> None:
+def test_heads_without_a_loss_are_out_of_training(arch):
     """With loss.aux_weight=0: DDP waits for the gradient of each parameter that wants one."""
     model = make(arch, options={"aux": True} if arch == "pico" else {})
     model.freeze_auxiliary()
@@ -148,7 +147,7 @@ def test_heads_without_a_loss_are_out_of_training(arch: str) -> None:
     ] == []
 
 
-def test_weights_of_timm_are_named_by_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_timm_are_named_by_the_encoder(monkeypatch):
     """``imagenet`` asks for those of ``tu-NAME.TAG``, without SMP's warning; another name would be
     lost.
     """
@@ -168,7 +167,7 @@ def test_weights_of_timm_are_named_by_the_encoder(monkeypatch: pytest.MonkeyPatc
         make("upernet", encoder="tu-convnext_atto.d2_in1k", encoder_weights="in22k")
 
 
-def test_same_as_torchvision() -> None:
+def test_same_as_torchvision():
     segmentation = pytest.importorskip("torchvision.models.segmentation")
     stock = segmentation.lraspp_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=5
@@ -219,12 +218,12 @@ def test_same_as_torchvision() -> None:
         ),
     ],
 )
-def test_mistakes_are_explained(settings: dict, code: str, values: dict) -> None:
+def test_mistakes_are_explained(settings, code, values):
     with refused(code, **values):
         make(**settings)
 
 
-def test_unreachable_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unreachable_weights(monkeypatch, tmp_path):
     encoders = pytest.importorskip("segmentation_models_pytorch.encoders")
 
     def offline(*_: object, **__: object) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, Zygote, refused
+from conftest import ROOT, refused
 from PIL import Image
 
 from segtrain.cli import main
@@ -52,7 +52,7 @@ def steps(run: str) -> dict[int, dict[str, Any]]:
     }
 
 
-def test_an_interrupted_run_goes_on_as_the_one_that_was_not(old: Path, zygote: Zygote) -> None:
+def test_an_interrupted_run_goes_on_as_the_one_that_was_not(old, zygote):
     process = zygote.start("train", "run.yaml", "out=runs/interrupted", cwd=old)
     assert process.wait() == 0, process.output
     assert "going on from step 16 of 24" in process.output
@@ -65,9 +65,7 @@ def test_an_interrupted_run_goes_on_as_the_one_that_was_not(old: Path, zygote: Z
     assert losses[0] == pytest.approx(losses[1], rel=ROUNDING)
 
 
-def test_scores_and_masks_are_those_that_were_recorded(
-    old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_and_masks_are_those_that_were_recorded(old, capsys):
     assert main(["eval", "runs/whole", "--json"]) == 0
     assert (
         json.loads(capsys.readouterr().out)["miou"]
@@ -81,7 +79,7 @@ def test_scores_and_masks_are_those_that_were_recorded(
     assert found == json.loads(Path("masks.json").read_text())
 
 
-def test_a_run_of_segtrain_0_1_is_refused(tmp_path: Path) -> None:
+def test_a_run_of_segtrain_0_1_is_refused(tmp_path):
     config = load_config(None, [f"out={tmp_path}"])
     (tmp_path / "config.yaml").write_text(f"# segtrain run {config.hash}\n{config.to_yaml()}")
     (tmp_path / "journal.jsonl").touch()

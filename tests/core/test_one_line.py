@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_that_never_come(zygote: Any, tmp_path: Path, rank: int) -> None:
+def test_ranks_that_never_come(zygote, tmp_path, rank):
     place = Cluster(rank, 2, rank, 2, "127.0.0.1", free_port())
     process = zygote.start(
         "train", *SCENES, "parallel.timeout_s=2", cwd=tmp_path, **place.environment()
@@ -47,7 +47,7 @@ def test_ranks_that_never_come(zygote: Any, tmp_path: Path, rank: int) -> None:
     assert_refused([process], *refusal, code=EXIT_RANK_LOST)
 
 
-def test_a_server_that_accepts_and_never_answers(zygote: Any, tmp_path: Path) -> None:
+def test_a_server_that_accepts_and_never_answers(zygote, tmp_path):
     """As another program at rank 0's port does, or a rank 0 that is suspended."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = Cluster(1, 2, 1, 2, "127.0.0.1", server.getsockname()[1])
@@ -59,16 +59,14 @@ def test_a_server_that_accepts_and_never_answers(zygote: Any, tmp_path: Path) ->
         )
 
 
-def test_a_gloo_that_cannot_connect_hosts_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gloo_that_cannot_connect_hosts_names_the_variable(monkeypatch):
     lost, two = RuntimeError("Gloo connectFullMesh failed"), Cluster(0, 2, 0, 1, "a", 1, hosts=2)
     assert "GLOO_SOCKET_IFNAME" in str(failure.rendezvous_error(two, 9.0, lost))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     assert "GLOO_SOCKET_IFNAME" not in str(failure.rendezvous_error(two, 9.0, lost))
 
 
-def test_an_address_that_does_not_resolve(zygote: Any, tmp_path: Path) -> None:
+def test_an_address_that_does_not_resolve(zygote, tmp_path):
     place = Cluster(1, 2, 0, 1, "no-such-host.invalid", free_port())
     process = zygote.start(
         "train", *SCENES, "parallel.timeout_s=1", cwd=tmp_path, **place.environment()
@@ -77,7 +75,7 @@ def test_an_address_that_does_not_resolve(zygote: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
+def test_standard_output_on_a_full_disk(tmp_path):
     for more in ({}, {"PYTHONUNBUFFERED": "1"}):
         with open("/dev/full", "wb") as full:
             done = subprocess.run(
@@ -93,7 +91,7 @@ def test_standard_output_on_a_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_log_or_a_closed_output_costs_no_training(tmp_path: Path) -> None:
+def test_a_full_log_or_a_closed_output_costs_no_training(tmp_path):
     """Both in one process each: what cannot be printed is not worth a run."""
     words = [
         sys.executable,
@@ -118,9 +116,7 @@ def test_a_full_log_or_a_closed_output_costs_no_training(tmp_path: Path) -> None
         assert (tmp_path / out / "checkpoints/step-00000002.pt").is_file()
 
 
-def test_the_error_of_another_file_is_not_called_one_of_standard_output(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_error_of_another_file_is_not_called_one_of_standard_output(monkeypatch):
     def fails(*given: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", "elsewhere")
 
@@ -129,7 +125,7 @@ def test_the_error_of_another_file_is_not_called_one_of_standard_output(
         cli.main(["doctor"])
 
 
-def test_sigterm_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_leaves_no_partial_files(tmp_path, monkeypatch):
     make_set(tmp_path / "set")
 
     def stopped(*given: object, **more: object) -> None:
@@ -147,9 +143,7 @@ def test_sigterm_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
-def test_a_process_that_may_have_no_more(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_may_have_no_more(error, monkeypatch, capsys):
     def fails(*given: object) -> int:
         raise error
 
@@ -160,14 +154,12 @@ def test_a_process_that_may_have_no_more(
     assert said.count("\n") == 1
 
 
-def test_characters_that_steer_a_terminal_are_escaped() -> None:
+def test_characters_that_steer_a_terminal_are_escaped():
     assert printable("a\x1b[2Jb\x9bc\rd\x7f\u202e") == "a\\x1b[2Jb\\x9bc\\rd\\x7f\\u202e"
     assert printable("Straße\tk\n日本 é ✓") == "Straße\tk\n日本 é ✓"
 
 
-def test_a_warning_of_a_library_is_one_line_without_a_place_in_its_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_warning_of_a_library_is_one_line_without_a_place_in_its_code(tmp_path, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert cli.main(["runs", str(tmp_path)]) == 0  # every command
@@ -187,7 +179,7 @@ def test_a_warning_of_a_library_is_one_line_without_a_place_in_its_code(
     ]
 
 
-def test_names_of_classes_and_files_do_not_steer_the_terminal(zygote: Any, tmp_path: Path) -> None:
+def test_names_of_classes_and_files_do_not_steer_the_terminal(zygote, tmp_path):
     make_set(tmp_path / "set", ("ro\x1b[31mad", "car", "sky"))
     odd = "a\x1b]0;title\x07"
     for split in ("train", "val"):
@@ -243,9 +235,7 @@ def journal(run: Path, times: list[Any]) -> Path:
 
 
 @pytest.mark.parametrize("ts", [-1e18, float("nan"), 10**400, "noon"])
-def test_a_time_that_no_calendar_shows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ts: Any
-) -> None:
+def test_a_time_that_no_calendar_shows(tmp_path, capsys, ts):
     odd, sound = (
         journal(tmp_path / "odd", [ts, 1.7e9, ts]),
         journal(tmp_path / "sound", [1.7e9, 1.7e9 + 1]),
@@ -257,7 +247,7 @@ def test_a_time_that_no_calendar_shows(
     assert cli.main(["diagnose", str(odd)]) in (0, 2)
 
 
-def test_a_journal_line_with_such_a_time_is_skipped_and_said() -> None:
+def test_a_journal_line_with_such_a_time_is_skipped_and_said():
     said: list[str] = []
     lines = [json.dumps({"event": "step", "ts": ts}).encode() for ts in (5.0, 1e18, LAST_TS)] + [
         b"[" * 100_000
@@ -267,7 +257,7 @@ def test_a_journal_line_with_such_a_time_is_skipped_and_said() -> None:
     assert not is_time(-1)
 
 
-def test_no_text_of_a_run_ends_or_opens_anything_in_the_script_of_a_page() -> None:
+def test_no_text_of_a_run_ends_or_opens_anything_in_the_script_of_a_page():
     charts = {"x": {"title": "</script><!--<script>", "name": "a<b"}}
     page = html.page("t", [("a", "A", "text")], charts, "")
     block = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ from segtrain.optim import (
 from segtrain.optim.groups import layers
 
 
-def test_scaler_halves_doubles_and_travels() -> None:
+def test_scaler_halves_doubles_and_travels():
     model = nn.Linear(1, 1)
     model.weight.grad, optimizer = torch.zeros(1, 1), torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = LossScaler(True, scale=8.0, patience=2)
@@ -63,8 +62,8 @@ def small_network() -> nn.Module:
     ids=lambda o: o.name,
 )
 def test_a_step_that_overflows_is_skipped_on_the_device_as_if_it_had_never_been(
-    optim: Any, together: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    optim, together, monkeypatch
+):
     """To the bit, with its moments and averages: the reference does not call the optimizer at all
     in such a step.
     """
@@ -111,7 +110,7 @@ def test_a_step_that_overflows_is_skipped_on_the_device_as_if_it_had_never_been(
         assert all(torch.equal(moments[0][key], moments[1][key]) for key in moments[0])
 
 
-def test_an_average_reads_the_tensors_that_the_network_has_now() -> None:
+def test_an_average_reads_the_tensors_that_the_network_has_now():
     network = nn.BatchNorm2d(2)
     ema = Ema(network, 0.0)
     network.weight = nn.Parameter(torch.full((2,), 5.0))
@@ -121,7 +120,7 @@ def test_an_average_reads_the_tensors_that_the_network_has_now() -> None:
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("shape", [(16, 144), (40, 10), (8, 8)])
-def test_orthogonalize_flattens_the_singular_values(shape: tuple[int, int], bf16: bool) -> None:
+def test_orthogonalize_flattens_the_singular_values(shape, bf16):
     torch.manual_seed(0)
     matrix = torch.randn(shape)
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
@@ -140,9 +139,7 @@ def by_shape(found: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_muon_updates_a_stack_of_matrices_as_each_alone(
-    layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_muon_updates_a_stack_of_matrices_as_each_alone(layout, monkeypatch):
     """As it does on a GPU: all weights of one shape together."""
     torch.manual_seed(0)
     first = nn.Sequential(
@@ -166,7 +163,7 @@ def test_muon_updates_a_stack_of_matrices_as_each_alone(
         torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-14)
 
 
-def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() -> None:
+def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes():
     model = nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), nn.Conv2d(8, 8, 1, bias=False))
     groups = parameter_groups(model, [], MuonOptim(), heads=model[1].parameters())
     assert {g["muon"]: [p.shape for p in g["params"]] for g in groups} == {
@@ -179,7 +176,7 @@ def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() 
     ("encoder", "groups"),
     [("convnext_tiny", 6), ("convnext_base", 12), ("vit_tiny_patch16_224", 12), ("resnet50", 6)],
 )
-def test_layers_are_grouped_as_in_the_recipe_of_convnext(encoder: str, groups: int) -> None:
+def test_layers_are_grouped_as_in_the_recipe_of_convnext(encoder, groups):
     timm = pytest.importorskip("timm")
     with torch.device("meta"):
         features = timm.create_model(encoder, features_only=True)
@@ -188,7 +185,7 @@ def test_layers_are_grouped_as_in_the_recipe_of_convnext(encoder: str, groups: i
     assert set(numbers) == set(range(groups + 1))
 
 
-def test_the_rate_decays_toward_the_stem_and_positions_keep_their_size() -> None:
+def test_the_rate_decays_toward_the_stem_and_positions_keep_their_size():
     pytest.importorskip("segmentation_models_pytorch")
     network = build_model(Model(arch="dpt", encoder="tu-test_vit"), 3)
     optim = AdamWOptim(layer_decay=0.5, weight_decay=0.05)
@@ -202,7 +199,7 @@ def test_the_rate_decays_toward_the_stem_and_positions_keep_their_size() -> None
     assert {of[id(p)][0] for p in network.head_parameters()} == {1.0}
 
 
-def test_an_encoder_that_begins_later_has_a_warm_up_of_its_own() -> None:
+def test_an_encoder_that_begins_later_has_a_warm_up_of_its_own():
     network = build_model(Model(arch="pico"), 3)
     optim = AdamWOptim(encoder_start="4st", schedule="constant", lr=0.1)
     optimizer = build_optimizer(network, network.encoder_parameters(), optim)

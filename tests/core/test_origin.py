@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,9 +52,7 @@ DPN = (124 / 255, 117 / 255, 104 / 255)
         ("fpn", "xception", None, IMAGENET_MEAN, ""),
     ],
 )
-def test_what_published_weights_expect_and_allow(
-    arch: str, encoder: str, weights: str | None, mean: tuple[float, ...], license: str
-) -> None:
+def test_what_published_weights_expect_and_allow(arch, encoder, weights, mean, license):
     pytest.importorskip("timm")
     found = published(Model(arch=arch, encoder=encoder, encoder_weights=weights))
     assert found.mean == pytest.approx(mean)
@@ -96,9 +93,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_run_and_its_exports_keep_what_the_weights_expect(
-    run: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_run_and_its_exports_keep_what_the_weights_expect(run, tmp_path, capsys):
     expected = Origin(HALF, HALF, "apache-2.0")
     saved = checkpoint.checkpoints(run)[-1]
     assert torch.load(saved, weights_only=True)["origin"] == vars(expected)
@@ -126,7 +121,7 @@ def test_a_run_and_its_exports_keep_what_the_weights_expect(
         assert np.array_equal(load(folder, device="cpu").predict(image)[0], ids)
 
 
-def test_an_edited_description_counts(run: Path, tmp_path: Path) -> None:
+def test_an_edited_description_counts(run, tmp_path):
     exporting.export(run, tmp_path, ("safetensors",))
     file = tmp_path / "model.json"
     facts = json.loads(file.read_text())
@@ -142,9 +137,7 @@ def test_an_edited_description_counts(run: Path, tmp_path: Path) -> None:
             load(tmp_path, device="cpu")
 
 
-def test_onnx_normalizes_as_the_network_expects(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnx_normalizes_as_the_network_expects(run, tmp_path, monkeypatch):
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
     exporting.export(run, tmp_path, ("safetensors", "onnx"), size=(32, 32))
@@ -155,7 +148,7 @@ def test_onnx_normalizes_as_the_network_expects(
     assert np.array_equal(found, load(run, device="cpu").predict(image)[0])
 
 
-def test_model_init_takes_the_normalization_over(run: Path, tmp_path: Path) -> None:
+def test_model_init_takes_the_normalization_over(run, tmp_path):
     tuned = [
         "model.arch=fpn",
         f"model.encoder={ENCODER}",
@@ -179,7 +172,7 @@ def test_model_init_takes_the_normalization_over(run: Path, tmp_path: Path) -> N
     assert begin_with(network, str(tmp_path / "w.pth"), ["a", "b", "c"]).origin is None
 
 
-def test_settings_say_it_for_a_network_and_a_loop_of_ones_own(tmp_path: Path) -> None:
+def test_settings_say_it_for_a_network_and_a_loop_of_ones_own(tmp_path):
     seen = []
 
     class Own(torch.nn.Conv2d):
@@ -211,9 +204,7 @@ def test_settings_say_it_for_a_network_and_a_loop_of_ones_own(tmp_path: Path) ->
         ("upernet", "swin_tiny_patch4_window7_224", {"strict_img_size": False}),
     ],
 )
-def test_files_of_timm_fit_the_encoders_that_smp_makes_of_it(
-    arch: str, name: str, options: dict, tmp_path: Path
-) -> None:
+def test_files_of_timm_fit_the_encoders_that_smp_makes_of_it(arch, name, options, tmp_path):
     timm = pytest.importorskip("timm")
     network = build_model(Model(arch=arch, encoder=f"tu-{name}", options=options), 3)
     full = timm.create_model(name).state_dict()
@@ -227,7 +218,7 @@ def test_files_of_timm_fit_the_encoders_that_smp_makes_of_it(
             value.data.zero_()
 
 
-def test_few_equal_endings_change_no_names() -> None:
+def test_few_equal_endings_change_no_names():
     own = {f"encoder.layer{n}.conv.weight": torch.ones(1) for n in range(8)}
     assert (
         renamed(
@@ -246,9 +237,7 @@ def test_few_equal_endings_change_no_names() -> None:
         ("dpt", "tu-vit_small_patch14_dinov2", {"patch_size": 14}),
     ],
 )
-def test_encoders_of_one_image_size_are_refused_for_that(
-    arch: str, encoder: str, options: dict
-) -> None:
+def test_encoders_of_one_image_size_are_refused_for_that(arch, encoder, options):
     pytest.importorskip("segmentation_models_pytorch")
     with refused("image-size-unfit", found=encoder):
         build_model(Model(arch=arch, encoder=encoder, options=options), 3)

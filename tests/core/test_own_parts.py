@@ -183,9 +183,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("case", "ema"), [("dict", "0"), *((case, "0.5") for case in CASES)])
-def test_a_stopped_run_has_the_state_of_own_parts_again(
-    case: str, ema: str, tmp_path: Path
-) -> None:
+def test_a_stopped_run_has_the_state_of_own_parts_again(case, ema, tmp_path):
     model, loss = CASES[case]
     weights = []
     for out, stops in (("whole", (0,)), ("cut", (2, 0))):
@@ -197,7 +195,7 @@ def test_a_stopped_run_has_the_state_of_own_parts_again(
     assert all(map(torch.equal, *weights))
 
 
-def test_a_buffer_may_be_no_number_before_its_first_value(tmp_path: Path) -> None:
+def test_a_buffer_may_be_no_number_before_its_first_value(tmp_path):
     trained(tmp_path, model := Unset(), LOSS)
     assert model.gain == 1.0 + 3 * 0.5
 
@@ -269,9 +267,7 @@ class Raising(Stripes):
         ("item-raised", {"train_data": Raising}),
     ],
 )
-def test_what_would_fail_later_is_refused_before_the_first_step(
-    code: str, parts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_fail_later_is_refused_before_the_first_step(code, parts, tmp_path, capsys):
     made = {role: make() for role, make in parts.items()}
     given = {
         "model": Slow(),
@@ -291,7 +287,7 @@ def test_what_would_fail_later_is_refused_before_the_first_step(
     assert all(map(torch.equal, before, given["model"].parameters()))
 
 
-def test_the_trial_changes_nothing(tmp_path: Path) -> None:
+def test_the_trial_changes_nothing(tmp_path):
     class Counts(Slow):
         calls = 0
 
@@ -322,14 +318,8 @@ class Normalized(nn.Module):
     ],
 )
 def test_frozen_parts_stay_in_evaluation_mode(
-    frozen: bool,
-    still: bool,
-    whole: bool,
-    moves: bool,
-    warned: bool,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    frozen, still, whole, moves, warned, tmp_path, capsys
+):
     model = Normalized()
     model.norm.requires_grad_(not frozen).train(not still)
     model.training = not whole
@@ -338,7 +328,7 @@ def test_frozen_parts_stay_in_evaluation_mode(
     assert ("evaluation mode" in capsys.readouterr().out) == warned
 
 
-def test_an_outer_autocast_has_no_effect_and_switches_are_restored(tmp_path: Path) -> None:
+def test_an_outer_autocast_has_no_effect_and_switches_are_restored(tmp_path):
     plain, inside = Slow(), Slow()
     inside.load_state_dict(plain.state_dict())
     trained(tmp_path / "plain", plain, LOSS, 0, "train.precision=fp32")
@@ -401,17 +391,13 @@ except segtrain.errors.SegtrainError as error:
         ("dict(model=Slow(), **dict(criterion=LOSS) if rank else {})", [], "rank-settings-differ"),
     ],
 )
-def test_ranks_agree_on_their_parts(
-    parts: str, settings: list[str], outcome: str, run_ranks: Any, tmp_path: Path
-) -> None:
+def test_ranks_agree_on_their_parts(parts, settings, outcome, run_ranks, tmp_path):
     code = RANKS.format(out=str(tmp_path / "run"), settings=settings, parts=parts)
     for output in run_ranks(code, 2, PYTHONPATH=str(Path(__file__).parent)):
         assert output.split()[-1] == outcome, output
 
 
-def test_passes_that_are_timed_leave_an_own_model_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_passes_that_are_timed_leave_an_own_model_as_it_was(monkeypatch):
     monkeypatch.setattr(crowd, "SECONDS", 0.0)
     module = ExtraState(str, float)
     crowd._passes(
@@ -420,9 +406,7 @@ def test_passes_that_are_timed_leave_an_own_model_as_it_was(
     assert module.gain == 1.0
 
 
-def test_a_state_that_is_no_tensor_is_loaded_but_not_exported_to_safetensors(
-    tmp_path: Path,
-) -> None:
+def test_a_state_that_is_no_tensor_is_loaded_but_not_exported_to_safetensors(tmp_path):
     def made() -> nn.Module:
         return ExtraState(lambda gain: {"gain": gain}, lambda state: state["gain"])
 

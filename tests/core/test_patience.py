@@ -25,9 +25,7 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
     return [event for event in read_journal(run) if event["event"] == "eval"]
 
 
-def test_patience_ends_a_run_at_the_same_step_on_any_number_of_ranks(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_patience_ends_a_run_at_the_same_step_on_any_number_of_ranks(zygote, tmp_path):
     settings = (
         "optim.lr=1e-30",
         "train.patience=2",
@@ -58,7 +56,7 @@ def test_patience_ends_a_run_at_the_same_step_on_any_number_of_ranks(
     assert "this run is finished: ended by train.patience=2" in again.output
 
 
-def test_an_extended_run_is_the_longer_one_to_the_bit(zygote: Any, tmp_path: Path) -> None:
+def test_an_extended_run_is_the_longer_one_to_the_bit(zygote, tmp_path):
     constant = ("optim.schedule=constant", "optim.warmup=1st", "optim.ema=0.9")
     lengths = {
         "long": [("train.duration=12st",)],
@@ -81,7 +79,7 @@ def test_an_extended_run_is_the_longer_one_to_the_bit(zygote: Any, tmp_path: Pat
     assert "add train.extend=16st" in " ".join(refusal.output.split())
 
 
-def test_the_learning_rate_of_an_extension_is_that_of_the_whole_length() -> None:
+def test_the_learning_rate_of_an_extension_is_that_of_the_whole_length():
     config = Config.load(None, "train.duration=4st", "train.extend=4st", "optim.warmup=1st")
     plan = make_plan(config, 40, Cluster(), False)
     rates = [
@@ -101,8 +99,8 @@ def test_the_learning_rate_of_an_extension_is_that_of_the_whole_length() -> None
     [("mloss", "loss"), ("iou/raod", "road"), ("road", "iou/CLASS"), ("mean_hausdorff", "true")],
 )
 def test_a_score_that_does_not_exist_is_refused_before_anything_is_read(
-    zygote: Any, tmp_path: Path, best: str, near: str
-) -> None:
+    zygote, tmp_path, best, near
+):
     process = zygote.start(*command(tmp_path / "run", f"eval.best={best}"))
     assert process.wait() == 2
     assert "eval.best" in process.output
@@ -110,7 +108,7 @@ def test_a_score_that_does_not_exist_is_refused_before_anything_is_read(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_best_by_a_class_and_the_state_of_older_checkpoints() -> None:
+def test_the_best_by_a_class_and_the_state_of_older_checkpoints():
     best = Best().after(3, 0.5, "loss")
     assert best.after(4, 0.6, "loss") == best
     assert best.after(5, None, "loss") == best

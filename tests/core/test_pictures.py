@@ -52,7 +52,7 @@ def brute_miou(truth: np.ndarray, prediction: np.ndarray) -> float:
     return float(np.mean(scores))
 
 
-def test_miou_of_an_image() -> None:
+def test_miou_of_an_image():
     rng = np.random.default_rng(0)
     for _ in range(20):
         truth = rng.choice(np.array([0, 1, 2, 255], np.uint8), (8, 9))
@@ -69,7 +69,7 @@ def has(picture: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
     return (picture == np.array(color, np.uint8)).all(-1)
 
 
-def test_error_panel_is_red_exactly_where_the_prediction_is_wrong() -> None:
+def test_error_panel_is_red_exactly_where_the_prediction_is_wrong():
     item = sample()
     panel = error_panel(item, 80, 60)
     assert np.array_equal(has(panel, WRONG), (item.truth != item.prediction) & (item.truth != 255))
@@ -78,7 +78,7 @@ def test_error_panel_is_red_exactly_where_the_prediction_is_wrong() -> None:
     assert len(np.unique(valid_right.reshape(-1, 3), axis=0)) == 1  # the image, pale
 
 
-def test_a_thin_error_is_still_seen_when_the_panel_shrinks() -> None:
+def test_a_thin_error_is_still_seen_when_the_panel_shrinks():
     truth = np.zeros((400, 400), np.uint8)
     prediction = truth.copy()
     prediction[:, 201] = 1
@@ -90,7 +90,7 @@ def test_a_thin_error_is_still_seen_when_the_panel_shrinks() -> None:
     assert (np.delete(redness, 50, axis=1) == 0).all()
 
 
-def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
+def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette():
     item = sample()
     sheet = contact_sheet([item, item], NAMES, PALETTE, title="a run")
     assert sheet.dtype == np.uint8
@@ -113,14 +113,14 @@ def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
     assert has(sheet, VOID).any()
 
 
-def test_a_long_legend_stays_between_the_margins() -> None:
+def test_a_long_legend_stays_between_the_margins():
     mask = (np.arange(60 * 80) % 48).astype(np.uint8).reshape(60, 80)
     shown = PredictedImage("a", np.zeros((60, 80, 3), np.uint8), mask, mask)
     sheet = contact_sheet([shown], [f"class {7**k}" for k in range(48)], [(0, 0, 0)] * 48)
     assert has(sheet, PAPER)[:, -16:].all()
 
 
-def test_names_beyond_ascii_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_beyond_ascii_can_be_told_apart(monkeypatch):
     monkeypatch.setattr(pictures, "_FONTS", ())
     pictures._font_of.cache_clear()
     mask = np.zeros((6, 40), np.uint8)
@@ -135,9 +135,7 @@ def test_names_beyond_ascii_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -
     assert np.array_equal(*sheets)
 
 
-def test_a_font_of_the_machine_is_taken_if_it_has_all_letters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_font_of_the_machine_is_taken_if_it_has_all_letters(monkeypatch):
     matplotlib = pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
     font = str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"))
     monkeypatch.setattr(pictures, "_FONTS", ("absent.ttf", font))
@@ -152,7 +150,7 @@ def test_a_font_of_the_machine_is_taken_if_it_has_all_letters(
     pictures._font_of.cache_clear()
 
 
-def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_png_is_written_whole_or_not_at_all(tmp_path):
     picture = contact_sheet([sample()], NAMES, PALETTE)
     path = save_png(tmp_path / "pictures" / "a.png", picture)
     assert np.array_equal(np.asarray(Image.open(path)), picture)

@@ -22,7 +22,7 @@ class Brightest(nn.Module):
         return logits
 
 
-def test_a_picture_keeps_its_truth_when_the_loader_reuses_memory() -> None:
+def test_a_picture_keeps_its_truth_when_the_loader_reuses_memory():
     config = Config(
         data={"layout": "scenes", "scenes": 200, "scene_size": [48, 64]}, eval={"batch_size": 2}
     )

@@ -4,9 +4,6 @@ compute alike.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from conftest import refused
@@ -28,17 +25,13 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
         ((6, 1), ("fp32",)),
     ],
 )
-def test_what_a_gpu_has_units_for(
-    monkeypatch: pytest.MonkeyPatch, capability: Any, fits: Any
-) -> None:
+def test_what_a_gpu_has_units_for(monkeypatch, capability, fits):
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert precision.fitting(GPU) == fits
 
 
-def test_an_amd_gpu_is_asked_for_bf16_since_its_capability_means_something_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_amd_gpu_is_asked_for_bf16_since_its_capability_means_something_else(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "6.4")
     for known, first in ((True, "bf16"), (False, "fp16")):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda known=known: known)
@@ -54,7 +47,7 @@ def test_an_amd_gpu_is_asked_for_bf16_since_its_capability_means_something_else(
         ("", "fp32"),
     ],
 )
-def test_a_cpu_is_asked_for_its_bf16_units(tmp_path: Path, flags: str, first: str) -> None:
+def test_a_cpu_is_asked_for_its_bf16_units(tmp_path, flags, first):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\n")
     assert precision.fitting(CPU, tmp_path / "cpuinfo")[0] == first
     assert precision.fitting(CPU, tmp_path / "absent") == ("fp32",)
@@ -69,9 +62,7 @@ def test_a_cpu_is_asked_for_its_bf16_units(tmp_path: Path, flags: str, first: st
         ([("fp16", "fp32"), ("fp32",)], "fp32"),
     ],
 )
-def test_auto_is_the_first_that_fits_every_rank(
-    monkeypatch: pytest.MonkeyPatch, others: Any, expected: str
-) -> None:
+def test_auto_is_the_first_that_fits_every_rank(monkeypatch, others, expected):
     monkeypatch.setattr(
         "segtrain.training.start.numerics.fitting", lambda device: ("bf16", "fp16", "tf32", "fp32")
     )
@@ -87,7 +78,7 @@ def test_auto_is_the_first_that_fits_every_rank(
     assert chosen_precision("fp32", ranks) == "fp32"
 
 
-def test_fp16_and_tf32_need_a_gpu() -> None:
+def test_fp16_and_tf32_need_a_gpu():
     for name in ("fp16", "tf32"):
         with refused("precision-needs-gpu"):
             precision.refuse_unfit(name, CPU)
@@ -96,7 +87,7 @@ def test_fp16_and_tf32_need_a_gpu() -> None:
     precision.refuse_unfit("bf16", CPU)
 
 
-def test_only_tf32_turns_on_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tf32_turns_on_tf32(monkeypatch):
     monkeypatch.setattr("segtrain.training.start.numerics.refuse_unfit", lambda *_: None)
     single = Strategy("single", Cluster(), CPU, Parallel())
     with precision.tf32(True):
@@ -110,9 +101,7 @@ def test_only_tf32_turns_on_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_cudnn_tries_no_kernels_in_training(
-    deterministic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cudnn_tries_no_kernels_in_training(deterministic, monkeypatch):
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _: None)
     # by the program that calls segtrain.train
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)

@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_load_run_takes_the_best_moving_average_or_the_last(run: Path) -> None:
+def test_load_run_takes_the_best_moving_average_or_the_last(run):
     best, config, labels = load_run(run)
     assert labels.names == NAMES
     assert config.model.arch == "pico"
@@ -49,7 +49,7 @@ def test_load_run_takes_the_best_moving_average_or_the_last(run: Path) -> None:
     assert torch.equal(last["head.weight"], weights(config, 3)["head.weight"])
 
 
-def test_load_run_errors_name_what_is_wrong(run: Path, tmp_path: Path) -> None:
+def test_load_run_errors_name_what_is_wrong(run, tmp_path):
     with refused("not-a-run-folder", folder=str(tmp_path)):
         load_run(tmp_path)
     other = tmp_path / "other"
@@ -63,7 +63,7 @@ def test_load_run_errors_name_what_is_wrong(run: Path, tmp_path: Path) -> None:
         load_run(other)
 
 
-def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path) -> None:
+def test_predict_writes_ids_that_viewers_show_in_color(run, tmp_path):
     first = picture(tmp_path / "in" / "a.png", 70, 90)
     picture(tmp_path / "in" / "deeper" / "b.jpg", 40, 33, seed=1)
     before = files(tmp_path / "in")
@@ -96,7 +96,7 @@ def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path
     assert len(predict.plan([tmp_path / "in"], tmp_path / "elsewhere")) == 2
 
 
-def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
+def test_predict_sees_images_as_the_evaluation_does(tmp_path):
     """Windows, scales, mirror image and base_scale come from the run's config."""
     from segtrain.evaluation.tiles import View, predict_ids
 
@@ -119,7 +119,7 @@ def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(mask), expected)
 
 
-def test_predict_names_unreadable_files_and_does_the_others(run: Path, tmp_path: Path) -> None:
+def test_predict_names_unreadable_files_and_does_the_others(run, tmp_path):
     picture(tmp_path / "in" / "good.png", 32, 32)
     (tmp_path / "in" / "empty.png").write_bytes(b"")
     (tmp_path / "in" / "text.jpg").write_text("no image")
@@ -131,9 +131,7 @@ def test_predict_names_unreadable_files_and_does_the_others(run: Path, tmp_path:
     assert set(files(tmp_path / "out")) == {"masks/good.png", "overlays/good.png"}
 
 
-def test_batches_and_threads_change_neither_files_nor_their_order(
-    run: Path, tmp_path: Path
-) -> None:
+def test_batches_and_threads_change_neither_files_nor_their_order(run, tmp_path):
     for k, size in enumerate([(40, 50), (33, 60), (40, 50), (33, 60), (40, 50), (64, 64)]):
         picture(tmp_path / "in" / f"{k}.png", *size, seed=k)
     (tmp_path / "in" / "2a.png").write_bytes(b"")
@@ -150,7 +148,7 @@ def test_batches_and_threads_change_neither_files_nor_their_order(
     assert written[0] == written[1] == written[2]
 
 
-def test_ctrl_c_leaves_whole_files_and_no_threads(run: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_whole_files_and_no_threads(run, tmp_path):
     for k in range(6):
         picture(tmp_path / "in" / f"{k}.png", 200, 150, seed=k)
 
@@ -176,14 +174,14 @@ def test_ctrl_c_leaves_whole_files_and_no_threads(run: Path, tmp_path: Path) -> 
         ([], "no image to predict"),
     ],
 )
-def test_predict_wants_images(run: Path, tmp_path: Path, paths: list[str], message: str) -> None:
+def test_predict_wants_images(run, tmp_path, paths, message):
     (tmp_path / "in" / "void").mkdir(parents=True)
     with pytest.raises(DataError, match=message):
         predict.predict(run, [tmp_path / path for path in paths], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_predict_never_replaces_what_it_did_not_write(run: Path, tmp_path: Path) -> None:
+def test_predict_never_replaces_what_it_did_not_write(run, tmp_path):
     picture(tmp_path / "set" / "images" / "a.png", 24, 24)
     picture(tmp_path / "set" / "masks" / "a.png", 24, 24, seed=1)  # the truth
     before = files(tmp_path / "set")
@@ -199,7 +197,7 @@ def test_predict_never_replaces_what_it_did_not_write(run: Path, tmp_path: Path)
     assert files(tmp_path / "set") == before
 
 
-def test_probabilities_of_an_earlier_call_are_not_reported(run: Path, tmp_path: Path) -> None:
+def test_probabilities_of_an_earlier_call_are_not_reported(run, tmp_path):
     picture(tmp_path / "a.png", 24, 24)
     for _ in range(2):
         said: list[str] = []
@@ -207,9 +205,7 @@ def test_probabilities_of_an_earlier_call_are_not_reported(run: Path, tmp_path: 
         assert not [line for line in said if "left out" in line]
 
 
-def test_a_failed_write_leaves_nothing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_nothing(run, tmp_path, monkeypatch):
     picture(tmp_path / "a.png", 24, 24)
 
     def full(*_: object, **__: object) -> None:
@@ -221,7 +217,7 @@ def test_a_failed_write_leaves_nothing(
     assert files(tmp_path / "out") == {}
 
 
-def test_leftovers_of_a_killed_export_are_removed(run: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_export_are_removed(run, tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
     mine = tmp_path / "out" / f".part-{socket.gethostname()}-"
@@ -232,9 +228,7 @@ def test_leftovers_of_a_killed_export_are_removed(run: Path, tmp_path: Path) -> 
     assert left == [f"{mine.name}{os.getpid()}-a"]
 
 
-def test_the_description_of_an_export_is_replaced_last(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_description_of_an_export_is_replaced_last(run, tmp_path, monkeypatch):
     replaced: list[str] = []
     rename = os.replace
 
@@ -253,7 +247,7 @@ def test_the_description_of_an_export_is_replaced_last(
 
 
 @pytest.mark.parametrize("content", ["[]", "1", '{"weights": 1}', '{"weights": {"sha256": "a"}}'])
-def test_a_damaged_description_is_no_traceback(run: Path, tmp_path: Path, content: str) -> None:
+def test_a_damaged_description_is_no_traceback(run, tmp_path, content):
     exporting.export(run, tmp_path / "out", ("safetensors",))
     (tmp_path / "out/model.json").write_text(content)
     with refused("export-incomplete"):
@@ -264,9 +258,7 @@ def test_a_damaged_description_is_no_traceback(run: Path, tmp_path: Path, conten
     ("key", "value"),
     [("ignore_index", -1e30), ("ignore_index", -2), ("module", 7), ("module", ["a"])],
 )
-def test_a_wrong_value_in_a_description_is_no_traceback(
-    run: Path, tmp_path: Path, key: str, value: Any
-) -> None:
+def test_a_wrong_value_in_a_description_is_no_traceback(run, tmp_path, key, value):
     exporting.export(run, tmp_path / "out", ("safetensors",))
     facts = json.loads((tmp_path / "out/model.json").read_text())
     (facts["labels"] if key == "ignore_index" else facts)[key] = value
@@ -279,9 +271,7 @@ def test_a_wrong_value_in_a_description_is_no_traceback(
     "content",
     [b"", b"short", struct.pack("<Q", 1 << 40) + b"{}", struct.pack("<Q", 8) + b'{"a": 1}'],
 )
-def test_weights_that_cannot_be_read_are_damaged_also_with_their_checksum(
-    run: Path, tmp_path: Path, content: bytes
-) -> None:
+def test_weights_that_cannot_be_read_are_damaged_also_with_their_checksum(run, tmp_path, content):
     exporting.export(run, tmp_path / "out", ("safetensors",))
     facts = json.loads((tmp_path / "out/model.json").read_text())
     facts["weights"]["sha256"] = hashlib.sha256(content).hexdigest()
@@ -291,9 +281,7 @@ def test_weights_that_cannot_be_read_are_damaged_also_with_their_checksum(
         load_run(tmp_path / "out")
 
 
-def test_the_opset_and_the_size_of_a_file_are_those_asked_for(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_opset_and_the_size_of_a_file_are_those_asked_for(run, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     onnx = pytest.importorskip("onnx", reason="the extra 'export' is not installed")
 
@@ -333,9 +321,7 @@ class Pooled(SegModel):
         return torch.nn.functional.interpolate(low, scale_factor=2, mode="nearest")
 
 
-def test_onnx_pads_small_images_to_the_least_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnx_pads_small_images_to_the_least_size(tmp_path, monkeypatch):
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
@@ -355,9 +341,7 @@ def test_onnx_pads_small_images_to_the_least_size(
 
 
 @pytest.mark.slow
-def test_onnx_of_crops_that_are_one_feature_wide_keeps_other_sizes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_onnx_of_crops_that_are_one_feature_wide_keeps_other_sizes(tmp_path, monkeypatch, capfd):
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     chosen = [pair for pair in onnx_file.EXPORTERS if pair[0] == "torch.export"]
     pytest.importorskip("onnxscript", reason="torch.export needs it")
@@ -368,7 +352,7 @@ def test_onnx_of_crops_that_are_one_feature_wide_keeps_other_sizes(
     assert "onnxruntime" not in capfd.readouterr().err
 
 
-def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Path) -> None:
+def test_safetensors_and_description_give_the_model_back(run, tmp_path):
     result = exporting.export(run, tmp_path / "out", ("safetensors",))
     assert (
         {path.name for path in result.files}
@@ -394,7 +378,7 @@ def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Pa
         load_export(tmp_path / "out")
 
 
-def test_a_torn_best_json_stops_no_export(tmp_path: Path) -> None:
+def test_a_torn_best_json_stops_no_export(tmp_path):
     make_run(tmp_path / "run")
     (tmp_path / "run/best.json").write_text('{"checkpo')
     exporting.export(tmp_path / "run", tmp_path / "out", ("safetensors",))
@@ -404,9 +388,7 @@ def test_a_torn_best_json_stops_no_export(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "exporter", [pytest.param("torch.export", marks=pytest.mark.slow), "tracing"]
 )
-def test_onnx_takes_raw_pixels_of_any_size(
-    run: Path, tmp_path: Path, exporter: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnx_takes_raw_pixels_of_any_size(run, tmp_path, exporter, monkeypatch):
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     chosen = [pair for pair in onnx_file.EXPORTERS if pair[0] == exporter]
@@ -432,9 +414,7 @@ def test_onnx_takes_raw_pixels_of_any_size(
     assert (classes != expected.max(1)[1].numpy()).mean() < 1e-3
 
 
-def test_a_wrong_onnx_file_is_refused(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_onnx_file_is_refused(run, tmp_path, monkeypatch):
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
@@ -448,9 +428,7 @@ def test_a_wrong_onnx_file_is_refused(
     assert files(tmp_path / "out") == {}
 
 
-def test_export_asks_for_the_extra(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_asks_for_the_extra(run, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"segtrain\[export\]"):
         exporting.export(run, tmp_path / "out", ("onnx",))
@@ -458,7 +436,7 @@ def test_export_asks_for_the_extra(
 
 
 @pytest.mark.parametrize("size", [(9, 13), (8, 8), (3, 5), (16, 7)])
-def test_pooling_by_products_is_adaptive_pooling(size: tuple[int, int]) -> None:
+def test_pooling_by_products_is_adaptive_pooling(size):
     x = torch.randn(2, 3, *size, dtype=torch.float64)
     for bins in (1, 2, 3, 6, (4, 2), (None, 3)):
         torch.testing.assert_close(

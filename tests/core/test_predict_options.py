@@ -43,9 +43,7 @@ def seen(run: Path, pixels: np.ndarray) -> tuple[torch.nn.Module, torch.Tensor]:
     return load_run(run)[0], normalize(torch.from_numpy(pixels)[None])
 
 
-def test_settings_of_the_command_line_change_how_an_image_is_seen(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_of_the_command_line_change_how_an_image_is_seen(run, tmp_path, capsys):
     pixels = picture(tmp_path / "a.png", 90, 70)
     words = [
         str(tmp_path / "a.png"),
@@ -76,9 +74,7 @@ def test_settings_of_the_command_line_change_how_an_image_is_seen(
         ("eval.tiles=[8,8]", "eval.tiles"),
     ],
 )
-def test_settings_that_a_trained_model_cannot_follow(
-    run: Path, tmp_path: Path, setting: str, key: str
-) -> None:
+def test_settings_that_a_trained_model_cannot_follow(run, tmp_path, setting, key):
     picture(tmp_path / "a.png", 9, 9)
     with pytest.raises(ConfigError, match=r"eval\.tile") as caught:
         predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", overrides=[setting])
@@ -88,7 +84,7 @@ def test_settings_that_a_trained_model_cannot_follow(
 
 
 @pytest.mark.parametrize("overrides", [[], ["eval.scales=[0.75, 1.0]"]])
-def test_probabilities(run: Path, tmp_path: Path, overrides: list[str]) -> None:
+def test_probabilities(run, tmp_path, overrides):
     pixels = picture(tmp_path / "a.png", 40, 50)
     (job,) = predict.predict(
         run, [tmp_path / "a.png"], tmp_path / "out", probabilities=True, overrides=overrides
@@ -116,9 +112,7 @@ def test_probabilities(run: Path, tmp_path: Path, overrides: list[str]) -> None:
             predict.predict(run, [tmp_path / "a.png"], tmp_path / "out", probabilities=True)
 
 
-def test_an_image_that_does_not_fit_is_predicted_in_windows(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_does_not_fit_is_predicted_in_windows(run, tmp_path, monkeypatch):
     pixels = picture(tmp_path / "a.png", 200, 260)
     model, inputs = seen(run, pixels)
     per_pixel = view.bytes_per_pixel(model, torch.device("cpu"))
@@ -140,9 +134,7 @@ def test_an_image_that_does_not_fit_is_predicted_in_windows(
     assert len(said) == 1
 
 
-def test_memory_that_images_before_have_left_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_images_before_have_left_is_free(tmp_path, monkeypatch):
     """In torch's own store on a GPU, and as copies of read files in a container: the same image
     must get the same windows.
     """
@@ -175,7 +167,7 @@ def test_memory_that_images_before_have_left_is_free(
     assert memory_free(tmp_path / "old") == 1000 - 90
 
 
-def test_windows_are_no_smaller_than_the_crop_and_no_larger_than_the_image() -> None:
+def test_windows_are_no_smaller_than_the_crop_and_no_larger_than_the_image():
     plain = View(None, 0.5, (1.0,), False)
     assert view.fitted(plain, (100, 100), 10.0, 1e9, (64, 64), 32) == (plain, "")
     assert view.fitted(plain, (1000, 50), 1000.0, 1e5, (64, 80), 32)[0].tile == (64, 50)
@@ -186,7 +178,7 @@ def test_windows_are_no_smaller_than_the_crop_and_no_larger_than_the_image() -> 
     assert View((32, 32), 0.5, (1.0, 0.5), True).windows((64, 64)) == 2 * (9 + 1)
 
 
-def test_the_estimate_of_memory_grows_with_the_network() -> None:
+def test_the_estimate_of_memory_grows_with_the_network():
     def estimate(**options: object) -> float:
         return view.bytes_per_pixel(
             build_model(Model(options=options), 4).eval(), torch.device("cpu")
@@ -199,7 +191,7 @@ def test_the_estimate_of_memory_grows_with_the_network() -> None:
     assert large == pytest.approx(4 * 2 * 64 * 4 / 4 + 4 * 4)
 
 
-def test_progress_is_told_of_long_images() -> None:
+def test_progress_is_told_of_long_images():
     clock = iter([0.0, 4.0, 11.0, 12.0])
     said: list[str] = []
     forward = view.counted(lambda images: images, 4, said.append, now=lambda: next(clock))
@@ -208,7 +200,7 @@ def test_progress_is_told_of_long_images() -> None:
     assert said == ["  2 of 4 windows"]
 
 
-def test_a_background_is_not_tinted(tmp_path: Path) -> None:
+def test_a_background_is_not_tinted(tmp_path):
     image = np.full((20, 120, 3), 200, np.uint8)
     ids = np.zeros((20, 120), np.uint8)
     ids[:, 60:] = 1
@@ -222,14 +214,14 @@ def test_a_background_is_not_tinted(tmp_path: Path) -> None:
     assert not is_background(("crack", "background"), 1)
 
 
-def test_every_class_has_a_color_of_its_own() -> None:
+def test_every_class_has_a_color_of_its_own():
     for count in (1, 2, 9, 22, 100, 254):
         for first in ("background", "road"):
             palette = class_palette((first, *(f"class {k}" for k in range(1, count))))
             assert len(set(palette)) == len(palette) == count
 
 
-def test_the_confusion_matrix_as_a_file(tmp_path: Path) -> None:
+def test_the_confusion_matrix_as_a_file(tmp_path):
     counts = [[5, 1], [2, 7]]
     write_confusion(tmp_path / "c.csv", counts, ("a, b", "c"))
     assert (tmp_path / "c.csv").read_text() == 'truth \\ prediction,"a, b",c\n"a, b",5,1\nc,2,7\n'
@@ -240,9 +232,7 @@ def test_the_confusion_matrix_as_a_file(tmp_path: Path) -> None:
     refuse_confusion(tmp_path / "D.CSV")
 
 
-def test_a_place_without_rights_is_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_without_rights_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     with refused("no-right-to-write", file=str(tmp_path)):
         score(tmp_path / "no run", [], "best", Cluster(), quiet=True, confusion=tmp_path / "c.csv")
@@ -250,9 +240,7 @@ def test_a_place_without_rights_is_refused_before_anything_is_read(
         open_folder(tmp_path)
 
 
-def test_a_matrix_that_cannot_be_written_after_all_names_its_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_matrix_that_cannot_be_written_after_all_names_its_option(tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -262,7 +250,7 @@ def test_a_matrix_that_cannot_be_written_after_all_names_its_option(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_are_flat_texts_for_mlflow() -> None:
+def test_settings_are_flat_texts_for_mlflow():
     settings = {
         "optim": {"lr": 0.001, "betas": [0.9, 0.99]},
         "name": "x",

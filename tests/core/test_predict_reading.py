@@ -43,7 +43,7 @@ def written(mask: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pixels_are_turned_as_viewers_do(orientation: int) -> None:
+def test_pixels_are_turned_as_viewers_do(orientation):
     stored = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     shown = Image.fromarray(stored)
     shown.getexif()[0x0112] = orientation
@@ -54,7 +54,7 @@ def test_pixels_are_turned_as_viewers_do(orientation: int) -> None:
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "webp", "tif"])
-def test_the_mask_lies_on_the_image_as_it_is_shown(run: Path, tmp_path: Path, ending: str) -> None:
+def test_the_mask_lies_on_the_image_as_it_is_shown(run, tmp_path, ending):
     plain = picture(tmp_path / "plain.png", 24, 40)
     options = (
         {"quality": 100, "subsampling": 0}
@@ -94,7 +94,7 @@ def test_the_mask_lies_on_the_image_as_it_is_shown(run: Path, tmp_path: Path, en
             )
 
 
-def test_deep_images_are_read_as_in_the_run_or_refused(tmp_path: Path) -> None:
+def test_deep_images_are_read_as_in_the_run_or_refused(tmp_path):
     run, plain = tmp_path / "run", picture(tmp_path / "plain.png", 24, 40)
     make_run(run)
     deep = tmp_path / "deep.png"
@@ -111,7 +111,7 @@ def test_deep_images_are_read_as_in_the_run_or_refused(tmp_path: Path) -> None:
         assert np.array_equal(written(job.mask), ids(run, plain))
 
 
-def test_no_file_of_a_folder_is_left_out_in_silence(run: Path, tmp_path: Path) -> None:
+def test_no_file_of_a_folder_is_left_out_in_silence(run, tmp_path):
     plain = picture(tmp_path / "in/x.webp", 24, 40)
     frames = [Image.fromarray(plain), Image.fromarray(plain[::-1])]
     frames[0].save(tmp_path / "in/anim.gif", save_all=True, append_images=frames[1:])
@@ -127,9 +127,7 @@ def test_no_file_of_a_folder_is_left_out_in_silence(run: Path, tmp_path: Path) -
         predict(run, [tmp_path / "in/fifo.png"], tmp_path / "out")
 
 
-def test_images_that_differ_in_their_ending_alone_are_both_predicted(
-    run: Path, tmp_path: Path
-) -> None:
+def test_images_that_differ_in_their_ending_alone_are_both_predicted(run, tmp_path):
     for name in ("gray.jpg", "gray.png", "other.png"):
         picture(tmp_path / "in" / name, 24, 40)
     jobs = predict(run, [tmp_path / "in"], tmp_path / "out")
@@ -137,7 +135,7 @@ def test_images_that_differ_in_their_ending_alone_are_both_predicted(
     assert all(job.mask.is_file() for job in jobs)
 
 
-def test_the_settings_of_reading_are_part_of_the_run() -> None:
+def test_the_settings_of_reading_are_part_of_the_run():
     assert (
         Config.model_validate({**SETTINGS, "data": {"bits": 12}}).hash
         != Config.model_validate(SETTINGS).hash

@@ -38,7 +38,7 @@ def predicted(run: Path, images: Path, out: Path, *words: str) -> None:
     assert cli.main([*where, "--which", "last", *words]) == 0
 
 
-def test_raw_ids_are_those_of_the_masks_of_the_data_set(tmp_path: Path) -> None:
+def test_raw_ids_are_those_of_the_masks_of_the_data_set(tmp_path):
     raw = {-1: 255, 0: 255, 7: 0, 8: 1, 9: 1, 26: 2, 300: 3}
     labels = LabelSpace(NAMES, plain_space(NAMES).palette, 255, raw)
     run = labeled_run(tmp_path / "run", labels)
@@ -55,7 +55,7 @@ def test_raw_ids_are_those_of_the_masks_of_the_data_set(tmp_path: Path) -> None:
     assert len(np.unique(ids)) == 4
 
 
-def test_raw_ids_of_public_data_sets_and_of_ignored_pixels(tmp_path: Path) -> None:
+def test_raw_ids_of_public_data_sets_and_of_ignored_pixels(tmp_path):
     cityscapes, ade20k = outputs.raw_ids(CITYSCAPES19), outputs.raw_ids(ADE20K150)
     assert cityscapes.dtype == ade20k.dtype == np.uint8
     assert cityscapes[[0, 2, 18, 255]].tolist() == [7, 11, 33, 0]
@@ -70,7 +70,7 @@ def test_raw_ids_of_public_data_sets_and_of_ignored_pixels(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_outlines_of_areas_have_their_pixels(seed: int) -> None:
+def test_the_outlines_of_areas_have_their_pixels(seed):
     labels = plain_space(("a", "b", "c"))
     rng = np.random.default_rng(seed)
     for side in (1, 2, 9, 30):
@@ -92,9 +92,7 @@ def test_the_outlines_of_areas_have_their_pixels(seed: int) -> None:
 
 @pytest.mark.parametrize("form", polygons.FORMATS)
 @pytest.mark.parametrize("names", [NAMES, ("background", *NAMED[1:])])
-def test_the_polygons_of_a_prediction_are_read_as_the_prediction(
-    tmp_path: Path, form: str, names: tuple[str, ...]
-) -> None:
+def test_the_polygons_of_a_prediction_are_read_as_the_prediction(tmp_path, form, names):
     run = labeled_run(tmp_path / "run", plain_space(names))
     count = 1 if form == "geojson" else 2
     for number in range(count):
@@ -120,7 +118,7 @@ def test_the_polygons_of_a_prediction_are_read_as_the_prediction(
         assert (mask == shown[Path(name).stem]).all()
 
 
-def test_a_corrected_file_of_polygons_is_not_replaced(tmp_path: Path) -> None:
+def test_a_corrected_file_of_polygons_is_not_replaced(tmp_path):
     make_run(tmp_path / "run")
     picture(tmp_path / "in/a.png", 40, 50)
     words = str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--polygons", "labelme"
@@ -135,9 +133,7 @@ def test_a_corrected_file_of_polygons_is_not_replaced(tmp_path: Path) -> None:
     assert file.read_text() == edited
 
 
-def test_other_images_do_not_replace_a_file_of_coco(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_images_do_not_replace_a_file_of_coco(tmp_path, capsys):
     make_run(tmp_path / "run")
     picture(tmp_path / "in/a.png", 40, 50)
     try:
@@ -155,9 +151,7 @@ def test_other_images_do_not_replace_a_file_of_coco(
     assert "has 1 image that would be lost" in capsys.readouterr().err
 
 
-def test_an_onnx_file_of_the_form_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_onnx_file_of_the_form_that_is_asked_for(tmp_path, monkeypatch):
     onnx = pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
     monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])

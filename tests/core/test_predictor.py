@@ -53,9 +53,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_each_kind_of_image_gives_the_mask_that_the_command_writes(
-    subject: Predictor, run: Path, tmp_path: Path, kind: str
-) -> None:
+def test_each_kind_of_image_gives_the_mask_that_the_command_writes(subject, run, tmp_path, kind):
     path = tmp_path / "a.png"
     pixels = picture(path, 70, 90)
     (mask,) = subject.predict(INPUTS[kind](path, pixels))
@@ -66,9 +64,7 @@ def test_each_kind_of_image_gives_the_mask_that_the_command_writes(
 
 
 @pytest.mark.parametrize("mode", ["P", "YCbCr", "HSV"])
-def test_a_pil_image_of_another_mode_is_read_in_its_colors(
-    subject: Predictor, tmp_path: Path, mode: str
-) -> None:
+def test_a_pil_image_of_another_mode_is_read_in_its_colors(subject, tmp_path, mode):
     image = Image.fromarray(picture(tmp_path / "a.png", 40, 50)).convert(mode)
     (found,), (expected,) = (
         subject.predict(image),
@@ -77,9 +73,7 @@ def test_a_pil_image_of_another_mode_is_read_in_its_colors(
     assert np.array_equal(found, expected)
 
 
-def test_images_of_several_sizes_and_kinds_keep_their_order(
-    subject: Predictor, tmp_path: Path
-) -> None:
+def test_images_of_several_sizes_and_kinds_keep_their_order(subject, tmp_path):
     first, second = picture(tmp_path / "a.png", 40, 50), picture(tmp_path / "b.png", 33, 60, seed=1)
     masks = subject.predict([first, tmp_path / "b.png", torch.from_numpy(second)])
     assert [mask.shape for mask in masks] == [(40, 50), (33, 60), (33, 60)]
@@ -88,7 +82,7 @@ def test_images_of_several_sizes_and_kinds_keep_their_order(
     assert all(map(np.array_equal, subject.predict(iter([first, second])), masks[:2]))
 
 
-def test_images_wait_for_others_of_their_size_but_not_for_long() -> None:
+def test_images_wait_for_others_of_their_size_but_not_for_long():
     def item(key: int, height: int) -> Item:
         return Item(np.zeros((height, 8, 3), np.uint8), "", key)
 
@@ -105,9 +99,7 @@ def test_images_wait_for_others_of_their_size_but_not_for_long() -> None:
     assert seen == 300
 
 
-def test_a_batch_that_does_not_fit_into_the_memory_of_the_gpu_is_divided(
-    subject: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_does_not_fit_into_the_memory_of_the_gpu_is_divided(subject, monkeypatch):
     images = [np.random.default_rng(k).integers(0, 256, (40, 48, 3), np.uint8) for k in range(10)]
     expected, launch, sizes = subject.predict(images), subject.launch, []
 
@@ -129,7 +121,7 @@ def test_a_batch_that_does_not_fit_into_the_memory_of_the_gpu_is_divided(
         assert all(np.array_equal(ids, mask) for (_, (ids, _)), mask in zip(found, expected))
 
 
-def test_overrides_and_the_last_checkpoint(run: Path, tmp_path: Path) -> None:
+def test_overrides_and_the_last_checkpoint(run, tmp_path):
     pixels = picture(tmp_path / "a.png", 90, 70)
     tiled = load(run, "eval.tile=[32,32]", "eval.flip=true", device="cpu").predict(pixels)[0]
     assert np.array_equal(
@@ -152,14 +144,12 @@ def test_overrides_and_the_last_checkpoint(run: Path, tmp_path: Path) -> None:
     ],
     ids=["float array", "gray of 16 bits", "four channels", "empty", "float tensor", "one channel"],
 )
-def test_other_types_and_shapes_are_refused(subject: Predictor, image: object) -> None:
+def test_other_types_and_shapes_are_refused(subject, image):
     with refused("image-array", found=tuple(image.shape), dtype=str(np.asarray(image).dtype)):  # type: ignore[attr-defined]
         subject.predict(image)  # type: ignore[arg-type]
 
 
-def test_a_gray_array_is_read_as_a_gray_file_and_other_inputs_say_what_to_pass(
-    subject: Predictor, tmp_path: Path
-) -> None:
+def test_a_gray_array_is_read_as_a_gray_file_and_other_inputs_say_what_to_pass(subject, tmp_path):
     gray = picture(tmp_path / "a.png", 40, 50)[..., 0]
     Image.fromarray(gray).save(tmp_path / "gray.png")
     masks = [
@@ -175,9 +165,7 @@ def test_a_gray_array_is_read_as_a_gray_file_and_other_inputs_say_what_to_pass(
     assert "NoneType" in str(info.value)
 
 
-def test_an_image_that_does_not_fit_is_named(
-    subject: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_does_not_fit_is_named(subject, tmp_path, monkeypatch):
     monkeypatch.setattr(predictor, "free_memory", lambda device: 1.0)
     said: list[str] = []
     subject.say = said.append
@@ -186,7 +174,7 @@ def test_an_image_that_does_not_fit_is_named(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there(run: Path) -> None:
+def test_a_gpu_that_is_not_there(run):
     with refused("no-gpu", device="cuda"):
         load(run, device="cuda")
 
@@ -213,9 +201,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("overrides", [[], ["data.split=train", "eval.flip=true"]])
-def test_evaluate_gives_the_scores_of_the_command(
-    scored: Path, capsys: pytest.CaptureFixture[str], overrides: list[str]
-) -> None:
+def test_evaluate_gives_the_scores_of_the_command(scored, capsys, overrides):
     found = evaluate(scored, *overrides)
     assert capsys.readouterr().out == ""
     assert cli.main(["eval", str(scored), "--json", *overrides]) == 0
@@ -228,14 +214,14 @@ def test_evaluate_gives_the_scores_of_the_command(
     assert {**found.values, "seconds": 0} == {**told, "seconds": 0}
 
 
-def test_evaluate_writes_what_it_is_asked_for(scored: Path, tmp_path: Path) -> None:
+def test_evaluate_writes_what_it_is_asked_for(scored, tmp_path):
     evaluate(scored, images=tmp_path / "images", confusion=str(tmp_path / "confusion.json"))
     assert (tmp_path / "images/images.csv").is_file()
     counts = json.loads((tmp_path / "confusion.json").read_text())["pixels"]
     assert sum(map(sum, counts)) == sum(evaluate(scored).values["pixels"])
 
 
-def test_evaluate_on_another_folder(run: Path, tmp_path: Path) -> None:
+def test_evaluate_on_another_folder(run, tmp_path):
     """The run has four classes, and reads its images from a folder when it is told so."""
     with refused("class-count-differs", found=10, expected=4):
         evaluate(run)
@@ -257,9 +243,7 @@ def test_evaluate_on_another_folder(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overrides", [(), ("eval.tile=[32,32]",)])
 @pytest.mark.parametrize("probabilities", [False, True])
-def test_logits_that_are_not_finite_name_the_image(
-    run: Path, overrides: tuple[str, ...], probabilities: bool
-) -> None:
+def test_logits_that_are_not_finite_name_the_image(run, overrides, probabilities):
     subject = load(run, *overrides, device="cpu")
     next(subject.model.parameters()).data.fill_(float("nan"))
     with refused("logits-not-finite", images=["a.png"]):

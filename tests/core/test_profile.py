@@ -74,9 +74,7 @@ def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_the_age_of_a_sample_is_told_by_the_clock_that_stamps_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_age_of_a_sample_is_told_by_the_clock_that_stamps_files(tmp_path, monkeypatch):
     """This machine's clock is a day ahead of it."""
     writer, clock = ProfileWriter(tmp_path / "profile", "algo-1"), time.time
     writer.write(1_795_000_000.0, [Value("cpu", "cpu0", "CPUUtilization", 1.0)])
@@ -88,7 +86,7 @@ def test_the_age_of_a_sample_is_told_by_the_clock_that_stamps_files(
     assert text.partition("last sample ")[2].partition(" ago")[0].endswith("s"), text  # not 1d 00h
 
 
-def test_files_and_lines_are_the_debuggers(tmp_path: Path, tokyo: None) -> None:
+def test_files_and_lines_are_the_debuggers(tmp_path, tokyo):
     writer = ProfileWriter(tmp_path, "algo-3")
     writer.write(
         MINUTE + 9.23219,
@@ -108,7 +106,7 @@ def test_files_and_lines_are_the_debuggers(tmp_path: Path, tokyo: None) -> None:
     )
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     for node in ("algo-1", "algo-2"):
         writer = ProfileWriter(tmp_path / "profile", node)
         for second in range(0, 180, 20):
@@ -130,7 +128,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_published_lines_are_read(tmp_path: Path) -> None:
+def test_published_lines_are_read(tmp_path):
     for name, lines in PUBLISHED.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(lines)
@@ -147,7 +145,7 @@ def test_published_lines_are_read(tmp_path: Path) -> None:
     assert len(read_profile(tmp_path, start=1591160899.0, end=1591160900.0)) == 1
 
 
-def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_path: Path) -> None:
+def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_path):
     def write(second: int) -> None:
         ProfileWriter(tmp_path, "algo-1").write(
             MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)]
@@ -169,7 +167,7 @@ def test_a_torn_line_is_cut_away_before_going_on_and_skipped_by_the_reader(tmp_p
     assert "2 lines" in said[0]
 
 
-def test_readings_come_in_the_order_of_time(tmp_path: Path) -> None:
+def test_readings_come_in_the_order_of_time(tmp_path):
     for second in (5, 3, 4):  # the clock was set back
         ProfileWriter(tmp_path, "algo-1").write(
             MINUTE + second, [Value("cpu", "cpu0", "CPUUtilization", second)]
@@ -178,7 +176,7 @@ def test_readings_come_in_the_order_of_time(tmp_path: Path) -> None:
     assert list(track.values) == [3, 4, 5]
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_whole_lines(tmp_path):
     code = f"""
 import resource
 from segtrain.observe.profile_format import *
@@ -199,15 +197,13 @@ for _ in range(2):
     ] == [1]
 
 
-def test_a_folder_without_a_profile_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_profile_is_an_error(tmp_path):
     (tmp_path / "1591748100.algo-1.json").write_text("{}")
     with refused("no-profile", file=str(tmp_path)):
         read_profile(tmp_path)
 
 
-def test_counters_are_of_cores_and_physical_devices(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_counters_are_of_cores_and_physical_devices(monkeypatch, tmp_path):
     (tmp_path / "eth0/device").mkdir(parents=True)
     assert _physical(["lo", "eth0", "br0"], str(tmp_path), ("lo",)) == {"eth0"}
     assert _physical(["lo", "br0"], str(tmp_path), ("lo",)) == {"br0"}
@@ -230,7 +226,7 @@ def test_counters_are_of_cores_and_physical_devices(
     assert (counters.disk, counters.network) == ((14, 1000, 120), (7, 8))
 
 
-def test_gpus_are_read_and_what_they_lack_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus_are_read_and_what_they_lack_is_said_once(capsys):
     class NVMLError(Exception):
         pass
 
@@ -285,9 +281,7 @@ def test_gpus_are_read_and_what_they_lack_is_said_once(capsys: pytest.CaptureFix
         ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "abaa", "1"),
     ],
 )
-def test_the_gpus_of_the_job_are_read_and_no_others(
-    environ: dict[str, str], kinds: str, places: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gpus_of_the_job_are_read_and_no_others(environ, kinds, places, capsys):
     nvml = SimpleNamespace(
         nvmlDeviceGetCount=lambda: 4,
         nvmlDeviceGetHandleByIndex=str,
@@ -299,9 +293,7 @@ def test_the_gpus_of_the_job_are_read_and_no_others(
     assert bool(capsys.readouterr().err) == (places == "0123" and bool(environ))
 
 
-def test_gpus_that_cannot_be_read_are_said_and_leave_a_gap(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gpus_that_cannot_be_read_are_said_and_leave_a_gap(monkeypatch, capsys):
     class Broken(SimpleNamespace):
         NVMLError = RuntimeError
 
@@ -315,7 +307,7 @@ def test_gpus_that_cannot_be_read_are_said_and_leave_a_gap(
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
+def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others():
     one, four = (
         {"CUDA_VISIBLE_DEVICES": "1", "HOME": "/"},
         {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "HOME": "/"},
@@ -328,7 +320,7 @@ def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
         assert _whose_gpus(none, 4) == none
 
 
-def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:
+def test_hosts_are_named_as_sagemaker_does_or_counted():
     assert (
         node_name(
             Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4, hosts=4, host=2), {}
@@ -339,7 +331,7 @@ def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "localhost"}) == "algo-1"
 
 
-def test_a_sampler_ends_with_the_process_that_started_it(tmp_path: Path, zygote: Any) -> None:
+def test_a_sampler_ends_with_the_process_that_started_it(tmp_path, zygote):
     code = f"""
 import os, signal, time
 from pathlib import Path
@@ -356,7 +348,7 @@ with sampling(Path({str(tmp_path)!r}), 100, Cluster()):
         switch(tmp_path, True)
 
 
-def test_off_at_the_start_waits_for_a_request_and_an_old_one_does_not_count(tmp_path: Path) -> None:
+def test_off_at_the_start_waits_for_a_request_and_an_old_one_does_not_count(tmp_path):
     (tmp_path / "profile").mkdir()
     (tmp_path / "profile/control.json").write_text('{"on": true, "ms": 100}')  # of the run before
     with sampling(tmp_path, 0, Cluster()):
@@ -370,9 +362,7 @@ def test_off_at_the_start_waits_for_a_request_and_an_old_one_does_not_count(tmp_
     assert {series.type for series in read_profile(tmp_path)} >= {"cpu", "memory", "network"}
 
 
-def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(system, "WIDEN_BYTES", 4000)
     moments = iter(range(10_000))
 
@@ -413,7 +403,7 @@ def test_a_long_profile_gets_rarer_until_a_distance_is_asked_for(
     assert size >= 4  # 4 kB are two moments or three, twice
 
 
-def test_a_run_that_goes_on_goes_on_as_far_apart(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_goes_on_as_far_apart(tmp_path):
     folder = tmp_path / "profile/system/incremental/2020061000"
     folder.mkdir(parents=True)
     for name, size in (
@@ -427,7 +417,7 @@ def test_a_run_that_goes_on_goes_on_as_far_apart(tmp_path: Path) -> None:
         assert [host.ms for host in hosts(tmp_path)] == [2000]
 
 
-def test_other_ranks_of_a_host_start_none_and_survive_its_signal(tmp_path: Path) -> None:
+def test_other_ranks_of_a_host_start_none_and_survive_its_signal(tmp_path):
     before = signal.getsignal(signal.SIGUSR2)
     with sampling(tmp_path, 100, Cluster(rank=1, world_size=2, local_rank=1, local_world_size=2)):
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -435,9 +425,7 @@ def test_other_ranks_of_a_host_start_none_and_survive_its_signal(tmp_path: Path)
     assert not (tmp_path / "profile").exists()
 
 
-def test_a_profile_that_cannot_be_written_stops_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_profile_that_cannot_be_written_stops_nothing(tmp_path, capfd):
     (tmp_path / "profile").write_text("in the way")
     said = ""
     with sampling(tmp_path, 100, Cluster()):
@@ -451,7 +439,7 @@ def test_a_profile_that_cannot_be_written_stops_nothing(
 
 
 @needs_linux
-def test_a_run_writes_its_profile_and_obeys(tmp_path: Path, zygote: Any) -> None:
+def test_a_run_writes_its_profile_and_obeys(tmp_path, zygote):
     tiny = "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1"
     run = tmp_path / "run"
 

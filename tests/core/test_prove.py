@@ -72,7 +72,7 @@ def failures(rows: list[dict[str, str]]) -> list[str]:
     return [found["compared"] for found in rows if found["verdict"] == FAIL]
 
 
-def test_all_promises_are_kept(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_all_promises_are_kept(zygote, tmp_path):  # type: ignore[no-untyped-def]
     process = zygote.start("prove", *SMALL, "--ranks", "1,2", cwd=tmp_path)
     assert process.wait() == 0, process.output
     text = process.output
@@ -95,12 +95,12 @@ step._label_totals = lambda criterion, micros, *more: plain(criterion, micros[:1
 """
 
 
-def test_a_gradient_averaged_over_ranks_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_gradient_averaged_over_ranks_is_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "gradient", GRADIENT_OF_A_MEAN)
     assert any("on 2 ranks compared with 1" in text for text in failures(rows)), rows
 
 
-def test_a_loss_of_each_micro_batch_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_loss_of_each_micro_batch_is_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "gradient", TOTALS_OF_A_MICRO_BATCH)
     assert [text for text in failures(rows) if "micro-batches" in text] == failures(rows) != []
 
@@ -119,13 +119,13 @@ learner.load_full_state = lambda model, optimizer, weights, moments: plain(model
 """
 
 
-def test_an_order_that_begins_again_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_an_order_that_begins_again_is_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "resume", FROM_THE_BEGINNING)
     assert any("SIGTERM" in text or "SIGKILL" in text for text in failures(rows)), rows
     assert any(not found["measured"].startswith("0 of") for found in rows)
 
 
-def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_moments_that_are_lost_are_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "resume", NO_MOMENTS)
     assert failures(rows), rows
     assert all(
@@ -145,7 +145,7 @@ loop.TrainLoader = Replanned
 """
 
 
-def test_an_extension_of_its_own_order_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_an_extension_of_its_own_order_is_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "extension", REPLANNED)
     assert [found["measured"][:9] for found in rows if found["verdict"] == FAIL] == [
         "8 of 12 s"
@@ -163,7 +163,7 @@ Session.patience_ended = property(lambda self: self.state.stale > 2)
 """
 
 
-def test_a_score_that_knows_the_ranks_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_score_that_knows_the_ranks_is_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "evaluation", RANKS_COUNT)
     assert [text.split()[0] for text in failures(rows)] == ["confusion", "validation", "end"]
 
@@ -176,7 +176,7 @@ gpus = 1
 """
 
 
-def test_a_gpu_is_shared_by_ranks_and_its_runs_are_repeated(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_gpu_is_shared_by_ranks_and_its_runs_are_repeated(zygote, tmp_path):  # type: ignore[no-untyped-def]
     rows = verdicts(zygote, tmp_path, "gradient", ONE_GPU)
     assert [found["verdict"] for found in rows] == [PASS, SKIPPED, PASS], rows
     assert "NCCL takes one rank per GPU" in rows[1]["remark"]
@@ -186,7 +186,7 @@ def test_a_gpu_is_shared_by_ranks_and_its_runs_are_repeated(zygote, tmp_path: Pa
     assert not failures(rows), rows
 
 
-def test_a_gpu_that_is_not_deterministic_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_gpu_that_is_not_deterministic_is_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     noise = """
 from segtrain.training import step
 plain = step._share
@@ -196,7 +196,7 @@ step._share = lambda *args: plain(*args) * (1 + 1e-6 * int.from_bytes(os.urandom
     assert "a second time" in failures(rows)[0], rows
 
 
-def test_what_is_proved_on_a_gpu_and_what_is_not() -> None:
+def test_what_is_proved_on_a_gpu_and_what_is_not():
     config = load_config(None, ["train.precision=bf16"])
     short, _ = shortened(config, None, 1, 2)
     assert (short.train.device, short.train.precision, short.train.deterministic) == (
@@ -218,7 +218,7 @@ sample.rng_for = lambda *key: np.random.default_rng()
 """
 
 
-def test_pixels_that_differ_are_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_pixels_that_differ_are_found(zygote, tmp_path):  # type: ignore[no-untyped-def]
     assert failures(verdicts(zygote, tmp_path, "workers", DRAWN_ANEW))
 
 
@@ -230,7 +230,7 @@ faults.refuse = lambda *found: None
 """
 
 
-def test_faults_found_while_training_are_found_too_late(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_faults_found_while_training_are_found_too_late(zygote, tmp_path):  # type: ignore[no-untyped-def]
     assert len(failures(verdicts(zygote, tmp_path, "labels", NO_CHECK))) == 3
 
 
@@ -248,7 +248,7 @@ def folders(root: Path, masks: list[np.ndarray]) -> Path:
     return root
 
 
-def test_a_fault_of_the_users_data_fails_and_the_rest_is_skipped(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_fault_of_the_users_data_fails_and_the_rest_is_skipped(zygote, tmp_path):  # type: ignore[no-untyped-def]
     mask = np.zeros((24, 32), np.uint8)
     mask[3, :5] = 9
     root = folders(tmp_path / "data", [np.zeros((24, 32), np.uint8), mask])
@@ -261,7 +261,7 @@ def test_a_fault_of_the_users_data_fails_and_the_rest_is_skipped(zygote, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["16-bit ids", "RGB masks"])
-def test_faults_are_planted_in_masks_of_any_kind(zygote, tmp_path: Path, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_faults_are_planted_in_masks_of_any_kind(zygote, tmp_path, kind):  # type: ignore[no-untyped-def]
     settings = [*SMALL, "data.layout=folders", f"data.root={tmp_path / 'data'}"]
     if kind == "RGB masks":
         mask = np.zeros((24, 32, 3), np.uint8)
@@ -277,7 +277,7 @@ def test_faults_are_planted_in_masks_of_any_kind(zygote, tmp_path: Path, kind: s
     assert [found["verdict"] for found in rows] == [PASS] * 3, rows
 
 
-def test_a_proof_that_does_not_finish_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_that_does_not_finish_fails(monkeypatch):
     """A rank that dies keeps no guarantee: exit code 1, and not SKIPPED."""
     seen = Survey("planted", {"train": 5}, (), (), (1,) * 10, (40, 48))
     monkeypatch.setattr(proving, "on_ranks", lambda *_: [seen])
@@ -305,7 +305,7 @@ def test_a_proof_that_does_not_finish_fails(monkeypatch: pytest.MonkeyPatch) -> 
     assert "rank 1 died" in failed[0]
 
 
-def test_wrong_use_is_an_error_and_no_verdict(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_wrong_use_is_an_error_and_no_verdict(zygote, tmp_path):  # type: ignore[no-untyped-def]
     for arguments, said in (
         (("data.layout=camvid", f"data.root={tmp_path}/none"), "no such folder"),
         *([] if torch.cuda.is_available() else [(("--device", "cuda"), "sees no GPU")]),

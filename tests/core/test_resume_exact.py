@@ -27,9 +27,7 @@ RANKS = 3  # of two, a sum knows no order
 @pytest.mark.parametrize(
     ("strategy", "compress"), [("ddp", "none"), ("ddp", "fp16"), ("smddp", "none")]
 )
-def test_stopped_and_gone_on_with_is_equal_to_the_bit(
-    zygote: Any, tmp_path: Path, strategy: str, compress: str
-) -> None:
+def test_stopped_and_gone_on_with_is_equal_to_the_bit(zygote, tmp_path, strategy, compress):
     standin = (
         {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")} if strategy == "smddp" else {}
     )
@@ -56,7 +54,7 @@ def test_stopped_and_gone_on_with_is_equal_to_the_bit(
             ), (name, key)
 
 
-def test_a_checkpoint_holds_the_statistics_of_each_rank(zygote: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_holds_the_statistics_of_each_rank(zygote, tmp_path):
     out = tmp_path / "run"
     assert [
         r.wait()
@@ -71,7 +69,7 @@ def test_a_checkpoint_holds_the_statistics_of_each_rank(zygote: Any, tmp_path: P
     torch.testing.assert_close(rows.mean(0)[: len(means)], means, rtol=1e-6, atol=1e-7)
 
 
-def test_what_powersgd_has_not_sent_is_in_no_checkpoint() -> None:
+def test_what_powersgd_has_not_sent_is_in_no_checkpoint():
     """Gloo lacks PowerSGD, so the strategy here is only its settings."""
     strategy: Any = SimpleNamespace(settings=Parallel(compress="powersgd"))
     with refused("compression-cannot-resume", run="runs/a"):

@@ -83,9 +83,7 @@ def restored(whole: Path, host: Path, upto: int) -> Path:
         ("smddp", "nothing"),
     ],
 )
-def test_the_other_host_gets_rank_0s(
-    zygote, whole: Path, tmp_path: Path, strategy: str, other: str
-) -> None:  # type: ignore[no-untyped-def]
+def test_the_other_host_gets_rank_0s(zygote, whole, tmp_path, strategy, other):  # type: ignore[no-untyped-def]
     if strategy == "fsdp" and not hasattr(
         pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
     ):
@@ -111,9 +109,7 @@ def test_the_other_host_gets_rank_0s(
                 assert torch.equal(again[key][name], value), name
 
 
-def test_rank_0_decides_and_says_that_another_host_knows_more(
-    zygote, whole: Path, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+def test_rank_0_decides_and_says_that_another_host_knows_more(zygote, whole, tmp_path):  # type: ignore[no-untyped-def]
     a, b = tmp_path / "a", restored(whole, tmp_path / "b", 4)
     said = on_hosts(zygote, "ddp", [a, b])[0]
     assert "going on from" not in said
@@ -121,7 +117,7 @@ def test_rank_0_decides_and_says_that_another_host_knows_more(
     last(a)
 
 
-def test_the_wire_changes_no_byte(run_ranks) -> None:  # type: ignore[no-untyped-def]
+def test_the_wire_changes_no_byte(run_ranks):  # type: ignore[no-untyped-def]
     code = """
 from segtrain.config import Parallel
 from segtrain.parallel.cluster import discover

@@ -85,7 +85,7 @@ def flat(moments: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 @pytest.mark.parametrize("before", [False, True], ids=["to channels_last", "to contiguous"])
-def test_moments_follow_their_weights_into_another_layout(name: str, before: bool) -> None:
+def test_moments_follow_their_weights_into_another_layout(name, before):
     whole, part = started(name, before), started(name, before)
     steps(*whole, 0, 8)
     steps(*part, 0, 4)
@@ -109,9 +109,7 @@ def test_moments_follow_their_weights_into_another_layout(name: str, before: boo
 
 
 @pytest.mark.parametrize("setting", [{"fused": True}, {"capturable": True}, {"foreach": True}])
-def test_a_loaded_count_lies_where_torch_itself_would_load_it(
-    setting: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loaded_count_lies_where_torch_itself_would_load_it(setting, monkeypatch):
     """As ``Optimizer.load_state_dict`` places it, on the device that it places it on."""
     model = nn.Linear(2, 2, device="meta")
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -164,9 +162,7 @@ def sharded(zygote, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_sharded_run_goes_on_whole(
-    zygote, tmp_path: Path, sharded: Callable[[Path], Path], ranks: int
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_sharded_run_goes_on_whole(zygote, tmp_path, sharded, ranks):  # type: ignore[no-untyped-def]
     """In channels_last, as a run on a GPU or a CPU with AVX512 has it; fsdp's weights are always
     contiguous.
     """

@@ -147,7 +147,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_other_data_is_refused_and_named(place: Path, case: str) -> None:
+def test_other_data_is_refused_and_named(place, case):
     change, words = CHANGES[case]
     change(place)
     before = snapshot(place)
@@ -159,7 +159,7 @@ def test_other_data_is_refused_and_named(place: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["data.check=full", "data.check=off", "data.workers=3"])
-def test_the_same_data_is_let_in(place: Path, setting: str) -> None:
+def test_the_same_data_is_let_in(place, setting):
     findings = again(setting)
     assert findings.changed == ""
     assert not [remark for remark in findings.remarks if "trained" in remark]
@@ -167,24 +167,20 @@ def test_the_same_data_is_let_in(place: Path, setting: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["an image more", "another image", "classes"])
-def test_a_run_without_a_check_of_its_data_notices_names_and_sizes(
-    place: Path, change: str
-) -> None:
+def test_a_run_without_a_check_of_its_data_notices_names_and_sizes(place, change):
     CHANGES[change][0](place)
     with refused("data-changed"):
         again("data.check=off")
 
 
-def test_a_set_that_was_copied_or_touched_is_the_same(place: Path) -> None:
+def test_a_set_that_was_copied_or_touched_is_the_same(place):
     shutil.copytree(place / "set", place / "copy", copy_function=shutil.copyfile)
     shutil.rmtree(place / "set")
     (place / "copy").rename(place / "set")
     assert again().changed == ""
 
 
-def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(place, monkeypatch):
     scanned: list[str] = []
     again()
 
@@ -203,13 +199,13 @@ def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(
     assert set(scanned) == {"train"}
 
 
-def test_a_moved_set_is_the_same(place: Path) -> None:
+def test_a_moved_set_is_the_same(place):
     shutil.move(place / "set", place / "elsewhere")
     assert again("data.root=elsewhere").changed == ""
     assert "elsewhere" in (place / "run/config.yaml").read_text()
 
 
-def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(place: Path) -> None:
+def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(place):
     """The folder was not there when the settings were compared; then another process began and
     ended in it.
     """
@@ -219,9 +215,7 @@ def test_another_run_that_was_here_while_the_data_was_read_is_not_overwritten(pl
     assert snapshot(place / "run") == before
 
 
-def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(
-    zygote: Any, place: Path
-) -> None:
+def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(zygote, place):
     one_more(place, "train")
     refuse(
         zygote, place, ["train", *FOLDERS], "run was trained on other data", "1 added (a9)", ranks=2
@@ -243,7 +237,7 @@ def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(
 
 
 @pytest.mark.parametrize("record", [None, {"train": {"split": "train"}, "val": []}])
-def test_a_checkpoint_without_a_record_counts_as_changed(place: Path, record: Any) -> None:
+def test_a_checkpoint_without_a_record_counts_as_changed(place, record):
     path = checkpoint.checkpoints(place / "run")[-1]
     state = torch.load(path, weights_only=True)
     torch.save({**state, "data": record}, path)
@@ -258,9 +252,7 @@ def test_a_checkpoint_without_a_record_counts_as_changed(place: Path, record: An
 
 @pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("form", ["keep", "restart", "png", "raw"])
-def test_packed_without_loss_the_samples_are_the_same(
-    tmp_path: Path, form: str, divided: bool
-) -> None:
+def test_packed_without_loss_the_samples_are_the_same(tmp_path, form, divided):
     dataset = files(tmp_path / "set")
     if divided:  # as data.split_by does
         dataset = select(dataset, np.arange(0, len(dataset), 2), dataset.split, ())
@@ -270,7 +262,7 @@ def test_packed_without_loss_the_samples_are_the_same(
     assert differences(then, now) == differences(now, then) == []
 
 
-def test_packed_with_loss_they_are_not(tmp_path: Path) -> None:
+def test_packed_with_loss_they_are_not(tmp_path):
     dataset = files(tmp_path / "set")
     quiet(dataset, tmp_path / "shards", Packing(image="recompress", quality=60))
     shards = packed(tmp_path / "shards")
@@ -278,7 +270,7 @@ def test_packed_with_loss_they_are_not(tmp_path: Path) -> None:
     assert differences(then, now) == ["images have another size in bytes"]
 
 
-def test_a_run_on_files_goes_on_with_their_shards(zygote: Any, place: Path) -> None:
+def test_a_run_on_files_goes_on_with_their_shards(zygote, place):
     settings = ["data.root=shards", "data.layout=shards"]
     process = zygote.start("data", "pack", "set", "shards", "data.layout=folders", cwd=place)
     assert finish([process]) == [0], process.output
@@ -296,7 +288,7 @@ def test_a_run_on_files_goes_on_with_their_shards(zygote: Any, place: Path) -> N
         assert torch.equal(mine["model"][name], value), name
 
 
-def test_a_file_in_the_place_of_the_lists_is_named(place: Path) -> None:
+def test_a_file_in_the_place_of_the_lists_is_named(place):
     shutil.rmtree(place / "run/data")
     (place / "run/data").write_text("mine")
     with refused("folder-not-made", file="run/data"):
@@ -313,7 +305,7 @@ def warnings_of(*overrides: str) -> list[str]:
     return [text for text in found["warnings"] if "trained on" in text]
 
 
-def test_a_score_on_images_that_were_trained_on_says_so(place: Path) -> None:
+def test_a_score_on_images_that_were_trained_on_says_so(place):
     assert warnings_of() == []
     (text,) = warnings_of("data.split=train")
     assert "the run was trained on these images" in text
@@ -333,8 +325,8 @@ def test_a_score_on_images_that_were_trained_on_says_so(place: Path) -> None:
 
 @pytest.mark.parametrize(("sizes", "expected"), [("their own", 7), ("all alike", 0)])
 def test_samples_of_another_split_count_where_their_sizes_tell_them_apart(
-    tmp_path: Path, sizes: str, expected: int
-) -> None:
+    tmp_path, sizes, expected
+):
     dataset = files(tmp_path / "set", 7)
     rows = list(split_of(dataset, audit(dataset)).rows())
     if sizes == "all alike":
@@ -346,9 +338,7 @@ def test_samples_of_another_split_count_where_their_sizes_tell_them_apart(
     assert trained_on(tmp_path, dataset, same_split=True) == 7
 
 
-def test_a_checkpoint_that_another_run_wrote_is_said(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_that_another_run_wrote_is_said(place, capsys):
     path = checkpoint.checkpoints(place / "run")[-1]
     torch.save({**torch.load(path, weights_only=True), "config_hash": "0badf00d"}, path)
     config = load_config(None, FOLDERS)
@@ -361,7 +351,7 @@ def test_a_checkpoint_that_another_run_wrote_is_said(
     assert "choose another out" in told[0]
 
 
-def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: Path) -> None:
+def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place):
     def remarks() -> list[str]:
         return [remark for remark in again().remarks if "no checkpoint that loads" in remark]
 
@@ -380,7 +370,7 @@ def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: P
 # -------------------------------------------------------------------------------------------------------------
 
 
-def test_samples_that_are_left_out_do_not_count(tmp_path: Path) -> None:
+def test_samples_that_are_left_out_do_not_count(tmp_path):
     """The report of the whole set and that of the rest say the same of the rest."""
     dataset = files(tmp_path / "set")
     rest = without(dataset, [1, 4])
@@ -391,7 +381,7 @@ def test_samples_that_are_left_out_do_not_count(tmp_path: Path) -> None:
     ]
 
 
-def test_the_order_counts(tmp_path: Path) -> None:
+def test_the_order_counts(tmp_path):
     """Sample ids are places in it."""
     dataset = files(tmp_path / "set", 3)
     turned = replace(dataset, entries=[dataset.entries[place] for place in (0, 2, 1)])

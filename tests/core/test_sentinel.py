@@ -67,9 +67,7 @@ def the_one_error(processes: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "smddp"])
-def test_a_parameter_that_differs_is_named_with_its_rank(
-    zygote: Any, tmp_path: Path, strategy: str
-) -> None:
+def test_a_parameter_that_differs_is_named_with_its_rank(zygote, tmp_path, strategy):
     plant = """
 if rank == 2:
     def change(learner):
@@ -96,7 +94,7 @@ if rank == 2:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_buffer_that_differs_is_named(zygote: Any, tmp_path: Path, strategy: str) -> None:
+def test_a_buffer_that_differs_is_named(zygote, tmp_path, strategy):
     if strategy == "fsdp" and not hasattr(
         pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
     ):
@@ -117,9 +115,7 @@ after(2, change)
     assert f"after step 2 the network is not the same on all ranks: {planted} on rank 1" in error
 
 
-def test_synchronized_running_statistics_are_compared_and_the_moving_average(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_synchronized_running_statistics_are_compared_and_the_moving_average(zygote, tmp_path):
     plant = """
 def change(learner):
     if rank == 1:
@@ -139,7 +135,7 @@ after(4, change)
     )
 
 
-def test_a_sample_seen_twice_is_named_with_its_ranks(zygote: Any, tmp_path: Path) -> None:
+def test_a_sample_seen_twice_is_named_with_its_ranks(zygote, tmp_path):
     """Rank 1 takes rank 0's part of each batch: what both processes do when they are told the same
     RANK.
     """
@@ -172,9 +168,7 @@ def folder(root: Path, count: int = 6) -> Path:
 
 
 @pytest.mark.parametrize("fault", ["one more", "a size"])
-def test_a_rank_with_another_index_is_refused_at_the_start(
-    zygote: Any, tmp_path: Path, fault: str
-) -> None:
+def test_a_rank_with_another_index_is_refused_at_the_start(zygote, tmp_path, fault):
     from segtrain.parallel.cluster import Cluster, free_port
 
     port, roots = free_port(), [folder(tmp_path / name) for name in ("a", "b")]
@@ -208,7 +202,7 @@ def test_a_rank_with_another_index_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_healthy_run_says_nothing(zygote: Any, tmp_path: Path, strategy: str) -> None:
+def test_a_healthy_run_says_nothing(zygote, tmp_path, strategy):
     """And goes through several epochs: 8 steps of 8 are nearly five of 13."""
     if strategy == "fsdp" and not hasattr(
         pytest.importorskip("torch.distributed.fsdp"), "fully_shard"
@@ -235,9 +229,7 @@ def test_a_healthy_run_says_nothing(zygote: Any, tmp_path: Path, strategy: str) 
     assert "hang" not in events
 
 
-def test_what_a_look_costs_is_one_collective_and_the_network_read_once(
-    zygote: Any, tmp_path: Path
-) -> None:
+def test_what_a_look_costs_is_one_collective_and_the_network_read_once(zygote, tmp_path):
     plant = """
 import atexit
 from segtrain.parallel.strategy import Strategy
@@ -273,7 +265,7 @@ loop.run = run
     assert all(parameters <= look < 1.1 * parameters for look in looks)
 
 
-def test_what_is_compared() -> None:
+def test_what_is_compared():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)))
     model.register_buffer("grid", torch.zeros(3))
     strategy: Any = SimpleNamespace(settings=Parallel())
@@ -288,7 +280,7 @@ def test_what_is_compared() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, LANES * 2, LANES * 2 + 7, 2 * TOGETHER + 1, 5 * TOGETHER])
-def test_a_difference_in_any_one_value_changes_the_digest(count: int) -> None:
+def test_a_difference_in_any_one_value_changes_the_digest(count):
     torch.manual_seed(0)
     values = [
         torch.randn(5),
@@ -309,7 +301,7 @@ def test_a_difference_in_any_one_value_changes_the_digest(count: int) -> None:
     assert digest([values[1], values[0], *values[2:]], CPU) != before or count == 5
 
 
-def test_the_digest_sees_values_not_their_layout() -> None:
+def test_the_digest_sees_values_not_their_layout():
     weight = torch.randn(8, 6, 3, 3)
     assert digest([weight], CPU) == digest([weight.to(memory_format=torch.channels_last)], CPU)
     assert digest([weight[1:, 1:]], CPU) == digest([weight[1:, 1:].clone()], CPU)

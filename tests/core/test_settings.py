@@ -8,7 +8,6 @@ import errno
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -45,9 +44,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("given", EARLY)
-def test_the_command_refuses_before_anything_is_made(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_refuses_before_anything_is_made(given, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", None)  # no rank is started
     settings = [
@@ -72,15 +69,13 @@ def test_the_command_refuses_before_anything_is_made(
         ("model.encoder_weights=imagenett", "unknown-encoder-weights", "imagenett", "imagenet"),
     ],
 )
-def test_an_encoder_that_no_library_knows(
-    given: str, code: str, found: str, suggestion: str
-) -> None:
+def test_an_encoder_that_no_library_knows(given, code, found, suggestion):
     pytest.importorskip("segmentation_models_pytorch")
     with refused(code, found=found, suggestion=suggestion):
         early.refuse(load_config(None, ["model.arch=unet", given]), Cluster(source="torchrun"), 1)
 
 
-def test_every_encoder_that_a_library_knows_is_let_through() -> None:
+def test_every_encoder_that_a_library_knows_is_let_through():
     encoders = pytest.importorskip("segmentation_models_pytorch").encoders
     timm = pytest.importorskip("timm")
     names = [
@@ -93,7 +88,7 @@ def test_every_encoder_that_a_library_knows_is_let_through() -> None:
         early.refuse_names(unet.model_copy(update={"encoder": name, "encoder_weights": weights}))
 
 
-def test_no_torch_is_imported_for_it(tmp_path: Path) -> None:
+def test_no_torch_is_imported_for_it(tmp_path):
     """Also for a folder that holds another run."""
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     (tmp_path / "run/checkpoints/step-00000001.pt").touch()
@@ -111,7 +106,7 @@ def test_no_torch_is_imported_for_it(tmp_path: Path) -> None:
     assert "run holds a run with other settings (optim.lr: 0.5 there, 0.001 here)" in done.stderr
 
 
-def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path: Path) -> None:
+def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path):
     (tmp_path / "file").touch()
     config = load_config(None, [f"out={tmp_path}/file"])
     early.refuse(config, Cluster(0, 2, 0, 2, source="torchrun"), 2)
@@ -124,7 +119,7 @@ def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("memory")
-def test_each_rank_of_a_host_keeps_a_cache_of_its_own() -> None:
+def test_each_rank_of_a_host_keeps_a_cache_of_its_own():
     class Pictures:
         reading, labels = PLAIN, LabelSpace(("a",), {0: 0})
         entries = ()
@@ -143,7 +138,7 @@ def test_each_rank_of_a_host_keeps_a_cache_of_its_own() -> None:
         cache.refuse_cache(Pictures(), ranks=4)  # type: ignore[arg-type]
 
 
-def test_the_known_words_of_other_trainers_lead_to_settings_that_are() -> None:
+def test_the_known_words_of_other_trainers_lead_to_settings_that_are():
     known = [key for key, field in fields().items() if not sections_of(field.annotation)]
     for answer in OTHER_TRAINERS.values():
         for word in answer.replace(",", " ").split():
@@ -151,9 +146,7 @@ def test_the_known_words_of_other_trainers_lead_to_settings_that_are() -> None:
                 assert word.partition("=")[0] in known
 
 
-def test_a_profile_is_not_switched_on_with_no_distance(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_profile_is_not_switched_on_with_no_distance(tmp_path, capsys):
     assert main(["profile", "on", str(tmp_path), "--ms", "0"]) == 2
     assert "segtrain profile off" in capsys.readouterr().err
 
@@ -181,9 +174,7 @@ ODD = (
     "section",
     ["out", "data", "model", "loss", "optim", "train", "parallel", "eval", "checkpoint", "log"],
 )
-def test_no_value_of_any_key_ends_in_anything_but_a_config_or_an_error_with_its_key(
-    section: str,
-) -> None:
+def test_no_value_of_any_key_ends_in_anything_but_a_config_or_an_error_with_its_key(section):
     keys = [key for key in fields() if key.partition(".")[0] == section]
     assert keys
     for key in keys:

@@ -103,7 +103,7 @@ def take(clock: Clock, now: Time, **phases: float) -> None:
             now.at += seconds
 
 
-def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: Path) -> None:
+def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path):
     now, done = Time(), itertools.count()
     clock = Clock(now)
 
@@ -141,7 +141,7 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
     assert last["workers"]["samples"] == 10
 
 
-def test_the_journal_and_the_windows_do_not_take_from_each_other() -> None:
+def test_the_journal_and_the_windows_do_not_take_from_each_other():
     now = Time()
     clock = Clock(now)
     take(clock, now, wait=1.0)
@@ -153,7 +153,7 @@ def test_the_journal_and_the_windows_do_not_take_from_each_other() -> None:
     assert clock.take() == {"wait": 2.0, "other": 0.0}
 
 
-def test_the_last_spans_and_the_pending_one_are_at_hand() -> None:
+def test_the_last_spans_and_the_pending_one_are_at_hand():
     now = Time()
     clock = Clock(now)
     for _ in range(150):
@@ -170,7 +170,7 @@ def test_the_last_spans_and_the_pending_one_are_at_hand() -> None:
     assert clock.recent[-3:-1] == [("backward", 150.0, 151.0), ("gradient_sync", 151.0, 153.0)]
 
 
-def test_a_device_clock_tells_the_devices_time_and_never_waits_for_it() -> None:
+def test_a_device_clock_tells_the_devices_time_and_never_waits_for_it():
     now, stream = Time(), Stream()
     clock = DeviceClock(stream.event, now)
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_a_device_clock_tells_the_devices_time_and_never_waits_for_it() -> None:
     assert stream.waits == 1
 
 
-def test_a_device_clock_reads_no_lap_before_its_last_event() -> None:
+def test_a_device_clock_reads_no_lap_before_its_last_event():
     now, stream = Time(), Stream()
     clock = DeviceClock(stream.event, now)
     for k in range(200):
@@ -211,7 +211,7 @@ def test_a_device_clock_reads_no_lap_before_its_last_event() -> None:
     assert sum(clock.take().values()) <= 199
 
 
-def test_a_resumed_run_takes_the_place_of_what_it_did_again(tmp_path: Path) -> None:
+def test_a_resumed_run_takes_the_place_of_what_it_did_again(tmp_path):
     now = Time()
     path = file_of(tmp_path, 0)
     for first, count in ((0, 3), (2, 2)):
@@ -229,9 +229,7 @@ def test_a_resumed_run_takes_the_place_of_what_it_did_again(tmp_path: Path) -> N
     assert len(records.begins) == 2
 
 
-def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path, capsys):
     (tmp_path / "spans").write_text("no folder")
     now = Time()
     clock = Clock(now)
@@ -242,12 +240,12 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nothing(
     assert capsys.readouterr().err.count("training continues") == 1
 
 
-def test_a_run_without_spans_is_named(tmp_path: Path) -> None:
+def test_a_run_without_spans_is_named(tmp_path):
     with refused("no-spans"):
         read_spans(tmp_path)
 
 
-def test_what_a_stranger_wrote_is_left_out(tmp_path: Path) -> None:
+def test_what_a_stranger_wrote_is_left_out(tmp_path):
     window = {
         "rank": 0,
         "ts": 5.0,
@@ -323,7 +321,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("workers", "kind"), [(0, "thread"), (2, "thread"), (1, "process")])
-def test_workers_tell_what_their_samples_cost(pictures: Path, workers: int, kind: str) -> None:
+def test_workers_tell_what_their_samples_cost(pictures, workers, kind):
     done = tally(pictures, workers, kind)
     sizes = [path.stat().st_size for path in pictures.rglob("*.png")]
     assert done.samples == 6
@@ -333,7 +331,7 @@ def test_workers_tell_what_their_samples_cost(pictures: Path, workers: int, kind
     assert 0 <= done.cost.cpu_wait_s < 60  # only a full machine makes a worker wait for a core
 
 
-def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_stage_takes_is_charged_to_it(monkeypatch):
     now = Time()
     monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=now, thread_time=now))
     stages.begin()
@@ -365,9 +363,7 @@ def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) ->
         ("segtrain.data.workers.memory.SharedBlock.part", "assemble"),
     ],
 )
-def test_a_slow_part_shows_in_its_stage(
-    pictures: Path, monkeypatch: pytest.MonkeyPatch, place: str, stage: str
-) -> None:
+def test_a_slow_part_shows_in_its_stage(pictures, monkeypatch, place, stage):
     if place.endswith("decode_mask"):
         monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
     elif "native" in place and not native.available():
@@ -395,7 +391,7 @@ def test_a_slow_part_shows_in_its_stage(
     assert cost[stage] >= 0.9 * 0.05 * len(calls)
 
 
-def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_path: Path) -> None:
+def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_path):
     """DDP itself, whose sum over ranks takes its time."""
     clock = Clock()
 
@@ -441,7 +437,7 @@ def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_pat
         dist.destroy_process_group()
 
 
-def test_a_wait_for_a_mapped_file_counts_as_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_mapped_file_counts_as_reading(monkeypatch):
     """Of 16 s in the decoder: 4 s of computing, 2 s without a core; a page fault had to wait for
     the rest.
     """

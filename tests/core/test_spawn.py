@@ -52,14 +52,12 @@ def host(folder: Path, gpus: int, slices: int = 0) -> Path:
         ("none", 0),
     ],
 )
-def test_gpus_are_counted_as_cuda_would_show_them(
-    tmp_path: Path, listed: str | None, count: int
-) -> None:
+def test_gpus_are_counted_as_cuda_would_show_them(tmp_path, listed, count):
     environ = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
     assert visible_gpus(environ, host(tmp_path, 8)) == count
 
 
-def test_slices_and_hosts_without_gpus(tmp_path: Path) -> None:
+def test_slices_and_hosts_without_gpus(tmp_path):
     (tmp_path / "mig").mkdir()
     assert visible_gpus({}, host(tmp_path / "mig", 4, slices=3)) == 1
     assert visible_gpus({}, tmp_path / "nothing") == 0
@@ -76,9 +74,7 @@ def test_slices_and_hosts_without_gpus(tmp_path: Path) -> None:
         ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
     ],
 )
-def test_amd_gpus_count_if_torch_is_built_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], count: int
-) -> None:
+def test_amd_gpus_count_if_torch_is_built_for_them(tmp_path, monkeypatch, environ, count):
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kfd").touch()
     # two CPUs, four GPUs
@@ -98,7 +94,7 @@ def test_amd_gpus_count_if_torch_is_built_for_them(
         assert visible_gpus(environ, tmp_path) == expected
 
 
-def test_wsl_and_jetson_have_one_gpu(tmp_path: Path) -> None:
+def test_wsl_and_jetson_have_one_gpu(tmp_path):
     for files in (
         ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"),
         ("dev/nvhost-gpu",),
@@ -132,9 +128,7 @@ def test_wsl_and_jetson_have_one_gpu(tmp_path: Path) -> None:
         (0, {"train": {"batch_size": 16, "device": "cuda"}}, 1, ""),  # an error of its own follows
     ],
 )
-def test_one_rank_per_gpu_or_core(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, settings: dict[str, Any], ranks: int, words: str
-) -> None:
+def test_one_rank_per_gpu_or_core(monkeypatch, gpus, settings, ranks, words):
     monkeypatch.setattr(spawn, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(spawn, "cores", lambda: 4)
     said: list[str] = []
@@ -143,7 +137,7 @@ def test_one_rank_per_gpu_or_core(
     assert bool(said) == bool(words)
 
 
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(spawn, "visible_gpus", lambda: 2)
     asked: dict[str, Any] = {"train": {"batch_size": 16}, "parallel": {"procs": 3}}
     with refused("too-few-gpus", found=2, expected=3):
@@ -152,9 +146,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     assert ranks_to_start(Config(**asked), print) == 3
 
 
-def test_a_rank_that_a_signal_killed_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_a_signal_killed_is_named(capsys, monkeypatch):
     children: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
@@ -179,9 +171,7 @@ def test_a_rank_that_a_signal_killed_is_named(
     )
 
 
-def test_a_rank_that_crashes_ends_the_others_also_after_one_that_was_stopped(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_crashes_ends_the_others_also_after_one_that_was_stopped(capsys, monkeypatch):
     killed: list[int] = []
 
     def child(rank: int, code: int | None) -> Any:
@@ -209,7 +199,7 @@ def test_a_rank_that_crashes_ends_the_others_also_after_one_that_was_stopped(
     assert killed == [1, 2]
 
 
-def test_a_python_that_goes_on_is_not_ended_by_a_rank_that_fails() -> None:
+def test_a_python_that_goes_on_is_not_ended_by_a_rank_that_fails():
     crashed: Any = SimpleNamespace(poll=lambda: 1, returncode=1)
     stopping.rank_ended.clear()
     spawn._watch([crashed], threading.Event(), threading.Event(), True)
@@ -221,9 +211,7 @@ def test_a_python_that_goes_on_is_not_ended_by_a_rank_that_fails() -> None:
     spawn._watch([crashed], threading.Event(), over, False)  # rank 0 has left: its process goes on
 
 
-def test_rank_0_may_finish_its_upload_after_another_rank_has_crashed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rank_0_may_finish_its_upload_after_another_rank_has_crashed(monkeypatch):
     now = [0.0]
 
     def sleep(seconds: float) -> None:

@@ -64,7 +64,7 @@ def waiting() -> Iterator[threading.Thread]:
     thread.join()
 
 
-def test_a_thread_that_stands_still_has_all_the_time(waiting: threading.Thread) -> None:
+def test_a_thread_that_stands_still_has_all_the_time(waiting):
     """Each sample counts for the time since the one before: the sum is the time of the sampling,
     however late samples come.
     """
@@ -80,7 +80,7 @@ def test_a_thread_that_stands_still_has_all_the_time(waiting: threading.Thread) 
     assert not any(threading.current_thread().name == names[0] for names in found)
 
 
-def test_collapsed_files_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_collapsed_files_are_read_as_they_were_written(tmp_path):
     found: stacks.Stacks = {
         (
             "MainThread",
@@ -104,9 +104,7 @@ def test_collapsed_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "stacks/rank-00000.json").read_text()) == {"asked": 1.0}
 
 
-def test_a_rank_samples_only_when_it_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_samples_only_when_it_is_asked(tmp_path, monkeypatch):
     asked: list[Any] = []
     pool: Any = SimpleNamespace(
         sample_stacks=lambda run, name, order: asked.append((run, name, order.asked)) or 2
@@ -136,7 +134,7 @@ def test_a_rank_samples_only_when_it_is_asked(
     assert threading.active_count() == before
 
 
-def test_a_second_request_of_a_worker_ends_the_first(tmp_path: Path) -> None:
+def test_a_second_request_of_a_worker_ends_the_first(tmp_path):
     worker = _Worker()
     for asked in (1.0, 2.0):
         worker.handle(
@@ -155,23 +153,21 @@ def test_a_second_request_of_a_worker_ends_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '{"asked": 1}', '{"asked": 1, "seconds": 1e9, "hz": 100}'])
-def test_what_is_no_request_is_left_alone(tmp_path: Path, text: str) -> None:
+def test_what_is_no_request_is_left_alone(tmp_path, text):
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/control.json").write_text(text)
     assert stacks.read_order(tmp_path) is None
 
 
 @pytest.mark.parametrize(("seconds", "hz", "key"), [(9999, 100, "--seconds"), (1, 0, "--hz")])
-def test_a_request_out_of_range_is_refused(
-    tmp_path: Path, seconds: float, hz: float, key: str
-) -> None:
+def test_a_request_out_of_range_is_refused(tmp_path, seconds, hz, key):
     with refused("request-out-of-range", key=key):
         request.stacks(tmp_path, seconds, hz)
 
 
 def test_every_rank_and_worker_process_answers_and_the_report_shows_the_hot_function(
-    tmp_path: Path, zygote: Any
-) -> None:
+    tmp_path, zygote
+):
     run, transform = tmp_path / "run", tmp_path / "mine.py"
     transform.write_text(HOT)
     settings = (
@@ -240,7 +236,7 @@ def planted(run: Path) -> Path:
     return run
 
 
-def test_shares_colors_and_escaped_names(tmp_path: Path) -> None:
+def test_shares_colors_and_escaped_names(tmp_path):
     html = flame.section(planted(tmp_path))
     assert "1,000 samples of 1 process in 10 s" in html
     assert "<img" not in html
@@ -262,7 +258,7 @@ def test_shares_colors_and_escaped_names(tmp_path: Path) -> None:
     assert flame.section(tmp_path / "elsewhere") == ""
 
 
-def test_a_click_zooms_into_a_function(tmp_path: Path) -> None:
+def test_a_click_zooms_into_a_function(tmp_path):
     executable = browser.find()
     if executable is None:
         pytest.skip("no browser here: apt-get install chromium, or set SEGTRAIN_BROWSER")

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_fsdp_starts_in_a_new_process(tmp_path: Path, ranks: int) -> None:
+def test_fsdp_starts_in_a_new_process(tmp_path, ranks):
     settings = [
         "data.scenes=4",
         "data.scene_size=[32,32]",

@@ -128,14 +128,14 @@ def assert_same(found, reference, bound: float) -> None:  # type: ignore[no-unty
         assert relative(gradient, expected) < bound, key
 
 
-def test_gradients_do_not_know_the_number_of_ranks(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_gradients_do_not_know_the_number_of_ranks(run_ranks, tmp_path):  # type: ignore[no-untyped-def]
     one = gradients_on(run_ranks, tmp_path, 1, accumulate=[1, 2, 4])
     assert_same(one, one, 1e-6)
     for world, accumulate in ((2, [1, 2]), (4, [1, 2])):
         assert_same(gradients_on(run_ranks, tmp_path, world, accumulate=accumulate), one, 1e-6)
 
 
-def test_thinned_pixels_average_to_all_pixels(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_thinned_pixels_average_to_all_pixels(run_ranks, tmp_path):  # type: ignore[no-untyped-def]
     """Each corner of a stride of 2 is a quarter of the pixels: sums weighted by counts give back
     the whole gradient.
     """
@@ -157,7 +157,7 @@ def test_thinned_pixels_average_to_all_pixels(run_ranks, tmp_path) -> None:  # t
     assert relative(mean, whole) < 1e-9
 
 
-def test_with_synchronized_batch_norm_as_well(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_with_synchronized_batch_norm_as_well(run_ranks, tmp_path):  # type: ignore[no-untyped-def]
     settings = {"losses": ["ce", "dice"], "sync_bn": True}
     one = gradients_on(run_ranks, tmp_path, 1, **settings)
     two = gradients_on(run_ranks, tmp_path, 2, **settings)
@@ -166,7 +166,7 @@ def test_with_synchronized_batch_norm_as_well(run_ranks, tmp_path) -> None:  # t
         assert torch.allclose(mean.double(), two["ce/1"][2][name].double(), rtol=1e-6), name
 
 
-def test_an_extra_forward_moves_no_running_statistics(run_ranks, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_an_extra_forward_moves_no_running_statistics(run_ranks, tmp_path):  # type: ignore[no-untyped-def]
     """Dice under accumulation reads the logits twice; batch norm must see each micro-batch once."""
     found = gradients_on(
         run_ranks, tmp_path, 1, losses=["ce", "dice"], accumulate=[2], sync_bn=True
@@ -176,7 +176,7 @@ def test_an_extra_forward_moves_no_running_statistics(run_ranks, tmp_path) -> No
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "smddp"])
-def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, strategy: str) -> None:  # type: ignore[no-untyped-def]
+def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, strategy):  # type: ignore[no-untyped-def]
     if strategy == "fsdp":
         fsdp = pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP")
         if not hasattr(fsdp, "fully_shard"):
@@ -193,7 +193,7 @@ def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, strategy: 
     assert all(gradient.dtype == torch.float32 for gradient in found["ce/1"][1])
 
 
-def test_statistics_of_bfloat16_images_are_sums_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_of_bfloat16_images_are_sums_of_float32(monkeypatch):
     """Under autocast on CPUs. The other rank has the same images."""
     monkeypatch.setattr(syncbn.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(syncbn.dist, "get_world_size", lambda: 2)
@@ -208,7 +208,7 @@ def test_statistics_of_bfloat16_images_are_sums_of_float32(monkeypatch: pytest.M
     torch.testing.assert_close(normal.float(), reference, rtol=2**-7, atol=1e-3)
 
 
-def test_generators_are_seeded_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generators_are_seeded_as_by_torch(monkeypatch):
     """Also those of GPUs, if they are in use."""
     torch.manual_seed(7)
     expected = torch.rand(9)
@@ -225,7 +225,7 @@ def test_generators_are_seeded_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> N
     assert [generator.initial_seed() for generator in of_gpus] == [7, 7]
 
 
-def test_what_is_kept_for_a_model_goes_with_it() -> None:
+def test_what_is_kept_for_a_model_goes_with_it():
     model = build_model(Model(), 3)
     low, size = torch.randn(1, 3, 8, 8), (32, 32)
     _, thinned = _thinned(
@@ -238,7 +238,7 @@ def test_what_is_kept_for_a_model_goes_with_it() -> None:
     assert gone() is None
 
 
-def test_what_the_ranks_summed_outlives_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_ranks_summed_outlives_the_strategy(monkeypatch):
     """Torch 2.0's gloo would wait for the interpreter to free such a tensor, while the interpreter
     waits for gloo.
     """
@@ -256,7 +256,7 @@ def test_what_the_ranks_summed_outlives_the_strategy(monkeypatch: pytest.MonkeyP
         assert value.grad_fn is None  # or the whole graph would live on
 
 
-def test_smddp_synchronizes_batch_norm_by_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smddp_synchronizes_batch_norm_by_sums(monkeypatch):
     """torch's SyncBatchNorm needs gathers and groups, which SMDDP lacks."""
     monkeypatch.setattr(nn.Module, "to", lambda module, device: module)
     monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda module, **_: module)

@@ -46,7 +46,7 @@ def on_a_mac(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this simulates a Mac on Linux")
-def test_a_mac_trains_with_ranks_and_processes_and_reads_its_run(tmp_path: Path) -> None:
+def test_a_mac_trains_with_ranks_and_processes_and_reads_its_run(tmp_path):
     on_a_mac(
         tmp_path,
         "-m",
@@ -77,9 +77,7 @@ def test_a_mac_trains_with_ranks_and_processes_and_reads_its_run(tmp_path: Path)
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "prove", "bench"])
-def test_windows_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_windows_is_refused_in_one_line(monkeypatch, capsys, command):
     monkeypatch.setattr(errors, "sys", types.SimpleNamespace(platform="win32"))
     assert cli.main([command, *{"eval": ["run"], "bench": ["data"]}.get(command, [])]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -93,15 +91,13 @@ def test_windows_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("system", "word"), [("linux", "apt-get"), ("darwin", "brew"), ("win32", "not built")]
 )
-def test_the_cure_for_a_missing_decoder_is_the_systems(
-    monkeypatch: pytest.MonkeyPatch, system: str, word: str
-) -> None:
+def test_the_cure_for_a_missing_decoder_is_the_systems(monkeypatch, system, word):
     monkeypatch.setattr(native.sys, "platform", system)
     _, reason = native._load(f"/nowhere/{system}.so")
     assert word in reason
     assert ("apt-get" in reason) == (system == "linux")
 
 
-def test_whether_a_process_runs() -> None:
+def test_whether_a_process_runs():
     assert is_running(os.getpid())
     assert not is_running(2**70)

@@ -27,7 +27,7 @@ def picture(height: int, width: int, count: int = 1, seed: int = 0) -> torch.Ten
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 120), st.floats(0, 0.95))
-def test_windows_cover_every_pixel_inside_the_image(length: int, tile: int, overlap: float) -> None:
+def test_windows_cover_every_pixel_inside_the_image(length, tile, overlap):
     first = tiles.starts(length, tile, overlap)
     size = min(tile, length)
     assert first[0] == 0
@@ -41,7 +41,7 @@ def test_windows_cover_every_pixel_inside_the_image(length: int, tile: int, over
 
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 0.8])
 @pytest.mark.parametrize("size", [(37, 53), (16, 60), (20, 24), (5, 7)])
-def test_windows_of_a_pointwise_model_change_nothing(size: tuple[int, int], overlap: float) -> None:
+def test_windows_of_a_pointwise_model_change_nothing(size, overlap):
     images = picture(*size, count=2)
     whole = tiles.predict_scores(pointwise, images)
     assert torch.equal(whole, pointwise(images))
@@ -50,7 +50,7 @@ def test_windows_of_a_pointwise_model_change_nothing(size: tuple[int, int], over
     torch.testing.assert_close(windows, whole if single else whole.softmax(1), rtol=1e-6, atol=1e-6)
 
 
-def test_scores_are_the_plain_mean_over_the_windows_that_see_a_pixel() -> None:
+def test_scores_are_the_plain_mean_over_the_windows_that_see_a_pixel():
     """A model that looks at its whole window, against a direct sum over windows."""
     images = picture(23, 31)
 
@@ -77,7 +77,7 @@ def test_scores_are_the_plain_mean_over_the_windows_that_see_a_pixel() -> None:
     assert torch.equal(ids.long(), scores.max(1)[1])
 
 
-def test_flip_and_scales_average_probabilities() -> None:
+def test_flip_and_scales_average_probabilities():
     images = picture(16, 24)
 
     def sided(crop: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ def test_flip_and_scales_average_probabilities() -> None:
     assert torch.allclose(scores.sum(1), torch.ones(1, 16, 24))
 
 
-def test_one_window_at_a_time_and_strips_of_one_tile_height() -> None:
+def test_one_window_at_a_time_and_strips_of_one_tile_height():
     seen: list[tuple[int, ...]] = []
 
     def watched(crop: torch.Tensor) -> torch.Tensor:
@@ -117,9 +117,7 @@ def test_one_window_at_a_time_and_strips_of_one_tile_height() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 60), st.integers(1, 60))
-def test_nearest_takes_the_label_under_the_pixel_center(
-    height: int, width: int, new_height: int, new_width: int
-) -> None:
+def test_nearest_takes_the_label_under_the_pixel_center(height, width, new_height, new_width):
     masks = torch.arange(height * width).view(1, height, width) % 251
     got = tiles.nearest(masks.to(torch.uint8), (new_height, new_width))
     rows = [int((i + 0.5) * height / new_height + 1e-9) for i in range(new_height)]
@@ -127,7 +125,7 @@ def test_nearest_takes_the_label_under_the_pixel_center(
     assert torch.equal(got.long(), masks[:, rows][:, :, columns])
 
 
-def test_ids_at_another_size_come_from_resized_scores() -> None:
+def test_ids_at_another_size_come_from_resized_scores():
     images = picture(12, 20)
     ids = tiles.predict_ids(pointwise, images, size=(24, 10))
     scores = torch.nn.functional.interpolate(

@@ -51,7 +51,7 @@ def slices(file: Path, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_trace_has_the_steps_that_were_asked_for_on_one_time_line(tmp_path: Path) -> None:
+def test_a_trace_has_the_steps_that_were_asked_for_on_one_time_line(tmp_path):
     tracer, clock, tally = tracer_of(tmp_path)
     ask(tmp_path, 4, 2)
     drive(tracer, clock, tally, range(1, 10))
@@ -90,7 +90,7 @@ def test_a_trace_has_the_steps_that_were_asked_for_on_one_time_line(tmp_path: Pa
     assert tally.trace is None
 
 
-def test_a_request_from_before_the_process_does_not_count(tmp_path: Path) -> None:
+def test_a_request_from_before_the_process_does_not_count(tmp_path):
     ask(tmp_path, 1, 2)
     tracer, clock, tally = tracer_of(tmp_path)
     drive(tracer, clock, tally, range(1, 4))
@@ -100,7 +100,7 @@ def test_a_request_from_before_the_process_does_not_count(tmp_path: Path) -> Non
     assert trace.file_of(tmp_path, 3, 5).exists()
 
 
-def test_a_run_that_ends_within_its_trace_writes_what_there_is(tmp_path: Path) -> None:
+def test_a_run_that_ends_within_its_trace_writes_what_there_is(tmp_path):
     tracer, clock, tally = tracer_of(tmp_path)
     ask(tmp_path, 2, 50)
     drive(tracer, clock, tally, range(1, 4))
@@ -108,9 +108,7 @@ def test_a_run_that_ends_within_its_trace_writes_what_there_is(tmp_path: Path) -
     assert len(slices(trace.file_of(tmp_path, 3, 2), "forward")) == 2
 
 
-def test_a_trace_that_cannot_be_written_stops_no_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_that_cannot_be_written_stops_no_training(tmp_path, capsys):
     tracer, clock, tally = tracer_of(tmp_path)
     ask(tmp_path, 2, 1)
     trace.file_of(tmp_path, 3, 2).mkdir()
@@ -119,13 +117,13 @@ def test_a_trace_that_cannot_be_written_stops_no_training(
 
 
 @pytest.mark.parametrize("text", ["[]", '{"asked": 1, "from": 1, "steps": 10000}'])
-def test_what_is_no_request_is_left_alone(tmp_path: Path, text: str) -> None:
+def test_what_is_no_request_is_left_alone(tmp_path, text):
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces/control.json").write_text(text)
     assert trace.read_order(tmp_path) is None
 
 
-def test_every_rank_of_a_run_answers(tmp_path: Path, zygote: Any) -> None:
+def test_every_rank_of_a_run_answers(tmp_path, zygote):
     run = tmp_path / "run"
     with refused("no-spans", file=str(run)):
         trace.trace(run, 5)

@@ -52,7 +52,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     )
 
 
-def test_tensorboard_gets_scalars_and_images(tmp_path: Path) -> None:
+def test_tensorboard_gets_scalars_and_images(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -76,7 +76,7 @@ def test_tensorboard_gets_scalars_and_images(tmp_path: Path) -> None:
     assert (image.width, image.height, image.step) == (12, 8, 20)
 
 
-def test_a_resumed_run_hides_what_is_done_again(tmp_path: Path) -> None:
+def test_a_resumed_run_hides_what_is_done_again(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -93,9 +93,7 @@ def test_a_resumed_run_hides_what_is_done_again(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.0), (2, 0.5)]
 
 
-def test_tensorboard_that_is_absent_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_that_is_absent_is_said_once(tmp_path, monkeypatch):
     hide(monkeypatch, "tensorboard")
     said: list[str] = []
     trackers = opened(Log(), tmp_path, say=said.append)  # type: ignore[call-arg]
@@ -106,9 +104,7 @@ def test_tensorboard_that_is_absent_is_said_once(
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_a_tracker_that_is_absent_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_tracker_that_is_absent_names_the_extra(tmp_path, monkeypatch, name):
     hide(monkeypatch, name)
     log = OFF.model_copy(update={name: "http://127.0.0.1:5000"})
     with refused("missing-package", package=name):
@@ -163,7 +159,7 @@ def stand_in(
     monkeypatch.setitem(sys.modules, "mlflow", module)
 
 
-def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_gets_metrics_and_the_end(tmp_path, monkeypatch):
     calls: list[Any] = []
     stand_in(monkeypatch, calls)
     settings = {"optim": {"lr": 0.1}, "many": {str(k): k for k in range(150)}}
@@ -183,9 +179,7 @@ def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
-def test_names_that_mlflow_refuses_arrive_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_mlflow_refuses_arrive_apart(tmp_path, monkeypatch):
     calls: list[Any] = []
     stand_in(monkeypatch, calls)
     odd = ["a(b", "a[b", "x/../y", "/x", "..", "a\\b", "n" * 300, "plain/name-1_2.3 4"]
@@ -198,9 +192,7 @@ def test_names_that_mlflow_refuses_arrive_apart(
     assert max(map(len, sent)) <= 250
 
 
-def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(tmp_path, monkeypatch):
     log, calls = OFF.model_copy(update={"mlflow": "uri"}), list[Any]()
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     for params, config in ((None, {"seed": 1}), ({"seed": "1"}, {"seed": 2, "more": 3})):
@@ -217,9 +209,7 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(
     assert [call[1][0] for call in calls if call[0] == "start_run"][-1] == "given"
 
 
-def test_mlflow_that_cannot_be_reached_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path, monkeypatch):
     stand_in(monkeypatch, [], fails=True)
     with refused("tracker-not-reached", key="log.mlflow", value="uri") as caught:
         opened(OFF.model_copy(update={"mlflow": "uri"}), tmp_path)
@@ -263,7 +253,7 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandB:
 WANDB = OFF.model_copy(update={"wandb": "streets"})
 
 
-def test_wandb_gets_numbers_images_text_and_the_end(tmp_path: Path, fake_wandb: FakeWandB) -> None:
+def test_wandb_gets_numbers_images_text_and_the_end(tmp_path, fake_wandb):
     settings = {"train": {"batch_size": 8}}
     trackers = opened(WANDB, tmp_path, name="street", hash="1a2b3c4d", config=settings)
     trackers.text("config", "a: <1>")
@@ -288,9 +278,7 @@ def test_wandb_gets_numbers_images_text_and_the_end(tmp_path: Path, fake_wandb: 
     ]
 
 
-def test_a_resumed_run_goes_on_in_the_same_run_of_wandb(
-    tmp_path: Path, fake_wandb: FakeWandB, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_goes_on_in_the_same_run_of_wandb(tmp_path, fake_wandb, monkeypatch):
     for folder in ("one", "one", "other"):
         opened(WANDB, tmp_path / folder).close("done")
     first, resumed, other = (init["id"] for init in fake_wandb.inits)
@@ -301,9 +289,7 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_wandb(
     assert fake_wandb.inits[-1]["id"] == "mine"
 
 
-def test_wandb_that_has_no_key_is_one_line_and_asks_nobody(
-    tmp_path: Path, fake_wandb: FakeWandB, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_that_has_no_key_is_one_line_and_asks_nobody(tmp_path, fake_wandb, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -318,9 +304,7 @@ def test_wandb_that_has_no_key_is_one_line_and_asks_nobody(
     assert sys.stdin is terminal
 
 
-def test_the_real_wandb_keeps_a_run_for_later_when_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_wandb_keeps_a_run_for_later_when_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed")
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
@@ -364,7 +348,7 @@ class Memory:
         self.kept.append(status)
 
 
-def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(tmp_path: Path) -> None:
+def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(tmp_path):
     made: list[Memory] = []
 
     def make(label: str, run: TrackedRun) -> Memory:
@@ -392,12 +376,12 @@ def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(tmp_path
     assert said == ["broken is off from now on: scalars raised OSError: disk full"]
 
 
-def test_a_tracker_of_a_platform_needs_the_platforms(tmp_path: Path) -> None:
+def test_a_tracker_of_a_platform_needs_the_platforms(tmp_path):
     with refused("platforms-missing", key="log.vertex"):
         opened(OFF.model_copy(update={"vertex": "streets"}), tmp_path)
 
 
-def test_a_proof_writes_to_no_tracker() -> None:
+def test_a_proof_writes_to_no_tracker():
     asked = {name: True if name == "tensorboard" else "somewhere" for name in SETTINGS}
     config = Config.model_validate({"log": asked, "model": {"encoder_weights": None}})
     log = shortened(config, None)[0].log
@@ -405,7 +389,7 @@ def test_a_proof_writes_to_no_tracker() -> None:
     assert not any(getattr(log, name) for name in SETTINGS)
 
 
-def test_the_table_imports_no_package_that_may_be_missing() -> None:
+def test_the_table_imports_no_package_that_may_be_missing():
     """`segtrain doctor` and the launcher read it where packages are missing."""
     code = "import sys, segtrain.observe.trackers\nassert not {'numpy', 'pydantic', 'torch'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -29,7 +29,7 @@ def whole(zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:  # type: ig
     return out
 
 
-def test_started_again_it_says_that_it_is_finished(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
+def test_started_again_it_says_that_it_is_finished(zygote, tmp_path, whole):  # type: ignore[no-untyped-def]
     # what it adds to the journal is not for other tests
     again = Path(shutil.copytree(whole, tmp_path / "again"))
     (again / ".best.json.4711.part").touch()  # as a kill leaves it
@@ -41,9 +41,7 @@ def test_started_again_it_says_that_it_is_finished(zygote, tmp_path: Path, whole
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(
-    zygote, tmp_path: Path, whole: Path, number: int
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(zygote, tmp_path, whole, number):  # type: ignore[no-untyped-def]
     out = tmp_path / "run"
     process = zygote.start(*command(out), HOLD="0:2")
     until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
@@ -59,7 +57,7 @@ def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(
     assert_same_weights(final(out), final(whole))
 
 
-def test_all_ranks_stop_at_the_same_step_when_one_is_told(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_all_ranks_stop_at_the_same_step_when_one_is_told(zygote, tmp_path):  # type: ignore[no-untyped-def]
     out = tmp_path / "run"
     ranks = zygote.start_ranks(
         2, *command(out, "train.duration=400st", "eval.every=400st", "checkpoint.every=400st")
@@ -70,7 +68,7 @@ def test_all_ranks_stop_at_the_same_step_when_one_is_told(zygote, tmp_path: Path
     assert final(out)["state"]["step"] == max(digests(out))
 
 
-def test_killed_at_random_moments_it_consumes_the_same(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
+def test_killed_at_random_moments_it_consumes_the_same(zygote, tmp_path, whole):  # type: ignore[no-untyped-def]
     """20 kills on one process, workers changing: same samples and pixels, and the same final
     weights to the bit.
     """
@@ -94,7 +92,7 @@ def test_killed_at_random_moments_it_consumes_the_same(zygote, tmp_path: Path, w
     pytest.fail(f"only {killed} kills")
 
 
-def test_another_decoder_than_before_is_said(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_another_decoder_than_before_is_said(zygote, tmp_path):  # type: ignore[no-untyped-def]
     if not native.available():
         pytest.skip(f"no native decoder here: {native.describe()}")
     out = tmp_path / "run"
@@ -109,7 +107,7 @@ def test_another_decoder_than_before_is_said(zygote, tmp_path: Path) -> None:  #
     )
 
 
-def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
+def test_killed_and_resumed_on_another_world_size(zygote, tmp_path, whole):  # type: ignore[no-untyped-def]
     draw, out = random.Random(1), tmp_path / "run"
     for world in (2, 1, 4, 2, 1):
         before = max(digests(out), default=0) if (out / "journal.jsonl").exists() else 0
@@ -131,7 +129,7 @@ def test_killed_and_resumed_on_another_world_size(zygote, tmp_path: Path, whole:
     assert digests(out) == digests(whole)
 
 
-def test_ranks_train_the_same_model(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_train_the_same_model(zygote, tmp_path):  # type: ignore[no-untyped-def]
     """With synchronized batch norm the weights agree with one process's but for rounding."""
     settings = (
         "parallel.sync_bn=true",
@@ -152,9 +150,7 @@ def test_ranks_train_the_same_model(zygote, tmp_path: Path) -> None:  # type: ig
 
 
 @pytest.mark.parametrize("optim", ["adamw", "sgd"])
-def test_fsdp_trains_and_its_checkpoint_fits_one_process(
-    zygote, tmp_path: Path, optim: str
-) -> None:  # type: ignore[no-untyped-def]
+def test_fsdp_trains_and_its_checkpoint_fits_one_process(zygote, tmp_path, optim):  # type: ignore[no-untyped-def]
     """Fused kernels of some optimizers know no sharded parameters."""
     if not hasattr(
         pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP"),
@@ -171,7 +167,7 @@ def test_fsdp_trains_and_its_checkpoint_fits_one_process(
     assert process.wait() == 0, process.output
 
 
-def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path):  # type: ignore[no-untyped-def]
     done = segtrain(*command(tmp_path / "run", "parallel.procs=2", "train.duration=2st"))
     assert done.returncode == 0, done.stderr
     assert "2 x cpu" in done.stdout
@@ -242,9 +238,7 @@ def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> 
     ],
     ids=lambda value: None if isinstance(value, int) else value[0],
 )
-def test_settings_that_a_run_may_have(
-    zygote, tmp_path: Path, world: int, settings: list[str]
-) -> None:  # type: ignore[no-untyped-def]
+def test_settings_that_a_run_may_have(zygote, tmp_path, world, settings):  # type: ignore[no-untyped-def]
     """Each of them trains, scores, saves, and can be stopped and resumed."""
     out = tmp_path / "run"
     more = ["train.duration=4st", "checkpoint.every=2st", *settings]
@@ -260,7 +254,7 @@ def test_settings_that_a_run_may_have(
     assert again[-2:] == pytest.approx(losses[-2:], rel=1e-9 if world == 1 else 1e-4)
 
 
-def test_a_loss_that_is_not_finite_is_an_error_and_is_not_saved(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_loss_that_is_not_finite_is_an_error_and_is_not_saved(zygote, tmp_path):  # type: ignore[no-untyped-def]
     out = tmp_path / "run"
     process = zygote.start(*command(out, "optim.name=sgd", "optim.lr=1e30", "checkpoint.every=1st"))
     assert process.wait() == EXIT_ERROR
@@ -272,7 +266,7 @@ def test_a_loss_that_is_not_finite_is_an_error_and_is_not_saved(zygote, tmp_path
     assert state is None or all(v.isfinite().all() for v in state["model"].values())
 
 
-def test_a_batch_too_small_for_batch_norm_names_the_cure(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_batch_too_small_for_batch_norm_names_the_cure(zygote, tmp_path):  # type: ignore[no-untyped-def]
     process = zygote.start(*command(tmp_path / "run", "train.accumulate=4"))
     assert process.wait() == EXIT_ERROR
     assert "1 image of 32x32: raise train.batch_size" in process.output

@@ -19,15 +19,13 @@ from segtrain.training.step import Votes
     ("device", "backend", "delay"),
     [("cpu", "gloo", 1), ("cpu", "", 1), ("cuda", "nccl", 2), ("cuda", "", 2), ("cuda", "gloo", 1)],
 )
-def test_the_delay_is_the_same_on_all_ranks_of_a_backend(
-    device: str, backend: str, delay: int
-) -> None:
+def test_the_delay_is_the_same_on_all_ranks_of_a_backend(device, backend, delay):
     """gloo may mix hosts with and without GPUs: they must read the sums of the same step."""
     assert Votes(SimpleNamespace(device=torch.device(device), backend=backend)).delay == delay
 
 
 @pytest.mark.parametrize("delay", [1, 2])
-def test_a_vote_is_read_once_and_so_many_steps_late(delay: int) -> None:
+def test_a_vote_is_read_once_and_so_many_steps_late(delay):
     votes = Votes(SimpleNamespace(device=torch.device("cpu"), backend="gloo"))
     votes.delay = delay
     stopped = []
@@ -38,20 +36,20 @@ def test_a_vote_is_read_once_and_so_many_steps_late(delay: int) -> None:
 
 
 @pytest.mark.parametrize("signals", [0, 1])
-def test_the_ranks_learn_whether_a_signal_or_a_limit_stops_them(signals: int) -> None:
+def test_the_ranks_learn_whether_a_signal_or_a_limit_stops_them(signals):
     votes = Votes(SimpleNamespace(device=torch.device("cpu"), backend="gloo"))
     votes.copy_to_host(votes.pack(signals, 1, 7))
     assert votes.stop()
     assert votes.signaled == bool(signals)
 
 
-def test_numbers_arrive_as_they_were() -> None:
+def test_numbers_arrive_as_they_were():
     own = Votes(SimpleNamespace(device=torch.device("cpu"), backend="")).pack(1, 2**52 + 1)
     assert own.dtype == torch.float64
     assert own.tolist() == [1, 2**52 + 1]
 
 
-def test_a_handler_that_python_did_not_install_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_python_did_not_install_is_no_error(monkeypatch):
     installed: list[object] = []
 
     def install(number: int, handler: object) -> None:
@@ -65,7 +63,7 @@ def test_a_handler_that_python_did_not_install_is_no_error(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("root", ["gs://bkt/set", "/data/set"])
-def test_a_host_with_a_copy_of_the_bucket_calls_the_same_collectives(root: str) -> None:
+def test_a_host_with_a_copy_of_the_bucket_calls_the_same_collectives(root):
     """data.root may differ between hosts. Otherwise, the ranks would wait in different
     collectives.
     """
@@ -77,7 +75,7 @@ def test_a_host_with_a_copy_of_the_bucket_calls_the_same_collectives(root: str) 
         assert len(calls) == 1
 
 
-def test_a_wait_for_a_rank_without_samples_is_a_wait_for_data() -> None:
+def test_a_wait_for_a_rank_without_samples_is_a_wait_for_data():
     def late(theirs: float, **spans: float) -> dict[str, float]:
         def reduce(rows: torch.Tensor) -> torch.Tensor:
             rows[1] = int(1e9 * theirs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import yaml
@@ -25,7 +24,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_and_where(name: str, tmp_path: Path) -> None:
+def test_what_is_refused_and_where(name, tmp_path):
     text, *words = REFUSED[name]
     with pytest.raises(yaml.YAMLError) as caught:
         load_yaml(text)
@@ -51,7 +50,7 @@ def test_what_is_refused_and_where(name: str, tmp_path: Path) -> None:
         "? [1, 2]\n: x\n",
     ],
 )
-def test_what_is_read_as_pyyaml_reads_it(text: str) -> None:
+def test_what_is_read_as_pyyaml_reads_it(text):
     if text.startswith("?"):
         with pytest.raises(yaml.YAMLError):
             load_yaml(text)
@@ -59,7 +58,7 @@ def test_what_is_read_as_pyyaml_reads_it(text: str) -> None:
         assert load_yaml(text) == yaml.safe_load(text)
 
 
-def test_a_value_may_equal_a_key() -> None:
+def test_a_value_may_equal_a_key():
     assert load_yaml("{a: {b: a}, b: [a, {c: b}], c: b}") == {
         "a": {"b": "a"},
         "b": ["a", {"c": "b"}],
@@ -75,7 +74,7 @@ TYPOS = {
 
 
 @pytest.mark.parametrize("name", TYPOS)
-def test_a_typo_is_shown_with_its_line_and_column(name: str, tmp_path: Path) -> None:
+def test_a_typo_is_shown_with_its_line_and_column(name, tmp_path):
     text, place = TYPOS[name]
     (tmp_path / "mine.yaml").write_text(text)
     with refused("invalid-yaml", file=f"{tmp_path}/mine.yaml") as told:
@@ -88,5 +87,5 @@ def test_a_typo_is_shown_with_its_line_and_column(name: str, tmp_path: Path) -> 
     "text",
     ["a:b", "C:\\data: 1", "{a: 'x:y'}", "{a: b:c}", "a: {b: }", "{'a:b': }", "- a:b\n", "{x:: }"],
 )
-def test_a_colon_that_is_meant_stays(text: str) -> None:
+def test_a_colon_that_is_meant_stays(text):
     assert load_yaml(text) == yaml.safe_load(text)

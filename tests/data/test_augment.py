@@ -55,7 +55,7 @@ def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
 @pytest.mark.parametrize("scale", [0.11, 0.24, 0.3, 0.51, 0.99, 1.0, 1.3, 2.9])
 @pytest.mark.parametrize("size", [(90, 161), (57, 40), (1, 50), (50, 1), (7, 5), (131, 303)])
-def test_a_crop_is_that_of_the_resized_image(cut: Cut, size, scale):
+def test_a_crop_is_that_of_the_resized_image(cut, size, scale):
     image, mask = picture(*size)
     data = Data(scale=(scale, scale), jitter=(0, 0, 0))
     # The native resampler: half a level of rounding, where blocks are averaged twice, and 0.05 for
@@ -73,7 +73,7 @@ def test_a_crop_is_that_of_the_resized_image(cut: Cut, size, scale):
         assert (ids == expected_ids).all()
 
 
-def test_the_inputs_stay_untouched(cut: Cut):
+def test_the_inputs_stay_untouched(cut):
     image, mask = picture(40, 40)
     before = image.copy(), mask.copy()
     for scale in (0.5, 1.0, 2.0):
@@ -153,7 +153,7 @@ def test_base_scale_multiplies():
     assert abs(2 * one.scaled[0] - two.scaled[0]) <= 1
 
 
-def test_balanced_crops_center_on_the_class(cut: Cut):
+def test_balanced_crops_center_on_the_class(cut):
     mask = np.zeros((300, 400), np.uint8)
     mask[150:153, 200:202] = 7  # six pixels of 120,000
     mask[:20] = VOID
@@ -199,7 +199,7 @@ COLORS = [
 
 @pytest.mark.parametrize("colors", COLORS)
 @pytest.mark.parametrize("scale", [0.4, 1.0])
-def test_colors(cut: Cut, colors, scale):
+def test_colors(cut, colors, scale):
     image, mask = picture(300, 120)
     image = (image // 2 + 40).astype(np.uint8)
     for seed, shape in enumerate(((280, 53), (64, 400))):  # the second is padded

@@ -32,7 +32,7 @@ from bucket_sets import (
     reading,
     server,  # noqa: F401
 )
-from cloud.bucket import FAULTS, BucketServer
+from cloud.bucket import FAULTS
 from conftest import refused
 
 from segtrain.bucket import client, is_bucket
@@ -58,7 +58,7 @@ pytest.importorskip("obstore", reason="obstore is not installed: pip install 'se
 @pytest.mark.parametrize("workers", [0, 4])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_batches_of_a_bucket_are_those_of_the_folder(
-    data_sets, server: BucketServer, layout, workers, no_repeats
+    data_sets, server, layout, workers, no_repeats
 ):
     local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
     assert [entry.meta["name"] for entry in bucket.entries] == [
@@ -76,7 +76,7 @@ def test_batches_of_a_bucket_are_those_of_the_folder(
         assert digest(loader(bucket, workers, **part)) == digest(loader(local, workers, **part))
 
 
-def test_batches_of_google_storage_are_those_of_the_folder(data_sets, server: BucketServer):
+def test_batches_of_google_storage_are_those_of_the_folder(data_sets, server):
     server.fault = 0.1
     expected = digest(loader(opened(data_sets / "bkt", "shards")))
     assert digest(loader(opened("gs://bkt", "shards"))) == expected
@@ -84,7 +84,7 @@ def test_batches_of_google_storage_are_those_of_the_folder(data_sets, server: Bu
     assert digest(loader(opened("gs://bkt", "folders"))) == expected
 
 
-def test_a_ram_cache_reads_each_sample_once(data_sets, server: BucketServer, no_repeats):
+def test_a_ram_cache_reads_each_sample_once(data_sets, server, no_repeats):
     bucket = RamCache(opened("s3://bkt", "shards"))
     server.requests.clear()
     assert digest(loader(bucket, 2, last_step=12)) == digest(
@@ -94,7 +94,7 @@ def test_a_ram_cache_reads_each_sample_once(data_sets, server: BucketServer, no_
     assert server.requests["GET"] <= COUNT + 12
 
 
-def test_worker_processes_get_what_the_rank_has_read(data_sets, server: BucketServer, no_repeats):
+def test_worker_processes_get_what_the_rank_has_read(data_sets, server, no_repeats):
     dataset = opened("s3://bkt", "shards")
     server.requests.clear()
     assert digest(loader(dataset, 1, kind="process")) == digest(
@@ -110,9 +110,7 @@ def test_worker_processes_get_what_the_rank_has_read(data_sets, server: BucketSe
     assert not server.requests
 
 
-def test_a_worker_process_that_dies_and_one_that_gets_an_error(
-    data_sets, server: BucketServer, monkeypatch
-):
+def test_a_worker_process_that_dies_and_one_that_gets_an_error(data_sets, server, monkeypatch):
     bucket, said = opened("s3://bkt", "folders", outage_s=0.2), list[str]()
     with WorkerPool(1, "process", said.append) as pool:
         batches, found = loader(bucket, pool=pool, last_step=12), hashlib.sha256()
@@ -145,12 +143,12 @@ def test_a_worker_process_that_dies_and_one_that_gets_an_error(
         )
 
 
-def test_headers_of_tars_are_read_in_large_blocks(server: BucketServer):
+def test_headers_of_tars_are_read_in_large_blocks(server):
     opened("s3://bkt", "foreign")
     assert server.requests["GET"] <= 2 * len(list((server.folder / "bkt/foreign").iterdir()))
 
 
-def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets, server: BucketServer):
+def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets, server):
     for layout in LAYOUTS:
         local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
         groups = [[0, 1, 2], [3, 4], [10]]
@@ -166,7 +164,7 @@ def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets, serv
 
 
 def test_an_evaluation_reads_headers_side_by_side_and_each_file_once_more(
-    data_sets, server: BucketServer, no_repeats
+    data_sets, server, no_repeats
 ):
     torch.manual_seed(0)
     model, settings = torch.nn.Conv2d(3, len(CLASSES), 3, padding=1), Eval(batch_size=2)
@@ -212,7 +210,7 @@ def test_a_pass_that_is_closed_stops_no_other_one(monkeypatch):
         store.read("s3://bkt/x")
 
 
-def test_faults_cost_no_sample_and_are_counted(data_sets, server: BucketServer):
+def test_faults_cost_no_sample_and_are_counted(data_sets, server):
     bucket = opened("s3://bkt", "folders")
     # So many that each kind occurs even if each object is asked for only once.
     server.fault = 0.5
@@ -230,9 +228,7 @@ def test_faults_cost_no_sample_and_are_counted(data_sets, server: BucketServer):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_longer_outage_is_one_error_and_the_run_can_resume(
-    data_sets, server: BucketServer, workers
-):
+def test_a_longer_outage_is_one_error_and_the_run_can_resume(data_sets, server, workers):
     bucket = opened("s3://bkt", "shards", outage_s=0.2)
     # so many that none of the threads reads to the end meanwhile
     batches = loader(bucket, workers, last_step=1000)
@@ -252,7 +248,7 @@ def test_a_longer_outage_is_one_error_and_the_run_can_resume(
     )
 
 
-def test_a_pass_can_be_closed_in_an_outage(server: BucketServer):
+def test_a_pass_can_be_closed_in_an_outage(server):
     batches = loader(opened("s3://bkt", "shards"), 2)
     server.down = True
     iter(batches)
@@ -262,7 +258,7 @@ def test_a_pass_can_be_closed_in_an_outage(server: BucketServer):
 
 @pytest.mark.parametrize("match", [True, False], ids=["If-Match obeyed", "If-Match ignored"])
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_an_object_that_changes_is_an_error(own, server: BucketServer, layout, match):
+def test_an_object_that_changes_is_an_error(own, server, layout, match):
     bucket = opened("s3://bkt", layout)
     server.match = match
     path = (
@@ -283,7 +279,7 @@ def test_an_object_that_changes_is_an_error(own, server: BucketServer, layout, m
     assert opened("s3://bkt", layout).store.stat(url) != bucket.store.stat(url)
 
 
-def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own, server: BucketServer):
+def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own, server):
     files, store = opened("s3://bkt", "folders"), store_of("s3://bkt/files", 60)
     (own / "files/images/train/s00.jpg").unlink()
     with refused("object-missing", file="s3://bkt/files/images/train/s00.jpg"):
@@ -309,7 +305,7 @@ def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own, server: Bu
     assert server.requests.total() == 1
 
 
-def test_the_wait_for_a_bucket_counts_as_reading(server: BucketServer, monkeypatch):
+def test_the_wait_for_a_bucket_counts_as_reading(server, monkeypatch):
     seen, take = list[int](), ReadAhead.take
 
     def spy(ahead: ReadAhead, wanted: Any) -> Any:
@@ -322,7 +318,7 @@ def test_the_wait_for_a_bucket_counts_as_reading(server: BucketServer, monkeypat
     assert set(seen) == {stages._READ}
 
 
-def test_a_client_is_kept_as_long_as_the_settings_are(server: BucketServer, monkeypatch):
+def test_a_client_is_kept_as_long_as_the_settings_are(server, monkeypatch):
     first = client_of("s3://bkt")
     assert client_of("s3://bkt") is first
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
@@ -330,7 +326,7 @@ def test_a_client_is_kept_as_long_as_the_settings_are(server: BucketServer, monk
 
 
 @pytest.mark.parametrize("base", ["s3://new", "gs://new"])
-def test_objects_are_written_whole_and_removed(server: BucketServer, tmp_path, base):
+def test_objects_are_written_whole_and_removed(server, tmp_path, base):
     client, large = client_of(base), tmp_path / "large"
     large.write_bytes(os.urandom(70 << 20))  # three parts
     server.fault = 0.2
@@ -392,7 +388,7 @@ def test_predictions_are_made_on_the_disk(capsys):
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_changes_no_bytes(
-    data_sets, server: BucketServer, tmp_path, monkeypatch
+    data_sets, server, tmp_path, monkeypatch
 ):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "file/cache"))
@@ -409,7 +405,7 @@ def test_a_cache_that_cannot_be_written_is_told_and_changes_no_bytes(
         opened("s3://bkt", "shards")
 
 
-def test_a_copy_that_lost_its_end_is_made_again(server: BucketServer):
+def test_a_copy_that_lost_its_end_is_made_again(server):
     store, url = store_of("s3://bkt", 5), "s3://bkt/files/classes.txt"
     copy = Path(store.copied(url))
     whole = copy.read_bytes()

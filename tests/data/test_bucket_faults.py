@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from bucket_sets import data_sets, digest, loader, opened, reading, server
-from cloud.bucket import LIES, BucketServer
+from cloud.bucket import LIES
 from conftest import refused
 from waiting import until
 
@@ -39,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_lies_that_pass_give_the_right_bytes(data_sets, server: BucketServer, layout):
+def test_lies_that_pass_give_the_right_bytes(data_sets, server, layout):
     bucket = opened("s3://bkt", layout)
     # All of a single file is asked for without a range.
     lies = WRONG if layout == "shards" else ["long", "short"]
@@ -53,7 +53,7 @@ def test_lies_that_pass_give_the_right_bytes(data_sets, server: BucketServer, la
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_for_ever_is_one_error(server: BucketServer, monkeypatch, lie):
+def test_a_lie_for_ever_is_one_error(server, monkeypatch, lie):
     bucket = opened("s3://bkt", "shards", outage_s=0.3)
     if lie == "endless":
         impatient(monkeypatch)
@@ -69,7 +69,7 @@ def test_a_lie_for_ever_is_one_error(server: BucketServer, monkeypatch, lie):
     server.lie = ""
 
 
-def test_a_body_that_drips_is_asked_for_again(data_sets, server: BucketServer, monkeypatch):
+def test_a_body_that_drips_is_asked_for_again(data_sets, server, monkeypatch):
     impatient(monkeypatch)
     store = store_of("s3://bkt", 300)
     path = next((data_sets / "bkt/shards").glob("*.tar"))
@@ -85,7 +85,7 @@ def test_a_body_that_drips_is_asked_for_again(data_sets, server: BucketServer, m
 
 
 @pytest.mark.parametrize("status", ["408", "400"])
-def test_a_body_that_stalled_is_sent_again(server: BucketServer, status):
+def test_a_body_that_stalled_is_sent_again(server, status):
     """Google's storage answers 408, and S3 400 with the code RequestTimeout."""
     bucket = client.client_of("s3://bkt")
     server.fault, server.faults = 0.5, (status,)
@@ -98,7 +98,7 @@ def test_a_body_that_stalled_is_sent_again(server: BucketServer, status):
     ]
 
 
-def test_only_reads_are_counted(server: BucketServer):
+def test_only_reads_are_counted(server):
     """Failed uploads and listings would look like failed reads of samples."""
     bucket = client.client_of("s3://bkt")
     counted = bucket.tally.counter()
@@ -123,9 +123,7 @@ def test_only_reads_are_counted(server: BucketServer):
 
 
 @pytest.mark.parametrize("part", [client.PART, 1 << 20])
-def test_a_large_body_may_take_longer_than_an_answer(
-    server: BucketServer, tmp_path, monkeypatch, part
-):
+def test_a_large_body_may_take_longer_than_an_answer(server, tmp_path, monkeypatch, part):
     monkeypatch.setattr("segtrain.bucket.connection.SILENT", "300ms")
     monkeypatch.setattr(client, "_clients", {})
     monkeypatch.setattr(client, "PART", part)
@@ -187,7 +185,7 @@ def test_connections_are_set_by_the_environment(base, environment, expected, mon
     assert settings_of(base) == expected
 
 
-def test_requests_of_worker_processes_count_in_their_rank(server: BucketServer, monkeypatch):
+def test_requests_of_worker_processes_count_in_their_rank(server, monkeypatch):
     """A process fetches by itself what does not come with its task."""
     bucket = opened("s3://bkt", "folders")
     monkeypatch.setattr(
@@ -268,7 +266,7 @@ def test_a_failed_listing_is_an_error_and_is_not_kept(tmp_path, monkeypatch):
         assert list(shared_listing.pages("y", lambda: iter([8]))) == [8]
 
 
-def test_a_late_answer_costs_one_more_request(data_sets, server: BucketServer):
+def test_a_late_answer_costs_one_more_request(data_sets, server):
     store = store_of("s3://bkt", 60)
     path = sorted((data_sets / "bkt/shards").glob("*.tar"))[0]
     wanted = Range(f"s3://bkt/shards/{path.name}", 0, 5000)
@@ -285,9 +283,7 @@ def test_a_late_answer_costs_one_more_request(data_sets, server: BucketServer):
     assert not reading()
 
 
-def test_an_outage_is_told_once_and_a_signal_ends_the_wait(
-    data_sets, server: BucketServer, monkeypatch, capsys
-):
+def test_an_outage_is_told_once_and_a_signal_ends_the_wait(data_sets, server, monkeypatch, capsys):
     monkeypatch.setattr(client, "_SAID_S", 0.1)
     store = store_of("s3://bkt", 60)
     server.down = True

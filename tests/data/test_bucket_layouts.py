@@ -100,7 +100,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-def test_paths_in_a_list_are_relative_or_absolute(server: BucketServer):
+def test_paths_in_a_list_are_relative_or_absolute(server):
     root = server.folder / "bkt/set"
     write(root, "x/{name}.jpg", "x/{name}_m.png", ("train",))
     data = Data(layout="list", root="s3://bkt/set", index="{split}.csv", classes=("a", "b", "c"))
@@ -122,7 +122,7 @@ def test_paths_in_a_list_are_relative_or_absolute(server: BucketServer):
 @pytest.mark.parametrize(
     ("form", "place"), [*((form, "set") for form in FORMS), ("voc", ""), ("foreign", "")]
 )
-def test_the_layout_of_a_bucket_is_that_of_its_folder(server: BucketServer, form, place):
+def test_the_layout_of_a_bucket_is_that_of_its_folder(server, form, place):
     root = server.folder / ("bkt/set" if place else form)
     root.mkdir(exist_ok=True)
     FORMS[form](root / "foreign" if form == "foreign" and place else root)
@@ -150,7 +150,7 @@ def test_the_layout_of_a_bucket_is_that_of_its_folder(server: BucketServer, form
         assert np.array_equal(mask, here.read(0)[1])
 
 
-def test_a_large_folder_costs_few_requests_to_detect(server: BucketServer, monkeypatch):
+def test_a_large_folder_costs_few_requests_to_detect(server, monkeypatch):
     # As large as a folder of ten million to a page of the clouds.
     monkeypatch.setattr("segtrain.data.index.skeleton.PAGE", 20)
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
@@ -171,7 +171,7 @@ def test_a_large_folder_costs_few_requests_to_detect(server: BucketServer, monke
     assert server.requests["list"] <= 16
 
 
-def test_what_no_layout_fits_is_refused_with_what_there_is(server: BucketServer):
+def test_what_no_layout_fits_is_refused_with_what_there_is(server):
     write(server.folder / "bkt/set", "photos/{name}.jpg", "x/{name}.png", ("train",))
     with refused("layout-unknown", found=["photos/", "x/"]):
         detect("s3://bkt/set")
@@ -201,7 +201,7 @@ def names(server: BucketServer, count: int, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["flat", "folders"])
-def test_a_large_listing_is_whole_and_side_by_side(server: BucketServer, monkeypatch, kind):
+def test_a_large_listing_is_whole_and_side_by_side(server, monkeypatch, kind):
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
     expected, server.page, server.fault = names(server, 1500, kind), 20, 0.05
     server.gather(5, "list-type", skip=2)  # the first two pages are needed to know how to go on
@@ -219,7 +219,7 @@ def test_a_large_listing_is_whole_and_side_by_side(server: BucketServer, monkeyp
         assert len([item for page in side_by_side(client, "set", 60) for item in page]) == 1500
 
 
-def test_a_listing_whose_later_pages_are_in_disorder_is_refused(server: BucketServer, monkeypatch):
+def test_a_listing_whose_later_pages_are_in_disorder_is_refused(server, monkeypatch):
     monkeypatch.setattr("segtrain.bucket.listing.PAGE", 20)
     names(server, 300, "flat")
     client, asked = client_of("s3://bkt"), []
@@ -250,14 +250,14 @@ def test_where_a_range_of_keys_is_divided(keys, last, cuts):
     assert _divided(keys, last) == list(itertools.pairwise([keys[-1], *cuts.split(), last]))
 
 
-def test_a_yaml_file_of_class_names_is_read_as_yaml(server: BucketServer):
+def test_a_yaml_file_of_class_names_is_read_as_yaml(server):
     (server.folder / "bkt/set").mkdir()
     (server.folder / "bkt/set/classes.yaml").write_text("- road\n- sky\n")
     data = Data(layout="folders", root="s3://bkt/set", classes="classes.yaml")
     assert label_space(data).names == ("road", "sky")
 
 
-def test_an_image_that_a_list_in_a_bucket_names_twice_keeps_its_url(server: BucketServer):
+def test_an_image_that_a_list_in_a_bucket_names_twice_keeps_its_url(server):
     root = server.folder / "bkt/set"
     root.mkdir()
     lists(root)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from bucket_sets import COUNT, data_sets, server
-from cloud.bucket import BucketServer
 from small_runs import assert_same_weights, digests, final
 from waiting import until
 
@@ -72,7 +71,7 @@ def reached(out: Path, step: int) -> bool:
 
 
 @pytest.mark.parametrize("form", PLACES)
-def test_a_killed_run_goes_on_from_the_bucket(zygote, server: BucketServer, whole, tmp_path, form):
+def test_a_killed_run_goes_on_from_the_bucket(zygote, server, whole, tmp_path, form):
     out, environment = tmp_path / "run", server.environment()
     server.fault, server.delay = 0.05, 0.03
     process = zygote.start(*train(out, "s3://bkt", form), **environment, HOLD="0:4")
@@ -85,7 +84,7 @@ def test_a_killed_run_goes_on_from_the_bucket(zygote, server: BucketServer, whol
     assert_same_weights(final(out), final(whole))
 
 
-def test_a_run_goes_on_with_fewer_ranks(zygote, data_sets, server: BucketServer, whole, tmp_path):
+def test_a_run_goes_on_with_fewer_ranks(zygote, data_sets, server, whole, tmp_path):
     """Two ranks, then one, from the bucket and from the disk."""
     ends, out, environment = [], tmp_path / "run", server.environment()
     ranks = zygote.start_ranks(2, *train(out, "s3://bkt", "shards"), **environment, HOLD="0:3")
@@ -104,9 +103,7 @@ def test_a_run_goes_on_with_fewer_ranks(zygote, data_sets, server: BucketServer,
     assert_same_weights(*ends)
 
 
-def test_a_bucket_that_is_gone_ends_the_run_with_one_error(
-    zygote, server: BucketServer, whole, tmp_path
-):
+def test_a_bucket_that_is_gone_ends_the_run_with_one_error(zygote, server, whole, tmp_path):
     out, environment = tmp_path / "run", server.environment()
     words = train(out, "s3://bkt", "files", "data.outage_s=0.5")
     server.last = COUNT  # of all samples, half an epoch is read
@@ -124,9 +121,7 @@ def test_a_bucket_that_is_gone_ends_the_run_with_one_error(
     assert_same_weights(final(out), final(whole))
 
 
-def test_requests_and_retries_are_in_the_spans_and_in_the_diagnosis(
-    zygote, server: BucketServer, tmp_path
-):
+def test_requests_and_retries_are_in_the_spans_and_in_the_diagnosis(zygote, server, tmp_path):
     out = tmp_path / "run"
     server.fault = 0.2
     process = zygote.start(*train(out, "s3://bkt", "shards"), **server.environment())

@@ -46,7 +46,7 @@ def folder(server: BucketServer) -> Path:
 
 
 @pytest.mark.parametrize("layout", ["camvid", "shards"])
-def test_a_bucket_has_the_report_of_its_folder(server: BucketServer, folder, layout):
+def test_a_bucket_has_the_report_of_its_folder(server, folder, layout):
     if layout == "shards":
         for split in ("train", "val"):
             source = open_dataset(Data(layout="camvid", root=str(folder)), split)
@@ -67,7 +67,7 @@ def test_a_bucket_has_the_report_of_its_folder(server: BucketServer, folder, lay
     assert server.failed
 
 
-def test_damage_of_a_shard_is_found_without_reading_it_twice(server: BucketServer, folder):
+def test_damage_of_a_shard_is_found_without_reading_it_twice(server, folder):
     shards = folder.parent / "shards"
     source = open_dataset(Data(layout="camvid", root=str(folder)), "train")
     quiet(source, shards, shard_mb=0.02, skip_faults=True)
@@ -93,9 +93,7 @@ def test_damage_of_a_shard_is_found_without_reading_it_twice(server: BucketServe
         check_folder("s3://bkt/shards", ["train"], ["data.layout=shards"])
 
 
-def test_an_audit_has_many_requests_in_flight_and_reads_each_file_once(
-    server: BucketServer, folder, no_repeats
-):
+def test_an_audit_has_many_requests_in_flight_and_reads_each_file_once(server, folder, no_repeats):
     for index in range(100):
         shutil.copy(folder / "val/s0.x.jpg", folder / f"val/t{index}.jpg")
         shutil.copy(folder / "valannot/s0.x.png", folder / f"valannot/t{index}.png")
@@ -117,7 +115,7 @@ def test_an_audit_has_many_requests_in_flight_and_reads_each_file_once(
     "code", ["bucket-unreachable", "bucket-denied", "bucket-refused", "stopped-in-outage"]
 )
 def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
-    server: BucketServer, folder, monkeypatch, code
+    server, folder, monkeypatch, code
 ):
     dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set", outage_s=0.2), "train")
     if code == "stopped-in-outage":
@@ -133,7 +131,7 @@ def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
     assert len(audit(dataset, workers=2).faults) == 3
 
 
-def test_a_bucket_that_was_removed_is_no_fault_of_its_files(server: BucketServer, folder):
+def test_a_bucket_that_was_removed_is_no_fault_of_its_files(server, folder):
     dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set"), "train")
     (folder / "train/s0.x.jpg").unlink()
     assert len(audit(dataset, workers=2).faults) == 4
@@ -143,9 +141,7 @@ def test_a_bucket_that_was_removed_is_no_fault_of_its_files(server: BucketServer
 
 
 @pytest.mark.parametrize("when", ["stamps", "image_bytes"])
-def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
-    server: BucketServer, folder, monkeypatch, when
-):
+def test_an_outage_during_the_comparison_of_splits_is_not_hidden(server, folder, monkeypatch, when):
     def gone(*_: object) -> None:
         raise outage("s3://bkt/set", "connection", 1, 1.0, 1.0)
 
@@ -163,7 +159,7 @@ def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_sample_reads_few_images_and_says_how_sure_it_is(server: BucketServer, folder, place):
+def test_a_sample_reads_few_images_and_says_how_sure_it_is(server, folder, place):
     root = "s3://bkt/set" if place == "bucket" else str(folder)
     checked = check_folder(root, None, CAMVID, sample=5, seed=3)
     train, val = checked.reports

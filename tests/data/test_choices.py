@@ -13,7 +13,6 @@ from pathlib import Path
 from subprocess import run
 
 import pytest
-from cloud.bucket import BucketServer
 from conftest import refused
 from data_files import ids, picture, run_check, sample_names
 
@@ -141,7 +140,7 @@ def test_each_choice_can_be_pasted_or_says_what_it_lacks(tmp_path, places):
         assert main(shlex.split(line)[1:]) == 0
 
 
-def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer):
+def test_a_second_folder_of_masks_in_a_bucket(server):
     pytest.importorskip("obstore")
     write(
         server.folder / "bkt/set",
@@ -298,7 +297,7 @@ def test_a_printed_label_map_has_numbers_as_keys(tmp_path, capsys):
     assert capsys.readouterr().out.count("{0: 0, 1: 1, 7: -1}") == 2
 
 
-def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server: BucketServer):
+def test_folders_of_pairs_are_read_on_request_also_from_a_bucket(server):
     root = server.folder / "bkt/areas"
     for area in ("Rural", "Urban"):
         write(root, f"{{split}}/{area}/images/#.png", f"{{split}}/{area}/masks/#_m.png")

@@ -76,7 +76,7 @@ def fill(dataset: Dataset, workers: int = 0, **settings: Any) -> str:
     ],
 )
 def test_batches_are_those_of_the_folder_cold_warm_and_half_evicted(
-    data_sets, server: BucketServer, folder, layout, workers, kind
+    data_sets, server, folder, layout, workers, kind
 ):
     local = digest(loader(opened(data_sets / "bkt", layout), 1, last_step=6))
     with WorkerPool(workers, kind) as pool:
@@ -101,7 +101,7 @@ def check_batches(
     assert len(entries(folder)) == COUNT * per_sample
 
 
-def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets, server: BucketServer, folder):
+def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets, server, folder):
     dataset = cached(folder)
     local = digest(loader(opened(data_sets / "bkt", "shards"), 1, last_step=6))
     fill(dataset, last_step=6)
@@ -135,7 +135,7 @@ def test_an_entry_of_another_user_is_read_and_kept(folder, monkeypatch):
     assert kept.holds(entry)
 
 
-def test_a_changed_object_is_never_taken_from_the_cache(own, server: BucketServer, folder):
+def test_a_changed_object_is_never_taken_from_the_cache(own, server, folder):
     before = fill(cached(folder, "folders"), last_step=6)
     path = own / "files/images/train/s00.jpg"
     path.write_bytes((own / "files/images/train/s02.jpg").read_bytes())
@@ -146,9 +146,7 @@ def test_a_changed_object_is_never_taken_from_the_cache(own, server: BucketServe
     assert len(entries(folder)) == 2 * COUNT + 1
 
 
-def test_a_cache_that_is_too_small_for_the_data_set_is_filled_and_left(
-    data_sets, server: BucketServer, folder
-):
+def test_a_cache_that_is_too_small_for_the_data_set_is_filled_and_left(data_sets, server, folder):
     fill(cached(folder), last_step=6)
     total = sum(path.stat().st_size for path in entries(folder))
     for path in entries(folder):
@@ -217,9 +215,7 @@ def test_a_write_that_fails_leaves_no_part_of_an_entry(folder, monkeypatch):
     assert not [path for path in folder.rglob("*") if path.is_file() and path.parent != folder]
 
 
-def test_a_full_disk_turns_it_off_with_one_warning(
-    data_sets, server: BucketServer, folder, monkeypatch
-):
+def test_a_full_disk_turns_it_off_with_one_warning(data_sets, server, folder, monkeypatch):
     written, write = list[CachedRange](), CachedRange.write
 
     def full(entry: CachedRange, folder: Path, content: Any) -> None:
@@ -346,9 +342,7 @@ def fetched(
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_a_fetched_cache_needs_no_sample_from_the_bucket(
-    data_sets, server: BucketServer, folder, layout, capsys
-):
+def test_a_fetched_cache_needs_no_sample_from_the_bucket(data_sets, server, folder, layout, capsys):
     place = "s3://bkt/files" if layout == "folders" else "s3://bkt/shards"
     server.requests.clear()
     assert (
@@ -383,7 +377,7 @@ def test_a_fetched_cache_needs_no_sample_from_the_bucket(
     server.down = False
 
 
-def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder):
+def test_a_fetch_continues_verifies_and_repairs(server, folder):
     whole = fetched(folder)
     assert whole["fetched"] == whole["bytes"]
     before = {path: path.read_bytes() for path in entries(folder)}
@@ -398,7 +392,7 @@ def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder):
     assert not server.requests["GET"]
 
 
-def test_a_fetch_refuses_what_cannot_fit(server: BucketServer, folder, monkeypatch):
+def test_a_fetch_refuses_what_cannot_fit(server, folder, monkeypatch):
     with refused("cache-too-small", key="data.cache_gb", found=2000):
         fetched(folder, "data.cache_gb=0.000002")
     with refused("fetch-without-bucket"):

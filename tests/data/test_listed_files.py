@@ -7,7 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cloud.bucket import BucketServer
 from conftest import refused
 from data_files import ids, picture, run_check, sample_names
 
@@ -77,7 +76,7 @@ def test_folders_of_the_system_hold_no_data(tmp_path, layout):
         assert f"{2 * len(SYSTEM)} image files" in note
 
 
-def test_folders_of_the_system_hold_no_data_in_a_bucket(server: BucketServer):
+def test_folders_of_the_system_hold_no_data_in_a_bucket(server):
     pytest.importorskip("obstore")
     here = with_copies(server.folder / "bkt/set", "folders")
     data, splits = detect("s3://bkt/set")

@@ -361,7 +361,7 @@ def test_colors_are_left_to_the_device(tmp_path):
 @pytest.mark.parametrize(
     "floats", [Floats(), Floats("bfloat16"), Floats(channels_last=True), Floats("bfloat16", True)]
 )
-def test_workers_normalize_to_the_bits_of_normalize(floats: Floats, monkeypatch):
+def test_workers_normalize_to_the_bits_of_normalize(floats, monkeypatch):
     """Also rotated crops, transforms, and crops that were made without the native part."""
     colored = SETTINGS.model_copy(update={"jitter": (0.3, 0.3, 0.3)})
     rotated = colored.model_copy(update={"rotate": 20.0})

@@ -80,7 +80,7 @@ def test_every_class_and_void_have_a_value(count):
         {"scale": (1.0, 1.0), "worker_kind": "process"},
     ],
 )
-def test_crops_are_those_of_few_classes(both: tuple[Dataset, Dataset], settings):
+def test_crops_are_those_of_few_classes(both, settings):
     taken = []
     for dataset in both:
         data = Data(crop=(24, 32), **settings)
@@ -91,7 +91,7 @@ def test_crops_are_those_of_few_classes(both: tuple[Dataset, Dataset], settings)
         np.testing.assert_array_equal(small_ids(other_mask), mask)
 
 
-def test_whole_masks_and_counts_are_those_of_few_classes(both: tuple[Dataset, Dataset]):
+def test_whole_masks_and_counts_are_those_of_few_classes(both):
     masks = []
     for dataset in both:
         with EvalLoader(dataset, [range(4), range(4, 7)]) as loader:
@@ -104,7 +104,7 @@ def test_whole_masks_and_counts_are_those_of_few_classes(both: tuple[Dataset, Da
 
 
 @pytest.mark.parametrize("form", ["keep", "raw"])
-def test_shards_hold_the_same_ids(both: tuple[Dataset, Dataset], tmp_path, form):
+def test_shards_hold_the_same_ids(both, tmp_path, form):
     many = both[1]
     quiet(many, tmp_path, Packing(form))
     shards = packed(tmp_path, flip_pairs=[(FIRST, FIRST + 1)])
@@ -126,7 +126,7 @@ def test_categories_of_coco(tmp_path):
         assert (mask == last).sum() == 80
 
 
-def test_unknown_ids_are_named(both: tuple[Dataset, Dataset], tmp_path):
+def test_unknown_ids_are_named(both, tmp_path):
     dataset = folders(tmp_path, FIRST, 65535, np.uint16)
     mask = tmp_path / "masks/train/3.png"
     pixels = np.array(Image.open(mask))

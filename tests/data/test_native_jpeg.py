@@ -326,7 +326,7 @@ def test_small_pictures_need_no_index(tmp_path, monkeypatch):
 
 
 @built
-def test_files_are_read_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_are_read_in_one_call(tmp_path, monkeypatch):
     """Also files that are larger than the room for the first try. What is not a regular file is left
     to Python, which names the reason."""
     content, path = bytes(range(256)) * 10, tmp_path / "b\udcfc.bin"

@@ -224,7 +224,7 @@ FORMS = [
 @pytest.mark.parametrize(
     "floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}"
 )
-def test_floats_are_the_levels_normalized_afterwards_to_the_bit(floats: Floats):
+def test_floats_are_the_levels_normalized_afterwards_to_the_bit(floats):
     """Odd sizes, flips, padding on all sides, reductions, a copy of rows, and colors with and
     without contrast.
     """
@@ -254,7 +254,7 @@ def same(out: np.ndarray, levels: np.ndarray, floats: Floats) -> bool:
 @pytest.mark.parametrize(
     "floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}"
 )
-def test_finished_levels_are_normalized_with_the_library_and_without(floats: Floats, monkeypatch):
+def test_finished_levels_are_normalized_with_the_library_and_without(floats, monkeypatch):
     for height, width in ((1, 1), (5, 15), (3, 16), (2, 65), (9, 131), (2, 256), (3, 529)):
         levels, _ = noise(height, width)
         for setting in ("1", "0"):

@@ -41,7 +41,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.mark.parametrize("channels_last", [False, True])
 # never, sometimes and always padded
 @pytest.mark.parametrize("size", [(90, 121), (30, 200), (25, 31)])
-def test_colors_are_those_of_the_workers(device: torch.device, size, channels_last):
+def test_colors_are_those_of_the_workers(device, size, channels_last):
     data = Data(scale=(0.7, 1.6), jitter=(0.4, 0.5, 0.6), hue=0.3, color_jitter_prob=0.8)
     drawn, without, colored = batch_of(data, size)
     out = normalize(

@@ -60,7 +60,7 @@ def test_names_beside_camvid_keep_their_ids(first, text, names, tmp_path):
         ("shards", plain_space(("a", "b")), ("void", "a", "b"), {0: "a", 1: "b"}),
     ],
 )
-def test_given_names_keep_their_ids(layout, default: LabelSpace, given, names):
+def test_given_names_keep_their_ids(layout, default, given, names):
     data = Data(layout=layout, root="x", classes=given)  # type: ignore[arg-type]
     space = label_space(data, default, VOC.other_classes if layout == "voc" else None)
     assert {raw: _named(space, raw) for raw in names} == names

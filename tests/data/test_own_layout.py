@@ -97,7 +97,7 @@ def test_every_layout_of_the_config_has_a_row():
     assert set(LAYOUTS) == set(get_args(Data.model_fields["layout"].annotation))
 
 
-def test_it_is_audited_packed_and_trained_on(data: Data, tmp_path):
+def test_it_is_audited_packed_and_trained_on(data, tmp_path):
     dataset = open_dataset(data, "train")
     assert dataset.labels.names == ("ground", "box")
     assert audit(dataset).pixels.tolist() == [4 * 192 - 63 - 25 - 90 - 1, 63 + 25 + 90 + 1]
@@ -114,7 +114,7 @@ def test_it_is_audited_packed_and_trained_on(data: Data, tmp_path):
         pack(dataset, data.root, Packing(), say=lambda text: None)
 
 
-def test_a_resumed_run_sees_that_it_has_changed(data: Data):
+def test_a_resumed_run_sees_that_it_has_changed(data):
     before = open_dataset(data, "train")
     record = split_of(before, audit(before)).record
     assert _sizes(before)[:, 0, 0].tolist() == before.stamps()[:, 0, 0].tolist()

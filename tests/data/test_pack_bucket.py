@@ -60,7 +60,7 @@ def from_bucket(root: str = URL) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_the_objects_are_the_files_of_a_local_pack(tmp_path, server: BucketServer, scratch, scheme):
+def test_the_objects_are_the_files_of_a_local_pack(tmp_path, server, scratch, scheme):
     source, url = files(tmp_path / "files", 9), URL.replace("s3", scheme)
     server.fault = 0.1
     server.gather(3, r"PUT .*\.tar")
@@ -80,7 +80,7 @@ def test_the_objects_are_the_files_of_a_local_pack(tmp_path, server: BucketServe
     assert not server.requests["PUT"]
 
 
-def test_a_bucket_is_packed_into_a_bucket(tmp_path, server: BucketServer, scratch):
+def test_a_bucket_is_packed_into_a_bucket(tmp_path, server, scratch):
     files(server.folder / "bkt/files", 9)
     source = open_dataset(Data(layout="camvid", root="s3://bkt/files"), "train")
     server.delay = 0.01
@@ -129,9 +129,7 @@ pack.pack(open_dataset(Data(layout="camvid", root="files"), "train"), "s3://bkt/
 """
 
 
-def test_a_killed_pack_leaves_whole_objects_and_goes_on(
-    tmp_path, server: BucketServer, scratch, zygote
-):
+def test_a_killed_pack_leaves_whole_objects_and_goes_on(tmp_path, server, scratch, zygote):
     source = files(tmp_path / "files", 9)
     process = zygote.start(
         code=_KILLED,
@@ -169,7 +167,7 @@ def test_a_killed_pack_leaves_whole_objects_and_goes_on(
 
 
 def test_an_upload_is_verified_by_bytes_where_the_etag_is_no_md5(
-    tmp_path, server: BucketServer, scratch, monkeypatch
+    tmp_path, server, scratch, monkeypatch
 ):
     source = files(tmp_path / "files", 4)
     monkeypatch.setattr(pack_bucket, "_md5_etag", lambda path: "of another kind")
@@ -199,7 +197,7 @@ def test_an_upload_is_verified_by_bytes_where_the_etag_is_no_md5(
     assert "train.index" not in objects(server)
 
 
-def test_etags_of_large_files_are_those_of_their_parts(tmp_path, server: BucketServer):
+def test_etags_of_large_files_are_those_of_their_parts(tmp_path, server):
     path = tmp_path / "large"
     path.write_bytes(os.urandom((32 << 20) + 5))
     parts = [hashlib.md5(path.read_bytes()[at : at + (32 << 20)]).digest() for at in (0, 32 << 20)]
@@ -208,9 +206,7 @@ def test_etags_of_large_files_are_those_of_their_parts(tmp_path, server: BucketS
     assert pack_bucket._md5_etag(str(path)) == hashlib.md5(b"small").hexdigest()
 
 
-def test_a_bucket_that_is_gone_is_one_error_and_the_pack_goes_on(
-    tmp_path, server: BucketServer, scratch
-):
+def test_a_bucket_that_is_gone_is_one_error_and_the_pack_goes_on(tmp_path, server, scratch):
     source = files(tmp_path / "files", 9)
     server.down = True
     with refused("bucket-unreachable"):

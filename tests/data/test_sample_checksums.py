@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bucket_sets import data_sets, digest, loader, opened, own, server  # noqa: F401
-from cloud.bucket import BucketServer
 from conftest import refused
 
 from segtrain.data.checksum import checksum
@@ -58,7 +57,7 @@ def test_every_changed_bit_and_every_moved_block_changes_the_checksum(size):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
-    own, server: BucketServer, monkeypatch, workers
+    own, server, monkeypatch, workers
 ):
     monkeypatch.setattr("cloud.bucket.BucketServer.etag_of", lambda self, path: f'"{path.name}"')
     bucket = opened("s3://bkt", "shards")
@@ -78,7 +77,7 @@ def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
     assert bucket.store.tally.sums.retries["checksum"][0] == 1
 
 
-def test_a_server_that_lies_once_costs_no_sample(data_sets, server: BucketServer, monkeypatch):
+def test_a_server_that_lies_once_costs_no_sample(data_sets, server, monkeypatch):
     bucket = opened("s3://bkt", "shards")
     answer, lied = type(bucket.store)._answer, list[Range]()
     wrong, right = list[float](), list[float]()
@@ -106,7 +105,7 @@ def test_a_server_that_lies_once_costs_no_sample(data_sets, server: BucketServer
     assert counted.seconds == pytest.approx(sum(right))
 
 
-def test_an_index_without_checksums_and_one_of_another_kind_still_work(own, server: BucketServer):
+def test_an_index_without_checksums_and_one_of_another_kind_still_work(own, server):
     path, expected = own / "shards/train.index", digest(loader(opened(own, "shards")))
     kept = shard_index.load(str(path))
     assert kept.checks is None  # the disk is not a bucket

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cloud.bucket import BucketServer
 from conftest import refused
 from data_files import ids, packed, picture, quiet, run_check, sample_names, tree
 from PIL import Image
@@ -220,7 +219,7 @@ def test_what_patterns_leave_out_is_a_warning(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_what_is_left_out_is_in_no_listing(tmp_path, server: BucketServer, place):
+def test_what_is_left_out_is_in_no_listing(tmp_path, server, place):
     """Not in the detection either, where `labels` would be a second folder of masks."""
     folder = tmp_path / "set"
     if place == "bucket":

@@ -80,7 +80,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_any_workers_give_the_same_batches(data: Data):
+def test_any_workers_give_the_same_batches(data):
     with (
         WorkerPool(1, "process") as one,
         WorkerPool(2, "process") as two,
@@ -100,7 +100,7 @@ def test_any_workers_give_the_same_batches(data: Data):
         assert load(SCENES, pool=two) == load(SCENES, workers=1) == load(SCENES)
 
 
-def test_one_crew_trains_and_evaluates_in_turns(data: Data):
+def test_one_crew_trains_and_evaluates_in_turns(data):
     source = open_dataset(data, "train")
     groups, images = [[0, 3, 6], [1, 2], [4, 5]], {}
     with (
@@ -127,7 +127,7 @@ def test_one_crew_trains_and_evaluates_in_turns(data: Data):
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_killed_worker_is_named_and_replaced(data: Data, deaths, capfd):
+def test_a_killed_worker_is_named_and_replaced(data, deaths, capfd):
     source = open_dataset(data, "train")
     index = int(samples(3, N, 0, 6)[1][2])
     deadly = Deadly(source, index, deaths, signal.SIGSEGV, times=2)
@@ -139,7 +139,7 @@ def test_a_killed_worker_is_named_and_replaced(data: Data, deaths, capfd):
         assert re.search(rf"data worker \d \(pid \d+\) was killed by SIGSEGV.* at {name}", line)
 
 
-def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths):
+def test_a_sample_that_kills_three_workers_is_an_error(data, deaths):
     source = open_dataset(data, "train")
     deadly = Deadly(source, int(samples(3, N, 0, 6)[1][2]), deaths, times=99)
     said: list[str] = []
@@ -155,7 +155,7 @@ def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths):
     assert len(said) >= 3
 
 
-def test_an_error_is_the_same_as_with_threads(folder, data: Data):
+def test_an_error_is_the_same_as_with_threads(folder, data):
     source = open_dataset(data, "train")
     image = Path(source.entries[2].image)
     whole = image.read_bytes()
@@ -193,7 +193,7 @@ def test_code_values_and_settings_of_an_error_leave_the_process():
     )
 
 
-def test_a_worker_is_light(data: Data):
+def test_a_worker_is_light(data):
     source = open_dataset(data, "train")
     telling = Telling(source, int(samples(3, N, 0, 6)[1][0]))
     with pytest.raises(DataError, match=r"heavy=\[\] cv2=1 omp=1 pages=\d:"):
@@ -202,7 +202,7 @@ def test_a_worker_is_light(data: Data):
 
 @pytest.mark.parametrize("failures", [MAX_CRASHES - 1, MAX_CRASHES])
 def test_failed_starts_in_a_row_are_counted_anew_after_an_answer(
-    data: Data, deaths, monkeypatch, failures
+    data, deaths, monkeypatch, failures
 ):
     """A process starts, makes samples, and is killed. Its replacement starts only after
     ``failures`` tries.
@@ -226,7 +226,7 @@ def test_failed_starts_in_a_row_are_counted_anew_after_an_answer(
     assert len(starts) == 1 + MAX_CRASHES
 
 
-def test_what_cannot_be_sent_is_refused(data: Data):
+def test_what_cannot_be_sent_is_refused(data):
     with refused("dataset-not-picklable", found="not today"):
         load(data, Unpicklable(open_dataset(data, "train"), 0), workers=1, kind="process")
 
@@ -288,7 +288,7 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path):
         assert soon(lambda: all(gone(pid) for pid in pids))
 
 
-def test_a_crew_grows_and_shrinks(data: Data):
+def test_a_crew_grows_and_shrinks(data):
     for kind in ("thread", "process"):
         with (
             WorkerPool(1, kind) as pool,
@@ -302,7 +302,7 @@ def test_a_crew_grows_and_shrinks(data: Data):
         assert content(steps) == load(data, last_step=30)
 
 
-def test_closing_early_ends_everything(data: Data):
+def test_closing_early_ends_everything(data):
     open_files = Path("/proc/self/fd")
     gc.collect()  # blocks of earlier tests
     for _ in range(2):  # the first time imports what it needs
@@ -320,7 +320,7 @@ def test_closing_early_ends_everything(data: Data):
     assert after <= before  # those of an earlier test may be closed in the meantime
 
 
-def test_memory_is_used_again(data: Data):
+def test_memory_is_used_again(data):
     for kind in ("thread", "process"):
         with loader_of(data, last_step=30, workers=2, kind=kind, prefetch=3) as loader:
             places = {parts[0].images.data_ptr() for parts in loader}
@@ -340,7 +340,7 @@ def test_blocks_grow_by_need():
     assert large.fd == -1
 
 
-def test_without_memfd_memory_is_shared_by_a_temporary_file(data: Data, monkeypatch):
+def test_without_memfd_memory_is_shared_by_a_temporary_file(data, monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     assert load(data, workers=1, kind="process") == load(data)
     if not os.path.isdir(memory.SHM):
@@ -354,7 +354,7 @@ def test_without_memfd_memory_is_shared_by_a_temporary_file(data: Data, monkeypa
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs a GPU")
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_blocks_are_page_locked(data: Data, kind):
+def test_blocks_are_page_locked(data, kind):
     with loader_of(data, workers=2, kind=kind, pin_memory=True) as loader:
         steps = []
         for parts in loader:

@@ -78,7 +78,7 @@ def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return dict(json.loads(said[0]))
 
 
-def test_files_are_counted_and_every_stage_is_told(folder: Path, result: dict[str, Any]) -> None:
+def test_files_are_counted_and_every_stage_is_told(folder, result):
     assert result["data"]["total"] == COUNT
     assert result["data"]["measured"] == 4
     assert result["data"]["formats"] == {"jpeg": 4}
@@ -105,7 +105,7 @@ def test_files_are_counted_and_every_stage_is_told(folder: Path, result: dict[st
     assert {row["name"] for row in here["packed"]} >= {"files", "keep", "png", "raw"}
 
 
-def test_the_loader_is_tried_with_each_kind_and_number_of_workers(result: dict[str, Any]) -> None:
+def test_the_loader_is_tried_with_each_kind_and_number_of_workers(result):
     counts = worker_counts(result["host"]["cores"])
     assert [(found["kind"], found["workers"]) for found in result["rates"]] == [
         (kind, count) for kind in ("thread", "process") for count in counts
@@ -119,9 +119,7 @@ def test_the_loader_is_tried_with_each_kind_and_number_of_workers(result: dict[s
     assert result["feeding"][1]["wanted_per_s"] == 400
 
 
-def test_a_bad_file_is_named_or_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_file_is_named_or_left_out(tmp_path, capsys):
     write_scenes(tmp_path, 3, "png")
     bad = tmp_path / "images/train/1.png"
     bad.write_bytes(bad.read_bytes()[:700])
@@ -139,7 +137,7 @@ def test_a_bad_file_is_named_or_left_out(
 @pytest.mark.parametrize(
     "wrong", [{"samples": 0}, {"seconds": 0.0}, {"rate": 0.0}, {"rate": 5.0, "device_ms": 5.0}]
 )
-def test_wrong_figures_are_refused(wrong: dict[str, Any]) -> None:
+def test_wrong_figures_are_refused(wrong):
     with refused("not-positive" if len(wrong) == 1 else "two-rates"):
         bench_data(None, [], **wrong)
 
@@ -176,7 +174,7 @@ def loader(
     return {**counts, "cpu_wait_s": 0.0, "workers": {**work, "cpu_wait_s": 0.0, **more}}
 
 
-def test_what_bounds_is_what_diagnose_says_of_a_run_with_this_loader() -> None:
+def test_what_bounds_is_what_diagnose_says_of_a_run_with_this_loader():
     def first(window: dict[str, Any], cores: float = 2, **more: Any) -> Verdict:
         return verdict.verdicts(window, Config(), cores, more.pop("device_per_s", None), **more)[0]
 
@@ -198,7 +196,7 @@ def test_what_bounds_is_what_diagnose_says_of_a_run_with_this_loader() -> None:
     assert first(loader(), device_per_s=300.0).gain == pytest.approx(1.5, rel=1e-3)
 
 
-def test_a_kind_of_worker_that_was_measured_as_slower_is_not_advised() -> None:
+def test_a_kind_of_worker_that_was_measured_as_slower_is_not_advised():
     """On 16 cores, processes gave 3,168 samples/s and threads at most 1,459. Then the same the
     other way round.
     """
@@ -225,9 +223,7 @@ def test_a_kind_of_worker_that_was_measured_as_slower_is_not_advised() -> None:
     assert advice("auto", thread=3168, process=1459) == [{"data.worker_kind": "thread"}]
 
 
-def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(monkeypatch):
     stage = {
         "path": "native",
         "path_says": "",
@@ -255,7 +251,7 @@ def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(
     assert verdict.feeding(150.0, 9000.0, 200.0)[0]["given_per_s"] == 150.0
 
 
-def test_costs_are_means_and_medians_of_samples() -> None:
+def test_costs_are_means_and_medians_of_samples():
     costs = [
         Cost(read=0.001, decode=0.001, cpu_s=0.001),
         Cost(read=0.001, decode=0.004, cpu_s=0.003),
@@ -278,9 +274,7 @@ UNKNOWN = OSError(errno.EOPNOTSUPP, "this file system does not know RWF_NOWAIT")
 
 
 @pytest.mark.parametrize(("answer", "why"), [(GONE, ""), (1, stages.KEPT), (UNKNOWN, stages.KEPT)])
-def test_a_file_counts_as_cold_where_the_kernel_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | OSError, why: str
-) -> None:
+def test_a_file_counts_as_cold_where_the_kernel_says_so(tmp_path, monkeypatch, answer, why):
     """Whether the kernel drops a page is its own decision, so its answers are planted here."""
     asked: list[str] = []
 
@@ -309,7 +303,7 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
     assert why or found["mb_per_s"] == pytest.approx(5000 / 1e3 / found["ms_a_file"])
 
 
-def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:
+def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path):
     assert cores.cpu_quota(tmp_path) is None
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     assert cores.cpu_quota(tmp_path) == 1.5
@@ -327,7 +321,7 @@ def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_workers_count_with_their_process(kind: str) -> None:
+def test_workers_count_with_their_process(kind):
     config = load_config(
         None,
         ["data.scenes=8", "data.scene_size=[48,64]", "data.crop=[32,48]", "train.batch_size=4"],

@@ -6,7 +6,6 @@ import base64
 import io
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
 from conftest import refused
@@ -38,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_numbers_pictures_and_faults(folder: Path, chromium: browser.Browser) -> None:
+def test_numbers_pictures_and_faults(folder, chromium):
     checked = check_folder(str(folder), None, [CLASSES])
     html = data_check.render(checked)
     page = Checked(html)
@@ -69,18 +68,14 @@ def test_numbers_pictures_and_faults(folder: Path, chromium: browser.Browser) ->
     assert chromium.errors == []
 
 
-def test_faults_that_are_not_listed_are_counted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_that_are_not_listed_are_counted(folder, monkeypatch):
     (folder / "images/train/n0.png").write_bytes(b"")
     monkeypatch.setattr(data_check, "_FAULTS", 2)
     words = Checked(data_check.render(check_folder(str(folder), None, [CLASSES]))).words
     assert "2 more faults" in words
 
 
-def test_the_page_does_not_replace_the_config(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_does_not_replace_the_config(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["--write", "a.yaml", "--page", str(tmp_path / "a.yaml")]
     with refused("file-twice"):
@@ -89,7 +84,7 @@ def test_the_page_does_not_replace_the_config(
     assert not (tmp_path / "a.yaml").exists()
 
 
-def test_a_sample_and_the_command(folder: Path, tmp_path: Path) -> None:
+def test_a_sample_and_the_command(folder, tmp_path):
     path = tmp_path / "page.html"
     words = ["data", "check", str(folder), CLASSES, "--sample", "2", "--page", str(path)]
     assert main(words) == 2

@@ -53,9 +53,7 @@ HARD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", HARD)
-def test_every_fix_is_one_that_the_config_of_the_run_takes(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_fix_is_one_that_the_config_of_the_run_takes(settings, monkeypatch):
     """Of each planted cause, and of each part of a fix: what is printed is pasted into the run's
     config.
     """
@@ -80,7 +78,7 @@ def test_every_fix_is_one_that_the_config_of_the_run_takes(
     assert pasted > 5
 
 
-def test_a_fix_that_a_rule_refuses_is_not_advised() -> None:
+def test_a_fix_that_a_rule_refuses_is_not_advised():
     """Threads that wait for each other need processes, which a cache in memory cannot have."""
     waits = starved(1.4, stages={"augment": 0.12}, sample_cpu=0.024, workers=4, cpu_wait=0.0)
     assert diagnosis_of(waits).verdicts[0].fix.settings == {"data.worker_kind": "process"}
@@ -91,7 +89,7 @@ def test_a_fix_that_a_rule_refuses_is_not_advised() -> None:
     assert diagnosis_of(waits, config={"data": {"cache": "ram", "new": 1}}).verdicts[0].fix.settings
 
 
-def test_the_start_and_the_end_of_a_run_are_nobodys_fault() -> None:
+def test_the_start_and_the_end_of_a_run_are_nobodys_fault():
     calm = rank_records()
     *before, last = calm.windows
     ending = {**last, "phases": {**last["phases"], "eval": 20.0, "checkpoint": 5.0}}
@@ -99,7 +97,7 @@ def test_the_start_and_the_end_of_a_run_are_nobodys_fault() -> None:
     assert diagnosis_of(rank_records(windows=1)).facts["steady"] is False  # only the start is there
 
 
-def test_cores_bound_what_workers_can_bring() -> None:
+def test_cores_bound_what_workers_can_bring():
     """Two cores, one busy worker: the second brings a factor of two less what the loop itself
     computes.
     """
@@ -108,7 +106,7 @@ def test_cores_bound_what_workers_can_bring() -> None:
     assert verdict.gain == pytest.approx(0.498 / ((8 * 0.062 + 0.09) / 2), rel=0.02)
 
 
-def test_cores_that_others_use_bring_nothing() -> None:
+def test_cores_that_others_use_bring_nothing():
     """The same run on a host where other programs leave half a core: 0.5 more than the 1.18 that it
     uses.
     """
@@ -119,7 +117,7 @@ def test_cores_that_others_use_bring_nothing() -> None:
     assert verdict.gain == pytest.approx(0.498 / (need / (need / 0.498 + 0.5)), rel=0.02)
 
 
-def test_the_model_of_a_step() -> None:
+def test_the_model_of_a_step():
     base = Stages(
         device=0.1, stalls=0.01, samples=8, wall=0.05, cpu=0.01, workers=2, computed=0.0, cores=4
     )
@@ -131,7 +129,7 @@ def test_the_model_of_a_step() -> None:
     assert workers_needed(base, 3) == 3
 
 
-def test_no_cure_asks_for_more_than_the_run_has() -> None:
+def test_no_cure_asks_for_more_than_the_run_has():
     """Of 40 steps, 4 per epoch: ten log lines, three scores, and three checkpoints stay, or no
     change is proposed.
     """
@@ -168,7 +166,7 @@ def test_no_cure_asks_for_more_than_the_run_has() -> None:
         ), phase
 
 
-def test_what_is_so_already_is_no_cure() -> None:
+def test_what_is_so_already_is_no_cure():
     slow = starved(stages={"augment": 0.12}, cores=2)
     first = diagnosis_of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 1.0}}).verdicts[
         0
@@ -181,7 +179,7 @@ def test_what_is_so_already_is_no_cure() -> None:
     assert "already has" in none.fix.text
 
 
-def test_waits_for_a_core_are_told_from_waits_for_a_lock() -> None:
+def test_waits_for_a_core_are_told_from_waits_for_a_lock():
     """Decoding of 120 ms with 20 ms of CPU, by two workers on two cores: a lock, or a lack of
     cores?
     """
@@ -204,7 +202,7 @@ def test_waits_for_a_core_are_told_from_waits_for_a_lock() -> None:
     assert gains[1] / gains[0] == pytest.approx(0.098 / 0.048, rel=0.05)
 
 
-def test_a_copy_of_a_jobs_output_is_read(tmp_path: Path) -> None:
+def test_a_copy_of_a_jobs_output_is_read(tmp_path):
     """Checkpoints in one folder, the profiler's files in another."""
     write_run(tmp_path / "checkpoints", starved())
     writer = ProfileWriter(tmp_path / "profiler-output", "algo-1")
@@ -222,7 +220,7 @@ def test_a_copy_of_a_jobs_output_is_read(tmp_path: Path) -> None:
     assert diagnose(tmp_path).bound == "memory"
 
 
-def test_the_verb_needs_no_torch(tmp_path: Path) -> None:
+def test_the_verb_needs_no_torch(tmp_path):
     write_run(tmp_path, PLANTED_RECORDS)
     code = f"import sys; from segtrain.cli import main; code = main(['diagnose', {str(tmp_path)!r}, '--json']); assert 'torch' not in sys.modules; sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -236,7 +234,7 @@ def test_the_verb_needs_no_torch(tmp_path: Path) -> None:
 PLANTED_RECORDS = rank_records({"log": 0.99})
 
 
-def test_every_long_lap_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_long_lap_is_looked_at(monkeypatch):
     """Laps of 60 ms: what was computed in one of them does not stand for two. The CPU time of the
     thread is given.
     """
@@ -250,7 +248,7 @@ def test_every_long_lap_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.rest_cpu == pytest.approx(0.11)
 
 
-def test_a_run_that_starves_is_told_once_for_each_cause(tmp_path: Path) -> None:
+def test_a_run_that_starves_is_told_once_for_each_cause(tmp_path):
     said: list[tuple[str, str]] = []
     starving = Starving({}, lambda *told: said.append(told), tmp_path)
     fed, slow = rank_records(windows=12), starved(stages={"decode": 0.12}, cores=2, windows=12)
@@ -279,7 +277,7 @@ def test_a_run_that_starves_is_told_once_for_each_cause(tmp_path: Path) -> None:
     assert len(said) == 2
 
 
-def test_the_closing_line_never_fails_a_run(tmp_path: Path) -> None:
+def test_the_closing_line_never_fails_a_run(tmp_path):
     assert closing_line(tmp_path) is None
     write_run(tmp_path / "short", rank_records(windows=1))
     assert closing_line(tmp_path / "short") is None
@@ -287,13 +285,13 @@ def test_the_closing_line_never_fails_a_run(tmp_path: Path) -> None:
     assert closing_line(tmp_path / "calm") == "speed     bound by the device: nothing holds it up"
 
 
-def test_every_cause_has_words_and_a_chart_of_its_evidence() -> None:
+def test_every_cause_has_words_and_a_chart_of_its_evidence():
     assert all(cause.words and cause.charts for cause in CAUSES.values())
     table = (ROOT / "docs/diagnose.md").read_text()
     assert not [name for name in CAUSES if f"`{name}`" not in table]
 
 
-def test_an_answer_with_a_wrong_checksum_counts_as_failed() -> None:
+def test_an_answer_with_a_wrong_checksum_counts_as_failed():
     bucket = {"requests": 10, "retries": {"checksum": 3, "cut": 2}, "bytes": 8e6, "seconds": 1.0}
     found = bucket_reads([{"seconds": 1.0, "bucket": bucket}])
     assert found is not None

@@ -23,7 +23,7 @@ def host(busy: float, cores: int = 2) -> HostLoad:
     return HostLoad("algo-1", cores, busy=busy, iowait=0.0, memory=0.5, swap_bytes_s=0.0)
 
 
-def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
+def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path):
     """Others have the cores, which costs most; log lines take a quarter of the time, and have a
     setting.
     """
@@ -40,7 +40,7 @@ def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
     assert diagnosis_of(rank_records()).proposed is None
 
 
-def test_a_pause_that_other_programs_stretch_is_not_laid_to_the_run() -> None:
+def test_a_pause_that_other_programs_stretch_is_not_laid_to_the_run():
     """Log lines that take 7 % of the time are too long for a run that has its cores, not where
     others have them.
     """
@@ -54,7 +54,7 @@ def test_a_pause_that_other_programs_stretch_is_not_laid_to_the_run() -> None:
     )
 
 
-def test_a_batch_is_not_small_because_the_update_has_no_core() -> None:
+def test_a_batch_is_not_small_because_the_update_has_no_core():
     """Half of the time is the update; the loop lacked a core for nearly as long, or for hardly any
     of it.
     """
@@ -65,7 +65,7 @@ def test_a_batch_is_not_small_because_the_update_has_no_core() -> None:
         ] == expected, cpu_wait
 
 
-def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
+def test_ranks_that_wait_for_each_other_because_of_other_programs():
     """Rank 0 had no core in the first half of a window, rank 1 in the second, and each waited for
     the other.
     """
@@ -85,7 +85,7 @@ def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
     assert first.gain == pytest.approx((WHOLE + 1.0) / (WHOLE - CALM["wait"]), rel=0.05)
 
 
-def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
+def test_threads_that_wait_for_each_others_cores_are_not_healthy():
     """Two ranks and two workers on two cores that nobody else wants: half of the loop's time goes
     by without a core.
     """
@@ -121,9 +121,7 @@ def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
         ),  # not all cores are busy
     ],
 )
-def test_a_run_that_keeps_its_cores_busy_ends_with_its_speed(
-    tmp_path: Path, cores: int, work: dict[str, Any], words: str
-) -> None:
+def test_a_run_that_keeps_its_cores_busy_ends_with_its_speed(tmp_path, cores, work, words):
     """More cores are no cure that one can type: the last line of a healthy run must not read like a
     fault.
     """
@@ -133,7 +131,7 @@ def test_a_run_that_keeps_its_cores_busy_ends_with_its_speed(
     assert line.endswith(f" diagnose {tmp_path})")
 
 
-def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
+def test_compiling_is_held_against_the_steps_that_it_was_for():
     """120 s of compiling, then 100 ms a step: 11 steps never pay for it, 20,000 do."""
     start = {"event": "run_start", "total_steps": 11}
     end = {"event": "run_end", "status": "done"}
@@ -160,7 +158,7 @@ def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
     assert diagnosis_of(compiled(120.0), events=(start, end)).bound == "healthy"
 
 
-def test_what_compiles_later_counts_too() -> None:
+def test_what_compiles_later_counts_too():
     """Another size of crops: a window whose slowest step took 30 s."""
     usual = compiled(30.0, windows=6)
     again = {
@@ -178,7 +176,7 @@ def test_what_compiles_later_counts_too() -> None:
     assert "torch.compile took 60 s" in verdict.evidence
 
 
-def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
+def test_a_run_of_a_few_steps_is_not_judged(tmp_path):
     """Ten steps, of which four are left after the start; a log line takes a third of their time."""
     records = rank_records({"log": 0.5}, windows=2)
     few = replace(
@@ -203,7 +201,7 @@ def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
     assert (start.bound, start.verdicts, start.facts["steady"]) == ("unknown", (), False)
 
 
-def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core() -> None:
+def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core():
     """A second of each window passes between the phases: in computing, without a core, or
     blocked.
     """
@@ -226,7 +224,7 @@ def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core() -
     assert [verdict.cause for verdict in crowded.verdicts] == ["other-programs"]
 
 
-def test_the_rule_for_a_start_looks_at_the_first_window_of_each_process() -> None:
+def test_the_rule_for_a_start_looks_at_the_first_window_of_each_process():
     """A run that was resumed has compiled twice."""
     once = compiled(50.0, windows=3)
     later = {**once.begins[0], "ts": T0 + 100}

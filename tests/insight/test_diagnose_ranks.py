@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,7 +94,7 @@ STARVING: dict[str, Callable[[int], Step]] = {
 
 @pytest.mark.parametrize("each", [1, 2, 3, 7])
 @pytest.mark.parametrize("who", STARVING)
-def test_the_gain_does_not_know_which_rank_starves_when(who: str, each: int) -> None:
+def test_the_gain_does_not_know_which_rank_starves_when(who, each):
     """Of a step of 1.1 s, 1.0 s is a wait for samples that augmentation slows down; without it the
     device limits.
     """
@@ -108,7 +107,7 @@ def test_the_gain_does_not_know_which_rank_starves_when(who: str, each: int) -> 
     )
 
 
-def test_sums_of_windows_give_the_waits_of_single_steps() -> None:
+def test_sums_of_windows_give_the_waits_of_single_steps():
     """Against the steps themselves: what all ranks waited for is the greatest wait of each step,
     added up.
     """
@@ -122,14 +121,14 @@ def test_sums_of_windows_give_the_waits_of_single_steps() -> None:
             assert found[0] == pytest.approx(truth), (world, each)
 
 
-def test_what_ranks_wait_for_something_else_is_no_wait_for_samples() -> None:
+def test_what_ranks_wait_for_something_else_is_no_wait_for_samples():
     """Rank 0 computes 1 s longer in each step; all have their samples."""
     slow = {"last": 1, "first": 1, "phases": {"wait": 0.01, "forward": 1.1}}
     others = {"last": 1, "first": 1, "phases": {"wait": 0.02, "sync": 0.99, "forward": 0.1}}
     assert straggler_wait([[slow], [others]]) == (pytest.approx(0.02), 0.0)
 
 
-def test_a_slow_rank_beside_other_programs_that_have_the_cores() -> None:
+def test_a_slow_rank_beside_other_programs_that_have_the_cores():
     """Rank 1 is blocked for 1 s of each window of 5.6 s, and has no core for 3.5 s; rank 0 for 4
     s.
     """
@@ -150,7 +149,7 @@ def test_a_slow_rank_beside_other_programs_that_have_the_cores() -> None:
     assert [v.cause for v in told((quick, alike)).verdicts if v.cause == "slow-rank"] == []
 
 
-def test_windows_that_end_elsewhere_are_cut_where_all_end() -> None:
+def test_windows_that_end_elsewhere_are_cut_where_all_end():
     steps = [STARVING["in turn"](k) for k in range(24)]
     windows = [windows_of(steps, 0, 3), windows_of(steps, 1, 4)]
     assert straggler_wait(windows)[0] == pytest.approx(1.0)
@@ -158,7 +157,7 @@ def test_windows_that_end_elsewhere_are_cut_where_all_end() -> None:
     assert straggler_wait([windows[0][:1], windows[1][:1]])[0] == pytest.approx(1.0, rel=0.35)
 
 
-def test_no_core_for_one_rank_is_none_for_all() -> None:
+def test_no_core_for_one_rank_is_none_for_all():
     """Half of a step's own 0.1 s is a wait for a core that the workers have: without their work the
     step is 50 ms long.
     """
@@ -168,7 +167,7 @@ def test_no_core_for_one_rank_is_none_for_all() -> None:
     )  # then what is left of a sample is the limit
 
 
-def test_lateness_that_cannot_be_is_not_believed() -> None:
+def test_lateness_that_cannot_be_is_not_believed():
     """The system counts more seconds in a window than the loop was awake in it."""
     ranks = run_of([STARVING["together"](k) for k in range(60)], 1)
     (odd,) = [w for w in ranks[0].windows if w["first"] == 30]
@@ -176,7 +175,7 @@ def test_lateness_that_cannot_be_is_not_believed() -> None:
     assert told(ranks).verdicts[0].gain == pytest.approx(1.1 / 0.1, rel=0.05)
 
 
-def test_the_line_of_a_running_run_knows_all_ranks_of_its_host(tmp_path: Path) -> None:
+def test_the_line_of_a_running_run_knows_all_ranks_of_its_host(tmp_path):
     """Rank 0 always has its samples, and waits for rank 1."""
     mine, other = run_of([(0.0, 1.0)] * 12)
     file = file_of(tmp_path, 1)
@@ -196,7 +195,7 @@ def test_the_line_of_a_running_run_knows_all_ranks_of_its_host(tmp_path: Path) -
     assert "about 11x faster" in text
 
 
-def test_the_end_of_a_long_file_of_spans_is_read(tmp_path: Path) -> None:
+def test_the_end_of_a_long_file_of_spans_is_read(tmp_path):
     _, other = run_of([(0.0, 1.0)] * 400)
     file = file_of(tmp_path, 1)
     file.parent.mkdir()
@@ -211,7 +210,7 @@ def test_the_end_of_a_long_file_of_spans_is_read(tmp_path: Path) -> None:
     assert read_recent(tmp_path, 2) is None
 
 
-def test_cores_of_other_programs_are_shared_by_the_ranks() -> None:
+def test_cores_of_other_programs_are_shared_by_the_ranks():
     """Two ranks use 2.1 of 3 cores, other programs 0.7: of the 0.2 that nobody uses each can have
     0.1 more.
     """

@@ -28,14 +28,14 @@ def unpacked(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
+def test_the_planted_cause_comes_first(name, tmp_path):
     found = diagnose(unpacked(name, tmp_path))
     assert [verdict.cause for verdict in found.verdicts][:1] == [PLANTS[name].cause], page(
         tmp_path, found
     )
 
 
-def test_a_slow_bucket_is_named(tmp_path: Path) -> None:
+def test_a_slow_bucket_is_named(tmp_path):
     """Each of its requests takes 2 s, whatever its size. Other programs used the cores while it was
     recorded.
     """
@@ -46,6 +46,6 @@ def test_a_slow_bucket_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_none_is_named_for_a_healthy_run(name: str, tmp_path: Path) -> None:
+def test_none_is_named_for_a_healthy_run(name, tmp_path):
     found = diagnose(unpacked(name, tmp_path))
     assert (found.bound, found.verdicts) == ("healthy", ()), page(tmp_path, found)

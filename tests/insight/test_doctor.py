@@ -27,7 +27,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SECONDS", 0.01)
 
 
-def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page(capsys, monkeypatch):
     monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
@@ -38,9 +38,7 @@ def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert text.rstrip().endswith(("note", "notes"))
 
 
-def test_without_torch_training_is_impossible(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_torch_training_is_impossible(capsys, monkeypatch):
     real = packages.version
     monkeypatch.setattr(packages, "version", lambda name: None if name == "torch" else real(name))
     monkeypatch.setattr(machine, "decoders", lambda: iter([]))
@@ -50,14 +48,14 @@ def test_without_torch_training_is_impossible(
     assert "training is impossible" in text
 
 
-def test_on_windows_training_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_windows_training_is_impossible(monkeypatch):
     monkeypatch.setattr(
         packages, "sys", SimpleNamespace(platform="win32", version_info=sys.version_info)
     )
     assert [line.name for line in packages.checks() if line.fatal] == ["system"]
 
 
-def test_a_missing_opencv_is_a_line_and_no_traceback() -> None:
+def test_a_missing_opencv_is_a_line_and_no_traceback():
     code = (
         "import sys\nsys.modules['cv2'] = None\nfrom segtrain.insight.doctor import doctor, packages\nreal = packages.version\n"
         "packages.version = lambda name: None if 'opencv' in name else real(name)\nsys.exit(doctor())"
@@ -67,7 +65,7 @@ def test_a_missing_opencv_is_a_line_and_no_traceback() -> None:
     assert re.search(r"^problem +opencv +missing", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_what_is_needed_and_optional_is_what_pyproject_says() -> None:
+def test_what_is_needed_and_optional_is_what_pyproject_says():
     wanted = re.search(r"^dependencies = \[\n(.*?)^\]", PYPROJECT, re.MULTILINE | re.DOTALL)
     assert wanted is not None
     listed = dict(re.findall(r'"([\w-]+)>=([\d.]+)', wanted[1]))
@@ -82,7 +80,7 @@ def test_what_is_needed_and_optional_is_what_pyproject_says() -> None:
         assert f'"{package}' in line[1]
 
 
-def test_the_conda_environment_is_what_pyproject_says() -> None:
+def test_the_conda_environment_is_what_pyproject_says():
     *named, pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     least = re.search(r'^requires-python = "(.*)"', PYPROJECT, re.MULTILINE)
     assert least is not None
@@ -105,16 +103,14 @@ def states(lines: Any) -> list[str]:
         ("__version__ = '2.0.1'\n", None),
     ],
 )
-def test_the_build_is_read_from_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str | None
-) -> None:
+def test_the_build_is_read_from_the_files(tmp_path, monkeypatch, text, expected):
     (tmp_path / "version.py").write_text(text)
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: spec)
     assert packages.built_for_cuda() == expected
 
 
-def test_two_opencvs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_opencvs(monkeypatch):
     monkeypatch.setattr(
         packages, "version", {"opencv-python": "4.9", "opencv-python-headless": "4.9"}.get
     )
@@ -123,7 +119,7 @@ def test_two_opencvs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.fatal for line in packages.opencv()] == [True]
 
 
-def test_shared_memory_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_and_cache(tmp_path, monkeypatch):
     assert states(machine.shared_memory(str(tmp_path / "none"))) == [NOTE]
     usage = namedtuple("usage", "total used free")(64 << 20, 0, 60 << 20)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
@@ -134,7 +130,7 @@ def test_shared_memory_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (machine.cache().state, machine.cache().name) == (PROBLEM, "cache")
 
 
-def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_that_fails_is_a_problem(monkeypatch):
     well = {"path": "packages", "path_says": "packages: it was not built: build it", "cpu_ms": 8.0}
 
     def tried(native_fails: bool, packages_fail: bool) -> list[CheckLine]:

@@ -83,7 +83,7 @@ def edge(title: str, result: Callable[[float], Any], low: float, high: float) ->
 Judged = Callable[..., dict[str, Diagnosis]]
 
 
-def test_causes(cases: Judged) -> None:
+def test_causes(cases):
     """Each planted cause is the first that is found."""
     found = cases(uneven, PLANTED)
     assert {name: diagnosis.bound for name, diagnosis in found.items()} == {n: n for n in PLANTED}
@@ -96,7 +96,7 @@ def test_causes(cases: Judged) -> None:
     golden.check("insight/diagnose-quick.txt", "\n".join(map(numbers, found, found.values())))
 
 
-def test_figures(cases: Judged) -> None:
+def test_figures(cases):
     names = ["pauses", "helpers", "gradients", "shards in a bucket", "workers without cores"]
     texts = []
     for name, found in cases(uneven, {name: {**SAMPLES, **LOOPS}[name] for name in names}).items():
@@ -126,7 +126,7 @@ def test_figures(cases: Judged) -> None:
     golden.check("insight/diagnose-figures.txt", "\n".join(texts))
 
 
-def test_thresholds() -> None:
+def test_thresholds():
     """Where each rule begins."""
 
     def causes(*ranks: Records, **more: Any) -> str:

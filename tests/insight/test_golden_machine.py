@@ -75,7 +75,7 @@ def measured(module: str, read: float, files: bool, **more: Any) -> dict[str, An
     return {"rates": rates, "window": window | {"cpu_s": 1.9, "threads": 1}}
 
 
-def test_benches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benches(monkeypatch):
     texts = []
     for name, read, files, cores, rate, limit in (
         ("decoding", 0.7, True, 3.0, None, 64e9),
@@ -150,7 +150,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[CheckLine]:
     return lines
 
 
-def test_checks_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_of_a_machine(monkeypatch):
     with monkeypatch.context() as patch:
         lines = checks(patch)
     text = golden.masked(page(lines), {r"^segtrain \S+": "segtrain"})
@@ -158,7 +158,7 @@ def test_checks_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     golden.check("insight/doctor.txt", "\n".join([text, *states]))
 
 
-def test_machine_types() -> None:
+def test_machine_types():
     names = (
         "V100-SXM2-32GB|Tesla V100-PCIE-16GB|Tesla T4|RTX 2080Ti|nvidia_a100-sxm4-80gb|A100|L4|A10G"
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import golden
-import pytest
 from records import TERMS, a_run, of_one_rank
 from report_pages import whole_text
 
@@ -96,7 +95,7 @@ JOBS: dict[str, DescribedJob] = {
 }
 
 
-def test_plans_of_configs() -> None:
+def test_plans_of_configs():
     texts = []
     for number, (name, described) in enumerate(JOBS.items()):
         planned = plan_config(described, machines_of(WHERE), (1, 2, 5))
@@ -117,9 +116,7 @@ def write_events(run: Path, *events: dict[str, Any]) -> None:
         file.writelines(json.dumps({"ts": 2.0, **event}) + "\n" for event in events)
 
 
-def test_plans_of_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plans_of_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     events = [
         *({"event": "eval", "step": step, "seconds": s} for step, s in ((250, 9), (500, 3.5))),
@@ -183,13 +180,13 @@ def test_plans_of_runs(
     golden.check("insight/plan-terms.yaml", golden.data(terms))
 
 
-def test_the_page_of_a_plan() -> None:
+def test_the_page_of_a_plan():
     found = plan(replace(TERMS, wall=0.1, cpu=0.1), (1, 2, 4))
     html = page.render(found, "the <words>", "runs/<a>", 7200.0, 300.0)
     golden.check("insight/plan-page.txt", whole_text(html))
 
 
-def test_closed_forms() -> None:
+def test_closed_forms():
     """Internal figures of plans, where a wrong formula differs."""
     inside, between = (6e9, 3e-5), (1.5e9, 4e-5)
     buckets, ready = [1e6, 26e6, 9e6], [0.3, 0.8, 1.0]

@@ -90,14 +90,14 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_pages() -> None:
+def test_pages():
     for name in ("a", "b"):
         html = page.report(Path(name), say=lambda _: None).read_text(encoding="utf-8")
         golden.check(f"insight/report-{name}.txt", whole_text(html))
 
 
 @pytest.mark.usefixtures("runs")
-def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(capsys):
     texts = []
     for call in (
         ["diff", "a", "b", "--out", "diff.html"],
@@ -122,6 +122,6 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     golden.check("insight/diagnose.yaml", golden.data(json.loads(capsys.readouterr().out)))
 
 
-def test_causes_and_their_charts() -> None:
+def test_causes_and_their_charts():
     rows = {name: replace(cause, rule=None) for name, cause in CAUSES.items()}
     golden.check("insight/causes.yaml", golden.data(rows))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from conftest import refused
@@ -19,7 +18,7 @@ from segtrain.insight.plan.terms import terms_like, terms_of
 from segtrain.machines import machines
 
 
-def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path: Path) -> None:
+def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path):
     run = a_run(tmp_path, augment=0.001, wait=0.1)
     with (run / "journal.jsonl").open("a", encoding="utf-8") as journal:
         for kind, step, seconds in (
@@ -45,7 +44,7 @@ def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path: Path) -
     assert offer.seconds[1] - plain.seconds[1] == pytest.approx(paused, rel=0.5)
 
 
-def test_gradients_that_a_run_has_measured_are_those_of_a_plan(tmp_path: Path) -> None:
+def test_gradients_that_a_run_has_measured_are_those_of_a_plan(tmp_path):
     """Sent as fp16. Without the event, their size alone is known; without a size, the run is
     planned on one rank.
     """
@@ -64,7 +63,7 @@ def test_gradients_that_a_run_has_measured_are_those_of_a_plan(tmp_path: Path) -
     assert none.unsent in offers.left_out["ml.g5.12xlarge"]
 
 
-def test_a_host_without_gpus_has_the_ranks_of_the_run() -> None:
+def test_a_host_without_gpus_has_the_ranks_of_the_run():
     """Two ranks on four cores: a step of the same host is that of the run, and twice the cores have
     four ranks.
     """
@@ -75,7 +74,7 @@ def test_a_host_without_gpus_has_the_ranks_of_the_run() -> None:
     assert by["ml.c5.2xlarge"].batch == 4 * two.images
 
 
-def test_two_runs_of_a_job_differ_and_workers_may_be_set() -> None:
+def test_two_runs_of_a_job_differ_and_workers_may_be_set():
     """One GPU, samples that cost nothing: only ``again`` moves the rate."""
     terms = replace(TERMS, machine="ml.g5.xlarge", wall=1e-6, cpu=1e-6, computed=1e-6)
     (offer,) = [one for one in plan(terms, (1,)).offers if one.machine.name == "ml.g5.xlarge"]
@@ -94,7 +93,7 @@ def test_two_runs_of_a_job_differ_and_workers_may_be_set() -> None:
     assert three.rate[1] == pytest.approx(3 / 0.1, rel=0.02)
 
 
-def test_busier_cores_are_slower() -> None:
+def test_busier_cores_are_slower():
     """Samples need (16 * 0.6 + 0.02) s of one of 4 cores, which bounds the step. The run had used
     half of its cores.
     """
@@ -117,7 +116,7 @@ def test_busier_cores_are_slower() -> None:
     assert full.rate[1] / half.rate[1] == pytest.approx(1.7**0.5, rel=0.05)
 
 
-def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo() -> None:
+def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo():
     """Two ranks of 4 cores each on a type of 8, from one rank on a type of 4."""
     own = replace(TERMS, machine="ml.c5.xlarge", device=1.0, buckets=((70e6, 1.0),), gradients=70e6)
     one, two = (
@@ -128,9 +127,7 @@ def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo() -> None:
     assert two.parts["gradients"] == pytest.approx(70e6 / 7e8, rel=0.1)
 
 
-def test_a_machine_of_no_type_is_known_by_its_gpu(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_of_no_type_is_known_by_its_gpu(tmp_path, capsys):
     """A GPU of the tables is enough, whatever the host is called; one that they lack needs --on."""
     run = a_run(tmp_path / "run", machine="", ranks=1, gpu="NVIDIA H200")
     assert main(["plan", "--like", str(run), "--hosts", "1", "--json"]) == 0
@@ -145,7 +142,7 @@ def test_a_machine_of_no_type_is_known_by_its_gpu(
         terms_like(a_run(tmp_path / "other", machine="", ranks=1, gpu="Some GPU 9000"))
 
 
-def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_planned_is_refused(tmp_path):
     with refused("unknown-machine-type", found=""):
         terms_of(a_run(tmp_path / "no-type", machine=""))
     with refused("unknown-machine-type", found="ml.p3.16xlarg"):
@@ -160,7 +157,7 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
     assert hosts_of("4,1, 2") == (1, 2, 4)
 
 
-def test_waits_for_cores_do_not_hide_the_work_of_a_step(tmp_path: Path) -> None:
+def test_waits_for_cores_do_not_hide_the_work_of_a_step(tmp_path):
     """Ranks on crowded cores wait for each other and for cores at the same time. The work takes its
     CPU time.
     """
@@ -181,7 +178,7 @@ def test_waits_for_cores_do_not_hide_the_work_of_a_step(tmp_path: Path) -> None:
     assert plan(terms, (1,)).offers
 
 
-def test_samples_that_stay_in_memory_cost_more_in_the_first_epoch(tmp_path: Path) -> None:
+def test_samples_that_stay_in_memory_cost_more_in_the_first_epoch(tmp_path):
     """20 steps in an epoch. The samples of windows 1 and 2 take 100 ms, and those of the others 6
     ms.
     """
@@ -214,7 +211,7 @@ def test_samples_that_stay_in_memory_cost_more_in_the_first_epoch(tmp_path: Path
     assert terms_of(run).cold
 
 
-def test_arguments_that_cannot_be_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_cannot_be_meant(tmp_path, capsys):
     run = a_run(tmp_path / "run", machine="", augment=0.001, wait=0.1)
     with refused("other-device", found="ml.c5.xlarge"):
         terms_of(run, on="ml.c5.xlarge")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ def job() -> DescribedJob:
     return DescribedJob(config, StoredSize(1000, 1e6, 2), DryModel(config, 5, 32), CHEAP)
 
 
-def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
+def test_the_costs_of_an_image_are_those_of_its_operators():
     """Two convolutions of an image pair, with their backward passes, and an addition."""
     layers = (
         Layer(4e9, 1e6, 2e6, False),
@@ -65,7 +64,7 @@ def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
     assert found.activations == pytest.approx((2e6 + 1e6) / 2)
 
 
-def test_a_step_is_that_of_the_one_roofline(job: DescribedJob) -> None:
+def test_a_step_is_that_of_the_one_roofline(job):
     """fp16 on an A100 80 GB, by hand: arithmetic and memory traffic one after the other, and the
     layers.
     """
@@ -101,7 +100,7 @@ def test_a_step_is_that_of_the_one_roofline(job: DescribedJob) -> None:
     assert auto.device(gpus()["V100"], 32) == job.device(gpus()["V100"], 32)
 
 
-def test_evaluations_and_checkpoints_of_a_config_are_counted(job: DescribedJob) -> None:
+def test_evaluations_and_checkpoints_of_a_config_are_counted(job):
     """2 s for a step of 32 images: 2/3 s for their forward passes. 2 epochs of 1000 images, with an
     evaluation in each.
     """
@@ -139,9 +138,7 @@ def test_evaluations_and_checkpoints_of_a_config_are_counted(job: DescribedJob) 
     assert offer.saving == saves * save
 
 
-def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(
-    job: DescribedJob,
-) -> None:
+def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job):
     usual = machines()["ml.g5.xlarge"]
     tiny, strange = (
         replace(usual, name="tiny", gpu_memory_gb=0),
@@ -158,7 +155,7 @@ def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(
     assert "tf32" in tf32.why_not(machines()["ml.g4dn.xlarge"])
 
 
-def test_places() -> None:
+def test_places():
     assert machines_of("aws") == list(machines().values())
     assert {one.gpu for one in machines_of("gcp")} >= {"L4", "T4", "V100", "A100-40GB", "H100"}
     assert [one.name for one in machines_of("ml.g5.xlarge, g2-standard-8")] == [
@@ -177,7 +174,7 @@ n5|32|120000|gpu:odd9:2
 """
 
 
-def test_nodes_of_a_partition() -> None:
+def test_nodes_of_a_partition():
     found = {one.name: one for one in nodes(SINFO)}
     assert list(found) == ["n1 (4 x A100-40GB)", "n3 (8 x H100)", "n4", "n5 (2 x odd9)"]
     first = found["n1 (4 x A100-40GB)"]
@@ -187,7 +184,7 @@ def test_nodes_of_a_partition() -> None:
     assert found["n5 (2 x odd9)"].gpu_memory_gb == 0  # not known
 
 
-def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_is_asked_of_sinfo(tmp_path, monkeypatch):
     program = tmp_path / "sinfo"
     program.write_text(
         f'#!/bin/sh\ncase "$*" in *night*) ;; *broken*) echo no controller >&2; exit 1;; *) cat <<X\n{SINFO}X\nesac\n'
@@ -205,7 +202,7 @@ def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.Monke
         machines_of("slurm:gpu")
 
 
-def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_and_the_function(capsys):
     settings = ["model.arch=pico", "train.batch_size=64", "data.scenes=40", "train.duration=10ep"]
     assert (
         main(
@@ -232,9 +229,7 @@ def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> Non
     assert found.offers[0].rate == pytest.approx(said["offers"][0]["rate"])
 
 
-def test_a_data_set_that_is_not_here_can_be_described(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_data_set_that_is_not_here_can_be_described(tmp_path, capsys):
     settings = [
         "data.layout=cityscapes",
         f"data.root={tmp_path / 'none'}",
@@ -259,7 +254,7 @@ def test_a_data_set_that_is_not_here_can_be_described(
         assert "--image-size" in capsys.readouterr().err
 
 
-def test_a_plan_is_of_one_thing() -> None:
+def test_a_plan_is_of_one_thing():
     def plan(*words: str, overrides: tuple[str, ...] = ()) -> None:
         command.plan(build_parser().parse_args(["plan", *words], Namespace(overrides=overrides)))
 
@@ -269,7 +264,7 @@ def test_a_plan_is_of_one_thing() -> None:
         plan()
 
 
-def test_a_probe_measures_samples() -> None:
+def test_a_probe_measures_samples():
     """With data.cache=ram, one that is not in memory yet costs more."""
     config = load_config(None, ["data.scenes=20", "data.cache=ram"])
     assert not job_of(config, probe=False).sample.measured
@@ -281,9 +276,7 @@ def test_a_probe_measures_samples() -> None:
 @pytest.mark.parametrize(
     ("cache", "expected"), [("off", (0.010, 0.012, 0.0)), ("ram", (0.005, 0.006, 0.010))]
 )
-def test_a_sample_in_memory_costs_what_comes_after_decoding(
-    cache: str, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_in_memory_costs_what_comes_after_decoding(cache, expected, monkeypatch):
     requests = []
 
     def child(kind: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +295,7 @@ def test_a_sample_in_memory_costs_what_comes_after_decoding(
     assert request["config"]["data"]["cache"] == "off"
 
 
-def test_auto_is_planned_as_the_network_of_the_smallest_gpu() -> None:
+def test_auto_is_planned_as_the_network_of_the_smallest_gpu():
     lines: list[str] = []
     for where, encoder in (
         ("ml.g5.xlarge,ml.p5.48xlarge", "base"),

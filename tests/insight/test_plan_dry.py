@@ -49,7 +49,7 @@ def real_bytes(config: Config) -> tuple[float, Any]:
 
 
 @pytest.mark.parametrize(("arch", "encoder"), MODELS)
-def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch: str, encoder: str) -> None:
+def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch, encoder):
     config = settings(arch, encoder)
     found = DryModel(config, CLASSES, 4).step(2)
     saved, (network, heads) = real_bytes(config)
@@ -65,7 +65,7 @@ def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch: str, encoder: str)
     assert shares[-1] == pytest.approx(1, abs=0.01)
 
 
-def test_a_run_measures_when_its_gradients_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_measures_when_its_gradients_are_ready(monkeypatch):
     """With a clock that counts its readings: of n gradients, the k-th is ready after k/n of the
     backward pass.
     """
@@ -87,7 +87,7 @@ def test_a_run_measures_when_its_gradients_are_ready(monkeypatch: pytest.MonkeyP
     assert ready.rows() == rows
 
 
-def test_half_precision_keeps_what_autocast_keeps() -> None:
+def test_half_precision_keeps_what_autocast_keeps():
     config = settings("fpn", "resnet18", "train.precision=bf16")
     saved, _ = real_bytes(config)
     assert DryModel(config, CLASSES, 4).step(2).saved == pytest.approx(saved, rel=0.1)
@@ -97,8 +97,8 @@ def test_half_precision_keeps_what_autocast_keeps() -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("inputs", [False, True])
 def test_each_gradient_of_a_convolution_costs_as_much_as_its_forward_pass(
-    groups: int, transposed: bool, inputs: bool
-) -> None:
+    groups, transposed, inputs
+):
     """2 * positions of the filter * in * out / groups * 9 for each pass, also with groups and for
     depthwise layers.
     """
@@ -112,7 +112,7 @@ def test_each_gradient_of_a_convolution_costs_as_much_as_its_forward_pass(
 
 
 @pytest.mark.parametrize("loss", ["ce", "ohem", "dice", "lovasz"])
-def test_full_size_logits_are_counted(loss: str) -> None:
+def test_full_size_logits_are_counted(loss):
     """The logits of one image, and at least one more tensor of their size."""
     one = DryModel(settings("pico", "", f"loss.terms=[{loss}]"), CLASSES, 4).step(4)
     whole = DryModel(
@@ -123,7 +123,7 @@ def test_full_size_logits_are_counted(loss: str) -> None:
     assert whole.loss == pytest.approx(4 * one.loss)
 
 
-def test_state_of_the_optimizer_and_averages_are_counted() -> None:
+def test_state_of_the_optimizer_and_averages_are_counted():
     plain = settings("pico", "", "optim.name=sgd", "optim.momentum=0.9")
     more = settings("pico", "", "optim.name=adamw", "optim.ema=0.99")
     dry = DryModel(plain, CLASSES, 4).step(2)
@@ -136,7 +136,7 @@ def test_state_of_the_optimizer_and_averages_are_counted() -> None:
     assert need(more, dry, 8, "fsdp").fixed < 0.6 * need(more, dry, 8).fixed
 
 
-def test_a_batch_that_does_not_fit_is_refused_with_one_that_does() -> None:
+def test_a_batch_that_does_not_fit_is_refused_with_one_that_does():
     config = settings("fpn", "resnet18")
     model = DryModel(config, CLASSES, 16)
     few, many = (need(config, model.step(images), 8).total for images in (2, 16))

@@ -17,7 +17,7 @@ from segtrain.insight.plan import model
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("size", [4e3, 5e6, 25e6, 3.1e7])
 @pytest.mark.parametrize("latency", [0.0, 1e-4, 1e-2])
-def test_gloos_ring_is_that_of_its_events(ranks: int, size: float, latency: float) -> None:
+def test_gloos_ring_is_that_of_its_events(ranks, size, latency):
     """A segment is sent when the next but one before it has arrived, its receiver has said that it
     is ready, and the link has sent the one before it.
     """
@@ -34,7 +34,7 @@ def test_gloos_ring_is_that_of_its_events(ranks: int, size: float, latency: floa
     assert model.gloo_ring(size, 1, 1e8, latency) == model.gloo_ring(0, ranks, 1e8, latency) == 0
 
 
-def test_buckets_are_those_of_torch() -> None:
+def test_buckets_are_those_of_torch():
     rng = random.Random(25)
     shapes = [rng.choice((64, 4096, 30_000, 600_000, 2_400_000)) for _ in range(80)]
     with torch.device("meta"):
@@ -50,7 +50,7 @@ def test_buckets_are_those_of_torch() -> None:
     )
 
 
-def test_gloo_sends_two_buckets_at_a_time() -> None:
+def test_gloo_sends_two_buckets_at_a_time():
     """Where the latency is long, two buckets take as long as one; where the bandwidth is low, twice
     as long.
     """
@@ -72,15 +72,13 @@ def test_gloo_sends_two_buckets_at_a_time() -> None:
     ("backward", "bucket", "left"),
     [(1.0, 0.0, 0.0), (1.0, 0.05, 0.05), (0.0, 0.3, 1.2), (1.0, 0.5, 1.25)],
 )
-def test_the_backward_pass_hides_all_but_the_last_bucket(
-    backward: float, bucket: float, left: float
-) -> None:
+def test_the_backward_pass_hides_all_but_the_last_bucket(backward, bucket, left):
     """With four buckets of 0.5 s: the first begins at 0.25 s, and the last ends at 2.25 s."""
     assert model.exposed(backward, [bucket] * 4) == pytest.approx(left)
 
 
 @pytest.mark.parametrize("ranks", [2, 64])
-def test_the_slowest_rank_is_that_of_drawn_steps(ranks: int) -> None:
+def test_the_slowest_rank_is_that_of_drawn_steps(ranks):
     rng = random.Random(5)
     drawn = statistics.mean(max(rng.gauss(1, 0.05) for _ in range(ranks)) for _ in range(4000))
     assert model.slowest(ranks, 0.05) == pytest.approx(drawn, abs=0.005)
@@ -104,13 +102,13 @@ def simulated(workers: int, latency: float, most: float, files: int = 60_000) ->
 
 @pytest.mark.parametrize("workers", [1, 8])
 @pytest.mark.parametrize(("latency", "most"), [(0.03, 100.0), (0.1, 150.0)])
-def test_reads_are_those_of_a_simulation(workers: int, latency: float, most: float) -> None:
+def test_reads_are_those_of_a_simulation(workers, latency, most):
     assert model.reads(workers, latency, most) == pytest.approx(
         simulated(workers, latency, most), rel=0.02
     )
 
 
-def test_a_host_without_neighbors_needs_no_network() -> None:
+def test_a_host_without_neighbors_needs_no_network():
     alone = model.hosts_and_gpus(1e8, 1, 8, (1e11, 8e-6), (3e9, 3e-5))
     assert alone == pytest.approx(model.ring(1e8, 8, 1e11, 8e-6))
     assert model.hosts_and_gpus(1e8, 8, 8, (1e11, 8e-6), (3e9, 3e-5)) > 10 * alone

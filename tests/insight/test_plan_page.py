@@ -20,7 +20,7 @@ def charts(html: str) -> dict[str, Any]:
     return dict(json.loads(html.partition('id="chart-data">')[2].partition("</script>")[0]))
 
 
-def test_parts_of_a_step_add_up_to_the_step() -> None:
+def test_parts_of_a_step_add_up_to_the_step():
     for terms in (
         TERMS,
         replace(TERMS, wall=3.0, cpu=3.0),
@@ -31,7 +31,7 @@ def test_parts_of_a_step_add_up_to_the_step() -> None:
             assert min(offer.parts.values()) >= 0
 
 
-def test_a_plan_without_offers_has_a_page_with_its_words() -> None:
+def test_a_plan_without_offers_has_a_page_with_its_words():
     empty = replace(plan(TERMS, (1,)), offers=())
     html = render(empty, "nothing fits", "x")
     assert "nothing fits" in html

@@ -59,7 +59,7 @@ def planned(folder: Path, steps: int = 100, **changed: Any) -> Path:
     return run
 
 
-def test_a_finished_run_is_compared_with_its_plan(tmp_path: Path) -> None:
+def test_a_finished_run_is_compared_with_its_plan(tmp_path):
     a_plan_of_5000_steps = planned(tmp_path / "runs/a", steps=5000)
     (row,) = record.record([str(tmp_path / "runs")]).rows
     (offer,) = [
@@ -77,7 +77,7 @@ def test_a_finished_run_is_compared_with_its_plan(tmp_path: Path) -> None:
     )
 
 
-def test_errors_by_hand() -> None:
+def test_errors_by_hand():
     def row(predicted: list[float], happened: float) -> dict[str, Any]:
         return {"run": "x", "minutes": {"predicted": predicted, "happened": happened}}
 
@@ -103,14 +103,14 @@ def test_errors_by_hand() -> None:
         ({"settings": ["train.batch_size=32"]}, "train.batch_size=32, and not 64"),
     ],
 )
-def test_runs_that_are_left_out(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+def test_runs_that_are_left_out(tmp_path, changed, why):
     run = planned(tmp_path / "a", steps=5000, **changed)
     found = record.record([str(tmp_path)])
     assert found.rows == ()
     assert why in found.missing[str(run)]
 
 
-def test_all_processes_of_a_resumed_run_count(tmp_path: Path) -> None:
+def test_all_processes_of_a_resumed_run_count(tmp_path):
     now = time.time()
     begins = [
         {"event": "run_start", "ts": now + after, "total_steps": 5000, "machine": TYPE}
@@ -130,7 +130,7 @@ def test_all_processes_of_a_resumed_run_count(tmp_path: Path) -> None:
     assert list(found.missing) == [str(other)]
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     run = of_one_rank(tmp_path / "short")
     call = ["plan", "--like", str(run), "--hosts", "1", "--save"]
     record_of = ["plan", "--record", str(tmp_path / "runs")]
@@ -152,7 +152,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["plan", "train.seed=1", "--record"]) == 2
 
 
-def test_a_plan_is_kept_before_the_run_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+def test_a_plan_is_kept_before_the_run_and_a_damaged_one_is_named(tmp_path):
     run = planned(tmp_path / "runs/a")
     before = (run / saved.FILE).read_bytes()
     with refused("save-too-late"):

@@ -7,7 +7,6 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from conftest import refused
@@ -53,9 +52,7 @@ def preempted(
 @pytest.mark.parametrize(
     ("hosts", "rate", "every"), [(1, 0.05, 1800.0), (8, 0.05, 600.0), (64, 0.02, 300.0)]
 )
-def test_the_time_with_preemptions_is_that_of_the_simulation(
-    hosts: int, rate: float, every: float
-) -> None:
+def test_the_time_with_preemptions_is_that_of_the_simulation(hosts, rate, every):
     rng, work = random.Random(4), 200 * every
     found = [preempted(work, every, 20.0, 400.0, [rate / HOUR] * hosts, rng) for _ in range(200)]
     expected = spot.expected_seconds(work, every, 20.0, 400.0, hosts * rate / HOUR)
@@ -64,7 +61,7 @@ def test_the_time_with_preemptions_is_that_of_the_simulation(
 
 
 @pytest.mark.parametrize(("minutes", "expected"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
-def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> None:
+def test_the_interval_is_that_of_the_paper(minutes, expected):
     """Captions of figures 3 to 5 of Daly's paper: a dump takes 5 minutes, and failures are
     ``minutes`` apart.
     """
@@ -76,14 +73,12 @@ def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> N
 @pytest.mark.parametrize(
     ("share", "rate"), [(0.35, ""), (0.0, "0.05/h"), (1.5, "0.05/h"), (0.35, "0/h"), (0.35, "5")]
 )
-def test_half_a_market_is_refused(share: float, rate: str, tmp_path: Path) -> None:
+def test_half_a_market_is_refused(share, rate, tmp_path):
     with refused("bad-spot", found=[share, rate]):
         market_of(share, rate, tmp_path)
 
 
-def test_a_job_that_loses_its_hosts_too_soon_does_not_end(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_job_that_loses_its_hosts_too_soon_does_not_end(capsys, tmp_path):
     call = [
         "plan",
         "data.scenes=40",

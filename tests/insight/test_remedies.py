@@ -34,7 +34,7 @@ def evidence(records: Records, crop: tuple[int, int] = (224, 224)) -> Evidence:
 
 @pytest.mark.parametrize("helpers", [0, 1, 4, 16, 64, 400])
 @pytest.mark.parametrize("receive", [0.0003, 0.03, 0.09])
-def test_the_step_with_helpers_is_that_of_the_best_split(helpers: int, receive: float) -> None:
+def test_the_step_with_helpers_is_that_of_the_best_split(helpers, receive):
     def step(made: float) -> float:
         """Seconds of a step in which helpers make ``made`` of the samples."""
         own = NOW.samples - made
@@ -49,7 +49,7 @@ def test_the_step_with_helpers_is_that_of_the_best_split(helpers: int, receive: 
     assert with_helpers(NOW, helpers, receive) == pytest.approx(best, rel=0.01)
 
 
-def test_helpers_do_not_pay_for_cheap_samples() -> None:
+def test_helpers_do_not_pay_for_cheap_samples():
     """Receiving a crop of 512x1024 costs 2.9 ms; making it 5 ms."""
     found = judge(evidence(heavy(augment=0.0, wait=2.0, images=640), crop=(512, 1024))).facts[
         "remedies"
@@ -60,7 +60,7 @@ def test_helpers_do_not_pay_for_cheap_samples() -> None:
     assert receive_seconds(224, 224) == pytest.approx(0.3e-3, rel=0.05)
 
 
-def test_what_receiving_has_cost_in_the_run_counts() -> None:
+def test_what_receiving_has_cost_in_the_run_counts():
     records = heavy()
     for window in records.windows:
         window["workers"] |= {"helpers": {"a": 10}, "receive_s": 0.9}
@@ -69,7 +69,7 @@ def test_what_receiving_has_cost_in_the_run_counts() -> None:
     assert not any("data.helpers" in way["name"] for way in found["remedies"]["ways"])
 
 
-def test_no_prices_without_a_type_and_none_for_a_healthy_run() -> None:
+def test_no_prices_without_a_type_and_none_for_a_healthy_run():
     assert "remedies" not in judge(evidence(heavy(machine=""))).facts
     assert judge(evidence(heavy(machine="")), "ml.g4dn.xlarge").facts["remedies"]["price"] == 0.7364
     assert "remedies" not in judge(evidence(heavy(wait=0.0))).facts
@@ -77,7 +77,7 @@ def test_no_prices_without_a_type_and_none_for_a_healthy_run() -> None:
         judge(evidence(heavy()), "ml.g5.xlarg")
 
 
-def test_cheaper_samples_gain_at_most_and_more_workers_just_that() -> None:
+def test_cheaper_samples_gain_at_most_and_more_workers_just_that():
     few = starved(stages={"decode": 0.06}, workers=1, cores=2)
     begins = tuple({**begin, "machine": "ml.g5.xlarge"} for begin in few.begins)
     facts = judge(evidence(replace(few, begins=begins))).facts, judge(evidence(heavy())).facts

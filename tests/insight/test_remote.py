@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,8 @@ def fetched(said: str) -> int:
 
 
 def test_a_jobs_run_is_told_of_as_on_a_disk_and_no_checkpoint_is_fetched(
-    job: Path, server: BucketServer, segtrain: Callable[..., Any], tmp_path: Path
-) -> None:
+    job, server, segtrain, tmp_path
+):
     there = segtrain("diagnose", f"sagemaker:{JOB}", "--json")
     asked = [Path(path).name for path, _ in server.asked]
     here = segtrain("diagnose", job, "--json")
@@ -169,7 +169,7 @@ def test_a_jobs_run_is_told_of_as_on_a_disk_and_no_checkpoint_is_fetched(
     assert "no system profile" not in (tmp_path / f"{JOB}-report.html").read_text()
 
 
-def test_an_arn_names_the_region(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arn_names_the_region(job, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.setenv("AWS_REGION", "us-east-1")  # of something else
     with refused("aws-settings"):
@@ -180,12 +180,12 @@ def test_an_arn_names_the_region(job: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (copy / "journal.jsonl").read_bytes() == (job / "street/journal.jsonl").read_bytes()
 
 
-def test_one_prefix_over_both_parts_is_enough(job: Path) -> None:
+def test_one_prefix_over_both_parts_is_enough(job):
     assert nodes(read("s3://here")) == {"algo-1"}
     assert not list(read("s3://here/checkpoints/street/").rglob("*.algo-1.json"))  # the run alone
 
 
-def test_of_two_profiles_the_runs_own_is_taken(here: Path, trained: Path) -> None:
+def test_of_two_profiles_the_runs_own_is_taken(here, trained):
     shutil.copytree(trained, here / "job/run")
     write_profile(here / "job/run/profile", trained, hosts=2)
     write_profile(here / "job/profiler-output", trained)
@@ -195,7 +195,7 @@ def test_of_two_profiles_the_runs_own_is_taken(here: Path, trained: Path) -> Non
     assert nodes(read("s3://here/job")) == {"algo-1"}
 
 
-def test_only_what_changed_is_fetched_again_and_what_went_goes(here: Path, trained: Path) -> None:
+def test_only_what_changed_is_fetched_again_and_what_went_goes(here, trained):
     said: list[str] = []
     run = here / "street"
     shutil.copytree(trained, run)
@@ -220,7 +220,7 @@ def test_only_what_changed_is_fetched_again_and_what_went_goes(here: Path, train
     assert [fetched(text) for text in said[1:]] == [2, 0]  # beside the journal, which comes first
 
 
-def test_the_runs_below_a_prefix(here: Path, trained: Path, segtrain: Callable[..., Any]) -> None:
+def test_the_runs_below_a_prefix(here, trained, segtrain):
     for name in ("runs/run-1", "runs/run-10", "runs/old/run-1"):
         shutil.copytree(trained, here / name)
     table = segtrain("runs", "s3://here/runs", "--json")
@@ -242,16 +242,14 @@ def test_the_runs_below_a_prefix(here: Path, trained: Path, segtrain: Callable[.
     assert (weights / "config.yaml").is_file()
 
 
-def test_a_profile_of_a_host_whose_clock_is_ahead_of_the_stores(here: Path, trained: Path) -> None:
+def test_a_profile_of_a_host_whose_clock_is_ahead_of_the_stores(here, trained):
     shutil.copytree(trained, here / "ahead")
     time_anew(here / "ahead", later=600.0)  # more than the run takes
     write_profile(here / "ahead/profile", here / "ahead")
     assert nodes(read("s3://here/ahead")) == {"algo-1"}
 
 
-def test_a_run_that_lies_in_the_jobs_archive(
-    here: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_lies_in_the_jobs_archive(here, trained, monkeypatch):
     """A job without a prefix for its checkpoints; some of its names point outside the folder."""
     place, path = f"s3://here/segtrain/{JOB}", here / f"segtrain/{JOB}/output/output.tar.gz"
     path.parent.mkdir(parents=True)
@@ -285,9 +283,7 @@ def test_a_run_that_lies_in_the_jobs_archive(
         local(place)
 
 
-def test_of_what_is_too_large_a_part_is_fetched_and_said(
-    here: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_what_is_too_large_a_part_is_fetched_and_said(here, trained, monkeypatch):
     run = here / "long"
     shutil.copytree(trained, run, ignore=shutil.ignore_patterns("pictures"))
     (run / "pictures").mkdir()
@@ -339,16 +335,14 @@ def test_of_what_is_too_large_a_part_is_fetched_and_said(
         ("arn:aws:sagemaker:eu-west-1:1:endpoint/a", "unknown-place"),
     ],
 )
-def test_a_place_without_a_run_is_refused(job: Path, here: Path, place: str, code: str) -> None:
+def test_a_place_without_a_run_is_refused(job, here, place, code):
     (here / "data").mkdir()
     (here / "data/a.png").write_bytes(b"x")
     with refused(code):
         local(place)
 
 
-def test_a_job_that_cannot_be_asked_for_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_cannot_be_asked_for_is_refused(here, monkeypatch):
     with refused("aws-unreachable"):
         local(f"sagemaker:{JOB}")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
@@ -356,9 +350,7 @@ def test_a_job_that_cannot_be_asked_for_is_refused(
         local(f"sagemaker:{JOB}")
 
 
-def test_a_failing_bucket_of_google_is_read_and_each_refusal_named(
-    trained: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_bucket_of_google_is_read_and_each_refusal_named(trained, server, monkeypatch):
     place = "gs://bkt/runs/street"
     shutil.copytree(trained, server.folder / "bkt/runs/street")
     write_profile(server.folder / "bkt/runs/street/profile", trained)
@@ -377,14 +369,14 @@ def test_a_failing_bucket_of_google_is_read_and_each_refusal_named(
         local(place)
 
 
-def test_keys_that_leave_the_folder_are_left_out() -> None:
+def test_keys_that_leave_the_folder_are_left_out():
     names = ["config.yaml", "data/../../../evil", "../evil", "data//x", "./x", "data/a..b"]
     objects = [Object("s3://bkt", f"runs/a/{name}", 1, "", 0.0) for name in names]
     assert set(remote.inside(objects, "s3://bkt/runs/a")) == {"config.yaml", "data/a..b"}
 
 
 @pytest.mark.parametrize("more", [-5, HEAD - 5, HEAD + 5])
-def test_lines_of_a_large_file_come_once(server: BucketServer, tmp_path: Path, more: int) -> None:
+def test_lines_of_a_large_file_come_once(server, tmp_path, more):
     most = HEAD // 2
     content = "".join(f"{k:015d}\n" for k in range((most + more) // 16 + 1)).encode()[: most + more]
     (server.folder / "bkt/journal.jsonl").write_bytes(content)
@@ -400,9 +392,7 @@ def test_lines_of_a_large_file_come_once(server: BucketServer, tmp_path: Path, m
     assert wanted.bytes == (most if more > HEAD else len(content))
 
 
-def test_both_ends_of_a_large_file_are_of_one_version(
-    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_ends_of_a_large_file_are_of_one_version(server, tmp_path, monkeypatch):
     """The object is replaced after its first bytes were read."""
     old, new = ([f"{word} {k:09d}".encode() for k in range(6000)] for word in ("old", "new"))
     path = server.folder / "bkt/journal.jsonl"
@@ -425,9 +415,7 @@ def test_both_ends_of_a_large_file_are_of_one_version(
     assert set(kept) <= set(new)
 
 
-def test_a_cache_that_cannot_be_written_is_said(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_said(here, tmp_path, monkeypatch):
     (here / "best.json").write_text("{}")
     (tmp_path / "in-the-way").write_text("")
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "in-the-way"))

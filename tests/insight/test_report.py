@@ -11,7 +11,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import browser
 import numpy as np
 import pytest
 import yaml
@@ -44,7 +43,7 @@ __all__ = ["chromium"]  # the fixture
 DEEP = "[" * 100_000
 
 
-def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
+def test_markup_in_a_run_stays_text(tmp_path):
     evil = "</script><script>alert(1)</script>"
     text = journal().replace('"street"', json.dumps(evil))
     folder = make(tmp_path / "run", text)
@@ -57,7 +56,7 @@ def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
     assert Checked((tmp_path / "diff.html").read_text()).words.count(evil) >= 2
 
 
-def test_settings_that_differ_are_in_the_order_of_the_page_of_settings(tmp_path: Path) -> None:
+def test_settings_that_differ_are_in_the_order_of_the_page_of_settings(tmp_path):
     changes = {"log": {"every": 7}, "data": {"prefetch": 9}, "optim": {"name": "sgd"}}
     runs = [load(make(tmp_path / "a")), load(make(tmp_path / "b", **changes))]
     for order in (runs, runs[::-1]):
@@ -68,7 +67,7 @@ def test_settings_that_differ_are_in_the_order_of_the_page_of_settings(tmp_path:
         }
 
 
-def test_three_runs_are_compared_in_one_table_and_on_one_page(tmp_path: Path) -> None:
+def test_three_runs_are_compared_in_one_table_and_on_one_page(tmp_path):
     folders = [
         make(
             tmp_path / name,
@@ -124,7 +123,7 @@ def test_three_runs_are_compared_in_one_table_and_on_one_page(tmp_path: Path) ->
         ),
     ],
 )
-def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> None:
+def test_a_run_in_any_state_has_a_page(tmp_path, text, said):
     folder = make(tmp_path / "run", text)
     os.utime(folder / "journal.jsonl", (BEGIN, BEGIN))  # nothing has been written for a long time
     path = page.report(folder, say=lambda _: None)
@@ -133,7 +132,7 @@ def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> 
     assert diff([folder] * 3, tmp_path / "diff.html", say=lambda _: None)
 
 
-def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> None:
+def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path):
     folder = make(tmp_path / "run")
     (folder / "config.yaml").write_text("data: [")
     (folder / "labels.json").write_text("[]")
@@ -146,7 +145,7 @@ def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> Non
     assert "class 0" in checked.words
 
 
-def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> None:
+def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path):
     run = make(tmp_path / "run", journal())
     write_profile(run)
     (run / "stacks").mkdir()
@@ -161,9 +160,7 @@ def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> No
     assert "0 samples" in (run / "report.html").read_text()
 
 
-def test_a_followed_page_loads_itself_again_until_the_run_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_followed_page_loads_itself_again_until_the_run_has_ended(tmp_path, monkeypatch):
     folder, pages = make(tmp_path / "run", ""), list[str]()  # it has just been started
     more = iter([start() + step(BEGIN + 1, 1, 1), line("run_end", BEGIN + 9, status="done"), ""])
 
@@ -177,7 +174,7 @@ def test_a_followed_page_loads_itself_again_until_the_run_has_ended(
     assert [text.count('http-equiv="refresh" content="30"') for text in pages] == [1, 1, 0]
 
 
-def test_no_run_is_an_error_with_its_cure(tmp_path: Path) -> None:
+def test_no_run_is_an_error_with_its_cure(tmp_path):
     with refused("not-a-run-folder", file=str(tmp_path)):
         page.report(tmp_path)
     folder = make(tmp_path / "run")
@@ -190,7 +187,7 @@ def test_no_run_is_an_error_with_its_cure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ms", "said"), [(0, "log.profile_ms=500 shows"), (500, "no readings of a system profile")]
 )
-def test_a_run_without_a_profile_says_how_to_get_one(tmp_path: Path, ms: int, said: str) -> None:
+def test_a_run_without_a_profile_says_how_to_get_one(tmp_path, ms, said):
     folder = make(tmp_path / "run", log={"profile_ms": ms})
     (folder / "profile").mkdir()
     (folder / "profile/algo-1.state.json").write_text("{}")  # a sampler that was never switched on
@@ -199,7 +196,7 @@ def test_a_run_without_a_profile_says_how_to_get_one(tmp_path: Path, ms: int, sa
     assert not any(key.startswith("heat") for key in data)
 
 
-def test_the_worst_tenth_of_a_run_is_known(tmp_path: Path) -> None:
+def test_the_worst_tenth_of_a_run_is_known(tmp_path):
     text = start()
     for place in range(1, 101):
         spans = {"wait": 0.5 if 40 < place <= 50 else 0.0, "forward": 1.0}
@@ -209,7 +206,7 @@ def test_the_worst_tenth_of_a_run_is_known(tmp_path: Path) -> None:
     assert (pace.worst_step, pace.worst_wait) == (51, pytest.approx(4.5 / 14.5))
 
 
-def test_the_axis_leaves_out_the_time_between_two_processes(tmp_path: Path) -> None:
+def test_the_axis_leaves_out_the_time_between_two_processes(tmp_path):
     later = BEGIN + 100_000
     text = start() + step(BEGIN + 10, 10, 10) + step(BEGIN + 15, 15, 5) + start(later)
     text += (
@@ -234,7 +231,7 @@ def test_the_axis_leaves_out_the_time_between_two_processes(tmp_path: Path) -> N
     assert clock["t"] == sorted(clock["t"])
 
 
-def test_long_runs_are_thinned_without_losing_time(tmp_path: Path) -> None:
+def test_long_runs_are_thinned_without_losing_time(tmp_path):
     text = start() + "".join(step(BEGIN + 5 + number, number, 1) for number in range(1, 3001))
     run = load(make(tmp_path / "run", text))
     found = laps(run.events)
@@ -246,7 +243,7 @@ def test_long_runs_are_thinned_without_losing_time(tmp_path: Path) -> None:
     assert page.report(run.folder).stat().st_size < 700_000
 
 
-def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
+def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path):
     folder = make(tmp_path / "run")
     for node in ("algo-1", "algo-2", "algo-10"):
         writer = ProfileWriter(folder / "profile", node)
@@ -268,7 +265,7 @@ def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
     ]
 
 
-def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
+def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path):
     folder = make(tmp_path / "run", start() + step(BEGIN + 3000, 1, 1))
     writer = ProfileWriter(folder / "profile", "algo-1")
     for tick in range(0, 3000, 10):
@@ -284,7 +281,7 @@ def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     assert found.means() == pytest.approx([50.0] * 300)
 
 
-def test_a_real_run_journals_its_confusion(zygote: Any, tmp_path: Path) -> None:
+def test_a_real_run_journals_its_confusion(zygote, tmp_path):
     tiny = (
         "data.scenes=9",
         "data.scene_size=[48,64]",
@@ -314,7 +311,7 @@ def colors(picture: Path) -> np.ndarray:
     return np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
 
 
-def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_path: Path) -> None:
+def test_the_page_zooms_and_changes_its_theme(chromium, tmp_path):
     folder = make(tmp_path / "run", profile=True)
     path = page.report(folder)
     chromium.errors.clear()
@@ -361,9 +358,7 @@ def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_pat
     assert {url.split(":")[0] for url in chromium.requests} <= {"file", "data"}
 
 
-def test_maps_side_by_side_zoom_to_the_same_steps(
-    chromium: browser.Browser, tmp_path: Path
-) -> None:
+def test_maps_side_by_side_zoom_to_the_same_steps(chromium, tmp_path):
     """Run b takes twice as long. Step 20 is at second 26 of a and 45 of b, the axis ends at 96."""
     folders = [
         make(tmp_path / name, journal(scale), profile=True, name=name)
@@ -381,7 +376,7 @@ def test_maps_side_by_side_zoom_to_the_same_steps(
     assert chromium.errors == []
 
 
-def test_the_classes_are_judged_by_the_best_evaluation(tmp_path: Path) -> None:
+def test_the_classes_are_judged_by_the_best_evaluation(tmp_path):
     names = ("road", "sky", "pole", "car", "void-like")
     counts = [
         [900, 50, 0, 0, 0],

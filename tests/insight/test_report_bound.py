@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import browser
 import pytest
 from conftest import refused
 from report_pages import BEGIN, Checked, chromium, make, text_of
@@ -77,7 +76,7 @@ def spans_of(
     return lambda folder: write_spans(make(folder, text, **more), *ranks, windows=windows)
 
 
-def test_the_links_of_a_card_lead_to_charts_of_the_page(tmp_path: Path) -> None:
+def test_the_links_of_a_card_lead_to_charts_of_the_page(tmp_path):
     checked, data = text_of(spans_of(STARVED)(tmp_path / "run"))
     assert {"#wait0", "#samplecost"} <= set(checked.addresses)
     assert {address[1:] for address in checked.addresses if address.startswith("#")} <= set(
@@ -86,7 +85,7 @@ def test_the_links_of_a_card_lead_to_charts_of_the_page(tmp_path: Path) -> None:
     assert "wait0" in data
 
 
-def test_a_slow_rank_leads_to_who_waited_for_whom(tmp_path: Path) -> None:
+def test_a_slow_rank_leads_to_who_waited_for_whom(tmp_path):
     slow = {"forward": 0.2, "backward": 0.1, "other": 0.7}
     others = {"forward": 0.2, "backward": 0.1, "sync": 0.7}
     checked, _ = text_of(spans_of(others, slow)(tmp_path / "run"))
@@ -98,13 +97,13 @@ def test_a_slow_rank_leads_to_who_waited_for_whom(tmp_path: Path) -> None:
     assert "data-copy=" not in text[text.index("<main>") : text.index("</main>")]
 
 
-def test_a_healthy_run_is_called_so(tmp_path: Path) -> None:
+def test_a_healthy_run_is_called_so(tmp_path):
     words = text_of(spans_of(FED)(tmp_path / "run"))[0].words
     assert "Waiting for data takes 0.0 % of its time, logging and checkpoints 0.0 %." in words
     assert "lost to it" not in words
 
 
-def test_a_run_that_was_too_short_is_not_judged(tmp_path: Path) -> None:
+def test_a_run_that_was_too_short_is_not_judged(tmp_path):
     words = text_of(spans_of(STARVED, windows=1)(tmp_path / "run"))[0].words
     assert "The run was too short to tell what held it up" in words
     assert "Bound by" not in words
@@ -112,7 +111,7 @@ def test_a_run_that_was_too_short_is_not_judged(tmp_path: Path) -> None:
     assert "This run wrote no spans" in words
 
 
-def test_a_wait_that_no_span_explains(tmp_path: Path) -> None:
+def test_a_wait_that_no_span_explains(tmp_path):
     folder = spans_of(STARVED)(tmp_path / "run")
     spans = folder / "spans/rank-00000.jsonl"
     spans.write_text(re.sub(r', "workers": \{.*\}', "}", spans.read_text()))
@@ -122,7 +121,7 @@ def test_a_wait_that_no_span_explains(tmp_path: Path) -> None:
     assert "samplecost" not in checked.ids
 
 
-def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
+def test_a_copy_of_a_jobs_output_has_a_page(tmp_path):
     """The run in one folder, the profiler's files in another; the page lies in the run."""
     folder = spans_of(STARVED)(tmp_path / "job/checkpoints")
     writer = ProfileWriter(tmp_path / "job/profiler-output", "algo-1")
@@ -141,7 +140,7 @@ def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
 # In a browser.
 
 
-def test_the_cards_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> None:
+def test_the_cards_in_a_browser(chromium, tmp_path):
     path = page.report(spans_of(LATE, profile=True)(tmp_path / "run"))
     chromium.errors.clear()
     chromium.requests.clear()

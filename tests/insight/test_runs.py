@@ -79,7 +79,7 @@ def done_journal() -> str:
     )
 
 
-def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
+def test_a_finished_run_tells_everything(tmp_path):
     make(
         tmp_path / "a",
         done_journal(),
@@ -113,7 +113,7 @@ def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
     }
 
 
-def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
+def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path):
     first = (
         start()
         + line("step", 1010.0, step=10, epoch=2.5, images_per_s=8.0)
@@ -130,7 +130,7 @@ def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
     assert row["epoch_s"] == 20 / 25  # all steps are 25 epochs
 
 
-def test_the_rate_leaves_out_the_first_lap_of_each_process(tmp_path: Path) -> None:
+def test_the_rate_leaves_out_the_first_lap_of_each_process(tmp_path):
     def laps(begin: float, *rates: float) -> str:
         """With an evaluation after each, as only the last of several laps in a row is read."""
         return start(begin) + "".join(
@@ -145,9 +145,7 @@ def test_the_rate_leaves_out_the_first_lap_of_each_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ahead", [-86_400.0, 86_400.0])
-def test_status_of_runs_without_an_end(
-    ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_of_runs_without_an_end(ahead, tmp_path, monkeypatch):
     """Also where this machine's clock is ``ahead`` of the one that stamps the files."""
     step = line("step", 1010.0, step=7)
     make(tmp_path / "alive", start(pid=os.getpid()) + step)
@@ -175,7 +173,7 @@ def test_status_of_runs_without_an_end(
 
 
 @pytest.mark.parametrize("cut", [0, 5, 137, 301])
-def test_half_written_runs_are_rows_with_gaps(tmp_path: Path, cut: int) -> None:
+def test_half_written_runs_are_rows_with_gaps(tmp_path, cut):
     """Every file is cut at the same place, as after a crash or a copy that was broken off."""
     make(
         tmp_path / "a",
@@ -190,7 +188,7 @@ def test_half_written_runs_are_rows_with_gaps(tmp_path: Path, cut: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["null", "[]", '{"miou": "high", "step": null}'])
-def test_files_of_another_shape_are_gaps(tmp_path: Path, text: str) -> None:
+def test_files_of_another_shape_are_gaps(tmp_path, text):
     make(
         tmp_path / "a",
         text + "\n" + '{"event": "step"}\n{"event": "eval", "ts": 3, "scores": 7, "step": 1}\n',
@@ -202,7 +200,7 @@ def test_files_of_another_shape_are_gaps(tmp_path: Path, text: str) -> None:
     table([row])
 
 
-def test_only_run_folders_are_found_however_deep(tmp_path: Path) -> None:
+def test_only_run_folders_are_found_however_deep(tmp_path):
     make(tmp_path / "camvid" / "b", start(2000.0))
     make(tmp_path / "camvid" / "a", start(3000.0))
     nested = make(tmp_path / "c", start(1000.0))
@@ -213,12 +211,12 @@ def test_only_run_folders_are_found_however_deep(tmp_path: Path) -> None:
     assert [row["out"] for row in list_runs(nested)] == [str(nested)]
 
 
-def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path):
     with refused("folder-missing", file=str(tmp_path / "nowhere")):
         list_runs(tmp_path / "nowhere")
 
 
-def test_data_frame(tmp_path: Path) -> None:
+def test_data_frame(tmp_path):
     pandas = pytest.importorskip("pandas", reason="pandas is an extra")
     make(tmp_path / "a", done_journal(), '{"checkpoint": "x", "miou": 0.625, "step": 50}')
     frame = data_frame(tmp_path)
@@ -229,7 +227,7 @@ def test_data_frame(tmp_path: Path) -> None:
     assert data_frame(tmp_path / "none").empty
 
 
-def test_settings_that_differ_and_the_means_of_seeds(tmp_path: Path) -> None:
+def test_settings_that_differ_and_the_means_of_seeds(tmp_path):
     pytest.importorskip("pandas", reason="pandas is an extra")
     for name, lr, seed, miou in (
         ("a", 0.1, 1, 0.50),
@@ -262,9 +260,7 @@ def test_settings_that_differ_and_the_means_of_seeds(tmp_path: Path) -> None:
     assert "60.00 %  " in one
 
 
-def test_a_folder_with_a_config_of_its_own_is_not_taken_for_the_run_below_it(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_with_a_config_of_its_own_is_not_taken_for_the_run_below_it(tmp_path):
     run = tmp_path / "runs/a"
     run.mkdir(parents=True)
     (tmp_path / "config.yaml").write_text("model: {}\n")
@@ -282,9 +278,7 @@ def put(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "best.json", "journal.jsonl"])
-def test_what_is_no_file_is_named_and_hides_no_other_run(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_file_is_named_and_hides_no_other_run(tmp_path, name, capsys):
     for run in ("good", "odd"):
         make(tmp_path / run, done_journal(), '{"step": 100, "miou": 0.5}')
     put(tmp_path / "odd" / name, "device")
@@ -316,9 +310,7 @@ def test_what_is_no_file_is_named_and_hides_no_other_run(
         ),
     ],
 )
-def test_each_reader_of_a_run_folder_leaves_out_what_is_no_file(
-    tmp_path: Path, name: str, read: Any
-) -> None:
+def test_each_reader_of_a_run_folder_leaves_out_what_is_no_file(tmp_path, name, read):
     put(make(tmp_path / "run", done_journal()) / name, "pipe")
     try:
         assert not read(tmp_path / "run")

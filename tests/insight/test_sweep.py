@@ -79,9 +79,7 @@ def states(folder: str = "sweeps/try") -> list[str]:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_killed_trial_is_run_again_and_the_best_config_is_right(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_killed_trial_is_run_again_and_the_best_config_is_right(capsys):
     assert sweep(write(trials=8, pruner="NopPruner")) == 0
     assert states() == ["COMPLETE"] * 2 + ["FAIL"] + ["COMPLETE"] * 5
     rows = list_runs("sweeps/try")
@@ -105,7 +103,7 @@ def test_a_killed_trial_is_run_again_and_the_best_config_is_right(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_the_best_trial_is_that_of_eval_best(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_trial_is_that_of_eval_best(capsys):
     assert sweep(write(trials=5, pruner="NopPruner", settings={"eval.best": "loss"})) == 0
     rows = [row for row in list_runs("sweeps/try") if row["miou"] is not None]
     best = min(rows, key=lambda row: row["miou"])  # the stand-in's loss is 1 + mIoU
@@ -116,7 +114,7 @@ def test_the_best_trial_is_that_of_eval_best(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_the_pruner_stops_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pruner_stops_trials(monkeypatch):
     monkeypatch.setenv("STEP_S", "0.5")
     pruner = {"ThresholdPruner": {"lower": 0.25}}
     assert sweep(write(trials=6, workers=3, pruner=pruner, sampler="RandomSampler")) == 0
@@ -128,7 +126,7 @@ def test_the_pruner_stops_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PRUNED" in states()
 
 
-def test_two_processes_share_a_sweep_and_one_dies(tmp_path: Path) -> None:
+def test_two_processes_share_a_sweep_and_one_dies(tmp_path):
     """The trials of the dead process go on when the command is started again."""
     (tmp_path / "training.py").write_text(TRAINING)
     (tmp_path / "try.yaml").write_text(
@@ -180,16 +178,14 @@ def test_two_processes_share_a_sweep_and_one_dies(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("stand_in")
-def test_mistakes_in_the_file_are_named_before_anything_is_trained(
-    content: dict[str, Any], code: str, named: str
-) -> None:
+def test_mistakes_in_the_file_are_named_before_anything_is_trained(content, code, named):
     with refused(code) as caught:
         sweep(write(trials=1, **content))
     assert named in str(caught.value)
     assert not list(Path().glob("sweeps/*/trial-*"))
 
 
-def test_the_file_of_the_page(tmp_path: Path) -> None:
+def test_the_file_of_the_page(tmp_path):
     page = (Path(__file__).parents[2] / "docs/sweep.md").read_text()
     (tmp_path / "page.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     plan = read_sweep(tmp_path / "page.yaml")
@@ -199,9 +195,7 @@ def test_the_file_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_trials_with_two_workers_one_of_which_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_trials_with_two_workers_one_of_which_is_killed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny = {}
     for section, settings in parse_overrides(TINY).items():

@@ -104,9 +104,7 @@ def check(place: Path, settings: dict[str, Any] | None = None, **more: Any) -> V
         (Fix(advice="look at data.workers=2 there"), (), "look at data.workers=2 there"),
     ],
 )
-def test_a_fix_is_settings_for_the_command_line_and_words_for_a_person(
-    fix: Fix, words: tuple[str, ...], text: str | None
-) -> None:
+def test_a_fix_is_settings_for_the_command_line_and_words_for_a_person(fix, words, text):
     assert fix.words == words
     assert text is None or fix.text == text
     assert {
@@ -114,9 +112,7 @@ def test_a_fix_is_settings_for_the_command_line_and_words_for_a_person(
     } == dict(fix.settings)
 
 
-def test_each_choice_has_a_command_and_is_enough(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_choice_has_a_command_and_is_enough(tmp_path, capsys):
     """A run that ended for lack of shared memory, but has steady windows: three ways out, any of
     which is the cure.
     """
@@ -155,13 +151,11 @@ def test_each_choice_has_a_command_and_is_enough(
         ({"data.cache": "ram", "data.rotate": 0}, data(cache="ram", rotate=0.0), "other"),
     ],
 )
-def test_settings_are_held_against_the_cure(
-    cure: dict[str, Any], after: dict[str, Any], kind: str
-) -> None:
+def test_settings_are_held_against_the_cure(cure, after, kind):
     assert fit(changes(data(), after, cure)) == kind
 
 
-def test_what_cannot_matter_for_speed_is_no_difference() -> None:
+def test_what_cannot_matter_for_speed_is_no_difference():
     more = {
         "out": "there",
         "name": "b",
@@ -174,7 +168,7 @@ def test_what_cannot_matter_for_speed_is_no_difference() -> None:
     assert differing(data(), {**more, **data(prefetch=9)}) == {"data.prefetch": (4, 9)}
 
 
-def test_the_order_is_found_by_the_settings_then_by_the_time(tmp_path: Path) -> None:
+def test_the_order_is_found_by_the_settings_then_by_the_time(tmp_path):
     before, after = slow(tmp_path), cured(tmp_path)
     there, back = verify(before, after), verify(after, before)
     assert (there.before.run, back.before.run, back.swapped) == (before, before, True)
@@ -194,7 +188,7 @@ def test_the_order_is_found_by_the_settings_then_by_the_time(tmp_path: Path) -> 
     assert "it began later" in " ".join(page(verify(second, first)).split())
 
 
-def test_the_same_images_elsewhere_are_the_same_data_set(tmp_path: Path) -> None:
+def test_the_same_images_elsewhere_are_the_same_data_set(tmp_path):
     def derived(name: str, count: int) -> dict[str, Any]:
         return {"derived": {"data": f"{name}: {count} images to train, 4 to score, 10 classes"}}
 
@@ -215,7 +209,7 @@ def test_the_same_images_elsewhere_are_the_same_data_set(tmp_path: Path) -> None
         assert found.fit == "more"
 
 
-def test_nonsense_names_the_folder(tmp_path: Path) -> None:
+def test_nonsense_names_the_folder(tmp_path):
     before = slow(tmp_path)
     (tmp_path / "nothing").mkdir()
     with refused("no-spans", file=str(tmp_path / "nothing")):
@@ -227,7 +221,7 @@ def test_nonsense_names_the_folder(tmp_path: Path) -> None:
         verify(before, tmp_path / "empty")
 
 
-def test_an_earlier_run_beside_has_predicted_it(tmp_path: Path) -> None:
+def test_an_earlier_run_beside_has_predicted_it(tmp_path):
     before, after = slow(tmp_path), cured(tmp_path)
     make(tmp_path / "stranger", rank_records(), data(workers=3), later=50)
     line = earlier_prediction(after)
@@ -247,9 +241,7 @@ def test_an_earlier_run_beside_has_predicted_it(tmp_path: Path) -> None:
     assert earlier_prediction(after) is None
 
 
-def test_nothing_beside_a_run_makes_it_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_beside_a_run_makes_it_fail(tmp_path, monkeypatch):
     before, after = slow(tmp_path), cured(tmp_path)
     for content in ("[1, 2", "7", "data: 8\nlog: [1]", "data: {workers: 2, unknown: {a: b}}"):
         (before / "config.yaml").write_text(content)
@@ -268,7 +260,7 @@ def test_nothing_beside_a_run_makes_it_fail(
     assert earlier_prediction(Path(".")) is None
 
 
-def test_pairs_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_in_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     worse = rank_records({"wait": 3.0}, workers=10, host="elsewhere", **moments(0, 0.213))
     scenes, blocked = data(layout="scenes"), rank_records({"other": 1.0}, other_cpu=0.2)

@@ -86,7 +86,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_segtrain_is_installed_once_and_each_version_beside_the_other(node: Node) -> None:
+def test_segtrain_is_installed_once_and_each_version_beside_the_other(node):
     done = node.head()
     assert done.returncode == 0, done.stderr
     first = (node.workspace / "segtrain").resolve()
@@ -106,14 +106,14 @@ def test_segtrain_is_installed_once_and_each_version_beside_the_other(node: Node
     assert (first / ".venv/bin/segtrain").exists()
 
 
-def test_a_failed_installation_is_not_taken_for_done(node: Node) -> None:
+def test_a_failed_installation_is_not_taken_for_done(node):
     assert node.head(NO_PIP="1").returncode != 0
     assert not (node.workspace / "segtrain").exists()
     assert node.head().returncode == 0
     assert (node.workspace / "segtrain/.installed").exists()
 
 
-def test_the_nightly_archive_is_a_line_that_cron_can_read(node: Node) -> None:
+def test_the_nightly_archive_is_a_line_that_cron_can_read(node):
     assert node.head().returncode == 0
     *variables, line = (node.cron / "segtrain-archive").read_text().splitlines()
     assert all("=" in variable for variable in variables)
@@ -139,7 +139,7 @@ def test_the_nightly_archive_is_a_line_that_cron_can_read(node: Node) -> None:
     assert all(file in (node.workspace / "versions/archive.txt").read_text() for file in files)
 
 
-def test_a_compute_node_that_does_not_see_segtrain_says_so_and_ends(node: Node) -> None:
+def test_a_compute_node_that_does_not_see_segtrain_says_so_and_ends(node):
     done = node.run("compute.sh", str(node.workspace))
     assert done.returncode == 1
     assert f"{node.workspace}/segtrain/.venv/bin/segtrain does not run" in done.stderr
@@ -151,7 +151,7 @@ def test_a_compute_node_that_does_not_see_segtrain_says_so_and_ends(node: Node) 
 
 
 @pytest.mark.parametrize("script", ["head.sh", "compute.sh"])
-def test_a_missing_argument_is_named(script: str, node: Node) -> None:
+def test_a_missing_argument_is_named(script, node):
     done = node.run(script)
     assert done.returncode != 0
     assert "the shared folder, such as /workspace" in done.stderr

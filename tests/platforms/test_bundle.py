@@ -68,7 +68,7 @@ def required(job: SageMakerJob) -> list[str]:
     return content.decode().splitlines()
 
 
-def test_exactly_what_the_machines_need(checkout: Path) -> None:
+def test_exactly_what_the_machines_need(checkout):
     assert names(SageMakerJob()) == [
         "configs/scenes.yaml",
         "requirements.txt",
@@ -80,7 +80,7 @@ def test_exactly_what_the_machines_need(checkout: Path) -> None:
     ]
 
 
-def test_of_the_repository_the_whole_package_and_no_setup_py() -> None:
+def test_of_the_repository_the_whole_package_and_no_setup_py():
     found = names(SageMakerJob())
     for kind in ("*.py", "*.csv"):  # the tables are read at the end of each run
         assert {
@@ -93,7 +93,7 @@ def test_of_the_repository_the_whole_package_and_no_setup_py() -> None:
     ]
 
 
-def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
+def test_awss_toolkit_takes_it_for_a_script(tmp_path):
     kind = pytest.importorskip(
         "sagemaker_training._entry_point_type", reason="needs the extra `rehearse`"
     )
@@ -103,7 +103,7 @@ def test_awss_toolkit_takes_it_for_a_script(tmp_path: Path) -> None:
     assert kind.get(str(tmp_path / "code"), "train.py") is kind.PYTHON_PROGRAM
 
 
-def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Path) -> None:
+def test_requirements_leave_the_images_torch_alone(checkout, tmp_path):
     (tmp_path / "more.txt").write_text("timm>=1\n\nwandb")
     lines = required(SageMakerJob(requirements=str(tmp_path / "more.txt")))
     packages = [shared._package(line) for line in lines]
@@ -128,9 +128,7 @@ def test_requirements_leave_the_images_torch_alone(checkout: Path, tmp_path: Pat
         ({"log.wandb": "", "log.mlflow": ""}, set()),
     ],
 )
-def test_a_tracker_brings_its_package(
-    checkout: Path, settings: dict[str, str], packages: set[str]
-) -> None:
+def test_a_tracker_brings_its_package(checkout, settings, packages):
     lines = required(SageMakerJob(settings=settings))
     trackers = {"mlflow", "wandb", "sagemaker-mlflow"}
     assert {shared._package(line) for line in lines} & trackers == packages
@@ -142,7 +140,7 @@ def test_a_tracker_brings_its_package(
     )
 
 
-def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) -> None:
+def test_what_the_config_file_asks_for_brings_its_package_too(checkout):
     pytest.importorskip("yaml")
     (checkout / "mine.yaml").write_text("log: {wandb: streets}\n")
     lines = required(SageMakerJob(config="mine.yaml"))
@@ -158,9 +156,7 @@ def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) ->
     ("settings", "wanted"),
     [({"data.root": "s3://b/k"}, 1), ({"out": "s3://b/k"}, 1), ({"data.root": "data"}, 0)],
 )
-def test_folders_in_buckets_bring_their_package(
-    checkout: Path, settings: dict[str, str], wanted: int
-) -> None:
+def test_folders_in_buckets_bring_their_package(checkout, settings, wanted):
     lines = required(SageMakerJob(settings=settings))
     assert [shared._package(line) for line in lines].count("obstore") == wanted
 
@@ -175,9 +171,7 @@ def test_folders_in_buckets_bring_their_package(
         ("gone.py:build", False),
     ],
 )
-def test_a_pipeline_of_albumentations_brings_its_package(
-    checkout: Path, pipeline: object, wanted: bool
-) -> None:
+def test_a_pipeline_of_albumentations_brings_its_package(checkout, pipeline, wanted):
     (checkout / "lib").mkdir()
     for name in ("own.py", "lib/own.py"):
         (checkout / name).write_text(
@@ -193,9 +187,7 @@ def test_a_pipeline_of_albumentations_brings_its_package(
     assert all(f'["{line}"]' in extras for line in found)
 
 
-def test_the_jobs_own_config_program_and_files(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_jobs_own_config_program_and_files(checkout, tmp_path, monkeypatch):
     work = tmp_path / "work"
     (work / "aug").mkdir(parents=True)
     (work / "mine.yaml").write_text("data: {classes: names.txt}\n")
@@ -226,12 +218,12 @@ def test_the_jobs_own_config_program_and_files(
         (SageMakerJob(program="../setup.py"), "outside"),
     ],
 )
-def test_what_is_not_there_is_named(checkout: Path, job: SageMakerJob, words: str) -> None:
+def test_what_is_not_there_is_named(checkout, job, words):
     with pytest.raises(ConfigError, match=words):
         bundle.contents(job)
 
 
-def test_the_same_files_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
+def test_the_same_files_give_the_same_bytes(checkout, tmp_path):
     first = bundle.build(SageMakerJob(), tmp_path / "one/sourcedir.tar.gz")
     (checkout / "segtrain/errors.py").touch()
     (checkout / "segtrain/errors.py").chmod(0o777)
@@ -245,7 +237,7 @@ def test_the_same_files_give_the_same_bytes(checkout: Path, tmp_path: Path) -> N
     assert bundle.build(SageMakerJob(), tmp_path / "two/other.tar.gz")["sha256"] != first["sha256"]
 
 
-def test_the_entry_can_be_imported_from_the_bundle_alone(tmp_path: Path) -> None:
+def test_the_entry_can_be_imported_from_the_bundle_alone(tmp_path):
     bundle.build(SageMakerJob(), tmp_path / "sourcedir.tar.gz")
     code = tmp_path / "code"
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,15 +66,13 @@ def role(
     return str(made["Role"]["Arn"])
 
 
-def test_without_boto3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_boto3_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ConfigError, match=r"pip install 'segtrain\[sagemaker\]'"):
         connect("us-east-1")
 
 
-def test_a_sign_in_that_has_expired_is_found_before_anything_is_sent(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_sign_in_that_has_expired_is_found_before_anything_is_sent(monkeypatch, tmp_path):
     pytest.importorskip("boto3")
     point(monkeypatch)
     sso = "sso_session = s\nsso_account_id = 1\nsso_role_name = r\n[sso-session s]\nsso_region = us-east-1\nsso_start_url = u\n"
@@ -89,7 +86,7 @@ def test_a_sign_in_that_has_expired_is_found_before_anything_is_sent(
         connect("us-east-1")
 
 
-def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: AwsClients) -> None:
+def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients):
     role(clients, "Web", EC2)
     trainer = role(clients, "Trainer")
     role(clients, "AWSServiceRoleForSageMaker", path="/aws-service-role/sagemaker.amazonaws.com/")
@@ -100,7 +97,7 @@ def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: AwsClients) 
     assert clients.s3.list_buckets()["Buckets"] == []  # looking makes nothing
 
 
-def test_what_the_job_says_is_kept(clients: AwsClients) -> None:
+def test_what_the_job_says_is_kept(clients):
     trainer = role(clients, "Trainer")
     role(clients, "Other")
     mine = SageMakerJob(role=f"arn:aws:iam::{ACCOUNT}:role/Mine", output="s3://mine/a")
@@ -112,7 +109,7 @@ def test_what_the_job_says_is_kept(clients: AwsClients) -> None:
         fill(SageMakerJob(role="Trianer"), clients)
 
 
-def test_no_role_and_several_roles_are_errors_with_a_cure(clients: AwsClients) -> None:
+def test_no_role_and_several_roles_are_errors_with_a_cure(clients):
     with pytest.raises(ConfigError, match=r"the account has none: give --role"):
         fill(SageMakerJob(), clients)
     role(clients, "A")
@@ -123,9 +120,7 @@ def test_no_role_and_several_roles_are_errors_with_a_cure(clients: AwsClients) -
         fill(SageMakerJob(), clients)
 
 
-def test_a_notebook_trains_as_its_own_role(
-    clients: AwsClients, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_trains_as_its_own_role(clients, monkeypatch):
     own = role(clients, "Notebook")
     role(clients, "Other")
     keys = clients.sts.assume_role(RoleArn=own, RoleSessionName="SageMaker")["Credentials"]
@@ -136,9 +131,7 @@ def test_a_notebook_trains_as_its_own_role(
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-west-1"])
-def test_the_first_upload_makes_the_accounts_bucket(
-    clients: AwsClients, tmp_path: Path, region: str
-) -> None:
+def test_the_first_upload_makes_the_accounts_bucket(clients, tmp_path, region):
     clients = connect(region)
     bundle, bucket = tmp_path / "sourcedir.tar.gz", default_bucket(clients)
     for content in (b"first", b"second"):
@@ -150,7 +143,7 @@ def test_the_first_upload_makes_the_accounts_bucket(
         assert got == content
 
 
-def test_a_bucket_that_is_named_must_exist(clients: AwsClients, tmp_path: Path) -> None:
+def test_a_bucket_that_is_named_must_exist(clients, tmp_path):
     (tmp_path / "a").write_bytes(b"a")
     with pytest.raises(
         SegtrainError, match=r"upload of a to s3://absent-bucket/k: NoSuchBucket.*aws s3 mb"
@@ -160,7 +153,7 @@ def test_a_bucket_that_is_named_must_exist(clients: AwsClients, tmp_path: Path) 
         upload(clients, tmp_path / "a", "https://absent-bucket/k")
 
 
-def test_a_job_is_sent_once_and_its_arn_comes_back(cloud: CloudEndpoint) -> None:
+def test_a_job_is_sent_once_and_its_arn_comes_back(cloud):
     clients = connect("us-east-1")
     assert (
         submit(clients, training_job("a"))
@@ -170,7 +163,7 @@ def test_a_job_is_sent_once_and_its_arn_comes_back(cloud: CloudEndpoint) -> None
         submit(clients, training_job("a"))
 
 
-def test_a_lost_answer_does_not_make_a_sent_job_an_error(cloud: CloudEndpoint) -> None:
+def test_a_lost_answer_does_not_make_a_sent_job_an_error(cloud):
     cloud.lose("CreateTrainingJob")
     clients = connect("us-east-1")
     assert submit(clients, training_job("a")).endswith("/a")
@@ -185,9 +178,7 @@ def test_a_lost_answer_does_not_make_a_sent_job_an_error(cloud: CloudEndpoint) -
         submit(clients, training_job("b", RoleArn=f"arn:aws:iam::{ACCOUNT}:role/Another"))
 
 
-def test_a_submission_without_an_answer_may_have_made_a_job(
-    cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_submission_without_an_answer_may_have_made_a_job(cloud, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # boto3's pauses between its attempts
     clients = connect("us-east-1")
     cloud.refuse("CreateTrainingJob", "InternalFailure", times=5, status=500)
@@ -213,7 +204,7 @@ REFUSALS = [
 ]
 
 
-def test_a_refusal_is_told_in_awss_words_with_its_cure(cloud: CloudEndpoint) -> None:
+def test_a_refusal_is_told_in_awss_words_with_its_cure(cloud):
     clients = connect("us-east-1")
     for code, message, cure in REFUSALS:
         cloud.refuse("CreateTrainingJob", code, message)
@@ -226,9 +217,7 @@ def test_a_refusal_is_told_in_awss_words_with_its_cure(cloud: CloudEndpoint) -> 
     assert not cloud.jobs
 
 
-def test_no_network_and_a_request_that_boto3_refuses(
-    cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_network_and_a_request_that_boto3_refuses(cloud, monkeypatch):
     with pytest.raises(ConfigError, match=r"Unknown parameter.*Nonsense.*--dry-run"):
         submit(connect("us-east-1"), training_job(Nonsense=1))
     point(monkeypatch)
@@ -245,5 +234,5 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("reason", "cure"), FAILURES)
-def test_the_reason_of_a_failure_has_its_cure(reason: str, cure: str) -> None:
+def test_the_reason_of_a_failure_has_its_cure(reason, cure):
     assert cure in cure_of_failure(reason)

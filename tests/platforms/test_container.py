@@ -64,7 +64,7 @@ def make_base(
     return base
 
 
-def test_hyperparameters_of_both_sdks(tmp_path: Path) -> None:
+def test_hyperparameters_of_both_sdks(tmp_path):
     make_base(
         tmp_path,
         {
@@ -93,7 +93,7 @@ def test_hyperparameters_of_both_sdks(tmp_path: Path) -> None:
     }
 
 
-def test_a_number_that_was_quoted_stays_a_text(tmp_path: Path) -> None:
+def test_a_number_that_was_quoted_stays_a_text(tmp_path):
     config, _ = settings.resolve({"SAGEMAKER_BASE_DIR": str(make_base(tmp_path, {"name": "1"}))})
     assert config.name == "1"
 
@@ -102,7 +102,7 @@ def resolved(base: Path, environ: dict[str, str] | None = None) -> Any:
     return settings.resolve({"SAGEMAKER_BASE_DIR": str(base), **(environ or {})}, (ROOT,))
 
 
-def test_the_channel_is_the_data(tmp_path: Path) -> None:
+def test_the_channel_is_the_data(tmp_path):
     base = make_base(tmp_path, {"data.layout": "camvid"})
     with pytest.raises(ConfigError, match=r"data\.root is empty"):
         resolved(base)
@@ -120,14 +120,14 @@ def test_the_channel_is_the_data(tmp_path: Path) -> None:
     ("root", "expected"),
     [("CamVid", "{channel}/CamVid"), ("/data", "/data"), ("s3://b/data", "s3://b/data")],
 )
-def test_a_root_of_ones_own(tmp_path: Path, root: str, expected: str) -> None:
+def test_a_root_of_ones_own(tmp_path, root, expected):
     base = make_base(tmp_path, {"data.layout": "camvid", "data.root": root})
     channel = base / "input/data/train"
     channel.mkdir(parents=True)
     assert resolved(base)[0].data.root == expected.format(channel=channel)
 
 
-def test_generated_scenes_say_that_the_channel_is_not_used(tmp_path: Path) -> None:
+def test_generated_scenes_say_that_the_channel_is_not_used(tmp_path):
     base = make_base(tmp_path, {})
     (base / "input/data/train").mkdir(parents=True)
     config, remarks = resolved(base)
@@ -135,7 +135,7 @@ def test_generated_scenes_say_that_the_channel_is_not_used(tmp_path: Path) -> No
     assert "is not used" in remarks[0]
 
 
-def test_jobs_of_a_tuning_do_not_share_a_run(tmp_path: Path) -> None:
+def test_jobs_of_a_tuning_do_not_share_a_run(tmp_path):
     """They have one checkpoint prefix: without folders of their own, each would go on from
     another's checkpoint.
     """
@@ -151,7 +151,7 @@ def test_jobs_of_a_tuning_do_not_share_a_run(tmp_path: Path) -> None:
     assert uris_of(job) == ["s3://b/c/t-1"]
 
 
-def test_the_first_cause_stays_and_a_consequence_makes_room(tmp_path: Path) -> None:
+def test_the_first_cause_stays_and_a_consequence_makes_room(tmp_path):
     place = tmp_path / "output/failure"
     outcome.write_failure(f"rank 2 on algo-2: rank 2 {outcome.LOST} (closed)", [place])
     outcome.write_failure("rank 1 on algo-2: " + "x" * 3000 + " raise volume_gb", [place])
@@ -162,7 +162,7 @@ def test_the_first_cause_stays_and_a_consequence_makes_room(tmp_path: Path) -> N
     assert len(text) <= 1024
 
 
-def test_a_cause_names_the_place_of_a_crash_and_the_words_of_an_error() -> None:
+def test_a_cause_names_the_place_of_a_crash_and_the_words_of_an_error():
     assert outcome.cause(DataError("a.png\n has 3 sizes")) == "a.png has 3 sizes"
     with pytest.raises(AttributeError) as caught:
         outcome.write_failure(None, [])  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_a_cause_names_the_place_of_a_crash_and_the_words_of_an_error() -> None:
     assert "(outcome.py, line" in outcome.cause(caught.value)
 
 
-def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path):  # type: ignore[no-untyped-def]
     base = make_base(tmp_path, SETTINGS)
     (base / "checkpoints").mkdir()
     # an export takes long, and a stock image has none
@@ -193,7 +193,7 @@ def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("when", ["before it starts", "while it trains"])
-def test_a_stop_saves_and_ends_with_0(zygote, tmp_path: Path, when: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_stop_saves_and_ends_with_0(zygote, tmp_path, when):  # type: ignore[no-untyped-def]
     ranks = tmp_path / "ranks"
     ranks.mkdir()
     duration = {"train.duration": "100000st"} if when == "while it trains" else {}
@@ -220,7 +220,7 @@ def test_a_stop_saves_and_ends_with_0(zygote, tmp_path: Path, when: str) -> None
     assert not (base / "output/failure").exists()
 
 
-def test_a_failure_names_rank_host_and_cause(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_failure_names_rank_host_and_cause(zygote, tmp_path):  # type: ignore[no-untyped-def]
     base = make_base(tmp_path, {**SETTINGS, "train.lr": 1}, "algo-2", 2)
     process = zygote.start(code=MAIN, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base))
     assert process.wait() == 2
@@ -230,9 +230,7 @@ def test_a_failure_names_rank_host_and_cause(zygote, tmp_path: Path) -> None:  #
     assert f"error: {failure}" in process.output
 
 
-def test_a_failure_on_gpus_leaves_its_cause_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_on_gpus_leaves_its_cause_too(tmp_path, monkeypatch):
     """There, the process ends inside the training, which has no chance to raise its error."""
     base = make_base(tmp_path, SETTINGS, "algo-2", 2)
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(base))
@@ -247,9 +245,7 @@ def test_a_failure_on_gpus_leaves_its_cause_too(
     assert (base / "output/failure").read_text() == "rank 0 on algo-2 (ml.g5.xlarge): torn"
 
 
-def test_a_decoder_that_cannot_be_compiled_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_that_cannot_be_compiled_stops_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
     monkeypatch.setattr(decoder.native, "available", lambda: False)
     (tmp_path / "file").touch()
@@ -258,7 +254,7 @@ def test_a_decoder_that_cannot_be_compiled_stops_nothing(
     assert "File exists" in text
 
 
-def test_a_helping_host_ends_at_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_helping_host_ends_at_once(zygote, tmp_path):  # type: ignore[no-untyped-def]
     settings = {**SETTINGS, "sagemaker_distribution_instance_groups": ["gpu"]}
     base = make_base(
         tmp_path, settings, "algo-1", 3, instance_groups=GROUPS, current_group_name="cpu"
@@ -271,9 +267,7 @@ def test_a_helping_host_ends_at_once(zygote, tmp_path: Path) -> None:  # type: i
 @pytest.mark.parametrize(
     ("size", "ranks", "spared"), [(64 << 20, 2, True), (1 << 30, 2, False), (64 << 20, 1, False)]
 )
-def test_every_rank_of_a_host_keeps_nccl_from_a_small_shm(
-    size: int, ranks: int, spared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_rank_of_a_host_keeps_nccl_from_a_small_shm(size, ranks, spared, monkeypatch):
     monkeypatch.delenv("NCCL_SHM_DISABLE", raising=False)
     monkeypatch.setattr(entry.os.path, "isdir", lambda path: True)
     # The ranks that started earlier have filled some of it.

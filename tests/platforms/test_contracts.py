@@ -327,7 +327,7 @@ def ours_for(contract: str, theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_our_request_is_the_sdks_but_for_the_listed_differences(path: Path) -> None:
+def test_our_request_is_the_sdks_but_for_the_listed_differences(path):
     theirs = json.loads(path.read_text(encoding="utf-8"))
     found = {
         place: (their, our)

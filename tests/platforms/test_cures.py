@@ -83,7 +83,7 @@ def paste_back(job: Any, check: Check) -> int:
     return count
 
 
-def test_cures_of_vertex_can_be_pasted() -> None:
+def test_cures_of_vertex_can_be_pasted():
     jobs = [
         load_job(
             VertexJob,
@@ -96,7 +96,7 @@ def test_cures_of_vertex_can_be_pasted() -> None:
     assert sum(paste_back(job, lambda job: gcp.prepare(job)[2]) for job in jobs) > 10
 
 
-def test_cures_of_sagemaker_can_be_pasted() -> None:
+def test_cures_of_sagemaker_can_be_pasted():
     jobs = [
         sagemaker_mistakes.the_job(flags, settings)
         for flags, settings in sagemaker_mistakes.TYPED.values()
@@ -104,7 +104,7 @@ def test_cures_of_sagemaker_can_be_pasted() -> None:
     assert sum(paste_back(job, lambda job: aws.prepare(job)[2]) for job in jobs) > 10
 
 
-def test_cures_of_slurm_can_be_pasted() -> None:
+def test_cures_of_slurm_can_be_pasted():
     count = 0
     here = SubmitHost(Path("/workspace"), {}, {})
     for name, flags, settings, _ in slurm_mistakes.MISTAKES.values():
@@ -131,5 +131,5 @@ def test_cures_of_slurm_can_be_pasted() -> None:
         (Accelerator("NVIDIA_H100_80GB", 3), [f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)]),
     ],
 )
-def test_machines_with_as_many_gpus_as_were_asked_for(gpus: Accelerator, named: list[str]) -> None:
+def test_machines_with_as_many_gpus_as_were_asked_for(gpus, named):
     assert taking(gpus) == named

@@ -38,7 +38,7 @@ def steps(text: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_build_sees_what_is_copied_and_nothing_else(name: str) -> None:
+def test_the_build_sees_what_is_copied_and_nothing_else(name):
     lines = Path(f"{FILES[name]}.dockerignore").read_text(encoding="utf-8").splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"  # all is left out, then some named
@@ -55,7 +55,7 @@ def test_the_build_sees_what_is_copied_and_nothing_else(name: str) -> None:
     assert {"**/*.so", "**/__pycache__"} <= set(rules[1:])
 
 
-def test_the_sagemaker_image_starts_with_the_script_that_hands_on_signals() -> None:
+def test_the_sagemaker_image_starts_with_the_script_that_hands_on_signals():
     found = dict(steps(FILES["sagemaker"].read_text(encoding="utf-8")))
     script = json.loads(found["ENTRYPOINT"])[-1]
     assert found["COPY"].split() == ["docker/sagemaker/entrypoint.sh", script]  # the last one
@@ -63,7 +63,7 @@ def test_the_sagemaker_image_starts_with_the_script_that_hands_on_signals() -> N
     assert "SMDDP" in FILES["sagemaker"].read_text(encoding="utf-8")
 
 
-def test_the_torch_of_the_sagemaker_image_stays(tmp_path: Path) -> None:
+def test_the_torch_of_the_sagemaker_image_stays(tmp_path):
     """The step's own words, up to the installation: the constraints name what is installed."""
     step = next(
         v
@@ -76,7 +76,7 @@ def test_the_torch_of_the_sagemaker_image_stays(tmp_path: Path) -> None:
     assert lines == [f"{name}=={version(name)}" for name in ("torch", "torchvision")]
 
 
-def test_the_sagemaker_image_keeps_its_decoder_where_the_bundle_looks(tmp_path: Path) -> None:
+def test_the_sagemaker_image_keeps_its_decoder_where_the_bundle_looks(tmp_path):
     """Runs the step itself: it copies the library to the path that SEGTRAIN_NATIVE_LIBRARY
     names.
     """
@@ -99,7 +99,7 @@ def test_the_sagemaker_image_keeps_its_decoder_where_the_bundle_looks(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-def test_the_wheel_of_the_images_holds_the_native_decoder(tmp_path: Path) -> None:
+def test_the_wheel_of_the_images_holds_the_native_decoder(tmp_path):
     """The build step's own words, in a folder with just what is copied; then its library is
     loaded.
     """

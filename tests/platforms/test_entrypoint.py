@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -89,9 +88,7 @@ while True: time.sleep(0.05)'"""
 
 
 @pytest.mark.parametrize("way", ["file", "arguments"])
-def test_sigterm_reaches_the_ranks_and_their_code_comes_back(
-    contained: Any, tmp_path: Path, way: str
-) -> None:
+def test_sigterm_reaches_the_ranks_and_their_code_comes_back(contained, tmp_path, way):
     started = contained(RANK, way)
     assert started.stdout.readline() == "ready\n"
     lines = []
@@ -106,7 +103,7 @@ def test_sigterm_reaches_the_ranks_and_their_code_comes_back(
     assert started.returncode == 7
 
 
-def test_a_stop_before_there_is_a_rank_leaves_a_flag(contained: Any) -> None:
+def test_a_stop_before_there_is_a_rank_leaves_a_flag(contained):
     started = contained(
         'echo ready; while [ ! -e "$SEGTRAIN_RANKS/stop" ]; do sleep 0.05; done; echo flag'
     )
@@ -118,9 +115,7 @@ def test_a_stop_before_there_is_a_rank_leaves_a_flag(contained: Any) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_cause_outlives_a_toolkit_that_overwrites_or_ends_with_0(
-    contained: Any, tmp_path: Path, code: int
-) -> None:
+def test_the_cause_outlives_a_toolkit_that_overwrites_or_ends_with_0(contained, tmp_path, code):
     started = contained(
         'mkdir -p $SAGEMAKER_BASE_DIR/output; echo -n "rank 1: cause" > $SEGTRAIN_RANKS/failure; '
         f"echo ExecuteUserScriptError > $SAGEMAKER_BASE_DIR/output/failure; exit {code}"
@@ -137,7 +132,7 @@ _failed(OSError("the cause"), Path(os.environ["SAGEMAKER_BASE_DIR"]), None); os.
 """
 
 
-def test_the_cause_fits_on_a_full_disk_and_the_job_has_failed(tmp_path: Path) -> None:
+def test_the_cause_fits_on_a_full_disk_and_the_job_has_failed(tmp_path):
     """Though ``train`` ends with 0 there, as AWS's does when it cannot write."""
     program = tmp_path / "bin/train"
     program.parent.mkdir()
@@ -166,14 +161,14 @@ def test_the_cause_fits_on_a_full_disk_and_the_job_has_failed(tmp_path: Path) ->
     assert done.returncode == 1
 
 
-def test_a_container_without_a_word_gets_one(contained: Any, tmp_path: Path) -> None:
+def test_a_container_without_a_word_gets_one(contained, tmp_path):
     started = contained("kill -KILL $$")
     started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 137
     assert "train ended with code 137" in (tmp_path / "output/failure").read_text()
 
 
-def test_the_lines_fit_the_request() -> None:
+def test_the_lines_fit_the_request():
     lines = ENTRYPOINT.read_text().splitlines()
     code = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     assert len(code) <= 60

@@ -92,7 +92,7 @@ def screen(
     )
 
 
-def test_a_whole_life_is_told_in_order(screen: Screen) -> None:
+def test_a_whole_life_is_told_in_order(screen):
     lines = [
         ("algo-2", "hello from two"),
         ("algo-1", "hello from one"),
@@ -137,7 +137,7 @@ def test_a_whole_life_is_told_in_order(screen: Screen) -> None:
     assert json.loads((screen.folder / "job.json").read_text())["TrainingJobStatus"] == "Completed"
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(screen: Screen) -> None:
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(screen):
     screen.start(
         play(
             "Starting",
@@ -168,7 +168,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(screen: Screen)
     assert kept.read_text() == "one\ntwo\n"
 
 
-def test_coming_back_late_shows_the_end_of_a_long_log_and_keeps_all_of_it(screen: Screen) -> None:
+def test_coming_back_late_shows_the_end_of_a_long_log_and_keeps_all_of_it(screen):
     lines = [("algo-1", f"line {number}") for number in range(500)]
     screen.start(
         play(Act("Training", 60, lines=lines), Act("Training", 60, lines=lines[:100]), "Completed")
@@ -184,7 +184,7 @@ def test_coming_back_late_shows_the_end_of_a_long_log_and_keeps_all_of_it(screen
     assert sum(line.startswith("line ") for line in screen.said) == 40 + 99
 
 
-def test_a_spot_interruption_is_told_and_so_is_what_spot_saved(screen: Screen) -> None:
+def test_a_spot_interruption_is_told_and_so_is_what_spot_saved(screen):
     life = play(
         "Starting",
         Act("Training", 100, lines=[("algo-1", "before")]),
@@ -209,7 +209,7 @@ def test_a_spot_interruption_is_told_and_so_is_what_spot_saved(screen: Screen) -
     assert len(list((screen.folder / "logs").iterdir())) == 2  # a stream for each start
 
 
-def test_a_gentle_stop_is_followed_to_its_end(screen: Screen) -> None:
+def test_a_gentle_stop_is_followed_to_its_end(screen):
     screen.start(
         play("Starting", Act("Training", 9999), "Completed"),
         CheckpointConfig=SPOT["CheckpointConfig"],
@@ -228,14 +228,14 @@ def test_a_gentle_stop_is_followed_to_its_end(screen: Screen) -> None:
     assert "has ended already (Stopped)" in words[-1]
 
 
-def test_a_stop_of_an_unknown_job_is_an_error(clients: AwsClients) -> None:
+def test_a_stop_of_an_unknown_job_is_an_error(clients):
     with pytest.raises(
         SegtrainError, match=r"StopTrainingJob of nobody: ValidationException.*--region"
     ):
         stop(clients, "nobody", pytest.fail)
 
 
-def test_a_network_that_goes_away_for_a_while_is_waited_for(screen: Screen) -> None:
+def test_a_network_that_goes_away_for_a_while_is_waited_for(screen):
     screen.start(play("Starting", Act("Training", 60, lines=[("algo-1", "here")]), "Completed"))
 
     def sleep(seconds: float) -> None:
@@ -251,7 +251,7 @@ def test_a_network_that_goes_away_for_a_while_is_waited_for(screen: Screen) -> N
     assert "here" in screen.said
 
 
-def test_credentials_that_expire_end_the_following_not_the_job(screen: Screen) -> None:
+def test_credentials_that_expire_end_the_following_not_the_job(screen):
     screen.start(play("Starting", Act("Training", 60), "Completed"))
 
     def sleep(seconds: float) -> None:
@@ -277,7 +277,7 @@ def archive(**files: bytes) -> bytes:
     return packed.getvalue()
 
 
-def test_model_report_and_profile_come_home(screen: Screen) -> None:
+def test_model_report_and_profile_come_home(screen):
     profiler = {"S3OutputPath": f"s3://{BUCKET}/segtrain", "ProfilingIntervalInMilliseconds": 500}
     screen.start(play("Starting", "Training", "Completed"), ProfilerConfig=profiler)
     place = f"segtrain/{screen.name}"
@@ -314,7 +314,7 @@ def test_model_report_and_profile_come_home(screen: Screen) -> None:
     assert (screen.folder / "model/model.safetensors").read_bytes() == b"weights"
 
 
-def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
+def test_an_archive_cannot_write_outside_its_folder(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(archive(good=b"1", **{"..__evil": b"2"}))
     with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
         link = tarfile.TarInfo("link")
@@ -329,7 +329,7 @@ def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "a/../../up"])
-def test_a_key_that_leaves_the_folder_is_not_fetched(name: str, tmp_path: Path) -> None:
+def test_a_key_that_leaves_the_folder_is_not_fetched(name, tmp_path):
     page = {"Contents": [{"Key": f"job/profiler-output/{name}"}]}
     pages = SimpleNamespace(paginate=lambda **_: [page])
     clients: Any = SimpleNamespace(s3=SimpleNamespace(get_paginator=lambda _: pages))

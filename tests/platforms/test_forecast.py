@@ -62,7 +62,7 @@ def said(
     )
 
 
-def test_the_block_has_minutes_dollars_and_what_bounds_the_job(run: Path) -> None:
+def test_the_block_has_minutes_dollars_and_what_bounds_the_job(run):
     (found,) = said(run)
     (offer,) = plan(terms_of(run), (1,), [machines()[TYPE]]).offers
     minutes, dollars = offer.seconds[1] / 60, offer.dollars[1]
@@ -74,7 +74,7 @@ def test_the_block_has_minutes_dollars_and_what_bounds_the_job(run: Path) -> Non
     assert f"${100 * offer.seconds[1] / 3600:,.3g} (" in dear.message
 
 
-def test_length_and_batch_are_those_of_the_job(run: Path) -> None:
+def test_length_and_batch_are_those_of_the_job(run):
     def minutes(*settings: str) -> float:
         (found,) = said(run, *settings)
         return float(found.message.split("about ")[1].split(" ")[0].replace(",", ""))
@@ -90,7 +90,7 @@ def test_length_and_batch_are_those_of_the_job(run: Path) -> None:
     assert minutes("train.batch_size=128") == pytest.approx(once + 2 * start, rel=0.1)
 
 
-def test_only_a_limit_that_is_broken_in_all_cases_is_an_error(run: Path) -> None:
+def test_only_a_limit_that_is_broken_in_all_cases_is_an_error(run):
     for deadline, words in (
         ("10h", "kept in 90 %"),
         ("51m", "likely to be kept"),
@@ -106,7 +106,7 @@ def test_only_a_limit_that_is_broken_in_all_cases_is_an_error(run: Path) -> None
     assert "train.budget=100$ is kept" in said(run, "train.budget=100$")[0].message
 
 
-def test_what_is_not_known_is_said_in_one_line_and_stops_nothing(run: Path, tmp_path: Path) -> None:
+def test_what_is_not_known_is_said_in_one_line_and_stops_nothing(run, tmp_path):
     for found, words in (
         (said(""), "--like RUN"),
         (said(tmp_path / "nothing"), "not predicted"),
@@ -121,9 +121,7 @@ def test_what_is_not_known_is_said_in_one_line_and_stops_nothing(run: Path, tmp_
         assert words in f"{one.message} {one.cure}", one
 
 
-def test_nodes_of_a_cluster_take_node_hours(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_of_a_cluster_take_node_hours(run, tmp_path, capsys, monkeypatch):
     """The run does not say the type of its host; the prediction is for nodes with its GPU and
     cores.
     """
@@ -168,9 +166,7 @@ def test_nodes_of_a_cluster_take_node_hours(
         (RayJob(workers=2), 0, "tells nothing"),
     ],
 )
-def test_ray_fills_a_node_before_the_next_one(
-    run: Path, job: RayJob, gpus: int, expected: Any
-) -> None:
+def test_ray_fills_a_node_before_the_next_one(run, job, gpus, expected):
     spans = run / "spans/rank-00000.jsonl"
     spans.write_text(
         spans.read_text().replace('"device"', '"gpu": "NVIDIA A100-SXM4-40GB", "device"')
@@ -189,9 +185,7 @@ def test_ray_fills_a_node_before_the_next_one(
             call()
 
 
-def test_a_prediction_travels_with_the_code_into_the_run_folder(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prediction_travels_with_the_code_into_the_run_folder(run, tmp_path, monkeypatch):
     keys = {
         "config": str(run / "config.yaml"),
         "like": str(run),

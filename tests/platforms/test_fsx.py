@@ -8,7 +8,6 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from cloud.endpoint import CloudEndpoint
@@ -48,9 +47,7 @@ def made(cloud: CloudEndpoint) -> list[str]:
     return [operation for operation, _ in cloud.calls if operation.startswith("Create")]
 
 
-def test_it_is_created_waited_for_and_told_as_flags(
-    cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_created_waited_for_and_told_as_flags(cloud, capsys):
     assert fsx.main([*WORDS, "--yes"]) == 0
     printed = capsys.readouterr()
     assert made(cloud) == ["CreateFileSystem", "CreateDataRepositoryAssociation"]
@@ -80,9 +77,7 @@ def test_it_is_created_waited_for_and_told_as_flags(
     assert (channel.file_system, channel.path) == (NAME, "/abcd1234/data")
 
 
-def test_the_same_command_finds_it_again(
-    cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_command_finds_it_again(cloud, capsys):
     assert fsx.main([*WORDS, "--yes"]) == 0
     cloud.calls.clear()
     assert (
@@ -94,7 +89,7 @@ def test_the_same_command_finds_it_again(
     assert out.count(f"--fsx {NAME}:/abcd1234/data") == 2
 
 
-def test_what_was_interrupted_goes_on(cloud: CloudEndpoint, clients: AwsClients) -> None:
+def test_what_was_interrupted_goes_on(cloud, clients):
     """The file system was created and the command ended before its association: its tag finds
     it.
     """
@@ -104,9 +99,7 @@ def test_what_was_interrupted_goes_on(cloud: CloudEndpoint, clients: AwsClients)
     assert made(cloud) == ["CreateDataRepositoryAssociation"]
 
 
-def test_another_prefix_or_subnet_is_no_match(
-    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_prefix_or_subnet_is_no_match(cloud, clients, capsys):
     assert fsx.main([*WORDS, "--yes"]) == 0
     assert lustre.find(clients, replace(WANTED, data="s3://my-data/camvid-2")) == (None, [])
     found, others = lustre.find(clients, replace(WANTED, subnet="subnet-0abc9999"))
@@ -117,9 +110,7 @@ def test_another_prefix_or_subnet_is_no_match(
     assert lustre.find(clients, WANTED)[0] is None
 
 
-def test_nothing_is_created_unasked(
-    cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_created_unasked(cloud, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert fsx.main(WORDS) == 1
     printed = capsys.readouterr().err
@@ -128,7 +119,7 @@ def test_nothing_is_created_unasked(
     assert "give --yes" in printed
 
 
-def test_a_failure_is_told_in_the_words_of_aws(cloud: CloudEndpoint, clients: AwsClients) -> None:
+def test_a_failure_is_told_in_the_words_of_aws(cloud, clients):
     cloud.fail["dra-"] = "The bucket my-data is not accessible"
     with pytest.raises(
         SegtrainError, match=r"association with s3://my-data/camvid/ is FAILED: The bucket my-data"
@@ -138,7 +129,7 @@ def test_a_failure_is_told_in_the_words_of_aws(cloud: CloudEndpoint, clients: Aw
         )
 
 
-def test_one_that_never_comes_is_given_up(cloud: CloudEndpoint, clients: AwsClients) -> None:
+def test_one_that_never_comes_is_given_up(cloud, clients):
     found = lustre.create(clients, WANTED)
     with pytest.raises(SegtrainError, match="still CREATING after 60 minutes"):
         lustre.complete(clients, WANTED, found, lambda text: None, lambda seconds: None)
@@ -152,7 +143,7 @@ def test_one_that_never_comes_is_given_up(cloud: CloudEndpoint, clients: AwsClie
         ({"security_groups": ()}, "--security-groups"),
     ],
 )
-def test_a_mistake_is_named_before_a_call(changes: dict[str, Any], words: str) -> None:
+def test_a_mistake_is_named_before_a_call(changes, words):
     with pytest.raises(ConfigError) as refused:
         lustre.check(replace(WANTED, **changes))
     assert words in str(refused.value)

@@ -12,7 +12,7 @@ pytest.importorskip("yaml")
 pytestmark = pytest.mark.usefixtures("enough_disk")
 
 
-def test_findings_of_sagemaker() -> None:
+def test_findings_of_sagemaker():
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     jobs = {
         name: sagemaker_mistakes.look(sagemaker_mistakes.the_job(flags, settings))
@@ -22,7 +22,7 @@ def test_findings_of_sagemaker() -> None:
     check_findings("findings/sagemaker", jobs, usual)
 
 
-def test_findings_of_vertex() -> None:
+def test_findings_of_vertex():
     jobs = {
         name: vertex_mistakes.look(flags, settings)
         for name, (flags, settings) in vertex_mistakes.MISTAKES.items()
@@ -30,7 +30,7 @@ def test_findings_of_vertex() -> None:
     check_findings("findings/vertex", jobs, vertex_mistakes.look({}))
 
 
-def test_findings_of_slurm() -> None:
+def test_findings_of_slurm():
     jobs = {
         name: slurm_mistakes.look(cluster, flags, settings)
         for name, (cluster, flags, settings, _) in slurm_mistakes.MISTAKES.items()

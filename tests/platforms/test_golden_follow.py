@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,7 +58,7 @@ STOPS: dict[str, list[str]] = {
 }
 
 
-def test_lines_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_lines_of_slurm(monkeypatch, tmp_path):
     said: list[str] = []
     log = tmp_path / "5.log"
     log.write_bytes(b"step 7\nstep 9 \xff\nlast words")
@@ -148,7 +147,7 @@ LOG = [
 ]
 
 
-def test_lines_of_sagemaker(tmp_path: Path) -> None:
+def test_lines_of_sagemaker(tmp_path):
     said: list[str] = []
     clients = SimpleNamespace(region="eu-west-1")
     for name, job in JOBS.items():
@@ -213,7 +212,7 @@ MESSAGES = [
 ]
 
 
-def test_fixes_of_errors() -> None:
+def test_fixes_of_errors():
     rows = [f"{code}: {aws_errors.cure_of(code, '')}" for code in [*aws_errors.CODES, "Unknown"]]
     for code in ("ValidationException", "AccessDeniedException", "ThrottlingException"):
         rows += ["", f"## {code}"]
@@ -230,7 +229,7 @@ SPEC = {
 }
 
 
-def test_lines_of_vertex() -> None:
+def test_lines_of_vertex():
     pytest.importorskip("google.auth", reason="the extra 'vertex' is not installed")
     said: list[str] = []
     name = "projects/p/locations/us-central1/customJobs/77"

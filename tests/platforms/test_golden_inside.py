@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import golden
-import pytest
 
 from segtrain.data.workers.made import NO_COST, SampleCounts
 from segtrain.errors import SegtrainError
@@ -152,7 +151,7 @@ def _configure(base: Path, **files: Mapping[str, Any]) -> None:
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-def test_places_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_of_processes(tmp_path, monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "login.cluster.local")
     found: dict[str, Any] = {
         name: result(lambda environ=environ: place(environ))
@@ -174,7 +173,7 @@ def test_places_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     golden.check("inside/places.txt", golden.data(found))
 
 
-def test_settings_of_sagemaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_sagemaker(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINING_JOB_NAME", "crowd-7")
     parameters = {
         "config": '"configs/a.yaml"',
@@ -214,9 +213,7 @@ def test_settings_of_sagemaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     golden.check("inside/settings.txt", text)
 
 
-def test_texts_of_failures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_failures(tmp_path, capsys, monkeypatch):
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     texts = [outcome.shortened("abcdefghij" * 2, most) for most in (19, 20, 11, 8)]
@@ -260,7 +257,7 @@ class Line:
         self.said.append(f"  -> {self.name}: {json.dumps(message)}")
 
 
-def test_messages_of_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_registers(monkeypatch):
     monkeypatch.setattr(rounds, "free_port", lambda: 29501)
     said: list[str] = []
     node = SimpleNamespace(running=True, last="its last line")
@@ -316,7 +313,7 @@ def _take(server: Any, line: Line, said: list[str], **message: Any) -> None:
         said.append(f"  {error!r}")
 
 
-def test_decisions_about_helpers() -> None:
+def test_decisions_about_helpers():
     said: list[str] = []
     demand = SampleDemand()
     for step, count in enumerate((5, 7, 11, 13, 6, 9, 8, 12, 4, 10, 3)):

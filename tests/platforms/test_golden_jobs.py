@@ -158,20 +158,18 @@ def dry_run(
 
 
 @pytest.mark.parametrize("name", SAGEMAKER)
-def test_dry_runs_of_sagemaker(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_runs_of_sagemaker(name, capsys):
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     dry_run(f"sagemaker-{name}", sagemaker.main, SAGEMAKER[name], capsys)
 
 
 @pytest.mark.parametrize("name", VERTEX)
-def test_dry_runs_of_vertex(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_runs_of_vertex(name, capsys):
     dry_run(f"vertex-{name}", vertex.main, VERTEX[name], capsys)
 
 
 @pytest.mark.parametrize("name", SLURM)
-def test_dry_runs_of_slurm(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_runs_of_slurm(name, capsys, monkeypatch):
     here = SubmitHost(Path("/workspace"), {}, {})
 
     def online(job: slurm.SlurmJob, **_: bool) -> list[slurm.Finding]:
@@ -199,9 +197,7 @@ OTHERS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_file_systems_and_clusters(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_systems_and_clusters(name, capsys, monkeypatch):
     monkeypatch.setattr(schema, "python_of", lambda program: None)
     main, words = OTHERS[name]
     code = main(shlex.split(words))
@@ -212,7 +208,7 @@ def test_file_systems_and_clusters(
 @pytest.mark.parametrize(
     ("verb", "days", "report"), [("export", 0, "s3://b/reports/"), ("release", 30, None)]
 )
-def test_tasks_of_lustre(verb: str, days: int, report: str | None) -> None:
+def test_tasks_of_lustre(verb, days, report):
     request = lustre.task_request(verb, "fs-0abc1234", ["/runs/", "/", "a/b"], report, days)
     golden.check(f"dry-runs/lustre-{verb}.txt", golden.data(request))
 
@@ -229,7 +225,7 @@ HELPS = {
 
 
 @pytest.mark.parametrize("name", HELPS)
-def test_helps(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_helps(name, capsys):
     with pytest.raises(SystemExit):
         HELPS[name](["--help"], f"launch {name}")
     golden.check(f"helps/{name}.txt", capsys.readouterr().out)
@@ -332,7 +328,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(name, capsys):
     said = []
     for words in REFUSED[name]:
         try:
@@ -345,7 +341,7 @@ def test_refusals(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["sagemaker", "vertex", "slurm"])
-def test_flags_of_other_tools(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_of_other_tools(name, capsys):
     parser = importlib.import_module(f"launch.platforms.{name}.arguments").build_parser("launch")
     said = []
     for flag in [*parser._called_here, "--nothing"]:

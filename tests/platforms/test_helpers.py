@@ -53,7 +53,7 @@ def until_helped(pool: HelpedPool, hosts: int, same: Callable[[], bool]) -> bool
     return soon(lambda: same() and len(pool.helped) == hosts)
 
 
-def test_helpers_give_the_same_batches(data: Data, slow: Sleepy) -> None:
+def test_helpers_give_the_same_batches(data, slow):
     plain = load(data, slow)
     for cores in ({"a": 1}, {"a": 2, "b": 1}):
         with pool_of(Hosts(cores)) as pool:
@@ -73,7 +73,7 @@ def test_helpers_give_the_same_batches(data: Data, slow: Sleepy) -> None:
             assert load(data, slow, pool, **settings) == load(data, slow, **settings)
 
 
-def test_worker_processes_and_helpers_share_the_work(data: Data, slow: Sleepy) -> None:
+def test_worker_processes_and_helpers_share_the_work(data, slow):
     with HelpedPool(2, "process", Hosts({"a": 2}), say=print) as pool:
         plain = load(data, slow)
         # Worker processes need seconds to start: until then, helpers may make all samples.
@@ -85,7 +85,7 @@ def test_worker_processes_and_helpers_share_the_work(data: Data, slow: Sleepy) -
         )
 
 
-def test_crops_of_changing_size(data: Data, slow: Sleepy) -> None:
+def test_crops_of_changing_size(data, slow):
     sizes = [(24, 32), (16, 16), (80, 80), (8, 8)]
     changing = {"crop_and_scale": lambda step: (sizes[step % 4], (0.5, 2.0))}
     with pool_of(Hosts({"a": 2})) as pool:
@@ -93,7 +93,7 @@ def test_crops_of_changing_size(data: Data, slow: Sleepy) -> None:
         assert soon(lambda: load(data, slow, pool, **changing) == plain and pool.helped["a"] > 20)
 
 
-def test_evaluation_is_made_here_alone(data: Data, slow: Sleepy) -> None:
+def test_evaluation_is_made_here_alone(data, slow):
     with pool_of(Hosts({"a": 2})) as pool:
         assert soon(lambda: load(data, slow, pool) and pool.helped["a"] > 0)
         before, helper_samples = pool.tally.samples, pool.helped["a"]
@@ -103,9 +103,7 @@ def test_evaluation_is_made_here_alone(data: Data, slow: Sleepy) -> None:
         assert pool.made().local == before  # only samples of training count
 
 
-def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(
-    data: Data, slow: Sleepy
-) -> None:
+def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(data, slow):
     plain, rng, said = load(data, slow, last_step=40), random.Random(0), list[str]()
     engine = Hosts({"a": 2}, InProcess)
     ended = threading.Event()
@@ -128,7 +126,7 @@ def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(
     assert any("lost" in line for line in said)
 
 
-def test_what_a_silent_helper_has_is_made_here_too_before_it_is_given_up() -> None:
+def test_what_a_silent_helper_has_is_made_here_too_before_it_is_given_up():
     pool, of = (
         pool_of(Hosts({}), limit_s=2.0),
         remote_helper.RemoteHelper(HelperSlot("node", "a", 0)),
@@ -169,9 +167,7 @@ class _Late:
                     self.sent += 1
 
 
-def test_a_late_answer_is_dropped(
-    data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_answer_is_dropped(data, slow, monkeypatch):
     """It is alive, so it is not given up, but its samples are made here as well. The batches'
     memory is used again.
     """
@@ -190,7 +186,7 @@ def test_a_late_answer_is_dropped(
         assert pool.again == 0
 
 
-def test_helpers_join_late_and_leave(data: Data, slow: Sleepy) -> None:
+def test_helpers_join_late_and_leave(data, slow):
     said: list[str] = []
     engine = Hosts({})
     plain = load(data, slow)
@@ -208,7 +204,7 @@ def test_helpers_join_late_and_leave(data: Data, slow: Sleepy) -> None:
         assert soon(lambda: not [t for t in threading.enumerate() if t.name == "segtrain-helper-1"])
 
 
-def test_another_version_is_refused(data: Data, slow: Sleepy) -> None:
+def test_another_version_is_refused(data, slow):
     notes: list[dict[str, Any]] = []
     with pool_of(
         Hosts({"a": 2}, lambda: InThread(found={"a new package": "0.0"})), notes=notes
@@ -233,7 +229,7 @@ def _brighter(helper: Helper, address: tuple[str, int], key: bytes, limit_s: flo
     serve(helper, address, key, limit_s)
 
 
-def test_other_pixels_are_refused(data: Data, slow: Sleepy) -> None:
+def test_other_pixels_are_refused(data, slow):
     notes: list[dict[str, Any]] = []
     with pool_of(Hosts({"a": 1}, lambda: InThread(_brighter)), notes=notes) as pool:
         assert load(data, slow, pool) == load(data, slow)
@@ -252,11 +248,7 @@ class Mislaid(InThread):
             file.rename("own_transforms.py")
 
 
-def test_a_host_without_the_file_of_the_transforms_is_refused(
-    data: Data,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_without_the_file_of_the_transforms_is_refused(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own_transforms.py").write_text("def same(image, mask, rng):\n    return image, mask\n")
     mine, notes = (
@@ -281,7 +273,7 @@ class Elsewhere(Sleepy):
             raise FileNotFoundError(f"no image {index}")
 
 
-def test_what_a_helper_cannot_make_is_made_here(data: Data) -> None:
+def test_what_a_helper_cannot_make_is_made_here(data):
     source, notes = Elsewhere(open_dataset(data, "train"), -1), list[dict[str, Any]]()
     with pool_of(Hosts({"a": 1}), notes=notes) as pool:
         plain = load(data, source)
@@ -312,7 +304,7 @@ class Stale(Sleepy):
         return replace(record, mask=other)
 
 
-def test_an_older_copy_of_one_mask_is_refused(data: Data) -> None:
+def test_an_older_copy_of_one_mask_is_refused(data):
     source, notes = Stale(open_dataset(data, "train"), -1), list[dict[str, Any]]()
     plain = load(data, source)
     with pool_of(Hosts({"a": 1}), notes=notes) as pool:
@@ -326,7 +318,7 @@ def test_an_older_copy_of_one_mask_is_refused(data: Data) -> None:
     assert source.entries[4].mask in refused["reason"]
 
 
-def test_an_order_is_not_unpickled(tmp_path: Path) -> None:
+def test_an_order_is_not_unpickled(tmp_path):
     class Code:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "ran"),)
@@ -340,9 +332,7 @@ def _serve_wrong_key(helper: Helper, address: tuple[str, int], key: bytes, limit
     serve(helper, address, b"x" * 32, limit_s)
 
 
-def test_a_wrong_key_opens_nothing(
-    data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_opens_nothing(data, slow, monkeypatch):
     monkeypatch.setattr(remote_helper, "CONNECT_S", 0.2)
     notes: list[dict[str, Any]] = []
     with pool_of(Hosts({"a": 1}, lambda: InThread(_serve_wrong_key)), notes=notes) as pool:
@@ -351,7 +341,7 @@ def test_a_wrong_key_opens_nothing(
         assert not pool.helped
 
 
-def test_a_stranger_does_not_keep_a_helper_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_does_not_keep_a_helper_out(monkeypatch):
     key, greet = b"k" * 32, wire.greet
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
@@ -386,7 +376,7 @@ def test_a_stranger_does_not_keep_a_helper_out(monkeypatch: pytest.MonkeyPatch) 
         wire.frame(wire.Reply("", 768, Cost()).to_bytes()) + b"short",
     ],
 )
-def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: bytes) -> None:
+def test_damaged_answers_end_the_connection(data, slow, sent):
     def damage(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
         with socket.create_connection(address) as connection:
             assert wire.greet(connection, key, b"helper", b"rank", 2.0)
@@ -405,7 +395,7 @@ def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: byte
         )
 
 
-def test_masks_travel_exactly() -> None:
+def test_masks_travel_exactly():
     rng = np.random.default_rng(0)
     masks = [
         np.zeros((100, 80), np.uint8),
@@ -432,7 +422,7 @@ def test_masks_travel_exactly() -> None:
         b"z" * 40,
     ],
 )
-def test_a_packed_mask_ends_with_its_pixels(packed: bytes) -> None:
+def test_a_packed_mask_ends_with_its_pixels(packed):
     there, here = socket.socketpair()
     with there, here:
         there.sendall(packed)
@@ -440,7 +430,7 @@ def test_a_packed_mask_ends_with_its_pixels(packed: bytes) -> None:
             wire.read_mask(wire.SocketLink(here, 2.0), len(packed), np.empty((100, 80), np.uint8))
 
 
-def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> None:
+def test_a_list_of_files_travels_with_its_names(data, tmp_path):
     source = open_dataset(data, "train")
     listed = save(source.entries, tmp_path)  # type: ignore[arg-type]
     name, packed = wire.packed(SampleMaker(replace(source, entries=listed), data, 3))
@@ -450,7 +440,7 @@ def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> N
     assert list(helper.makers[name].source.entries) == list(source.entries)
 
 
-def test_helpers_are_needed_until_the_demand_is_seen() -> None:
+def test_helpers_are_needed_until_the_demand_is_seen():
     assert SampleDemand().more_than(100, 0.0)
 
 
@@ -462,9 +452,7 @@ def look(balance: Balance, make_ms: float, receive_ms: float, size: int = 100) -
     return balance.changed()
 
 
-def test_helpers_that_do_not_pay_are_given_up_after_three_looks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_helpers_that_do_not_pay_are_given_up_after_three_looks(monkeypatch):
     monkeypatch.setattr(balance, "WORTH", 0.5)
     weighed = Balance()
     looks = [(4, 2.1), (4, 2.1), (4, 1.9), (4, 2.1), (4, 2.1), (4, 2.1)]
@@ -477,9 +465,7 @@ def test_helpers_that_do_not_pay_are_given_up_after_three_looks(
     assert (weighed.receive_ms, weighed.make_ms) == pytest.approx((2.1, 7))
 
 
-def test_helpers_are_given_up_and_asked_again(
-    data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_helpers_are_given_up_and_asked_again(data, slow, monkeypatch):
     said, notes, plain = list[str](), list[dict[str, Any]](), load(data, slow)
     with pool_of(Hosts({"a": 2}), said, notes) as pool:
         assert soon(lambda: load(data, slow, pool) == plain and pool.helped["a"] > 0)
@@ -505,7 +491,7 @@ def test_helpers_are_given_up_and_asked_again(
     assert costs["make_ms"] > 0
 
 
-def test_a_window_counts_the_samples_of_each_host() -> None:
+def test_a_window_counts_the_samples_of_each_host():
     first = WorkerTotals(samples=3, helper_samples={"a": 2}, receive_s=0.5)
     window = WorkerTotals(samples=5, helper_samples={"a": 5, "b": 1}, receive_s=0.75).since(first)
     assert window["helpers"] == {"a": 3, "b": 1}

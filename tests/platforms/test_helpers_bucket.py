@@ -10,12 +10,10 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from bucket_sets import data_of, data_sets, opened, own, server  # noqa: F401
-from cloud.bucket import BucketServer
 from deadly import Sleepy
 from helped_loading import _quick, load, pool_of  # noqa: F401
 from helper_hosts import Hosts
@@ -55,12 +53,7 @@ def helped(source: Any, pool: HelpedPool, same: Callable[[], bool]) -> bool:
         ("gs://bkt", "shards"),
     ],
 )
-def test_helpers_read_a_bucket_and_give_the_same_batches(
-    data_sets: Path,
-    server: BucketServer,
-    place: str,
-    layout: str,
-) -> None:
+def test_helpers_read_a_bucket_and_give_the_same_batches(data_sets, server, place, layout):
     data, source = data_of("x", "folders"), slow(place, layout)
     plain = load(data, opened(data_sets / "bkt", layout))
     with pool_of(Hosts({"a": 2})) as pool:
@@ -74,9 +67,7 @@ def _travelled(source: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_a_helper_expects_the_objects_that_the_rank_has_listed(
-    own: Path, server: BucketServer, layout: str
-) -> None:
+def test_a_helper_expects_the_objects_that_the_rank_has_listed(own, server, layout):
     source = opened("s3://bkt", layout)
     (wanted, *_) = source.ranges(0)
     there = _travelled(source)
@@ -87,9 +78,7 @@ def test_a_helper_expects_the_objects_that_the_rank_has_listed(
         _travelled(source).store.part(wanted)
 
 
-def test_the_index_of_foreign_tars_travels(
-    data_sets: Path, server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_of_foreign_tars_travels(data_sets, server, tmp_path, monkeypatch):
     source = opened("s3://bkt", "foreign")
     _, content = wire.packed(SampleMaker(source, data_of("x", "folders"), 3))
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "of another host"))
@@ -98,9 +87,7 @@ def test_the_index_of_foreign_tars_travels(
     assert there.ranges(1) == source.ranges(1)
 
 
-def test_secrets_stay_and_the_address_travels(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_stay_and_the_address_travels(server, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-rank")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-rank")
     _, content = wire.packed(SampleMaker(opened("s3://bkt", "folders"), data_of("x", "folders"), 3))
@@ -123,11 +110,7 @@ def _without_access(base: str, outage_s: float, *rest: Any) -> BucketStore:
     return store
 
 
-def test_a_helper_that_cannot_read_the_bucket_is_said_and_left_out(
-    data_sets: Path,
-    server: BucketServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_helper_that_cannot_read_the_bucket_is_said_and_left_out(data_sets, server, monkeypatch):
     from segtrain.data.bucket import travel
 
     monkeypatch.setattr(travel, "rebuild", _without_access)
@@ -145,7 +128,7 @@ def test_a_helper_that_cannot_read_the_bucket_is_said_and_left_out(
     assert "may not be read" in refused["reason"]
 
 
-def test_the_bytes_of_an_order_are_fetched_side_by_side(server: BucketServer) -> None:
+def test_the_bytes_of_an_order_are_fetched_side_by_side(server):
     source = opened("s3://bkt", "shards")
     name, content = wire.packed(SampleMaker(source, data_of("x", "folders"), 3))
     helper = Helper()

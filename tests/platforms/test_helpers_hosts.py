@@ -142,7 +142,7 @@ def assert_same(run: Run, other: Run) -> None:
     assert_same_weights(final(run.out), final(other.out))
 
 
-def test_two_hosts_that_help(hosts: RayHosts, alone: Run, tmp_path: Path) -> None:
+def test_two_hosts_that_help(hosts, alone, tmp_path):
     with hosts.having("n2", "n3", labels=HELPS):
         run = Run(hosts, tmp_path).start(HELPED)
         run.until(lambda: run.helped().keys() == {"n2", "n3"})
@@ -150,7 +150,7 @@ def test_two_hosts_that_help(hosts: RayHosts, alone: Run, tmp_path: Path) -> Non
     assert_same(run, alone)
 
 
-def test_a_host_that_joins_late(hosts: RayHosts, alone: Run, tmp_path: Path) -> None:
+def test_a_host_that_joins_late(hosts, alone, tmp_path):
     run = Run(hosts, tmp_path).start(HELPED)
     run.until(lambda: "no host of the cluster helps yet" in run.log and run.step() >= 3)
     with hosts.having("n2", labels=HELPS):
@@ -162,9 +162,7 @@ def test_a_host_that_joins_late(hosts: RayHosts, alone: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "first", [(HELPED,), ()], ids=["with helpers first", "without helpers first"]
 )
-def test_a_run_that_resumes_with_or_without_helpers(
-    hosts: RayHosts, alone: Run, tmp_path: Path, first: tuple[str, ...]
-) -> None:
+def test_a_run_that_resumes_with_or_without_helpers(hosts, alone, tmp_path, first):
     with hosts.having("n2", labels=HELPS):
         run = Run(hosts, tmp_path).start(*first)
         run.until(lambda: run.helped()["n2"] > 8 if first else run.step() >= 3)
@@ -178,7 +176,7 @@ def test_a_run_that_resumes_with_or_without_helpers(
     assert_same(run, alone)
 
 
-def test_helpers_that_are_lost_ten_times(hosts: RayHosts, alone: Run, tmp_path: Path) -> None:
+def test_helpers_that_are_lost_ten_times(hosts, alone, tmp_path):
     """Of all kinds: a helper is killed or hangs, its host is lost, or the network fails for a
     while.
     """

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ def case(nodes: Nodes, **environment: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_the_same_batches_by_socket_by_store_and_after_a_kill(nodes: Nodes) -> None:
+def test_the_same_batches_by_socket_by_store_and_after_a_kill(nodes):
     found = case(nodes)
     assert (found["cores"], found["halves"], found["left"]) == (2, [1, 1], 0)
     ways = ("by socket", "killed", "hired again", "by store")
@@ -150,7 +150,7 @@ def test_the_same_batches_by_socket_by_store_and_after_a_kill(nodes: Nodes) -> N
     assert sum("lost" in line for line in found["said"]) >= 1
 
 
-def test_each_mistake_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_mistake_has_its_code(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with refused("ray-address-missing", variable="RAY_ADDRESS"):
         join_ray("ray")
@@ -159,7 +159,7 @@ def test_each_mistake_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
         join_ray("ray")
 
 
-def test_no_cluster_at_the_address(tmp_path: Path, segtrain: Callable[..., Any]) -> None:
+def test_no_cluster_at_the_address(tmp_path, segtrain):
     done = segtrain(
         "train",
         "data.helpers=ray",
@@ -187,9 +187,7 @@ TRAIN = [
 
 
 @pytest.mark.ray
-def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(
-    nodes: Nodes, tmp_path: Path
-) -> None:
+def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes, tmp_path):
     def train(out: str, *more: str) -> subprocess.CompletedProcess[str]:
         torchrun = [
             str(Path(sys.executable).parent / "torchrun"),
@@ -226,7 +224,7 @@ def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(
     assert "data.helpers" in again.stderr
 
 
-def test_the_seats_of_all_ranks_are_all_seats() -> None:
+def test_the_seats_of_all_ranks_are_all_seats():
     def node(name: str, cores: int, role: str = "help", alive: bool = True) -> dict[str, Any]:
         labels = {cluster.ROLE: role}
         return {

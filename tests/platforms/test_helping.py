@@ -109,7 +109,7 @@ def training(plan: HelpPlan = PLAN, port: int = 0) -> Iterator[tuple[int, list[s
         yield port, said
 
 
-def test_a_helping_host_joins_with_its_cores_and_ends_with_the_training(room: Path) -> None:
+def test_a_helping_host_joins_with_its_cores_and_ends_with_the_training(room):
     port = free_port()
     host = Host(HELPER, port)  # it may start long before the training host
     with training(port=port) as (_, said):
@@ -129,7 +129,7 @@ def test_a_helping_host_joins_with_its_cores_and_ends_with_the_training(room: Pa
     assert not notes(room, "help") + notes(room, "train")
 
 
-def test_a_training_that_fails_ends_them_with_success_too(room: Path) -> None:
+def test_a_training_that_fails_ends_them_with_success_too(room):
     port = free_port()
     host = Host(HELPER, port)
 
@@ -145,7 +145,7 @@ def test_a_training_that_fails_ends_them_with_success_too(room: Path) -> None:
     assert not notes(room, "help")
 
 
-def test_a_foreign_host_and_a_wrong_token_are_refused(room: Path) -> None:
+def test_a_foreign_host_and_a_wrong_token_are_refused(room):
     with training() as (port, said):
         for plan in (replace(HELPER, token="guess"), replace(HELPER, current="127.0.0.3")):
             host = Host(plan, port)
@@ -155,7 +155,7 @@ def test_a_foreign_host_and_a_wrong_token_are_refused(room: Path) -> None:
         assert not [line for line in said if "joined" in line]
 
 
-def test_a_lost_head_is_named_and_leaves_no_process(room: Path) -> None:
+def test_a_lost_head_is_named_and_leaves_no_process(room):
     port = free_port()
     script = (
         "import time; from segtrain.platforms.ray.helping import helped; from segtrain.platforms.ray.register import HelpPlan\n"
@@ -174,7 +174,7 @@ def test_a_lost_head_is_named_and_leaves_no_process(room: Path) -> None:
         head.communicate()
 
 
-def test_a_head_that_never_comes_has_a_time_limit(room: Path) -> None:
+def test_a_head_that_never_comes_has_a_time_limit(room):
     port = free_port()
     with refused("head-not-reached", host="127.0.0.1", port=port):
         help_out(replace(HELPER, join_s=0.3, required=True), [], print, port)
@@ -183,7 +183,7 @@ def test_a_head_that_never_comes_has_a_time_limit(room: Path) -> None:
     assert help_out(HELPER, [signal.SIGTERM], print, port) == 0
 
 
-def test_a_helper_that_never_joins_is_named_or_ends_the_training_as_set(room: Path) -> None:
+def test_a_helper_that_never_joins_is_named_or_ends_the_training_as_set(room):
     late = replace(PLAN, join_s=0.5)
     with training(late) as (_, said):
         until(lambda: any("127.0.0.2 did not join" in line for line in said))
@@ -195,7 +195,7 @@ def test_a_helper_that_never_joins_is_named_or_ends_the_training_as_set(room: Pa
     assert not notes(room, "train")
 
 
-def test_a_helping_host_that_is_stopped_is_missed_and_nothing_else(room: Path) -> None:
+def test_a_helping_host_that_is_stopped_is_missed_and_nothing_else(room):
     with training() as (port, said):
         host = Host(HELPER, port)
         until(lambda: any("has joined" in line for line in said))
@@ -207,7 +207,7 @@ def test_a_helping_host_that_is_stopped_is_missed_and_nothing_else(room: Path) -
     assert again.end() == 0
 
 
-def test_ray_that_ends_on_the_training_host_ends_the_help_but_not_the_training(room: Path) -> None:
+def test_ray_that_ends_on_the_training_host_ends_the_help_but_not_the_training(room):
     with training() as (port, said):
         host = Host(HELPER, port)
         until(lambda: any("has joined" in line for line in said))
@@ -219,7 +219,7 @@ def test_ray_that_ends_on_the_training_host_ends_the_help_but_not_the_training(r
     assert host.end() == 0
 
 
-def test_ray_that_ends_on_a_helping_host_is_started_again(room: Path) -> None:
+def test_ray_that_ends_on_a_helping_host_is_started_again(room):
     with training() as (port, said):
         host = Host(HELPER, port)
         until(lambda: any("has joined" in line for line in said))
@@ -229,7 +229,7 @@ def test_ray_that_ends_on_a_helping_host_is_started_again(room: Path) -> None:
     assert host.end() == 0
 
 
-def test_a_host_whose_ray_does_not_start_is_named(room: Path) -> None:
+def test_a_host_whose_ray_does_not_start_is_named(room):
     (room / "broken-help").touch()
     with training() as (port, said):
         host = Host(HELPER, port)
@@ -250,14 +250,14 @@ def test_a_host_whose_ray_does_not_start_is_named(room: Path) -> None:
     assert host.end() == 0
 
 
-def test_a_head_that_does_not_start_is_an_error(room: Path) -> None:
+def test_a_head_that_does_not_start_is_an_error(room):
     (room / "broken-train").touch()
     with refused("ray-not-started", found="versions differ"), training():
         pytest.fail("the training has begun")
     assert len(notes(room, "train")) == MOST_STARTS
 
 
-def test_a_further_training_host_runs_ray_beside_the_head(room: Path) -> None:
+def test_a_further_training_host_runs_ray_beside_the_head(room):
     further = replace(PLAN, current="127.0.0.4", training=("127.0.0.1", "127.0.0.4"))
     with socket.create_server(("127.0.0.1", 0)) as head:
         port = head.getsockname()[1]
@@ -272,7 +272,7 @@ def test_a_further_training_host_runs_ray_beside_the_head(room: Path) -> None:
                 assert not notes(room, "train")
 
 
-def test_a_port_that_is_taken_is_named(room: Path) -> None:
+def test_a_port_that_is_taken_is_named(room):
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         with refused("register-port-taken", port=port), training(port=port):
@@ -312,9 +312,7 @@ def container(base: Path, current: str, **parameters: Any) -> Path:
     return base
 
 
-def test_the_files_of_sagemaker_say_who_helps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_of_sagemaker_say_who_helps(tmp_path, monkeypatch):
     from segtrain.platforms.sagemaker import helping as sagemaker_helping
     from segtrain.platforms.sagemaker.hosts import read_hosts
 
@@ -353,9 +351,7 @@ def test_the_files_of_sagemaker_say_who_helps(
     assert sagemaker_helping.plan(base, idle, {}) is None
 
 
-def test_a_failing_helper_is_named_in_the_failure_file(
-    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_helper_is_named_in_the_failure_file(room, tmp_path, monkeypatch):
     from segtrain.platforms.sagemaker import entry as sagemaker
     from segtrain.platforms.sagemaker import helping as sagemaker_helping
 

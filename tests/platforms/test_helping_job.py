@@ -41,7 +41,7 @@ def codes(job: SageMakerJob) -> list[str]:
     return sorted(finding.code for finding in helpers(job))
 
 
-def test_groups_are_marked_on_the_command_line_and_in_a_file() -> None:
+def test_groups_are_marked_on_the_command_line_and_in_a_file():
     groups = ["gpu=ml.g5.xlarge*1:train", "cpu=ml.c5.4xlarge*2:help"]
     job = load_job(None, {"groups": groups, "helpers_join": "90s", "helpers_required": True})
     assert job.groups == (GPU, CPU)
@@ -58,7 +58,7 @@ def test_groups_are_marked_on_the_command_line_and_in_a_file() -> None:
         load_job(None, {"groups": ["cpu=ml.c5.4xlarge:serve"]})
 
 
-def test_only_hyperparameters_of_segtrain_differ_from_a_job_that_leaves_the_group_idle() -> None:
+def test_only_hyperparameters_of_segtrain_differ_from_a_job_that_leaves_the_group_idle():
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     asked = request(replace(HELPED, helpers_join=90))
     assert violations(asked) == []
@@ -84,7 +84,7 @@ def packed(job: SageMakerJob, target: Path) -> dict[str, bytes]:
         return {name: tar.extractfile(name).read() for name in names if name in tar.getnames()}  # type: ignore[union-attr]
 
 
-def test_a_bundle_brings_ray_and_a_key_of_its_own(tmp_path: Path) -> None:
+def test_a_bundle_brings_ray_and_a_key_of_its_own(tmp_path):
     assert bundle.KEY == sagemaker_helping.KEY
     first, second = (packed(HELPED, tmp_path / name) for name in ("a", "b"))
     assert len(first["helpers.key"]) == 32
@@ -117,7 +117,7 @@ def test_a_bundle_brings_ray_and_a_key_of_its_own(tmp_path: Path) -> None:
         ({"data": (Channel("train", "s3://b/c/"),)}, ["helpers-need"]),
     ],
 )
-def test_what_does_not_fit_is_found(changes: dict[str, Any], expected: list[str]) -> None:
+def test_what_does_not_fit_is_found(changes, expected):
     assert codes(replace(HELPED, **changes)) == expected
 
 
@@ -135,7 +135,7 @@ def like(run: Path, **changes: Any) -> Finding:
     return found
 
 
-def test_the_need_of_helping_hosts_follows_from_a_past_run(tmp_path: Path) -> None:
+def test_the_need_of_helping_hosts_follows_from_a_past_run(tmp_path):
     """On 4 cores, 3 workers need 64 * 105 / 3 ms for the 64 images of a step, and the device needs
     600 ms.
     """
@@ -157,7 +157,7 @@ def test_the_need_of_helping_hosts_follows_from_a_past_run(tmp_path: Path) -> No
     assert "cost more than they save" in many.message
 
 
-def test_helping_hosts_without_need_are_said(tmp_path: Path) -> None:
+def test_helping_hosts_without_need_are_said(tmp_path):
     few = like(a_run(tmp_path / "few", machine="ml.g5.xlarge", wait=0.0, images=4))
     assert few.level == "warning"
     assert (
@@ -175,7 +175,7 @@ def test_helping_hosts_without_need_are_said(tmp_path: Path) -> None:
     )
 
 
-def test_every_host_that_reads_counts_where_files_are_divided() -> None:
+def test_every_host_that_reads_counts_where_files_are_divided():
     channel = Channel("train", "s3://b/c/", distribution="ShardedByS3Key")
     choice = choose("ml.g5.xlarge", "ddp", "us-east-1", today=date(2026, 11, 21))
     job = replace(HELPED, data=(channel,))

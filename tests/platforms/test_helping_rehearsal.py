@@ -108,7 +108,7 @@ class Played:
 
 
 @pytest.mark.slow
-def test_both_groups_end_with_success_and_the_helping_one_has_made_samples(tmp_path: Path) -> None:
+def test_both_groups_end_with_success_and_the_helping_one_has_made_samples(tmp_path):
     played = Played(tmp_path, helpers_required=True)
     assert played.succeeded()
     assert "algo-1 has joined" in played.head
@@ -118,7 +118,7 @@ def test_both_groups_end_with_success_and_the_helping_one_has_made_samples(tmp_p
 
 
 @pytest.mark.ray
-def test_a_helping_host_that_is_stopped_costs_speed_alone(tmp_path: Path) -> None:
+def test_a_helping_host_that_is_stopped_costs_speed_alone(tmp_path):
     played = Played(tmp_path, plant="helper:20", at="algo-1 is gone", helpers_required=True)
     assert played.succeeded()
     assert "stopped by a signal" in played.log("algo-1")
@@ -128,7 +128,7 @@ def test_a_helping_host_that_is_stopped_costs_speed_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.ray
-def test_rank_0_that_is_killed_is_named_by_the_helping_host(tmp_path: Path) -> None:
+def test_rank_0_that_is_killed_is_named_by_the_helping_host(tmp_path):
     played = Played(tmp_path, then=lambda: kill("train.py", tmp_path))
     assert played.report.status == "Failed"
     assert played.codes["algo-1"] != 0
@@ -151,9 +151,7 @@ def kill(program: str, folder: Path) -> None:
 
 
 @pytest.mark.ray
-def test_a_wrong_token_is_refused_by_ray_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_token_is_refused_by_ray_too(tmp_path, monkeypatch):
     for number, name in enumerate(("head", "help")):
         monkeypatch.setenv("RAY_TMPDIR", f"/tmp/st-ray-{os.getpid()}-{number}")
         node = RayNode("127.0.0.1", "127.0.0.1" if number else "", "help", f"{name}" * 8)

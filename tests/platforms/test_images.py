@@ -48,7 +48,7 @@ def tag(address: str) -> str:
         ("2.13-cpu-amzn2023-sagemaker", "ml.g5.xlarge", False),
     ],
 )
-def test_what_runs_on_what(image: str, name: str, runs: bool) -> None:
+def test_what_runs_on_what(image, name, runs):
     row = find(f"public.ecr.aws/deep-learning-containers/pytorch:{image}") or find(
         f"pytorch-training:{image}"
     )
@@ -72,9 +72,7 @@ CHOICES = [  # type, strategy, image, level and code of each finding
 
 
 @pytest.mark.parametrize(("name", "strategy", "image", "codes"), CHOICES)
-def test_the_picked_image(
-    name: str, strategy: str, image: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_picked_image(name, strategy, image, codes, monkeypatch):
     monkeypatch.setattr(
         "launch.platforms.sagemaker.instances.allowed", lambda _: False
     )  # as botocore says, which need not be here
@@ -86,7 +84,7 @@ def test_the_picked_image(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "smddp"])
-def test_every_type_gets_an_image_that_runs_segtrain(strategy: str) -> None:
+def test_every_type_gets_an_image_that_runs_segtrain(strategy):
     for name, instance in INSTANCES.items():
         image = choose(name, strategy, "us-west-2", today=TODAY).image
         assert image is not None
@@ -99,7 +97,7 @@ def test_every_type_gets_an_image_that_runs_segtrain(strategy: str) -> None:
             assert image.patched_until == max(one.patched_until for one in fit if one.patched_until)
 
 
-def test_an_image_is_left_for_a_patched_one_when_its_time_is_over() -> None:
+def test_an_image_is_left_for_a_patched_one_when_its_time_is_over():
     late = choose("ml.g5.xlarge", "ddp", "us-east-1", today=date(2027, 12, 1))
     assert tag(late.uri) == NEWEST  # none is patched: the newest
     assert [finding.code for finding in late.findings] == ["images-old", "image-unpatched"]
@@ -107,8 +105,8 @@ def test_an_image_is_left_for_a_patched_one_when_its_time_is_over() -> None:
 
 
 def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     def said(name: str, known: bool | None, **more: Any) -> list[str]:
         monkeypatch.setattr("launch.platforms.sagemaker.instances.allowed", lambda _: known)
         return [f"{finding.level} {finding.code}" for finding in about_type(name, **more)]
@@ -170,21 +168,19 @@ WANTED = [  # image, type, strategy, codes
 
 
 @pytest.mark.parametrize(("wanted", "name", "strategy", "code"), WANTED)
-def test_an_asked_for_image_is_kept_and_judged(
-    wanted: str, name: str, strategy: str, code: str
-) -> None:
+def test_an_asked_for_image_is_kept_and_judged(wanted, name, strategy, code):
     choice = choose(name, strategy, "eu-west-1", wanted, today=TODAY)
     assert choice.uri == wanted
     assert code in [f"{finding.level} {finding.code}" for finding in choice.findings]
 
 
-def test_an_asked_for_image_that_fits_is_not_spoken_against() -> None:
+def test_an_asked_for_image_that_fits_is_not_spoken_against():
     assert not choose(
         "ml.g5.xlarge", "ddp", "eu-west-1", f"x/pytorch:{NEWEST}", today=TODAY
     ).findings
 
 
-def test_the_registry_is_that_of_the_region() -> None:
+def test_the_registry_is_that_of_the_region():
     image = IMAGES[0]
     assert (
         uri(image, "us-east-1") == f"763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:{NEWEST}"
@@ -195,14 +191,14 @@ def test_the_registry_is_that_of_the_region() -> None:
     assert uri(image, "me-west-1").startswith("124382933778.dkr.ecr.me-west-1.amazonaws.com/")
 
 
-def test_a_type_that_the_region_lacks() -> None:
+def test_a_type_that_the_region_lacks():
     findings = choose("ml.p5en.48xlarge", "ddp", "eu-west-1", today=TODAY).findings
     assert [finding.code for finding in findings] == ["region-type"]
     assert "us-east-2" in findings[0].cure
     assert not choose("ml.p5en.48xlarge", "ddp", "us-east-2", today=TODAY).findings
 
 
-def test_the_page_is_current() -> None:
+def test_the_page_is_current():
     spec = importlib.util.spec_from_file_location(
         "make_images_page", ROOT / "docs/make_images_page.py"
     )

@@ -64,7 +64,7 @@ program: mine.py
 """
 
 
-def test_every_key_of_a_file_arrives(tmp_path: Path) -> None:
+def test_every_key_of_a_file_arrives(tmp_path):
     assert load_job(written(tmp_path, FULL), {}) == SageMakerJob(
         name="city",
         config="configs/camvid_cpu.yaml",
@@ -103,7 +103,7 @@ def test_every_key_of_a_file_arrives(tmp_path: Path) -> None:
     )
 
 
-def test_flags_come_over_the_file_and_settings_over_both(tmp_path: Path) -> None:
+def test_flags_come_over_the_file_and_settings_over_both(tmp_path):
     path = written(tmp_path, FULL)
     job = load_job(
         path,
@@ -126,7 +126,7 @@ def test_flags_come_over_the_file_and_settings_over_both(tmp_path: Path) -> None
     assert (job.settings["name"], job.name) == ("run", "city")
 
 
-def test_switching_between_file_system_and_s3_is_one_flag(tmp_path: Path) -> None:
+def test_switching_between_file_system_and_s3_is_one_flag(tmp_path):
     on_s3 = written(
         tmp_path, "data: {train: {uri: s3://b/p/, mode: FastFile, groups: [gpu]}, val: s3://b/v/}"
     )
@@ -149,7 +149,7 @@ def test_switching_between_file_system_and_s3_is_one_flag(tmp_path: Path) -> Non
     assert load_job(on_fsx, {"mode": "FastFile"}).data[0].mode == "FastFile"
 
 
-def test_groups() -> None:
+def test_groups():
     job = load_job(None, {"groups": ["gpu=ml.g5.xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
     assert job.groups == (Group("gpu", "ml.g5.xlarge", 2, True), Group("cpu", "ml.c5.4xlarge", 3))
     assert (job.hosts, job.training_hosts, job.training_type) == (5, 2, "ml.g5.xlarge")
@@ -164,7 +164,7 @@ def test_groups() -> None:
     )
 
 
-def test_groups_of_a_file_and_of_flags(tmp_path: Path) -> None:
+def test_groups_of_a_file_and_of_flags(tmp_path):
     path = written(
         tmp_path, "groups: {gpu: {type: ml.g5.xlarge, train: true}, cpu: ml.c5.xlarge*2}"
     )
@@ -207,14 +207,12 @@ WRONG: list[tuple[str, dict[str, Any], list[str], str]] = [  # file, flags, sett
 @pytest.mark.parametrize(
     ("text", "flags", "overrides", "code"), WRONG, ids=lambda value: str(value)[:40]
 )
-def test_what_is_wrong_has_its_code(
-    tmp_path: Path, text: str, flags: dict[str, Any], overrides: list[str], code: str
-) -> None:
+def test_what_is_wrong_has_its_code(tmp_path, text, flags, overrides, code):
     with refused(code):
         load_job(written(tmp_path, text), flags, overrides)
 
 
-def test_settings_are_read_as_segtrain_train_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_as_segtrain_train_reads_them(monkeypatch):
     words = [
         "data.index={split}.csv",
         "data.images={split}/Urban",
@@ -236,22 +234,20 @@ def test_settings_are_read_as_segtrain_train_reads_them(monkeypatch: pytest.Monk
         load_job(None, {}, words[:1])
 
 
-def test_without_pydantic_a_job_is_read_as_plain_yaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pydantic_a_job_is_read_as_plain_yaml(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "segtrain.config.yaml_text", None)
     assert load_job(written(tmp_path, "instances: 2"), {}).instances == 2
     with refused("yaml-too-deep"):
         load_job(written(tmp_path, "settings: " + "[" * 3000), {})
 
 
-def test_a_file_that_is_not_there_names_its_neighbor(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_names_its_neighbor(tmp_path):
     written(tmp_path, "")
     with pytest.raises(ConfigError, match="did you mean"):
         load_job(tmp_path / "jop.yaml", {})
 
 
-def test_the_shipped_jobs_load_with_their_training_configs() -> None:
+def test_the_shipped_jobs_load_with_their_training_configs():
     from segtrain.config import load_config
 
     jobs = sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml"))
@@ -268,9 +264,7 @@ def test_the_shipped_jobs_load_with_their_training_configs() -> None:
         assert job.data[0].name == "train", path
 
 
-def test_the_name_of_the_config_in_the_bundle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_of_the_config_in_the_bundle(tmp_path, monkeypatch):
     mine = tmp_path / "mine.yaml"
     mine.write_text("")
     monkeypatch.chdir(tmp_path)  # the command is run from anywhere
@@ -284,7 +278,7 @@ def test_the_name_of_the_config_in_the_bundle(
     assert config_name(SageMakerJob(config="")) == ""
 
 
-def test_metrics_are_found_in_what_training_prints() -> None:
+def test_metrics_are_found_in_what_training_prints():
     from segtrain.training.score_output import announce_scores
     from segtrain.training.state import State
 

@@ -47,7 +47,7 @@ def command(
     )
 
 
-def test_the_command_of_the_readme_beside_the_script() -> None:
+def test_the_command_of_the_readme_beside_the_script():
     done = command(*ASKED, "--dry-run", cwd=ROOT / "launch", script="sagemaker.py")
     assert done.returncode == 0, done.stderr
     request = json.loads(done.stdout)
@@ -60,7 +60,7 @@ def test_the_command_of_the_readme_beside_the_script() -> None:
     assert "nothing was sent" in said
 
 
-def test_a_python_without_packages_will_do(tmp_path: Path) -> None:
+def test_a_python_without_packages_will_do(tmp_path):
     done = command(*ASKED, "--dry-run", cwd=tmp_path, options=("-S", "-E"))  # -S: no site-packages
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["TrainingJobName"].startswith("segtrain-")
@@ -69,7 +69,7 @@ def test_a_python_without_packages_will_do(tmp_path: Path) -> None:
     assert "botocore" in said
 
 
-def test_a_dry_run_imports_neither_torch_nor_an_sdk() -> None:
+def test_a_dry_run_imports_neither_torch_nor_an_sdk():
     code = (
         f"import runpy, sys\nsys.argv = ['sagemaker.py', '--dry-run', *{ASKED!r}]\n"
         f"try:\n    runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
@@ -80,7 +80,7 @@ def test_a_dry_run_imports_neither_torch_nor_an_sdk() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
+def test_the_script_is_not_the_sdk(tmp_path):
     """`import sagemaker` in the script's process finds an SDK on the path, not the script."""
     (tmp_path / "sagemaker.py").write_text("HERE = 'the SDK'\n")
     code = (
@@ -107,18 +107,13 @@ def test_the_script_is_not_the_sdk(tmp_path: Path) -> None:
         (("--dry-run", "--hosts", "2", "--procs", "2"), "--hosts, --procs without --rehearse"),
     ],
 )
-def test_two_things_at_once_are_refused(
-    flags: tuple[str, ...],
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_things_at_once_are_refused(flags, words, capsys, monkeypatch):
     monkeypatch.setattr("launch.sagemaker.connect", lambda *_: pytest.fail("AWS was asked"))
     assert sagemaker.main(list(flags)) == EXIT_ERROR
     assert words in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
+def test_a_reader_that_has_seen_enough_is_no_traceback():
     """`... --dry-run | head -1`: the findings are still said."""
     reads, writes = os.pipe()
     os.close(reads)
@@ -136,7 +131,7 @@ def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
     assert "nothing was sent" in done.stderr
 
 
-def test_what_costs_nothing_to_find_is_said_before_credentials_are_asked_for() -> None:
+def test_what_costs_nothing_to_find_is_said_before_credentials_are_asked_for():
     pytest.importorskip("boto3", reason="the extra 'sagemaker' is not installed")
     done = command(*ASKED)
     assert done.returncode == EXIT_ERROR

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -46,9 +45,7 @@ def refusals(text: str) -> list[str]:
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("platform", PLACES)
-def test_data_of_the_command_line_win_over_the_config(
-    platform: str, config: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_of_the_command_line_win_over_the_config(platform, config, capsys):
     main, machines, data, place = PLACES[platform]
     main([*machines, "--config", config, "--data", data, "train.batch_size=16", "--dry-run"])
     said = capsys.readouterr()
@@ -62,9 +59,7 @@ def test_data_of_the_command_line_win_over_the_config(
 
 
 @pytest.mark.parametrize("platform", PLACES)
-def test_data_of_the_command_line_win_over_a_setting(
-    platform: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_of_the_command_line_win_over_a_setting(platform, capsys):
     main, machines, data, _ = PLACES[platform]
     main(
         [
@@ -82,7 +77,7 @@ def test_data_of_the_command_line_win_over_a_setting(
     assert "data.root='/home/me'" in said.err
 
 
-def test_a_folder_inside_the_channel_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_inside_the_channel_stays(capsys):
     main, machines, data, place = PLACES["sagemaker"]
     main(
         [*machines, "--config", CONFIGS[0], "--data", data, f"data.root={place}/city", "--dry-run"]
@@ -93,7 +88,7 @@ def test_a_folder_inside_the_channel_stays(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_ray_takes_every_config(config: str, tmp_path: Path) -> None:
+def test_ray_takes_every_config(config, tmp_path):
     data = [] if "scenes" in config else [f"data.root={tmp_path}"]
     job = load({"overrides": [config, "train.batch_size=16", *data], "workers": 2})
     assert not errors(checks.offline(job)[0])

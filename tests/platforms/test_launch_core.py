@@ -55,7 +55,7 @@ def main(arguments, command):
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_core_knows_no_platform(path: Path) -> None:
+def test_the_core_knows_no_platform(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -66,9 +66,7 @@ def test_the_core_knows_no_platform(path: Path) -> None:
             ], name
 
 
-def test_a_platform_is_one_file_and_one_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_platform_is_one_file_and_one_row(tmp_path, monkeypatch, capsys):
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(launch, "__path__", [*launch.__path__, str(tmp_path)])
     monkeypatch.setitem(arguments.PLATFORMS, "toy", "a shelf of toys")
@@ -84,7 +82,7 @@ def test_a_platform_is_one_file_and_one_row(
         cli.main(["launch", "shelf"])
 
 
-def test_a_platform_refuses_what_its_job_does_not_know(tmp_path: Path) -> None:
+def test_a_platform_refuses_what_its_job_does_not_know(tmp_path):
     for argument in ("spot=true", "instances=4"):
         job = tmp_path / "job.yaml"
         job.write_text(argument.replace("=", ": "))
@@ -93,7 +91,7 @@ def test_a_platform_refuses_what_its_job_does_not_know(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [SageMakerJob, VertexJob, SlurmJob, RayJob])
-def test_a_null_is_refused_where_a_key_expects_a_value(kind: type[Job]) -> None:
+def test_a_null_is_refused_where_a_key_expects_a_value(kind):
     plain = [item.name for item in fields(kind) if isinstance(item.default, (str, int, float))]
     assert "output" in plain
     for key in plain:
@@ -106,7 +104,7 @@ def test_a_null_is_refused_where_a_key_expects_a_value(kind: type[Job]) -> None:
     assert load_job(kind, empty, {}) == load_job(kind, {}, {})
 
 
-def test_the_page_of_a_proxy_is_cut_short() -> None:
+def test_the_page_of_a_proxy_is_cut_short():
     class Calls(ReadOnlyCalls[None]):
         def meaning(self, error: Exception) -> str:
             return str(error)

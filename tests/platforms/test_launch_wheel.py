@@ -85,12 +85,7 @@ def plain(request: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(request).replace(name, "NAME"))
 
 
-def test_a_wheel_sends_the_request_of_the_checkout(
-    installed: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_wheel_sends_the_request_of_the_checkout(installed, tmp_path, capsys, monkeypatch):
     code = "from segtrain.cli import main; sys.exit(main())"
     done = run_installed(installed, code, "launch", "sagemaker", *ASKED, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -101,12 +96,12 @@ def test_a_wheel_sends_the_request_of_the_checkout(
     assert plain(json.loads(done.stdout)) == plain(json.loads(capsys.readouterr().out))
 
 
-def test_a_wheel_puts_nothing_beside_the_package(installed: Path) -> None:
+def test_a_wheel_puts_nothing_beside_the_package(installed):
     """ROS 2 has a package `launch`, Docker's SDK is `docker`: neither may be shadowed."""
     assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"segtrain"}
 
 
-def test_a_wheel_sends_the_code_of_the_checkout(installed: Path, tmp_path: Path) -> None:
+def test_a_wheel_sends_the_code_of_the_checkout(installed, tmp_path):
     code = (
         "import hashlib, json\n"
         "import segtrain.launch\n"
@@ -129,7 +124,7 @@ def test_a_wheel_sends_the_code_of_the_checkout(installed: Path, tmp_path: Path)
     assert command == "segtrain launch sagemaker"
 
 
-def test_another_package_of_that_name_is_not_taken(installed: Path, tmp_path: Path) -> None:
+def test_another_package_of_that_name_is_not_taken(installed, tmp_path):
     ros = tmp_path / "ros/launch"
     ros.mkdir(parents=True)
     (ros / "__init__.py").write_text("OF = 'ROS'\n")
@@ -147,7 +142,7 @@ def test_another_package_of_that_name_is_not_taken(installed: Path, tmp_path: Pa
     assert str(ros) in done.stderr
 
 
-def test_the_help_names_the_command_that_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_the_command_that_was_typed(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["launch", "sagemaker", "--help"])
     assert end.value.code == 0

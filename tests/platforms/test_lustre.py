@@ -49,7 +49,7 @@ def task(lifecycle: str, **more: Any) -> dict[str, Any]:
     return {**known, "Lifecycle": lifecycle, **more}
 
 
-def test_an_export_is_awaited(cloud: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_is_awaited(cloud, capsys):
     fsx, _ = cloud
     sent = {
         "Type": "EXPORT_TO_REPOSITORY",
@@ -70,9 +70,7 @@ def test_an_export_is_awaited(cloud: Any, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("lifecycle", ["SUCCEEDED", "FAILED"])
-def test_files_that_failed_are_an_error_and_listed(
-    lifecycle: str, cloud: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_failed_are_an_error_and_listed(lifecycle, cloud, capsys):
     fsx, s3 = cloud
     ended = task(lifecycle, Status={"TotalCount": 5, "SucceededCount": 3, "FailedCount": 2})
     fsx.add_response("create_data_repository_task", {"DataRepositoryTask": ended})
@@ -86,14 +84,14 @@ def test_files_that_failed_are_an_error_and_listed(
     assert "run/b,c.pt: failed FileSizeTooLarge" in printed
 
 
-def test_an_export_takes_no_days_and_reports_into_a_bucket() -> None:
+def test_an_export_takes_no_days_and_reports_into_a_bucket():
     with refused("release-days", found=1):
         lustre.task_request("export", SYSTEM, ["runs"], None, 1)
     with refused("report-place", found="/reports"):
         lustre.task_request("export", SYSTEM, ["runs"], "/reports", 0)
 
 
-def test_a_refusal_and_a_cancelled_task_are_errors(cloud: Any) -> None:
+def test_a_refusal_and_a_cancelled_task_are_errors(cloud):
     fsx, _ = cloud
     fsx.add_client_error("create_data_repository_task", "BadRequest", "not linked")
     with pytest.raises(SegtrainError):

@@ -39,7 +39,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None:
+def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path):
     if not BUILT:
         pytest.skip(travel.carried()[1])
     bundle.build(SageMakerJob(), tmp_path / "sourcedir.tar.gz")
@@ -66,7 +66,7 @@ def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None
     assert str(next(folder.glob("carried/libjpeg.so*"))) in done.stdout
 
 
-def test_the_check_of_a_wheel_runs() -> None:
+def test_the_check_of_a_wheel_runs():
     """Runs the command by which cibuildwheel tests each wheel."""
     if not BUILT:
         pytest.skip(travel.carried()[1])
@@ -81,9 +81,7 @@ def test_the_check_of_a_wheel_runs() -> None:
     subprocess.run([sys.executable, *arguments], env=environment, check=True)
 
 
-def test_what_is_no_library_for_the_machines_stays_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_library_for_the_machines_stays_here(tmp_path, monkeypatch):
     monkeypatch.delenv("SEGTRAIN_NATIVE_LIBRARY", raising=False)
     use_checkout(monkeypatch, tmp_path)
     library = tmp_path / travel.FOLDER / travel.NAME
@@ -103,9 +101,7 @@ def test_what_is_no_library_for_the_machines_stays_here(
     assert "cannot be loaded on this machine" in travel.carried()[1]
 
 
-def test_a_library_that_the_image_cannot_load_is_said_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_the_image_cannot_load_is_said_before(tmp_path, monkeypatch):
     (tmp_path / "new.so").write_bytes(b"\0GLIBC_2.2.5\0GLIBC_2.38\0GLIBC_2.14\0")
     assert travel.glibc({"x": tmp_path / "new.so"}) == 38
     assert IMAGE.image is not None
@@ -124,7 +120,7 @@ def test_a_library_that_the_image_cannot_load_is_said_before(
     assert not list(decoder_checks(IMAGE))
 
 
-def test_a_library_finds_what_came_with_it(away: Path) -> None:
+def test_a_library_finds_what_came_with_it(away):
     """The system has no libcompanion.so.7: the one in the library's own folder is taken."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -189,7 +185,7 @@ def compiler(away: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return away
 
 
-def test_where_headers_are_it_is_compiled_once_a_host(compiler: Path) -> None:
+def test_where_headers_are_it_is_compiled_once_a_host(compiler):
     if not BUILT:
         pytest.skip(travel.carried()[1])
     from segtrain.data.pixels import native
@@ -211,8 +207,8 @@ def test_where_headers_are_it_is_compiled_once_a_host(compiler: Path) -> None:
     ("missing", "words"), [("jpeglib", "no headers of libjpeg-turbo"), ("lib", "no headers")]
 )
 def test_what_cannot_be_compiled_is_said_with_effect_and_cure(
-    compiler: Path, monkeypatch: pytest.MonkeyPatch, missing: str, words: str
-) -> None:
+    compiler, monkeypatch, missing, words
+):
     from segtrain.platforms.decoder import prepare
 
     monkeypatch.setenv("MISSING", missing)
@@ -230,7 +226,7 @@ def test_what_cannot_be_compiled_is_said_with_effect_and_cure(
     assert words in prepare(compiler / "made")  # the next rank does not try again
 
 
-def test_without_a_compiler_it_is_said(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_is_said(away, monkeypatch):
     from segtrain.platforms.decoder import prepare
 
     monkeypatch.setenv("PATH", str(away))
@@ -239,7 +235,7 @@ def test_without_a_compiler_it_is_said(away: Path, monkeypatch: pytest.MonkeyPat
     assert prepare(away / "made") == "decoder: packages (SEGTRAIN_NATIVE=0)"
 
 
-def test_the_bundles_library_is_taken_where_the_images_is_of_another_version(away: Path) -> None:
+def test_the_bundles_library_is_taken_where_the_images_is_of_another_version(away):
     if not BUILT:
         pytest.skip(travel.carried()[1])
     from segtrain.data.pixels import native

@@ -130,7 +130,7 @@ def fake_sdk(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return top
 
 
-def test_a_request_from_a_file_its_keys_and_a_job_is_one(tmp_path: Path) -> None:
+def test_a_request_from_a_file_its_keys_and_a_job_is_one(tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(JOBS["spot"]))
     found = [
@@ -147,9 +147,7 @@ def test_a_request_from_a_file_its_keys_and_a_job_is_one(tmp_path: Path) -> None
     assert json.loads(changed["HyperParameters"]["optim.lr"]) == 1e-3
 
 
-def test_what_would_fail_is_raised_and_what_is_doubtful_is_said(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_would_fail_is_raised_and_what_is_doubtful_is_said(capsys):
     with pytest.raises(ConfigError, match=r"spot=true without max_wait"):
         sagemaker.request({**PLAIN, "spot": True, "type": "ml.p3.16xlarge"})
     assert "retired" in capsys.readouterr().err
@@ -159,7 +157,7 @@ def test_what_would_fail_is_raised_and_what_is_doubtful_is_said(
         sagemaker.request({"instance": 3})
 
 
-def test_the_tuning_job_of_the_page_fits_the_model_of_the_service() -> None:
+def test_the_tuning_job_of_the_page_fits_the_model_of_the_service():
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     page = (
         (ROOT / "docs/sagemaker-notebook.md").read_text().partition("## Hyperparameter tuning")[2]
@@ -178,7 +176,7 @@ def test_the_tuning_job_of_the_page_fits_the_model_of_the_service() -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_an_estimator_has_the_arguments_of_the_sdk(name: str, fake_sdk: Any) -> None:
+def test_an_estimator_has_the_arguments_of_the_sdk(name, fake_sdk):
     made = sagemaker.estimator(JOBS[name], dependencies=["x"])
     assert isinstance(made, fake_sdk.pytorch.PyTorch)
     assert set(made.named) <= ARGUMENTS
@@ -192,7 +190,7 @@ def test_an_estimator_has_the_arguments_of_the_sdk(name: str, fake_sdk: Any) -> 
     ).exists()  # AWS's toolkit would take the folder for a package, and start no torchrun
 
 
-def test_each_setting_is_its_argument(fake_sdk: Any) -> None:
+def test_each_setting_is_its_argument(fake_sdk):
     spot = sagemaker.estimator(JOBS["spot"]).named
     expected = {
         "role": ROLE,
@@ -232,7 +230,7 @@ def test_each_setting_is_its_argument(fake_sdk: Any) -> None:
     assert isolated["keep_alive_period_in_seconds"] == 600
 
 
-def test_a_notebook_gives_role_and_region(fake_sdk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_gives_role_and_region(fake_sdk, monkeypatch):
     monkeypatch.delenv("SAGEMAKER_ROLE", raising=False)
 
     class Session:
@@ -249,7 +247,7 @@ def test_a_notebook_gives_role_and_region(fake_sdk: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("key", ["fallbacks", "max_pending", "request"])
-def test_what_an_estimator_cannot_say_is_refused(key: str, fake_sdk: Any) -> None:
+def test_what_an_estimator_cannot_say_is_refused(key, fake_sdk):
     value = {
         "fallbacks": ["ml.g5.24xlarge"],
         "max_pending": "1h",
@@ -259,14 +257,14 @@ def test_what_an_estimator_cannot_say_is_refused(key: str, fake_sdk: Any) -> Non
         sagemaker.estimator({**PLAIN, key: value})
 
 
-def test_without_version_2_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_version_2_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sagemaker", None)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "3.27.0")
     with pytest.raises(ConfigError, match=r"SDK 3\.27\.0 is installed.*segtrain\[sagemaker-sdk\]"):
         sagemaker.estimator(PLAIN)
 
 
-def test_importing_the_module_changes_no_path() -> None:
+def test_importing_the_module_changes_no_path():
     code = "import sys\nbefore = list(sys.path)\nimport launch.sagemaker\nassert sys.path == before"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -306,7 +304,7 @@ print(json.dumps(sent))
 """
 
 
-def test_the_real_sdk_sends_our_request() -> None:
+def test_the_real_sdk_sends_our_request():
     """SEGTRAIN_SDK_PYTHON: a Python with the extra `sagemaker-sdk`, which does not go together with
     newer packages.
     """
@@ -338,6 +336,6 @@ def test_the_real_sdk_sends_our_request() -> None:
         assert step == expected, name
 
 
-def test_a_job_given_as_such_is_kept() -> None:
+def test_a_job_given_as_such_is_kept():
     job = SageMakerJob(output="s3://example-results/jobs", role=ROLE, region="us-east-1")
     assert sagemaker.request(job)["RoleArn"] == ROLE

@@ -16,22 +16,20 @@ from launch.platforms.sagemaker.job_parts import DEFAULT_METRICS
 from launch.vertex import main
 
 
-def test_a_rehearsal_on_windows_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rehearsal_on_windows_is_refused_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "platform", "win32")
     assert main(["--rehearse"]) == 2
     assert "WSL" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_namespaces_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespaces_need_linux(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     prefix, why = network.namespaces()
     assert prefix is None
     assert "apt-get" not in why
 
 
-def test_hosts_without_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_without_addresses_are_refused(monkeypatch):
     network.refuse_addresses(3)
 
     class NoAlias(socket.socket):
@@ -46,7 +44,7 @@ def test_hosts_without_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", [r"C:\x\classes.txt", "C:/x/classes.txt", r"d:\my.py"])
-def test_a_drive_letter_is_an_absolute_path(name: str) -> None:
+def test_a_drive_letter_is_an_absolute_path(name):
     match = _PLACE.match(name)
     assert match is not None
     assert match[0] == name
@@ -54,7 +52,7 @@ def test_a_drive_letter_is_an_absolute_path(name: str) -> None:
     assert not _escapes("configs/classes.txt")
 
 
-def test_the_pixel_accuracy_is_found_when_a_class_is_absent() -> None:
+def test_the_pixel_accuracy_is_found_when_a_class_is_absent():
     [metric] = [one for one in DEFAULT_METRICS if one.name == "val:pixel_accuracy_percent"]
     for few in ("", " (9 of 11 classes)"):
         assert re.findall(

@@ -67,13 +67,13 @@ FINE: list[Callable[[Recipe], Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(FINE)))
-def test_a_sound_change_has_no_finding(number: int) -> None:
+def test_a_sound_change_has_no_finding(number):
     recipe = read(RECIPES["research"])
     FINE[number](recipe)
     assert [one for one in cluster.check(recipe) if one.level != "note"] == []
 
 
-def test_a_file_system_of_unknown_price_is_named() -> None:
+def test_a_file_system_of_unknown_price_is_named():
     recipe = read(RECIPES["research"])
     fsx(recipe).update(DeploymentType="PERSISTENT_1")
     dollars, words = standing_cost(recipe)
@@ -138,7 +138,7 @@ def planted(change: Callable[[Recipe], Any]) -> Recipe:
     return dict(recipe)
 
 
-def test_findings_of_mistakes_in_a_recipe() -> None:
+def test_findings_of_mistakes_in_a_recipe():
     recipes = {f"{number} {code}": change for number, (code, change) in enumerate(PLANTS)}
     findings = {name: cluster.check(planted(change)) for name, change in recipes.items()}
     check_findings(
@@ -155,7 +155,7 @@ def test_findings_of_mistakes_in_a_recipe() -> None:
         ("a: [", "yaml-invalid"),
     ],
 )
-def test_a_file_that_is_no_recipe_is_said(text: str, code: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_recipe_is_said(text, code, tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(text)
     with refused(code):
@@ -168,12 +168,12 @@ def test_a_file_that_is_no_recipe_is_said(text: str, code: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     "value", [None, [], {}, "text", [None], 3, {"Pools": 3}, {"SlurmQueues": [{"Name": 1}]}]
 )
-def test_no_shape_of_a_section_breaks_the_check(name: str, value: Any) -> None:
+def test_no_shape_of_a_section_breaks_the_check(name, value):
     recipe = planted(lambda recipe: recipe.update({name: value}))
     assert cluster.check(recipe) is not None
 
 
-def test_a_given_program_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_program_that_is_not_there_is_said(monkeypatch):
     with refused("pcluster-missing", found="/nowhere/pcluster"):
         schema.python_of("/nowhere/pcluster")
     monkeypatch.setenv(schema.VARIABLE, "/nowhere/other")
@@ -183,7 +183,7 @@ def test_a_given_program_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPat
         schema.ask(Path(sys.executable), [], "us-east-1")  # it has no ParallelCluster
 
 
-def test_what_the_schema_says_is_passed_on(tmp_path: Path) -> None:
+def test_what_the_schema_says_is_passed_on(tmp_path):
     """A stand-in for ParallelCluster's Python: it answers as the real one did."""
     python = tmp_path / "python"
     messages = {"HeadNode": {"Ssh": {"KeyNam": ["Unknown field."]}}}
@@ -214,9 +214,7 @@ def program() -> Path:
     return Path(found)
 
 
-def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(
-    program: Path, tmp_path: Path
-) -> None:
+def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(program, tmp_path):
     """One start of its Python: the recipes pass, and so do four mistakes that only our rules
     find.
     """
@@ -332,7 +330,7 @@ def pool(recipe: Recipe) -> Recipe:
     return recipe["LoginNodes"]["Pools"][0]
 
 
-def test_the_page_says_when_an_update_is_possible(program: Path) -> None:
+def test_the_page_says_when_an_update_is_possible(program):
     """What `pcluster update-cluster --dryrun true` decides, in each state of a cluster."""
     page = (ROOT / "docs/parallelcluster.md").read_text()
     rows = page.partition("| when |")[2].splitlines()[2:6]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +64,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def test_findings_of_mistakes_in_a_file() -> None:
+def test_findings_of_mistakes_in_a_file():
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     jobs = {
         name: look(replace(the_job({}), **fields), **members)
@@ -74,7 +73,7 @@ def test_findings_of_mistakes_in_a_file() -> None:
     check_findings("findings/sagemaker-file", jobs, look(the_job({})))
 
 
-def test_secrets_are_known_by_their_form() -> None:
+def test_secrets_are_known_by_their_form():
     secrets = [
         "hf_" + "aB3" * 12,
         "ghp_" + "x1" * 18,
@@ -93,7 +92,7 @@ def test_secrets_are_known_by_their_form() -> None:
     assert secrets[0] not in finding.message
 
 
-def test_a_private_registry_that_the_vpc_reaches_is_no_mistake() -> None:
+def test_a_private_registry_that_the_vpc_reaches_is_no_mistake():
     job = the_job({**VPC, "image": "registry.example.com/mine:1"})
     assert "image-registry" in {f.code for f in loud(look(job))}
     algorithm = {
@@ -133,7 +132,7 @@ SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def test_findings_of_sound_jobs() -> None:
+def test_findings_of_sound_jobs():
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     jobs = {name: look(the_job(flags, settings)) for name, (flags, settings) in SOUND.items()}
     assert not [finding for findings in jobs.values() for finding in errors(findings)]
@@ -143,7 +142,7 @@ def test_findings_of_sound_jobs() -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs/jobs").glob("sagemaker*.yaml")), ids=lambda path: path.stem
 )
-def test_the_jobs_of_this_repository_lack_nothing_but_their_names(path: Path) -> None:
+def test_the_jobs_of_this_repository_lack_nothing_but_their_names(path):
     found = loud(look(load_job(path, {})))
     need = {"helpers-need"} if "hetero" in path.stem else set()
     assert {f.code for f in found} - {"image-unpatched"} == {"placeholder", *need}, found
@@ -189,15 +188,13 @@ THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
         ),
     ],
 )
-def test_code_that_would_fail_there_is_found_here(
-    files: dict[str, bytes], code: str, value: str
-) -> None:
+def test_code_that_would_fail_there_is_found_here(files, code, value):
     found = list(bundle_checks(SageMakerJob(), files, THE_IMAGE))
     assert [finding.code for finding in found] == [code]
     assert value in found[0].message
 
 
-def test_requirements_that_the_image_meets_are_no_mistake() -> None:
+def test_requirements_that_the_image_meets_are_no_mistake():
     text = b"# mine\ntorch>=2.0\nTorch\nscipy>=1.10 ; python_version > '3.8'\nalbumentations[extra]==2.0.8\n\n"
     assert not list(
         bundle_checks(SageMakerJob(), {"train.py": b"", "requirements.txt": text}, THE_IMAGE)
@@ -225,11 +222,11 @@ def test_requirements_that_the_image_meets_are_no_mistake() -> None:
         (">=2.8.1", False),
     ],
 )
-def test_version_ranges(wanted: str, fits: bool) -> None:
+def test_version_ranges(wanted, fits):
     assert admits(wanted, "2.8.0") is fits
 
 
-def test_what_a_shell_would_make_of_a_value() -> None:
+def test_what_a_shell_would_make_of_a_value():
     """Held against a real shell: what passes arrives as it is, or without its quotes."""
     for text in (
         "a b",
@@ -258,7 +255,7 @@ def test_what_a_shell_would_make_of_a_value() -> None:
         assert shell_reads(text)
 
 
-def test_the_most_that_it_can_cost() -> None:
+def test_the_most_that_it_can_cost():
     job = SageMakerJob(instances=5, type="ml.p4d.24xlarge", max_run=2 * 3600, price=10.0)
     assert cost_ceiling(job)[0] == 100
     dollars, words = cost_ceiling(
@@ -282,7 +279,7 @@ def test_the_most_that_it_can_cost() -> None:
     assert "eu-west-1" in cost_ceiling(replace(job, price=None, region="eu-west-1"))[1]
 
 
-def test_what_is_good_to_know_is_a_note() -> None:
+def test_what_is_good_to_know_is_a_note():
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     job = the_job({"data_gb": None, **VPC}, ("model.arch=unet", "model.encoder_weights=imagenet"))
     notes = {finding.code for finding in look(job) if finding.level == "note"}
@@ -325,9 +322,7 @@ def test_what_is_good_to_know_is_a_note() -> None:
         ((), {"network_isolation": True}, set()),
     ],
 )
-def test_weights_that_must_be_fetched_without_a_network_are_found(
-    model: tuple[str, ...], given: dict[str, Any], found: set[str]
-) -> None:
+def test_weights_that_must_be_fetched_without_a_network_are_found(model, given, found):
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     levels = [
         finding.level
@@ -337,7 +332,7 @@ def test_weights_that_must_be_fetched_without_a_network_are_found(
     assert levels == list(found)
 
 
-def test_what_cannot_be_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_checked_is_said(monkeypatch):
     for package in ("yaml", "pydantic", "botocore", "botocore.loaders", "segtrain.config"):
         monkeypatch.setitem(sys.modules, package, None)
     from launch.platforms.sagemaker import service_model
@@ -352,7 +347,7 @@ def test_what_cannot_be_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     }
 
 
-def test_a_repository_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_elsewhere(tmp_path, monkeypatch):
     """The code that is looked at is the code that would travel: a script broken there is found
     there.
     """
@@ -373,7 +368,7 @@ def test_a_repository_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {f.code for f in loud(look(job))} == {"bundle"}
 
 
-def test_places_that_no_endpoint_lets_through_are_named() -> None:
+def test_places_that_no_endpoint_lets_through_are_named():
     allow = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject"}
     policy = json.dumps({"Statement": [{**allow, "Resource": "arn:aws:s3:::data/*"}]})
     endpoint = {"VpcEndpointId": "vpce-1", "PolicyDocument": policy}

@@ -164,7 +164,7 @@ def loud(findings: list[Finding]) -> list[str]:
     return [f"{finding.level} {finding.code}" for finding in findings if finding.level != "note"]
 
 
-def test_a_sound_job_is_let_through(account: Account) -> None:
+def test_a_sound_job_is_let_through(account):
     assert loud(account.look()) == []
     account.with_vpc()
     account.with_fsx()
@@ -362,7 +362,7 @@ ON_FSX: dict[str, Callable[[Account], None]] = {
 
 
 @pytest.mark.parametrize("mistake", [*PLAIN, *IN_A_VPC, *ON_FSX])
-def test_what_the_account_lacks_is_found(account: Account, mistake: str) -> None:
+def test_what_the_account_lacks_is_found(account, mistake):
     if mistake in IN_A_VPC or mistake in ON_FSX:
         account.with_vpc()
     if mistake in ON_FSX:
@@ -373,7 +373,7 @@ def test_what_the_account_lacks_is_found(account: Account, mistake: str) -> None
     check_findings(f"account/{mistake.replace(' ', '-')}", {mistake: answered(account)}, [])
 
 
-def test_data_larger_than_the_disk(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_larger_than_the_disk(account, monkeypatch):
     # of the 3800 GB of this type
     monkeypatch.setattr("launch.platforms.sagemaker.preflight.channels.SPARE_GB", 3800)
     assert loud(account.look()) == ["error volume-small"]
@@ -381,11 +381,11 @@ def test_data_larger_than_the_disk(account: Account, monkeypatch: pytest.MonkeyP
     assert loud(account.look(data=fast)) == []  # is not copied
 
 
-def test_the_accounts_own_bucket_need_not_be_there_yet(account: Account) -> None:
+def test_the_accounts_own_bucket_need_not_be_there_yet(account):
     assert loud(account.look(output="s3://sagemaker-us-east-1-123456789012/segtrain")) == []
 
 
-def test_spot_has_a_quota_of_its_own(account: Account) -> None:
+def test_spot_has_a_quota_of_its_own(account):
     account.cloud.quotas.append(
         {"QuotaName": "ml.g5.12xlarge for spot training job usage", "Value": 0.0}
     )
@@ -451,7 +451,7 @@ TAKEN: dict[str, tuple[str, str]] = {
 }
 
 
-def test_findings_of_missing_rights(account: Account) -> None:
+def test_findings_of_missing_rights(account):
     account.with_vpc()
     policies = simulated(account)
     assert loud(account.look()) == []
@@ -464,7 +464,7 @@ def test_findings_of_missing_rights(account: Account) -> None:
     check_findings("account/rights", jobs, account.look())
 
 
-def test_the_role_is_handed_to_sagemaker(account: Account) -> None:
+def test_the_role_is_handed_to_sagemaker(account):
     """Policies often allow iam:PassRole to SageMaker alone: the simulator has to be told whom it is
     for.
     """
@@ -475,7 +475,7 @@ def test_the_role_is_handed_to_sagemaker(account: Account) -> None:
     assert asked["ContextEntries"][0]["ContextKeyValues"] == ["sagemaker.amazonaws.com"]
 
 
-def test_an_explicit_denial_is_certain_and_a_condition_is_not(account: Account) -> None:
+def test_an_explicit_denial_is_certain_and_a_condition_is_not(account):
     policies = simulated(account)
     policies.denied[ROLE] = [("s3:PutObject", "*")]
     assert set(loud(account.look())) == {"error role-rights"}
@@ -485,7 +485,7 @@ def test_an_explicit_denial_is_certain_and_a_condition_is_not(account: Account) 
     assert "role-rights" in {finding.code for finding in found}
 
 
-def test_an_assumed_role_is_asked_about_as_the_role_it_is(account: Account) -> None:
+def test_an_assumed_role_is_asked_about_as_the_role_it_is(account):
     policies = simulated(account)
     account.clients.iam.create_role(
         RoleName="Engineer", Path="/team/", AssumeRolePolicyDocument=json.dumps(TRUST)
@@ -500,7 +500,7 @@ def test_an_assumed_role_is_asked_about_as_the_role_it_is(account: Account) -> N
     }
 
 
-def test_a_bucket_with_a_key_of_its_own_needs_that_key(account: Account) -> None:
+def test_a_bucket_with_a_key_of_its_own_needs_that_key(account):
     key = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
     rule = {
         "ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
@@ -517,7 +517,7 @@ def test_a_bucket_with_a_key_of_its_own_needs_that_key(account: Account) -> None
     assert "kms:Decrypt" in finding.message
 
 
-def test_a_caller_who_may_ask_nothing_gets_notes(account: Account) -> None:
+def test_a_caller_who_may_ask_nothing_gets_notes(account):
     account.with_vpc()
     account.with_fsx()
     account.cloud.refuse("ListServiceQuotas", "AccessDeniedException", "you may not", times=9)
@@ -548,7 +548,7 @@ def test_a_caller_who_may_ask_nothing_gets_notes(account: Account) -> None:
         assert word in said
 
 
-def test_calls_only_read(account: Account) -> None:
+def test_calls_only_read(account):
     account.with_vpc()
     account.with_fsx()
     asked: list[str] = []
@@ -561,7 +561,7 @@ def test_calls_only_read(account: Account) -> None:
     assert [name for name in asked if not name.startswith(reading)] == []
 
 
-def test_https_to_the_group_of_an_endpoint_is_a_way_out(account: Account) -> None:
+def test_https_to_the_group_of_an_endpoint_is_a_way_out(account):
     account.with_vpc()
     nothing_out(account)
     ec2, ids = account.clients.ec2, account.ids
@@ -576,7 +576,7 @@ def test_https_to_the_group_of_an_endpoint_is_a_way_out(account: Account) -> Non
         assert loud(account.look()) == wrong
 
 
-def test_the_policy_of_an_endpoint() -> None:
+def test_the_policy_of_an_endpoint():
     def policy(*statements: dict[str, Any]) -> str:
         return json.dumps({"Statement": list(statements)})
 
@@ -602,7 +602,7 @@ def test_the_policy_of_an_endpoint() -> None:
     assert not permits(policy(not_others), get, item)
 
 
-def test_trust_and_ports() -> None:
+def test_trust_and_ports():
     assert trusts(TRUST)
     denied = {"Statement": {**TRUST["Statement"][0], "Effect": "Deny"}}
     assert not trusts(denied)
@@ -625,9 +625,7 @@ def test_trust_and_ports() -> None:
     )
 
 
-def test_a_key_for_disks_and_results_needs_the_rights_of_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_for_disks_and_results_needs_the_rights_of_both(monkeypatch):
     key = "1234abcd-12ab-34cd-56ef-1234567890ab"
     arn = f"arn:aws:kms:us-east-1:123456789012:key/{key}"
     request = {

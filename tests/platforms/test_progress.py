@@ -14,7 +14,7 @@ from launch.platforms.sagemaker import progress
 from segtrain.observe.console import step_line
 
 
-def test_steps_under_mpi_are_read_and_other_lines_are_not() -> None:
+def test_steps_under_mpi_are_read_and_other_lines_are_not():
     seen = progress.Progress()
     under_mpi = "[1,mpirank:0,algo-1]<stdout>:" + step_line(
         7, 9, 0.1, 1, math.nan, 1e-3, 1234.5, 1, math.nan
@@ -36,7 +36,7 @@ def test_steps_under_mpi_are_read_and_other_lines_are_not() -> None:
         assert seen.read(other) is seen
 
 
-def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed() -> None:
+def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed():
     groups = [
         {"InstanceType": "ml.g5.xlarge", "InstanceCount": 2},
         {"InstanceType": "ml.unknown", "InstanceCount": 1},
@@ -57,7 +57,7 @@ def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed(
     assert progress.price_per_s(job, 5.0) == pytest.approx(2 * (5.0 + 0.204) / 3600)
 
 
-def test_the_machines_are_paid_from_the_download_to_the_end_of_the_upload_and_no_wait_is() -> None:
+def test_the_machines_are_paid_from_the_download_to_the_end_of_the_upload_and_no_wait_is():
     begun = datetime(2026, 11, 21, tzinfo=timezone.utc)
     lives = [
         ("Starting", 9000),

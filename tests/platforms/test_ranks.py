@@ -44,7 +44,7 @@ STEP = {
 }
 
 
-def test_srun_with_pmi_is_slurm_and_a_launcher_inside_a_step_is_not() -> None:
+def test_srun_with_pmi_is_slurm_and_a_launcher_inside_a_step_is_not():
     mpich = {"PMI_RANK": "3", "PMI_SIZE": "4", "MASTER_ADDR": "h"}
     assert discover({**STEP, "MASTER_ADDR": "h", "PMI_RANK": "4", "PMI_SIZE": "5"}).source == SLURM
     assert discover({**STEP, **mpich}).source.name == "mpich"
@@ -53,9 +53,7 @@ def test_srun_with_pmi_is_slurm_and_a_launcher_inside_a_step_is_not() -> None:
 
 
 @pytest.mark.parametrize("launcher", [{}, TORCHRUN])
-def test_slurm_says_why_gpus_are_not_known_whatever_started_the_ranks(
-    launcher: dict[str, str],
-) -> None:
+def test_slurm_says_why_gpus_are_not_known_whatever_started_the_ranks(launcher):
     task = {**STEP, "MASTER_ADDR": "h", **launcher}
     assert "--gres" in discover(task).gpu_caveat
     assert "gpu-bind" in discover({**task, "SLURM_STEP_GPUS": "0"}).gpu_caveat
@@ -63,7 +61,7 @@ def test_slurm_says_why_gpus_are_not_known_whatever_started_the_ranks(
     assert discover({**launcher, "SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1"}).gpu_caveat == ""
 
 
-def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own() -> None:
+def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own():
     ports = {
         slurm_hosts.port(
             {
@@ -90,8 +88,8 @@ def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own() -> None:
     ],
 )
 def test_slurm_knows_the_address_of_a_name_that_does_not_resolve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, expected: str
-) -> None:
+    tmp_path, monkeypatch, shown, expected
+):
     command = tmp_path / "scontrol"
     command.write_text(f"#!/bin/sh\necho '{shown}'\n")
     command.chmod(0o755)
@@ -105,7 +103,7 @@ def test_slurm_knows_the_address_of_a_name_that_does_not_resolve(
     assert slurm_hosts.address("localhost") == "localhost"
 
 
-def test_ranks_of_one_host_need_no_name() -> None:
+def test_ranks_of_one_host_need_no_name():
     environ = {
         **STEP,
         "SLURM_STEP_NODELIST": "n1.invalid",
@@ -115,14 +113,12 @@ def test_ranks_of_one_host_need_no_name() -> None:
     assert discover({**environ, "SLURM_LOCALID": "4"}).master_addr == "127.0.0.1"
 
 
-def test_a_batch_script_without_srun_is_one_process() -> None:
+def test_a_batch_script_without_srun_is_one_process():
     assert discover({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) == Cluster()
     assert discover({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"}) == Cluster()
 
 
-def test_salloc_without_srun_does_not_train_on_the_login_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_salloc_without_srun_does_not_train_on_the_login_node(monkeypatch):
     def lone(host: str, **more: str) -> tuple[str, str]:
         monkeypatch.setattr("socket.gethostname", lambda: host)
         place = discover(
@@ -167,9 +163,7 @@ FACTS = {"machine": "ml.p4", "interface": "eth0"}
 
 
 @pytest.mark.parametrize("sagemaker", [TWO], indirect=True)
-def test_sagemaker_sorts_its_hosts_and_knows_the_machine_under_each_launcher(
-    sagemaker: dict[str, str],
-) -> None:
+def test_sagemaker_sorts_its_hosts_and_knows_the_machine_under_each_launcher(sagemaker):
     assert discover(sagemaker) == Cluster(
         0, 2, 0, 1, "algo-2", 29500, RankStarter("sagemaker"), **FACTS
     )
@@ -185,5 +179,5 @@ def test_sagemaker_sorts_its_hosts_and_knows_the_machine_under_each_launcher(
 @pytest.mark.parametrize(
     "sagemaker", [{**TWO, "hosts": ["algo-2"], "instance_groups": []}], indirect=True
 )
-def test_one_host_of_sagemaker_needs_no_interface(sagemaker: dict[str, str]) -> None:
+def test_one_host_of_sagemaker_needs_no_interface(sagemaker):
     assert discover(sagemaker).interface == ""

@@ -87,7 +87,7 @@ def start(
     return start
 
 
-def test_a_rank_is_started_with_its_place(start: Any) -> None:
+def test_a_rank_is_started_with_its_place(start):
     child = Child(None, 0)
     assert start(child) == {"code": 0}
     assert child.words[1:] == ["-m", "segtrain", "train", *ORDER["arguments"]]
@@ -99,14 +99,14 @@ def test_a_rank_is_started_with_its_place(start: Any) -> None:
     assert {name: environment[name] for name in wanted} == wanted
 
 
-def test_only_an_end_that_would_come_again_is_no_failure(start: Any) -> None:
+def test_only_an_end_that_would_come_again_is_no_failure(start):
     assert start(Child(2)) == {"code": 2}
     for code in (75, 76, 137, -9):
         with pytest.raises(RuntimeError, match=f"rank 1 ended with exit code {code}:"):
             start(Child(code))
 
 
-def test_a_preempted_rank_saves_once_and_waits_for_the_deadline(start: Any) -> None:
+def test_a_preempted_rank_saves_once_and_waits_for_the_deadline(start):
     child = Child(None, None, None, 75)
     with pytest.raises(DeadlineReached):
         start(child, notices=(None, 30.0, 20.0))
@@ -114,7 +114,7 @@ def test_a_preempted_rank_saves_once_and_waits_for_the_deadline(start: Any) -> N
     assert start(Child(None, 0), notices=(30.0,)) == {"code": 0}  # it ended by itself
 
 
-def test_an_answer_of_a_helper_is_waited_for(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_of_a_helper_is_waited_for(ray, monkeypatch):
     def placed(*answers: Any) -> Placed:
         left = iter(answers)
 

@@ -33,9 +33,7 @@ def asked(*words: str) -> RayJob:
     return load(vars(build_parser("ray").parse_intermixed_args(list(words))))
 
 
-def test_the_code_that_came_along_goes_before_a_nodes_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_that_came_along_goes_before_a_nodes_own(tmp_path, monkeypatch):
     (tmp_path / "sent/segtrain").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'sent'}:{tmp_path / 'own'}")
     assert ray_worker._bundle() == str(tmp_path / "sent")
@@ -43,7 +41,7 @@ def test_the_code_that_came_along_goes_before_a_nodes_own(
     assert ray_worker._bundle() == str(ROOT)
 
 
-def test_seconds_until_a_node_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_until_a_node_is_taken_away(monkeypatch):
     preemption = SimpleNamespace(preemption_info=None)
     context = SimpleNamespace(preemption_context=preemption)
     module = SimpleNamespace(get_train_context=lambda: context)
@@ -55,13 +53,11 @@ def test_seconds_until_a_node_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> 
         assert ray_worker._preemption() == seconds
 
 
-def test_the_mark_that_nodes_must_see_is_a_file(tmp_path: Path) -> None:
+def test_the_mark_that_nodes_must_see_is_a_file(tmp_path):
     assert checks.mark(tmp_path / "run").is_file()
 
 
-def test_a_job_is_read_from_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_read_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = asked(
         "configs/camvid.yaml",
@@ -101,7 +97,7 @@ def test_a_job_is_read_from_the_command_line(
         (("--strategy", "smddp"), "strategy-not-on-ray"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(words: tuple[str, ...], code: str) -> None:
+def test_a_job_that_cannot_be_is_refused(words, code):
     with refused(code):
         asked(*words)
 
@@ -127,7 +123,7 @@ ROOMS: list[tuple[RayJob, int, list[Any]]] = [
 ]
 
 
-def test_findings_of_room_and_labels() -> None:
+def test_findings_of_room_and_labels():
     jobs = {
         str(number): list(checks.room(job, nodes, gpus))
         for number, (job, gpus, nodes) in enumerate(ROOMS)
@@ -135,7 +131,7 @@ def test_findings_of_room_and_labels() -> None:
     check_findings("findings/ray-room", jobs, [])
 
 
-def test_auto_is_as_many_ranks_as_there_is_room_for() -> None:
+def test_auto_is_as_many_ranks_as_there_is_room_for():
     nodes = [node(CPU=8.0, GPU=2.0), node(CPU=1.0, GPU=2.0), node(alive=False, CPU=8.0, GPU=8.0)]
     nodes += [node({"zone": "a"}, CPU=2.0)]
     job = asked("--workers", "auto")
@@ -170,18 +166,18 @@ LOOKS = [
 ]
 
 
-def test_findings_of_nodes_that_differ() -> None:
+def test_findings_of_nodes_that_differ():
     run = Path("/shared/runs/a")
     jobs = {str(number): list(checks.alike(looks, run)) for number, looks in enumerate(LOOKS)}
     check_findings("findings/ray-nodes", jobs, [])
 
 
-def test_a_batch_that_is_too_small_for_the_most_ranks_is_found() -> None:
+def test_a_batch_that_is_too_small_for_the_most_ranks_is_found():
     findings, _ = checks.offline(RayJob(elastic=(1, 8), settings={"train.batch_size": 4}))
     assert "batch-small" in {finding.code for finding in findings}
 
 
-def test_a_rank_takes_its_place_from_ray() -> None:
+def test_a_rank_takes_its_place_from_ray():
     places = {"world_rank": 2, "world_size": 4, "local_rank": 0, "local_world_size": 2}
     context = SimpleNamespace(
         **{f"get_{name}": lambda value=value: value for name, value in places.items()}
@@ -200,7 +196,7 @@ def test_a_rank_takes_its_place_from_ray() -> None:
     )
 
 
-def test_a_node_says_what_it_has(tmp_path: Path) -> None:
+def test_a_node_says_what_it_has(tmp_path):
     mark = tmp_path / "mark"
     found = ray_worker.describe_node(str(mark))
     assert (found["host"], found["sees"]) == (platform.node(), False)
@@ -211,6 +207,6 @@ def test_a_node_says_what_it_has(tmp_path: Path) -> None:
 
 
 @needs_ray
-def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
+def test_an_address_where_nothing_answers_is_refused_at_once():
     with refused("ray-not-reached", address="127.0.0.1:9"), cluster(RayJob(address="127.0.0.1:9")):
         pass

@@ -156,7 +156,7 @@ def digests(run: Path) -> dict[int, int]:
     }
 
 
-def test_a_host_that_is_killed_and_comes_back(hosts: RayHosts, whole: Path, tmp_path: Path) -> None:
+def test_a_host_that_is_killed_and_comes_back(hosts, whole, tmp_path):
     with hosts.having("n2", "n3"):
         training = Training(hosts, tmp_path, "--workers", "auto")
         training.until(lambda: training.step() >= 6)
@@ -170,7 +170,7 @@ def test_a_host_that_is_killed_and_comes_back(hosts: RayHosts, whole: Path, tmp_
     assert_same_weights(final(training.out), final(whole))
 
 
-def test_two_hosts_then_one_then_two(hosts: RayHosts, whole: Path, tmp_path: Path) -> None:
+def test_two_hosts_then_one_then_two(hosts, whole, tmp_path):
     with hosts.having("n2", "n3"):
         training = Training(hosts, tmp_path, "--elastic", "1:2", "--resize", "5")
         training.until(lambda: training.step() >= 6)
@@ -187,9 +187,7 @@ def test_two_hosts_then_one_then_two(hosts: RayHosts, whole: Path, tmp_path: Pat
     assert_same_weights(final(training.out), final(whole))
 
 
-def test_a_preemption_leads_to_a_checkpoint_before_its_deadline(
-    hosts: RayHosts, tmp_path: Path
-) -> None:
+def test_a_preemption_leads_to_a_checkpoint_before_its_deadline(hosts, tmp_path):
     with hosts.having("n2", "n3"):
         training = Training(
             hosts, tmp_path, "--elastic", "1:2", "--resize", "600", f"checkpoint.every={STEPS}st"

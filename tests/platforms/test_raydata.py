@@ -66,9 +66,7 @@ def samples_of(steps: Any) -> dict[tuple[int, int], bytes]:
 
 
 @pytest.mark.parametrize("colors", [False, True])
-def test_an_epoch_has_each_sample_once_with_its_pixels(
-    monkeypatch: pytest.MonkeyPatch, colors: bool
-) -> None:
+def test_an_epoch_has_each_sample_once_with_its_pixels(monkeypatch, colors):
     with TrainLoader(open_dataset(DATA, "train"), DATA, colors=colors, **SETTINGS) as plain:
         expected = samples_of(plain)
     assert len(expected) == 24
@@ -82,14 +80,14 @@ def test_an_epoch_has_each_sample_once_with_its_pixels(
     assert found == expected
 
 
-def test_a_resume_and_an_uneven_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_and_an_uneven_batch_are_refused(monkeypatch):
     with refused("ray-data-resume", step=2):
         loader(monkeypatch, 0, first_step=2)
     with refused("ray-data-uneven", found=6):
         loader(monkeypatch, 0, batch_size=6)
 
 
-def test_too_few_samples_and_errors_of_ray_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_samples_and_errors_of_ray_are_one_error(monkeypatch):
     with loader(monkeypatch, 0, last_step=9) as more, refused("ray-data-ended"):
         samples_of(more)
 
@@ -103,16 +101,16 @@ def test_too_few_samples_and_errors_of_ray_are_one_error(monkeypatch: pytest.Mon
             samples_of(failing)
 
 
-def test_another_version_there_is_refused() -> None:
+def test_another_version_there_is_refused():
     with pytest.raises(RuntimeError, match="numpy"):
         making(ours={**identity(False), "numpy": "0.1"})
 
 
-def test_pipelines_run_in_threads_with_ray_data() -> None:
+def test_pipelines_run_in_threads_with_ray_data():
     assert worker_kind(Data(helpers="ray-data", transforms=[{"Blur": {}}])) == "thread"
 
 
-def test_a_run_with_ray_data_is_another_run() -> None:
+def test_a_run_with_ray_data_is_another_run():
     plain, ray, other = (
         Config.load(None, f"data.helpers={kind}") for kind in ("none", "ray", "ray-data")
     )
@@ -120,7 +118,7 @@ def test_a_run_with_ray_data_is_another_run() -> None:
     assert plain.trained_settings() == ray.trained_settings() != other.trained_settings()
 
 
-def test_an_older_copy_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_copy_there_is_named(monkeypatch):
     monkeypatch.setattr(there, "file_checksums", lambda source, index: [0, int(index % 5 == 0)])
     with loader(monkeypatch, 0) as one, refused("helper-data-differs"):
         samples_of(one)

@@ -61,7 +61,7 @@ def stage_of(
 HETERO = load_job(None, {"groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
 
 
-def test_hosts_are_those_of_the_request_and_a_difference_is_said() -> None:
+def test_hosts_are_those_of_the_request_and_a_difference_is_said():
     stage = stage_of(SageMakerJob(instances=5), hosts=3)
     assert [host.name for host in stage.hosts] == ["algo-1", "algo-2", "algo-3"]
     assert "instead of 5" in stage.said[0]
@@ -72,7 +72,7 @@ def test_hosts_are_those_of_the_request_and_a_difference_is_said() -> None:
     ]
 
 
-def test_a_group_lists_its_hosts_unsorted_and_rank_0_is_on_the_first_of_them() -> None:
+def test_a_group_lists_its_hosts_unsorted_and_rank_0_is_on_the_first_of_them():
     stage = stage_of(SageMakerJob(instances=3))
     config = hosts.described(stage.hosts[0], stage, request_of(SageMakerJob(instances=3)))[
         "resourceconfig.json"
@@ -84,7 +84,7 @@ def test_a_group_lists_its_hosts_unsorted_and_rank_0_is_on_the_first_of_them() -
     assert stage.leader.name == group["hosts"][0]
 
 
-def test_of_groups_one_trains_and_its_hosts_are_not_the_first() -> None:
+def test_of_groups_one_trains_and_its_hosts_are_not_the_first():
     stage = stage_of(HETERO)
     assert [(host.name, host.group, host.trains) for host in stage.hosts] == [
         ("algo-1", "cpu", False),
@@ -96,7 +96,7 @@ def test_of_groups_one_trains_and_its_hosts_are_not_the_first() -> None:
     assert files["resourceconfig.json"]["current_instance_type"] == "ml.c5.4xlarge"
 
 
-def test_a_group_that_helps_has_several_hosts() -> None:
+def test_a_group_that_helps_has_several_hosts():
     for mark, count in ((":help", 3), ("", 1)):
         stage = stage_of(
             load_job(None, {"groups": ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*5{mark}"]})
@@ -104,7 +104,7 @@ def test_a_group_that_helps_has_several_hosts() -> None:
         assert [host.group for host in stage.hosts] == [*["cpu"] * count, "gpu"]
 
 
-def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
+def test_hyperparameters_stay_but_for_what_cannot_be_here():
     assert (
         dict(stage_of(SageMakerJob()).hyperparameters)
         == request_of(SageMakerJob())["HyperParameters"]
@@ -121,7 +121,7 @@ def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
     assert "sagemaker_torch_distributed_enabled" not in stage.hyperparameters
 
 
-def test_plants_are_read() -> None:
+def test_plants_are_read():
     assert read_fault("spot:20") == Fault("spot", 20)
     assert read_fault("disk") == Fault("disk")
     assert read_fault("") == Fault()
@@ -143,9 +143,7 @@ def test_plants_are_read() -> None:
         (("--hosts", "0"), "--hosts 0: at least one"),
     ],
 )
-def test_a_stage_without_that_rank_or_without_hosts_is_refused(
-    flags: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_without_that_rank_or_without_hosts_is_refused(flags, words, tmp_path, capsys):
     needs_the_extra()
     asked = [
         "--job",
@@ -170,13 +168,11 @@ def test_a_stage_without_that_rank_or_without_hosts_is_refused(
         ({}, 0, {"train.duration": "12st"}),
     ],
 )
-def test_a_rehearsal_is_a_short_training(
-    settings: dict[str, str], until: int, changes: dict[str, str]
-) -> None:
+def test_a_rehearsal_is_a_short_training(settings, until, changes):
     assert local_config.shorter(SageMakerJob(settings=settings), until) == changes
 
 
-def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
+def test_settings_that_need_gpus_or_other_ranks_are_fitted():
     config = local_config.load(
         SageMakerJob(
             settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"}
@@ -193,7 +189,7 @@ def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
 @pytest.mark.parametrize(
     "layout", ["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list"]
 )
-def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> None:
+def test_drawn_data_are_what_the_layout_reads(layout, tmp_path):
     """Read by segtrain itself: every mask holds classes of the data set and no unknown id."""
     settings = ["data.scene_size=[40,48]", f"data.layout={layout}"]
     if layout in ("folders", "list"):
@@ -209,7 +205,7 @@ def test_drawn_data_are_what_the_layout_reads(layout: str, tmp_path: Path) -> No
     _read_drawn(load_config(None, settings))
 
 
-def test_drawn_data_are_divided_as_the_job_divides_its_own(tmp_path: Path) -> None:
+def test_drawn_data_are_divided_as_the_job_divides_its_own(tmp_path):
     settings = [
         f"data.root={tmp_path}",
         "data.layout=folders",
@@ -267,9 +263,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("distribution", ["FullyReplicated", "ShardedByS3Key"])
-def test_channels_are_downloaded_by_each_host_that_gets_them(
-    store: BucketServer, distribution: str, tmp_path: Path
-) -> None:
+def test_channels_are_downloaded_by_each_host_that_gets_them(store, distribution, tmp_path):
     data = {
         "train": {
             "uri": f"s3://data/{distribution}/",
@@ -291,7 +285,7 @@ def test_channels_are_downloaded_by_each_host_that_gets_them(
     assert got == {"algo-1": [], "algo-2": shares[0], "algo-3": shares[1]}
 
 
-def test_channels_that_are_filled_in_another_way_are_said(tmp_path: Path) -> None:
+def test_channels_that_are_filled_in_another_way_are_said(tmp_path):
     spec = RehearsalSpec("bundle", str(tmp_path), sample=str(tmp_path))
     said = {}
     for source in ("s3", "fast", "fsx"):
@@ -306,7 +300,7 @@ def test_channels_that_are_filled_in_another_way_are_said(tmp_path: Path) -> Non
     ]
 
 
-def test_a_sample_is_divided_where_it_has_a_folder_of_each_channel(tmp_path: Path) -> None:
+def test_a_sample_is_divided_where_it_has_a_folder_of_each_channel(tmp_path):
     request = request_of(load_job(None, {"data": ["train=s3://b/a/", "weights=s3://b/w/"]}))
     (tmp_path / "train").mkdir()  # of CamVid: not that of the channel
     assert not channels.divided(tmp_path, request)
@@ -315,9 +309,7 @@ def test_a_sample_is_divided_where_it_has_a_folder_of_each_channel(tmp_path: Pat
     assert not channels.divided(tmp_path, request_of(load_job(None, {"data": ["train=s3://b/a/"]})))
 
 
-def test_weights_of_a_channel_are_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_of_a_channel_are_asked_for(tmp_path, capsys):
     needs_the_extra()
     job = [
         "--job",
@@ -339,7 +331,7 @@ def test_weights_of_a_channel_are_asked_for(
     assert "with DIR/train and DIR/weights" in capsys.readouterr().err
 
 
-def test_checkpoints_go_up_and_come_back_to_every_host(store: BucketServer, tmp_path: Path) -> None:
+def test_checkpoints_go_up_and_come_back_to_every_host(store, tmp_path):
     first, second, third = (tmp_path / name for name in "abc")
     for folder in (first, second, third):
         folder.mkdir()
@@ -452,7 +444,7 @@ def about(report: Report) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-def test_a_spot_interruption_goes_on_from_what_s3_has(tmp_path: Path) -> None:
+def test_a_spot_interruption_goes_on_from_what_s3_has(tmp_path):
     report = play(tmp_path, plant="spot:2", HELD=2)
     begun = ["Starting", "Downloading", "Training"]
     assert statuses(report) == [*begun, "Interrupted", *begun, "Uploading", "Completed"]
@@ -477,7 +469,7 @@ def test_a_spot_interruption_goes_on_from_what_s3_has(tmp_path: Path) -> None:
         assert about(report)["host"] == "algo-2"
 
 
-def test_without_namespaces_a_failed_host_fails_the_job(tmp_path: Path) -> None:
+def test_without_namespaces_a_failed_host_fails_the_job(tmp_path):
     report = play(tmp_path, namespaces=False, CODE=3)
     assert any("no namespaces" in remark for remark in report.remarks)
     assert [host.name for host in report.hosts] == ["127.0.0.1", "127.0.0.2"]
@@ -488,7 +480,7 @@ def test_without_namespaces_a_failed_host_fails_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not NAMESPACES, reason="a small disk needs a mount of its own")
-def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
+def test_a_full_disk_is_not_taken_for_success(tmp_path):
     """AWS's toolkit ends with 0 when it cannot write the cause: then the job is Completed, and the
     report says what that is worth.
     """
@@ -506,7 +498,7 @@ def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "smddp"])
-def test_the_training_itself_on_two_hosts(strategy: str, tmp_path: Path) -> None:
+def test_the_training_itself_on_two_hosts(strategy, tmp_path):
     """AWS's toolkit starts torchrun, or mpirun for SMDDP, which starts the ranks; rank 0 leaves a
     model on its host.
     """
@@ -576,9 +568,7 @@ def of_the_test(word: str) -> set[int]:
         pytest.param((signal.SIGTERM,), True, id="it is ended"),
     ],
 )
-def test_a_launcher_that_goes_leaves_no_process(
-    tmp_path: Path, signals: tuple[Any, ...], namespaces: bool
-) -> None:
+def test_a_launcher_that_goes_leaves_no_process(tmp_path, signals, namespaces):
     needs_the_extra()
     if namespaces and not NAMESPACES:
         pytest.skip("the kernel gives no namespaces")

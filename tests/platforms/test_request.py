@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
-import pytest
 from checkouts import use_checkout
 from conftest import refused
 
@@ -26,7 +24,7 @@ def request(job: SageMakerJob, **other: Any) -> dict[str, Any]:
     )
 
 
-def test_a_job_of_groups_names_the_one_that_trains() -> None:
+def test_a_job_of_groups_names_the_one_that_trains():
     """Also where the SDK, which tests/platforms/test_contracts.py compares, drops it: for one
     process.
     """
@@ -34,9 +32,7 @@ def test_a_job_of_groups_names_the_one_that_trains() -> None:
     assert json.loads(asked["HyperParameters"]["sagemaker_distribution_instance_groups"]) == ["gpu"]
 
 
-def test_the_arguments_run_as_the_script_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_arguments_run_as_the_script_does(tmp_path, monkeypatch):
     script = "#!/bin/bash\n# what it asks\nword='a \"b\" $HOME \\n *'\n\nif true; then\n  # why\n  printf '%s' \"$word\" > said\nfi\nexit 7\n"
     use_checkout(monkeypatch, tmp_path)
     (tmp_path / "docker/sagemaker").mkdir(parents=True)
@@ -47,9 +43,7 @@ def test_the_arguments_run_as_the_script_does(
     assert (tmp_path / "said").read_text() == 'a "b" $HOME \\n *'
 
 
-def test_a_checkout_without_the_entry_script_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkout_without_the_entry_script_is_refused(tmp_path, monkeypatch):
     use_checkout(monkeypatch, tmp_path)
     with refused("file-missing", file=str(tmp_path / "docker/sagemaker/entrypoint.sh")):
         request(SageMakerJob())

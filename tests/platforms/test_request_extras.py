@@ -34,7 +34,7 @@ def request(job: SageMakerJob) -> dict[str, Any]:
     return create_training_job(job, image=OWN, name="job-1", code=CODE)
 
 
-def test_members_of_a_request_are_added_to_those_of_the_keys() -> None:
+def test_members_of_a_request_are_added_to_those_of_the_keys():
     """tests/platforms/test_contracts.py compares the members of the other keys with those of the
     SDK.
     """
@@ -54,7 +54,7 @@ def test_members_of_a_request_are_added_to_those_of_the_keys() -> None:
     }
 
 
-def test_an_isolated_container_is_brought_its_code() -> None:
+def test_an_isolated_container_is_brought_its_code():
     """As AWS's own SDK does it, with which tests/platforms/test_contracts.py compares the request:
     by a channel named code.
     """
@@ -75,7 +75,7 @@ def test_an_isolated_container_is_brought_its_code() -> None:
     ]
 
 
-def test_types_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_in_order(monkeypatch):
     pytest.importorskip("boto3", reason="the extra 'sagemaker' is not installed")
     job = SageMakerJob(
         type="ml.p4d.24xlarge",
@@ -112,7 +112,7 @@ def test_types_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machines(taken) == [("ml.g5.48xlarge", 3)]
 
 
-def test_the_most_that_a_job_of_several_types_can_cost() -> None:
+def test_the_most_that_a_job_of_several_types_can_cost():
     job = SageMakerJob(type="ml.g5.12xlarge", instances=2, max_run=3600)
     dear = replace(job, type="ml.p4d.24xlarge")
     assert cost_ceiling(replace(job, fallbacks=(Fallback("ml.p4d.24xlarge"),))) == cost_ceiling(
@@ -141,16 +141,14 @@ def test_the_most_that_a_job_of_several_types_can_cost() -> None:
         ),
     ],
 )
-def test_a_member_that_would_override_or_is_unknown_is_refused(
-    extra: dict[str, Any], words: tuple[str, ...]
-) -> None:
+def test_a_member_that_would_override_or_is_unknown_is_refused(extra, words):
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
     with pytest.raises(ConfigError) as refused:
         request(SageMakerJob(request=extra))
     assert all(word in str(refused.value) for word in words), refused.value
 
 
-def test_every_member_that_the_launcher_can_send_is_guarded() -> None:
+def test_every_member_that_the_launcher_can_send_is_guarded():
     """Whatever a job can put into the request is refused in `request:`: no member is forgotten in
     the table of keys.
     """
@@ -190,7 +188,7 @@ def test_every_member_that_the_launcher_can_send_is_guarded() -> None:
             request(replace(SageMakerJob(), request=extra))
 
 
-def test_pipe_mode_of_a_file_is_refused() -> None:
+def test_pipe_mode_of_a_file_is_refused():
     with pytest.raises(ConfigError, match=r"mode='Pipe'.*write FastFile"):
         load_job({"data": {"train": {"uri": "s3://b/p/", "mode": "Pipe"}}}, {})
 
@@ -227,7 +225,7 @@ FOUND: dict[str, SageMakerJob] = {
 }
 
 
-def test_findings_of_what_does_not_go_together() -> None:
+def test_findings_of_what_does_not_go_together():
     jobs = {
         name: list(extras(job, choose(job.training_type, job.strategy, "us-east-1", job.image)))
         for name, job in FOUND.items()
@@ -235,7 +233,7 @@ def test_findings_of_what_does_not_go_together() -> None:
     check_findings("findings/sagemaker-extras", jobs, [])
 
 
-def test_a_job_without_any_of_it_is_told_nothing() -> None:
+def test_a_job_without_any_of_it_is_told_nothing():
     here = SageMakerJob(
         type="ml.c5.4xlarge", region="us-east-1", training_plan=PLAN, volume_kms=KEY, output_kms=KEY
     )

@@ -88,9 +88,7 @@ class Client:
         return call
 
 
-def test_the_lines_of_the_page_serve_an_export(
-    exported: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_of_the_page_serve_an_export(exported, monkeypatch):
     pixels = picture(Path("photos/one.png"), 90, 70)
     page = (ROOT / "docs/sagemaker.md").read_text()
     (code,) = [text for text in re.findall(r"```py\n(.*?)```", page, re.S) if "endpoint" in text]
@@ -102,7 +100,7 @@ def test_the_lines_of_the_page_serve_an_export(
     assert (np.array(Image.open("mask.png")) == expected).mean() > 0.999  # ties of logits
 
 
-def test_the_artifact_of_a_job_serves_files_and_arrays(exported: Path) -> None:
+def test_the_artifact_of_a_job_serves_files_and_arrays(exported):
     entry._add_server(exported)
     pixels = picture(Path("one.png"), 60, 80)
     turned, array = io.BytesIO(), io.BytesIO()

@@ -26,7 +26,7 @@ def sound() -> dict[str, Any]:
     return create_training_job(job, image="i:1", name="job-1", code="s3://b/c.tar.gz")
 
 
-def test_a_sound_request_has_no_violation() -> None:
+def test_a_sound_request_has_no_violation():
     assert violations(sound()) == []
 
 
@@ -84,7 +84,7 @@ BROKEN: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), BROKEN, ids=[words for _, words in BROKEN])
-def test_each_broken_rule_is_named_with_place_and_value(change: Change, words: str) -> None:
+def test_each_broken_rule_is_named_with_place_and_value(change, words):
     request = sound()
     change(request)
     found = violations(request)
@@ -94,7 +94,7 @@ def test_each_broken_rule_is_named_with_place_and_value(change: Change, words: s
     assert len({line.partition("=")[0].partition(":")[0] for line in found}) == 1
 
 
-def test_a_union_has_exactly_one_member() -> None:
+def test_a_union_has_exactly_one_member():
     shapes = {
         "U": {
             "type": "structure",
@@ -108,11 +108,11 @@ def test_a_union_has_exactly_one_member() -> None:
     assert list(service_model._walk({}, "U", "u", shapes))
 
 
-def test_a_pattern_that_python_cannot_read_is_left_out() -> None:
+def test_a_pattern_that_python_cannot_read_is_left_out():
     assert service_model._pattern(r"[\p{L}]+") is None
 
 
-def test_without_botocore_it_says_that_it_could_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_botocore_it_says_that_it_could_not_look(monkeypatch):
     service_model._model.cache_clear()
     for name in ("botocore", "botocore.loaders"):
         monkeypatch.setitem(sys.modules, name, None)

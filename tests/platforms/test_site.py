@@ -46,14 +46,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
+def test_every_page_is_on_the_site_and_in_its_navigation(site):
     home = (site / "index.html").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert (site / f"{page.stem}.html").is_file(), page.name
         assert f'href="{page.stem}.html" class="md-nav__link"' in home, page.name
 
 
-def test_links_out_of_the_pages_stay_on_the_site(site: Path) -> None:
+def test_links_out_of_the_pages_stay_on_the_site(site):
     assert "repository/CHANGELOG.html" in (site / "index.html").read_text(encoding="utf-8")
     assert (site / "repository/bench/results/index.html").is_file()
     config = (site / "repository/configs/cityscapes_deeplabv3plus.yaml.html").read_text(
@@ -62,7 +62,7 @@ def test_links_out_of_the_pages_stay_on_the_site(site: Path) -> None:
     assert "encoder_output_stride" in config
 
 
-def test_a_reader_loads_nothing_from_another_host(site: Path) -> None:
+def test_a_reader_loads_nothing_from_another_host(site):
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r'<(?:script|img|iframe|source)[^>]*\ssrc="(https?:[^"]*)"', text)
@@ -81,7 +81,7 @@ def test_a_reader_loads_nothing_from_another_host(site: Path) -> None:
         ("[a](settings/gone.yaml)", "gone.yaml"),
     ],
 )
-def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path, text, problem):
     (tmp_path / "docs").mkdir()
     (tmp_path / "settings").mkdir()
     shutil.copy(ROOT / "docs/site_pages.py", tmp_path / "docs")

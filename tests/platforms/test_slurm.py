@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cluster_slurm import Cluster
@@ -32,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
-def test_ranks_meet_by_the_address_that_slurm_has(cluster: Cluster, tmp_path: Path) -> None:
+def test_ranks_meet_by_the_address_that_slurm_has(cluster, tmp_path):
     """The names n1 and n2 do not resolve. A job is stopped by the launcher with its state saved,
     and goes on.
     """
@@ -48,7 +47,7 @@ def test_ranks_meet_by_the_address_that_slurm_has(cluster: Cluster, tmp_path: Pa
     assert f"stopped by SIGUSR1 after step {int(newest.stem[5:])} of" in "\n".join(said)
 
 
-def test_a_name_that_does_not_resolve_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_name_that_does_not_resolve_is_refused_at_once(cluster, tmp_path):
     """As on nodes without scontrol."""
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -79,7 +78,7 @@ def test_a_name_that_does_not_resolve_is_refused_at_once(cluster: Cluster, tmp_p
     assert "cannot resolve MASTER_ADDR=n1" in done.stderr
 
 
-def test_salloc_without_srun_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_salloc_without_srun_is_refused(cluster, tmp_path):
     done = subprocess.run(
         [
             "salloc",
@@ -102,16 +101,14 @@ def test_salloc_without_srun_is_refused(cluster: Cluster, tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
-def test_a_job_with_a_wrong_setting_ends_at_once_and_is_not_queued_again(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_job_with_a_wrong_setting_ends_at_once_and_is_not_queued_again(cluster, tmp_path):
     run = Run(cluster, tmp_path, "wrong", settings={"optim.lr": -1}).submit().ends("FAILED")
     assert run.shown["ExitCode"] == "2:0"
     assert run.shown["Restarts"] == "0"
     assert "optim.lr" in run.log()
 
 
-def test_values_of_flags_reach_slurm_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
+def test_values_of_flags_reach_slurm_as_they_are(cluster, tmp_path):
     """sbatch takes # for a comment, and takes quotes and backslashes away."""
     for text in ("a#b", "o'brien", 'say "x"', "a\\b", "a b#c"):
         job = load_job(
@@ -124,7 +121,7 @@ def test_values_of_flags_reach_slurm_as_they_are(cluster: Cluster, tmp_path: Pat
         assert found["StdOut"] == str(tmp_path / f"o'brien #1/segtrain/slurm/{number}.log")
 
 
-def test_a_job_waits_for_another_one(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_waits_for_another_one(cluster, tmp_path):
     first = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 600").strip()
     words = [
         "--after",

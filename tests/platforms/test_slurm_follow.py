@@ -33,7 +33,7 @@ def array(cluster: Cluster, script: str, tasks: str = "0-2%1") -> str:
     return cluster.run("sbatch", *words, "--wrap", script).strip()
 
 
-def test_an_array_that_waited_in_the_queue_is_done_when_its_tasks_are(cluster: Cluster) -> None:
+def test_an_array_that_waited_in_the_queue_is_done_when_its_tasks_are(cluster):
     said: list[str] = []
     number = array(cluster, "printf 'task %s' $SLURM_ARRAY_TASK_ID")
     assert following.follow(number, said.append, poll_s=0.1) == 0
@@ -42,9 +42,7 @@ def test_an_array_that_waited_in_the_queue_is_done_when_its_tasks_are(cluster: C
     assert {f"task {task}" for task in range(3)} <= set(said)
 
 
-def test_stopping_an_array_lets_its_running_task_save_and_takes_the_others_out(
-    cluster: Cluster,
-) -> None:
+def test_stopping_an_array_lets_its_running_task_save_and_takes_the_others_out(cluster):
     number = array(
         cluster, "trap 'exit 75' USR1; trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done"
     )
@@ -58,7 +56,7 @@ def test_stopping_an_array_lets_its_running_task_save_and_takes_the_others_out(
     assert following.follow(number, said.append, poll_s=0.1) == 75
 
 
-def test_stopping_one_task_of_an_array_leaves_the_others_in_the_queue(cluster: Cluster) -> None:
+def test_stopping_one_task_of_an_array_leaves_the_others_in_the_queue(cluster):
     number = array(cluster, "sleep 600")
     until(lambda: cluster.job(f"{number}_0").get("JobState") == "RUNNING")
     try:
@@ -69,7 +67,7 @@ def test_stopping_one_task_of_an_array_leaves_the_others_in_the_queue(cluster: C
         cluster.run("scancel", number)
 
 
-def test_a_job_that_fails_while_it_is_stopped_is_not_called_stopped(cluster: Cluster) -> None:
+def test_a_job_that_fails_while_it_is_stopped_is_not_called_stopped(cluster):
     script = "trap 'exit 3' USR1; echo ready; while :; do sleep 0.1; done"
     log = cluster.folder / "failing.log"
     number = cluster.run("sbatch", "--parsable", f"--output={log}", "--wrap", script).strip()
@@ -108,16 +106,12 @@ CANCELLED = "JobId=5 ArrayJobId=5 ArrayTaskId=4294967294 JobState=CANCELLED Exit
         ([["JobId=5 JobState=RUNNING"], ["JobId=5 JobState=PREEMPTED ExitCode=75:0"]], 75),
     ],
 )
-def test_the_exit_code_of_a_follower(
-    rows: Sequence[Sequence[str]], expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_exit_code_of_a_follower(rows, expected, monkeypatch):
     answers(monkeypatch, rows)
     assert following.follow("5", lambda text: None, poll_s=0) == expected
 
 
-def test_a_job_that_leaves_its_state_before_it_is_told_is_told_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_that_leaves_its_state_before_it_is_told_is_told_again(monkeypatch):
     """It starts between the look and scancel, which then refuses."""
     looks = ["PENDING", "RUNNING", "RUNNING", "COMPLETED"]
     monkeypatch.setattr(

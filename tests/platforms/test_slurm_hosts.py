@@ -82,12 +82,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 @pytest.mark.slurm
-def test_two_hosts_are_one_run_and_the_slow_one_is_named(
-    cluster: Cluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_two_hosts_are_one_run_and_the_slow_one_is_named(cluster, tmp_path, monkeypatch, capsys):
     """The loss of one host sleeps in each step, for much longer than the step takes elsewhere."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     plant = tmp_path / "plant"

@@ -63,7 +63,7 @@ def options(script: str) -> dict[str, str]:
         },
     ],
 )
-def test_the_script_is_shell(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_the_script_is_shell(tmp_path, keys):
     script = sbatch_script(job(tmp_path, **keys))
     assert "@" not in script.replace("USR1@", "").replace("$@", "").replace("[@]", "").replace(
         "$#@", ""
@@ -86,12 +86,12 @@ def test_the_script_is_shell(tmp_path: Path, keys: dict[str, Any]) -> None:
         ({"settings": {"out": "runs/x"}}, "out-on-slurm"),
     ],
 )
-def test_jobs_that_cannot_be(tmp_path: Path, keys: dict[str, Any], code: str) -> None:
+def test_jobs_that_cannot_be(tmp_path, keys, code):
     with refused(code):
         refuse(job(tmp_path, **keys))
 
 
-def test_the_config_of_a_waiting_job_is_kept(tmp_path: Path) -> None:
+def test_the_config_of_a_waiting_job_is_kept(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("train: {batch_size: 4}\n")
     script = write(job(tmp_path, config=str(config), name="kept"))
@@ -106,9 +106,7 @@ def test_the_config_of_a_waiting_job_is_kept(tmp_path: Path) -> None:
     assert write(job(tmp_path, config=str(kept), name="kept")).parent / "mine.yaml" != kept
 
 
-def test_a_script_that_cannot_be_written_leaves_no_half_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_cannot_be_written_leaves_no_half_one(tmp_path, monkeypatch):
     found = job(tmp_path, name="full")
     script = write(found)
 
@@ -122,7 +120,7 @@ def test_a_script_that_cannot_be_written_leaves_no_half_one(
     assert [path.name for path in script.parent.iterdir()] == ["scenes.yaml"]
 
 
-def test_interactive_uses_the_allocation_that_is_there(tmp_path: Path) -> None:
+def test_interactive_uses_the_allocation_that_is_there(tmp_path):
     found = job(tmp_path, nodes=2, gpus=1)
     assert interactive(found, inside=False)[0] == "salloc"
     inside = interactive(found, inside=True)
@@ -131,16 +129,14 @@ def test_interactive_uses_the_allocation_that_is_there(tmp_path: Path) -> None:
     assert interactive(found, inside=False)[-len(inside) :] == inside
 
 
-def test_an_interactive_job_starts_one_process_per_gpu_without_torchrun(tmp_path: Path) -> None:
+def test_an_interactive_job_starts_one_process_per_gpu_without_torchrun(tmp_path):
     words = interactive(job(tmp_path, gpus=4, cpus=2, start="node"), inside=False)
     assert {"--ntasks-per-node=4", "--cpus-per-task=2"} <= set(words)
     assert words == interactive(job(tmp_path, gpus=4, cpus=2), inside=False)
 
 
 @pytest.mark.parametrize("key", ["seeds: [1, 2]", "array: [train.seed=1]"])
-def test_an_array_of_a_job_file_is_refused_in_a_terminal(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_array_of_a_job_file_is_refused_in_a_terminal(key, tmp_path, capsys):
     file = tmp_path / "job.yaml"
     file.write_text(f"{key}\n")
     for more in ([], ["--dry-run"]):
@@ -158,9 +154,7 @@ def test_an_array_of_a_job_file_is_refused_in_a_terminal(
         ("5 jobs", ""),
     ],
 )
-def test_the_number_of_a_submitted_job(
-    monkeypatch: pytest.MonkeyPatch, said: str, number: str
-) -> None:
+def test_the_number_of_a_submitted_job(monkeypatch, said, number):
     """Without a number, ``scontrol show job`` would show all jobs of the cluster."""
     monkeypatch.setattr(tools, "ask", lambda *_: said)
     if number:
@@ -170,7 +164,7 @@ def test_the_number_of_a_submitted_job(
         tools.submit(Path("job.sh"))
 
 
-def test_a_submission_without_an_answer_may_have_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_without_an_answer_may_have_happened(monkeypatch):
     def silent(*_: str) -> str:
         raise SegtrainError("sbatch gave no answer within 60 s", code="slurm-away")
 
@@ -180,9 +174,7 @@ def test_a_submission_without_an_answer_may_have_happened(monkeypatch: pytest.Mo
     assert caught.value.code == "slurm-away"
 
 
-def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(monkeypatch, capsys, tmp_path):
     def interrupt(*_: Any) -> int:
         raise KeyboardInterrupt
 
@@ -204,21 +196,19 @@ def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(
         ("output", "a\nb"),
     ],
 )
-def test_values_that_would_break_the_script_are_refused(
-    tmp_path: Path, key: str, value: Any
-) -> None:
+def test_values_that_would_break_the_script_are_refused(tmp_path, key, value):
     with refused("value-invalid", key=f"the job: {key}"):
         job(tmp_path, **{key: value})
 
 
-def test_the_name_of_a_run_folder_is_never_too_long(tmp_path: Path) -> None:
+def test_the_name_of_a_run_folder_is_never_too_long(tmp_path):
     tasks = [f"data.root=/{'x' * 300} train.seed={seed}" for seed in (1, 2)]
     runs = job(tmp_path, array=tasks).runs()
     assert len(set(runs)) == 2
     assert max(len(run.name) for run in runs) < 130
 
 
-def test_values_of_variables_reach_the_node(tmp_path: Path) -> None:
+def test_values_of_variables_reach_the_node(tmp_path):
     texts = {"A": "$HOME", "B": "$(id)", "C": "1$2`id`", "D": '"'}
     script = sbatch_script(job(tmp_path, environment=texts))
     lines = [
@@ -236,7 +226,7 @@ def test_values_of_variables_reach_the_node(tmp_path: Path) -> None:
     assert said.stdout.strip() == '/h|$(id)|1$2`id`|"'
 
 
-def test_lines_of_the_site_may_use_variables_that_are_not_set(tmp_path: Path) -> None:
+def test_lines_of_the_site_may_use_variables_that_are_not_set(tmp_path):
     script = sbatch_script(
         job(tmp_path, setup=['[ -z "$PS1" ] && echo "no prompt"'], environment={"A": "$UNSET"})
     )
@@ -248,7 +238,7 @@ def test_lines_of_the_site_may_use_variables_that_are_not_set(tmp_path: Path) ->
     assert said.stdout == "no prompt\n"
 
 
-def test_a_percent_sign_in_a_folder_is_no_pattern(tmp_path: Path) -> None:
+def test_a_percent_sign_in_a_folder_is_no_pattern(tmp_path):
     found = options(sbatch_script(job(tmp_path, output="/x/100%jobs", name="a")))
     assert found["output"] == "/x/100%%jobs/a/slurm/%j.log"
 
@@ -256,17 +246,13 @@ def test_a_percent_sign_in_a_folder_is_no_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["--stop", ""], ["--attach", ""], ["--stop", "abc"], ["--attach=-1"]]
 )
-def test_only_the_number_of_one_job_is_taken(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_number_of_one_job_is_taken(words, capsys):
     """``scontrol show job ""`` lists all jobs of the cluster."""
     assert slurm.main(words) == 2
     assert "must be the number of a job" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_how_to_submit_its_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_how_to_submit_its_script(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", f"{tmp_path / 'none'}:/usr/bin:/bin")
     slurm.main(["--dry-run", "--output", str(tmp_path / "my runs"), "--name", "a", "--after", "7"])
     said = capsys.readouterr()

@@ -103,7 +103,7 @@ def described(flags_: dict[str, Any], settings: tuple[str, ...] = (), **more: An
     return load_job(SlurmJob, None, {**PLAIN, **flags_, **more}, [BATCH, *settings])
 
 
-def test_every_mistake_is_named_by_what_slurm_says() -> None:
+def test_every_mistake_is_named_by_what_slurm_says():
     """The same table as for the recorded answers, with one look at the living cluster."""
     here, found, named = SubmitHost(Path("/workspace"), {}, {}), read(ask), 0
     for name, (of, flags_, settings, expected) in MISTAKES.items():
@@ -125,7 +125,7 @@ def test_every_mistake_is_named_by_what_slurm_says() -> None:
         "an array of seeds",
     ],
 )
-def test_a_sound_job_has_no_finding(name: str, tmp_path: Path) -> None:
+def test_a_sound_job_has_no_finding(name, tmp_path):
     """With the look from the nodes, and Slurm's own test."""
     _, flags_, settings = SOUND[name]
     job = described(flags_, settings, output=str(tmp_path / "runs"))
@@ -139,9 +139,7 @@ def probed(job: SlurmJob) -> list[Finding]:
     return of_cluster(job, read(ask), SubmitHost(limits={}), probe=True)
 
 
-def test_a_node_that_sees_nothing(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_sees_nothing(cluster, tmp_path, monkeypatch):
     """Folders that only this host has, and a node without scontrol: another mount namespace."""
     apart = cluster.folder / "apart"
     for name in ("data", "here", "bin"):
@@ -207,9 +205,7 @@ def _wait_for_node(cluster: Cluster, node: str, starts: int) -> None:
         (None, "", "error after-unknown", "at once"),
     ],
 )
-def test_after_a_job_that_cannot_be_waited_for(
-    ends: int | None, kind: str, expected: str, text: str, tmp_path: Path
-) -> None:
+def test_after_a_job_that_cannot_be_waited_for(ends, kind, expected, text, tmp_path):
     number = "99999"
     if ends is not None:
         words = ("--partition=tight", "--exclude=n4", "--output=/dev/null", f"--wrap=exit {ends}")
@@ -242,7 +238,7 @@ OF_THE_NODE: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", OF_THE_NODE)
-def test_a_mistake_that_a_node_or_slurm_tells(name: str, tmp_path: Path) -> None:
+def test_a_mistake_that_a_node_or_slurm_tells(name, tmp_path):
     flags_, expected, text = OF_THE_NODE[name]
     job = described({**BARE, **flags_}, output=str(tmp_path))
     has(

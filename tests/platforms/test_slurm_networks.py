@@ -47,7 +47,7 @@ def submitted(cluster: Cluster, output: Path, name: str, **keys: Any) -> Run:
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])  # n1 runs the job's script, and rank 0
-def test_a_node_that_vanishes_and_comes_back(whole: Path, tmp_path: Path, node: str) -> None:
+def test_a_node_that_vanishes_and_comes_back(whole, tmp_path, node):
     with networked(tmp_path / "slurm") as cluster:
         run = submitted(cluster, tmp_path, "vanished").trains()
         cluster.lose(node)
@@ -58,7 +58,7 @@ def test_a_node_that_vanishes_and_comes_back(whole: Path, tmp_path: Path, node: 
     assert_same(run.folder, whole)
 
 
-def test_a_node_that_is_back_before_slurm_notices(whole: Path, tmp_path: Path) -> None:
+def test_a_node_that_is_back_before_slurm_notices(whole, tmp_path):
     """srun goes on waiting for its rank: the script ends srun."""
     with networked(tmp_path / "slurm", down_s=SLURMS_DEFAULT_S) as cluster:
         run = submitted(cluster, tmp_path, "blinked", settings={"parallel.timeout_s": 20}).trains()
@@ -71,7 +71,7 @@ def test_a_node_that_is_back_before_slurm_notices(whole: Path, tmp_path: Path) -
     assert_same(run.folder, whole)
 
 
-def test_a_network_that_fails_for_a_while(whole: Path, tmp_path: Path) -> None:
+def test_a_network_that_fails_for_a_while(whole, tmp_path):
     with networked(tmp_path / "slurm", down_s=SLURMS_DEFAULT_S) as cluster:
         run = submitted(cluster, tmp_path, "unplugged").trains()
         assert cluster.networks

@@ -65,7 +65,7 @@ OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any]]] = 
 }
 
 
-def test_findings_of_what_comes_along() -> None:
+def test_findings_of_what_comes_along():
     jobs = {
         name: look("plain", flags_, here=SubmitHost(Path("/workspace"), variables, limits))
         for name, (variables, limits, flags_) in OF_THE_HOST.items()
@@ -74,7 +74,7 @@ def test_findings_of_what_comes_along() -> None:
 
 
 @pytest.mark.parametrize("key", ["partition", "account", "qos", "reservation", "constraint"])
-def test_a_variable_of_sbatch_stands_for_a_flag_that_is_not_given(key: str) -> None:
+def test_a_variable_of_sbatch_stands_for_a_flag_that_is_not_given(key):
     here = SubmitHost(Path("/workspace"), {f"SBATCH_{key.upper()}": "x"}, {})
     job = load_job(SlurmJob, None, {**PLAIN, "partition": ""}, [BATCH])
     assert getattr(completed(job, here), key) == "x"
@@ -82,7 +82,7 @@ def test_a_variable_of_sbatch_stands_for_a_flag_that_is_not_given(key: str) -> N
     assert finding.code == "sbatch-variable"
 
 
-def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:
+def test_variables_of_sbatch_do_not_matter_to_salloc():
     variables = {"SBATCH_TIMELIMIT": "10", "SBATCH_PARTITION": "nope", "SALLOC_PARTITION": "closed"}
     here = SubmitHost(Path("/workspace"), variables, {}, command="salloc")
     found = look("plain", {"partition": None}, here=here)
@@ -90,14 +90,14 @@ def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:
     has(found, "error partition-down", "closed")
 
 
-def test_a_limit_that_is_not_carried_is_no_mistake() -> None:
+def test_a_limit_that_is_not_carried_is_no_mistake():
     here = SubmitHost(Path("/workspace"), {}, {"NOFILE": (1024, 1024), "CPU": (3600, 3600)})
     codes = {finding.code for finding in look("harsh", {}, here=here)}
     assert "limit-files" not in codes  # PropagateResourceLimitsExcept=NOFILE
     assert "limit-cpu" in codes
 
 
-def test_room_for_the_checkpoints(tmp_path: Path) -> None:
+def test_room_for_the_checkpoints(tmp_path):
     job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path)}, [BATCH])
     kept = job.runs()[0] / "checkpoints"
     kept.mkdir(parents=True)
@@ -136,7 +136,7 @@ WRONG_ANSWERS = {
 }
 
 
-def test_another_version_on_a_node_has_its_finding() -> None:
+def test_another_version_on_a_node_has_its_finding():
     job = load_job(SlurmJob, None, PLAIN, [BATCH])
     (found,) = answers(
         job, {"n1": ANSWERS, "n2": {**ANSWERS, "import": "segtrain 0.9"}}, Path("/workspace"), "1.0"
@@ -144,7 +144,7 @@ def test_another_version_on_a_node_has_its_finding() -> None:
     has([found], "warning python-version", "n2 has segtrain 0.9")
 
 
-def test_data_of_the_settings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_the_settings_is_looked_for(monkeypatch):
     settings = [BATCH, "data.root=nowhere", "data.layout=camvid"]
     job = load_job(SlurmJob, None, PLAIN, settings)
     # nodes look from their root folder
@@ -158,7 +158,7 @@ def test_data_of_the_settings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("key", WRONG_ANSWERS)
-def test_an_answer_of_a_node_has_its_finding(key: str) -> None:
+def test_an_answer_of_a_node_has_its_finding(key):
     wrong, expected, text = WRONG_ANSWERS[key]
     job = load_job(SlurmJob, None, {**PLAIN, "interface": "ib0", "efa": True}, [BATCH])
     told = {"n1": ANSWERS, "n2": {**ANSWERS, key: wrong}}
@@ -173,7 +173,7 @@ def test_an_answer_of_a_node_has_its_finding(key: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_job_has_no_finding(name: str) -> None:
+def test_a_sound_job_has_no_finding(name):
     of, flags_, settings = SOUND[name]
     assert loud(look(of, flags_, settings)) == []
 
@@ -224,7 +224,7 @@ OF_SBATCH: dict[str, tuple[str, dict[str, str], dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", OF_SBATCH)
-def test_what_sbatch_refuses_is_passed_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_sbatch_refuses_is_passed_on(name, monkeypatch):
     words, node, flags_, level, text = OF_SBATCH[name]
     found = cluster("plain")
     first, *others = found.nodes
@@ -239,7 +239,7 @@ def test_what_sbatch_refuses_is_passed_on(name: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("tasks", "expected"), [(3, False), (4, True)])
-def test_the_largest_array(tasks: int, expected: bool) -> None:
+def test_the_largest_array(tasks, expected):
     """The largest number of a task is one less than MaxArraySize, and the first one is 0."""
     found = replace(cluster("plain"), config={**cluster("plain").config, "MaxArraySize": "3"})
     job = load_job(SlurmJob, None, {**PLAIN, "seeds": ",".join(map(str, range(tasks)))}, [BATCH])
@@ -258,9 +258,7 @@ def test_the_largest_array(tasks: int, expected: bool) -> None:
         ("", "2-00:00:00", "01:00:00", "OverPartQOS", ""),
     ],
 )
-def test_the_limit_that_slurm_takes(
-    of_account: str, of_qos: str, of_partition: str, flags_: str, expected: str
-) -> None:
+def test_the_limit_that_slurm_takes(of_account, of_qos, of_partition, flags_, expected):
     found = cluster("accounts")
     assert found.accounts
     rows = tuple(
@@ -283,7 +281,7 @@ def test_the_limit_that_slurm_takes(
     assert not expected or f"{expected} allows 01:00:00" in messages[0]
 
 
-def test_memory_that_comes_with_a_gpu() -> None:
+def test_memory_that_comes_with_a_gpu():
     found = cluster("plain")
     parts = tuple(
         replace(one, fields={**one.fields, "JobDefaults": "DefCpuPerGPU=4,DefMemPerGPU=8000"})
@@ -297,7 +295,7 @@ def test_memory_that_comes_with_a_gpu() -> None:
     }
 
 
-def test_what_slurm_refuses_to_say_is_a_note() -> None:
+def test_what_slurm_refuses_to_say_is_a_note():
     ask = recorded("plain")
 
     def closed(*command: str) -> str:
@@ -324,7 +322,7 @@ def test_what_slurm_refuses_to_say_is_a_note() -> None:
         ("UNLIMITED", None),
     ],
 )
-def test_times_of_slurm(text: str, expected: int | None) -> None:
+def test_times_of_slurm(text, expected):
     assert seconds(text) == expected
 
 
@@ -337,7 +335,7 @@ def test_times_of_slurm(text: str, expected: int | None) -> None:
         ("(null)", {}),
     ],
 )
-def test_gpus_of_a_node(text: str, expected: dict[str, int]) -> None:
+def test_gpus_of_a_node(text, expected):
     node = cluster("plain").nodes[0]
     assert replace(node, fields={**node.fields, "Gres": text}).gpus == expected
 
@@ -355,15 +353,13 @@ def test_gpus_of_a_node(text: str, expected: dict[str, int]) -> None:
         ("IDLE+CLOUD", False, True),
     ],
 )
-def test_states_of_a_node(state: str, away: bool, awake: bool) -> None:
+def test_states_of_a_node(state, away, awake):
     node = cluster("plain").nodes[0]
     node = replace(node, fields={**node.fields, "State": state})
     assert (node.away, node.awake) == (away, awake)
 
 
-def test_no_fewer_nodes_are_asked_than_the_partition_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_fewer_nodes_are_asked_than_the_partition_gives(tmp_path, monkeypatch):
     commands: list[list[str]] = []
 
     def run(words: list[str], token: str) -> tuple[dict[str, Any], list[Any]]:
@@ -383,7 +379,7 @@ def test_no_fewer_nodes_are_asked_than_the_partition_gives(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_jobs_share_a_run_folder_whatever_its_name(tmp_path: Path) -> None:
+def test_two_jobs_share_a_run_folder_whatever_its_name(tmp_path):
     def busy(waiting: SlurmJob, output: str = "my runs", **flags_: Any) -> list[str]:
         script = f"{write(waiting)} optim.lr=0.1" if waiting.tasks else str(write(waiting))
         found = replace(

@@ -41,7 +41,7 @@ def whole(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Run(cluster, tmp_path_factory.mktemp("whole"), "whole").submit().ends().folder
 
 
-def test_the_time_limit_twice_in_a_row(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+def test_the_time_limit_twice_in_a_row(cluster, whole, tmp_path):
     run = Run(cluster, tmp_path, "limit", notice=60).submit()
     for restart, step in ((1, 25), (2, 60)):
         with run.frozen(step=step):
@@ -56,7 +56,7 @@ def test_the_time_limit_twice_in_a_row(cluster: Cluster, whole: Path, tmp_path: 
     assert_same(run.folder, whole)
 
 
-def test_preemption_by_a_higher_partition(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+def test_preemption_by_a_higher_partition(cluster, whole, tmp_path):
     run = Run(cluster, tmp_path, "preempted", partition="low").submit()
     with run.frozen():
         cluster.run(
@@ -67,7 +67,7 @@ def test_preemption_by_a_higher_partition(cluster: Cluster, whole: Path, tmp_pat
     assert_same(run.folder, whole)
 
 
-def test_a_rank_that_is_killed(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed(cluster, whole, tmp_path):
     run = Run(cluster, tmp_path, "killed").submit()
     with run.frozen() as rank:
         os.kill(rank, signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_a_rank_that_is_killed(cluster: Cluster, whole: Path, tmp_path: Path) ->
     assert_same(run.folder, whole)
 
 
-def test_scancel_and_a_later_submission(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+def test_scancel_and_a_later_submission(cluster, whole, tmp_path):
     run = Run(cluster, tmp_path, "canceled").submit()
     with run.frozen():
         cluster.run("scancel", run.number)
@@ -90,9 +90,7 @@ def test_scancel_and_a_later_submission(cluster: Cluster, whole: Path, tmp_path:
     assert_same(run.folder, whole)
 
 
-def test_with_exact_sums_4_ranks_then_2_then_1_end_as_one_that_ran_through(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_with_exact_sums_4_ranks_then_2_then_1_end_as_one_that_ran_through(cluster, tmp_path):
     exact = {"parallel.exact": 4}
     alone = Run(cluster, tmp_path, "alone", nodes=1, settings=exact).submit()
     four = Run(cluster, tmp_path, "parts", procs=2, settings=exact).submit()
@@ -113,9 +111,7 @@ def test_with_exact_sums_4_ranks_then_2_then_1_end_as_one_that_ran_through(
     assert_same(one.folder, alone.folder)
 
 
-def test_slurmctld_restarted_while_a_rank_is_killed(
-    cluster: Cluster, whole: Path, tmp_path: Path
-) -> None:
+def test_slurmctld_restarted_while_a_rank_is_killed(cluster, whole, tmp_path):
     run = Run(cluster, tmp_path, "headless").submit()
     with run.frozen(until=lambda: True) as rank:
         # slurmctld writes its state every few seconds, and forgets a job that is younger
@@ -130,9 +126,7 @@ def test_slurmctld_restarted_while_a_rank_is_killed(
     assert_same(run.folder, whole)
 
 
-def test_an_array_of_three_of_which_one_fails(
-    cluster: Cluster, whole: Path, tmp_path: Path
-) -> None:
+def test_an_array_of_three_of_which_one_fails(cluster, whole, tmp_path):
     tasks = ["name=first", "optim.lr=-1", "name=third"]
     run = Run(cluster, tmp_path, "array", array=tasks).submit()
     with run.frozen():
@@ -148,7 +142,7 @@ def test_an_array_of_three_of_which_one_fails(
     assert not (wrong / "checkpoints").exists()
 
 
-def test_one_torchrun_on_each_node(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+def test_one_torchrun_on_each_node(cluster, whole, tmp_path):
     """torchrun ends with 1 after a signal: the script goes by the codes of the ranks."""
     run = Run(cluster, tmp_path, "torchrun", start="node").submit()
     run.trains()
@@ -158,7 +152,7 @@ def test_one_torchrun_on_each_node(cluster: Cluster, whole: Path, tmp_path: Path
     assert_same(run.folder, whole)
 
 
-def test_stops_without_a_new_checkpoint_come_to_an_end(cluster: Cluster, tmp_path: Path) -> None:
+def test_stops_without_a_new_checkpoint_come_to_an_end(cluster, tmp_path):
     """A rank that is killed in every start, before the first checkpoint."""
     run = Run(
         cluster, tmp_path, "stuck", most_stops=2, settings={"checkpoint.every": "9999st"}
@@ -178,7 +172,7 @@ def _begun(run: Run, start: int) -> bool:
     return False
 
 
-def test_interactive_trains_in_this_terminal_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
+def test_interactive_trains_in_this_terminal_until_ctrl_c(cluster, tmp_path):
     words = [
         "--interactive",
         "--nodes",
@@ -246,7 +240,7 @@ print(place.rank, gpus[own_gpu(rows, place, "nccl")], *(warning.message for warn
         ([], "--gres=gpu:N"),
     ],
 )
-def test_each_rank_finds_its_own_gpu(cluster: Cluster, flags: list[str], warning: str) -> None:
+def test_each_rank_finds_its_own_gpu(cluster, flags, warning):
     """CUDA is simulated: it shows as many GPUs as CUDA_VISIBLE_DEVICES names, or the node's two."""
     said = cluster.run(
         "srun", "-N1", "-n2", *flags, sys.executable, "-c", GPU, PYTHONPATH=str(ROOT)

@@ -45,7 +45,7 @@ class Node:
         ).returncode
 
 
-def test_stops_are_counted_within_one_job(tmp_path: Path) -> None:
+def test_stops_are_counted_within_one_job(tmp_path):
     node = Node(tmp_path, most_stops=3)
     killed = 137
     assert [node.start(killed, restarts) for restarts in (0, 1)] == [75, 75]
@@ -54,7 +54,7 @@ def test_stops_are_counted_within_one_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (2, 2), (126, 126), (127, 127), (137, 75)])
-def test_a_program_that_is_not_there_is_an_error(code: int, expected: int, tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_is_an_error(code, expected, tmp_path):
     node = Node(tmp_path, start="node")
     assert node.start(code) == expected
     assert (node.run / "slurm/stops").exists() == (expected == 75)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 from imds import NOTICE, imds
@@ -14,7 +12,7 @@ from segtrain.parallel.cluster import free_port
 from segtrain.platforms import spot
 
 
-def test_the_notice_of_ec2() -> None:
+def test_the_notice_of_ec2():
     with imds() as server:
         notice = spot.SpotNotice(server.address)
         assert notice.poll() == ""
@@ -28,7 +26,7 @@ def test_the_notice_of_ec2() -> None:
         assert notice.poll() == ""  # another machine's
 
 
-def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote: Any, tmp_path: Path) -> None:
+def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote, tmp_path):
     code = (
         "import signal, sys, time\n"
         "from segtrain.parallel.cluster import Cluster\n"
@@ -47,9 +45,7 @@ def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote: Any, tmp_path: 
     assert "EC2 takes this machine away" in first.output
 
 
-def test_without_a_metadata_service_the_training_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_metadata_service_the_training_goes_on(monkeypatch, capsys):
     """Its outage ends at some time, and the notice is seen then."""
     sent, looks, silence = list[int](), [0], 3 * spot.MOST_SILENT
 

@@ -44,9 +44,7 @@ def profiler(clients: AwsClients) -> Any:
     return clients.sagemaker.describe_training_job(TrainingJobName="job-1").get("ProfilerConfig")
 
 
-def test_the_profiler_of_a_running_job(
-    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_profiler_of_a_running_job(cloud, clients, capsys):
     submit(clients, training_job(ProfilerConfig=ON))
     cloud.tick(120)  # it trains
     assert sagemaker.main(["--update", "job-1", "--profile-ms", "0"]) == 0
@@ -59,9 +57,7 @@ def test_the_profiler_of_a_running_job(
     assert "CreateTrainingJob" not in [operation for operation, _ in cloud.calls[1:]]
 
 
-def test_a_job_that_was_sent_without_a_profiler_gets_one(
-    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_was_sent_without_a_profiler_gets_one(cloud, clients, capsys):
     submit(clients, training_job(ProfilerConfig={"DisableProfiler": True}))
     cloud.tick(120)
     assert sagemaker.main(["--update", "job-1", "--profile-ms", "1000", "--remote-debug"]) == 0
@@ -72,7 +68,7 @@ def test_a_job_that_was_sent_without_a_profiler_gets_one(
     assert "aws ssm start-session --target sagemaker-training-job:job-1_algo-1" in said
 
 
-def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: AwsClients) -> None:
+def test_the_warm_pool_of_an_ended_job_is_let_go(cloud, clients):
     request = training_job()
     request["ResourceConfig"]["KeepAlivePeriodInSeconds"] = 1800
     submit(clients, request)
@@ -90,17 +86,13 @@ def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: 
         (["--warm-pool", "2h"], "the most is 3600"),
     ],
 )
-def test_what_cannot_be_changed_is_refused_before_a_call(
-    words: list[str], told: str, cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_changed_is_refused_before_a_call(words, told, cloud, capsys):
     assert sagemaker.main(["--update", "job-1", *words]) == EXIT_ERROR
     assert told in capsys.readouterr().err
     assert not cloud.calls
 
 
-def test_an_ended_and_an_unknown_job_are_said(
-    cloud: CloudEndpoint, clients: AwsClients, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ended_and_an_unknown_job_are_said(cloud, clients, capsys):
     submit(clients, training_job())
     cloud.tick(7200)
     assert sagemaker.main(["--update", "job-1", "--profile-ms", "500"]) == EXIT_ERROR
@@ -116,17 +108,13 @@ def test_an_ended_and_an_unknown_job_are_said(
         (["--update", "job-1", "--profile-ms", "0", "train.lr=1"], "train.lr=1"),
     ],
 )
-def test_flags_of_a_new_job_are_refused_for_one_that_was_sent(
-    words: list[str], told: str, cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_of_a_new_job_are_refused_for_one_that_was_sent(words, told, cloud, capsys):
     assert sagemaker.main(words) == EXIT_ERROR
     assert told in capsys.readouterr().err
     assert not cloud.calls
 
 
-def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_during_the_submission_names_the_job_that_may_run(monkeypatch, capsys):
     def interrupt(*_: Any) -> str:
         raise KeyboardInterrupt
 
@@ -137,12 +125,7 @@ def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
 
 
 @pytest.mark.parametrize("words", [["--stop", "job-1"], ["--update", "job-1", "--profile-ms", "0"]])
-def test_ctrl_c_during_a_call_for_a_sent_job(
-    words: list[str],
-    cloud: CloudEndpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_ctrl_c_during_a_call_for_a_sent_job(words, cloud, monkeypatch, capsys):
     def interrupt(*_: Any) -> str:
         raise KeyboardInterrupt
 

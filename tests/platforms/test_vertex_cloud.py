@@ -7,7 +7,6 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -208,7 +207,7 @@ def look(clients: GoogleClients, **flags: Any) -> list[Finding]:
     return online(job(**flags), asked(job(**flags)), clients)
 
 
-def test_a_sound_job_passes_the_reading_calls(google: Any) -> None:
+def test_a_sound_job_passes_the_reading_calls(google):
     fake, clients = google
     assert look(clients, image=OWN, start="image") == []
     assert look(clients, image=OWN, start="image", hosts=1) == []
@@ -263,7 +262,7 @@ ONLINE: dict[str, tuple[str, Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def test_findings_of_what_only_google_can_tell(google: Any) -> None:
+def test_findings_of_what_only_google_can_tell(google):
     fake, clients = google
     jobs = {}
     for name, (path, answer, flags) in ONLINE.items():
@@ -272,7 +271,7 @@ def test_findings_of_what_only_google_can_tell(google: Any) -> None:
     check_findings("account/google", jobs, [])
 
 
-def test_an_account_that_may_only_read_the_bucket_that_it_writes_to_is_found(google: Any) -> None:
+def test_an_account_that_may_only_read_the_bucket_that_it_writes_to_is_found(google):
     """Data, results, and checkpoints share a bucket."""
     fake, clients = google
     bound = {"role": "roles/storage.objectViewer", "members": [f"serviceAccount:{ACCOUNT}"]}
@@ -286,9 +285,7 @@ def test_an_account_that_may_only_read_the_bucket_that_it_writes_to_is_found(goo
     ("owner", "expected"),
     [("123", []), ("666", ["error bucket-taken"]), (None, ["note not-asked"])],
 )
-def test_the_default_bucket_of_another_project_is_refused(
-    owner: str | None, expected: list[str], google: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_bucket_of_another_project_is_refused(owner, expected, google, capsys):
     fake, clients = google
     bucket = {"location": "US-CENTRAL1", "locationType": "region", "projectNumber": owner or "123"}
     bound = fake.answers["storage/v1/b/street-data/iam"]
@@ -308,7 +305,7 @@ def test_the_default_bucket_of_another_project_is_refused(
 
 
 @pytest.mark.parametrize("owner", ["ours", "theirs"])
-def test_the_default_bucket_may_appear_meanwhile(owner: str, tmp_path: Path, google: Any) -> None:
+def test_the_default_bucket_may_appear_meanwhile(owner, tmp_path, google):
     fake, clients = google
     answer, name = fake.answer, "street-scenes-vertex-staging-us-central1"
 
@@ -328,9 +325,7 @@ def test_the_default_bucket_may_appear_meanwhile(owner: str, tmp_path: Path, goo
             cloud.upload(job(), clients, tmp_path / "bundle", f"gs://{name}/bundle")
 
 
-def test_a_job_is_sent_with_its_code_and_followed(
-    google: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_is_sent_with_its_code_and_followed(google, capsys):
     fake, _ = google
     fake.lines = ["step 1", "step 2", "done"]
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in FLAGS.items()]
@@ -347,7 +342,7 @@ def test_a_job_is_sent_with_its_code_and_followed(
     assert len(fake.seen) == len(set(fake.seen))  # no call is made twice
 
 
-def test_the_default_bucket_is_made_by_the_first_upload(google: Any, tmp_path: Any) -> None:
+def test_the_default_bucket_is_made_by_the_first_upload(google, tmp_path):
     fake, clients = google
     (tmp_path / "bundle.tar.gz").write_bytes(b"code")
     one = job(output="")
@@ -365,7 +360,7 @@ def test_the_default_bucket_is_made_by_the_first_upload(google: Any, tmp_path: A
 
 
 @pytest.mark.parametrize("status", [0, 503])
-def test_a_lost_answer_makes_no_second_job(status: int, google: Any) -> None:
+def test_a_lost_answer_makes_no_second_job(status, google):
     fake, clients = google
     fake.broken = [status]
     assert (
@@ -375,9 +370,7 @@ def test_a_lost_answer_makes_no_second_job(status: int, google: Any) -> None:
 
 
 @pytest.mark.parametrize("listing", ["empty", "denied"])
-def test_a_job_whose_answers_are_all_lost_may_run(
-    listing: str, google: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_answers_are_all_lost_may_run(listing, google, monkeypatch):
     fake, clients = google
     fake.broken, fake.kept_when_broken = [503] * cloud.TRIES, False
     if listing == "denied":
@@ -392,7 +385,7 @@ def test_a_job_whose_answers_are_all_lost_may_run(
 
 
 @pytest.mark.parametrize(("status", "code"), [(400, "google-refused"), (429, "google-quota")])
-def test_a_refused_job_is_not_sent_again(status: int, code: str, google: Any) -> None:
+def test_a_refused_job_is_not_sent_again(status, code, google):
     fake, clients = google
     fake.broken, fake.kept_when_broken = [status, 200], False
     with refused(code, status=status):
@@ -400,9 +393,7 @@ def test_a_refused_job_is_not_sent_again(status: int, code: str, google: Any) ->
     assert (fake.jobs, fake.broken) == ([], [200])
 
 
-def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
-    google: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_during_the_submission_names_the_job_that_may_run(google, monkeypatch, capsys):
     fake, _ = google
     fake.broken = [503]
 
@@ -418,7 +409,7 @@ def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
     assert "nothing was sent" not in said
 
 
-def test_nothing_is_sent_without_a_yes(google: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_sent_without_a_yes(google, capsys):
     fake, _ = google
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in FLAGS.items()]
     assert vertex.main([*flags, "train.batch_size=16"]) == 1
@@ -426,7 +417,7 @@ def test_nothing_is_sent_without_a_yes(google: Any, capsys: pytest.CaptureFixtur
     assert "give --yes" in capsys.readouterr().err
 
 
-def test_a_job_is_followed_to_its_end(google: Any) -> None:
+def test_a_job_is_followed_to_its_end(google):
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
     fake.states = ["JOB_STATE_RUNNING", "JOB_STATE_FAILED"]
@@ -441,7 +432,7 @@ def test_a_job_is_followed_to_its_end(google: Any) -> None:
     assert any("no machines are free" in line for line in said)
 
 
-def test_a_job_whose_log_may_not_be_read_is_followed_by_its_states(google: Any) -> None:
+def test_a_job_whose_log_may_not_be_read_is_followed_by_its_states(google):
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
     fake.answers["v2/entries:list"] = 403
@@ -472,8 +463,8 @@ def test_a_job_whose_log_may_not_be_read_is_followed_by_its_states(google: Any) 
     ids=["arrives late", "has a fast clock"],
 )
 def test_a_line_of_another_host_is_shown_once_and_hides_none(
-    hosts_time: str, looks: list[str], shown: str, google: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hosts_time, looks, shown, google, monkeypatch
+):
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
     lines = {"other": hosts_time, "first": "2026-11-23T05:00:20Z", "next": "2026-11-23T05:03:00Z"}
@@ -501,7 +492,7 @@ def test_a_line_of_another_host_is_shown_once_and_hides_none(
     assert [line for line in said if line in lines] == shown.split()
 
 
-def test_an_error_that_ends_the_following_tells_how_to_come_back(google: Any) -> None:
+def test_an_error_that_ends_the_following_tells_how_to_come_back(google):
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
     fake.answers["v2/entries:list"] = 400
@@ -510,7 +501,7 @@ def test_an_error_that_ends_the_following_tells_how_to_come_back(google: Any) ->
     assert "--attach 1 --project street-scenes --region us-central1" in str(caught.value)
 
 
-def test_a_log_line_may_be_json() -> None:
+def test_a_log_line_may_be_json():
     payloads = {
         "epoch 1": {"message": "epoch 1"},
         '{"message": {"loss": 1}}': {"message": {"loss": 1}},
@@ -519,9 +510,7 @@ def test_a_log_line_may_be_json() -> None:
         assert follow._text({"jsonPayload": payload}) == line
 
 
-def test_a_job_is_followed_by_its_resource_name(
-    google: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_is_followed_by_its_resource_name(google, capsys):
     """Also if the environment names another project and region."""
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
@@ -541,7 +530,7 @@ def test_a_job_is_followed_by_its_resource_name(
     assert "leave --region europe-west4 out" in capsys.readouterr().err
 
 
-def test_a_job_is_stopped_by_its_number(google: Any) -> None:
+def test_a_job_is_stopped_by_its_number(google):
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
     assert follow.stop("street-scenes", clients, "1", print) == 0
@@ -559,9 +548,7 @@ def test_a_job_is_stopped_by_its_number(google: Any) -> None:
         (["--plant", "fail:1", "--yes"], "flags-of-a-rehearsal"),
     ],
 )
-def test_flags_that_contradict_each_other_send_nothing(
-    arguments: list[str], code: str, google: Any
-) -> None:
+def test_flags_that_contradict_each_other_send_nothing(arguments, code, google):
     fake, _ = google
     known = vars(build_parser("vertex").parse_intermixed_args(arguments))
     with refused(code):

@@ -32,7 +32,7 @@ def spec(pool: str = "workerpool0", index: Any = 0, cluster: Any = HOSTS, **more
     return json.dumps({"cluster": cluster, "environment": "cloud", "task": task, "job": {}, **more})
 
 
-def test_tf_config_says_the_same_on_vertex_alone() -> None:
+def test_tf_config_says_the_same_on_vertex_alone():
     cluster = {"chief": ["a:2222"], "worker": ["b:2222"], "ps": ["c:2222"]}
     text = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
     assert read_replicas({"TF_CONFIG": text}) is None
@@ -41,7 +41,7 @@ def test_tf_config_says_the_same_on_vertex_alone() -> None:
     assert (found.number, found.training, found.variable) == (1, ("a:2222", "b:2222"), "TF_CONFIG")
 
 
-def test_one_replica_starts_its_ranks_by_itself() -> None:
+def test_one_replica_starts_its_ranks_by_itself():
     for cluster in (
         {"workerpool0": ["a:2222"]},
         {},
@@ -61,12 +61,12 @@ def test_one_replica_starts_its_ranks_by_itself() -> None:
         spec(cluster={"workerpool0": [":2222"]}),
     ],
 )
-def test_a_cluster_spec_that_contradicts_itself_is_named(text: str) -> None:
+def test_a_cluster_spec_that_contradicts_itself_is_named(text):
     with refused("bad-cluster-spec", variable="CLUSTER_SPEC", found=text):
         read_replicas({"CLUSTER_SPEC": text})
 
 
-def test_a_run_folder_below_the_mount_is_in_the_bucket() -> None:
+def test_a_run_folder_below_the_mount_is_in_the_bucket():
     environ = {"AIP_CHECKPOINT_DIR": "gs://bucket/job-1/checkpoints/"}
     assert (
         vertex_rank.settings(["configs/scenes.yaml"], environ).out
@@ -78,7 +78,7 @@ def test_a_run_folder_below_the_mount_is_in_the_bucket() -> None:
     )
 
 
-def test_settings_come_as_arguments(tmp_path: Path) -> None:
+def test_settings_come_as_arguments(tmp_path):
     environ = {"AIP_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     words = ["--config", "configs/scenes.yaml", "train.batch_size=16"]
     config = vertex_rank.settings(words, environ)
@@ -88,9 +88,7 @@ def test_settings_come_as_arguments(tmp_path: Path) -> None:
         vertex_rank.settings(["configs/nothing.yaml"], environ)
 
 
-def test_rank_0_of_a_run_that_has_ended_leaves_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_of_a_run_that_has_ended_leaves_the_model(tmp_path, monkeypatch):
     kept: list[tuple[int, int]] = []
     monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
     for rank, code in ((0, 0), (0, 75), (1, 0)):
@@ -105,9 +103,7 @@ def test_rank_0_of_a_run_that_has_ended_leaves_the_model(
     assert kept == [(0, 0)]
 
 
-def test_a_run_folder_on_a_mounted_bucket_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_folder_on_a_mounted_bucket_is_refused(tmp_path, monkeypatch):
     """Training into such a mount lost config.yaml and the journal, and failed to rename
     checkpoints.
     """
@@ -117,7 +113,7 @@ def test_a_run_folder_on_a_mounted_bucket_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_mounts_of_buckets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mounts_of_buckets_are_known(tmp_path, monkeypatch):
     lines = (
         "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /gcs rw shared:1 - fuse.gcsfuse bucket rw\n"
     )
@@ -128,7 +124,7 @@ def test_mounts_of_buckets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert bucket_mount(Path(folder)) == expected
 
 
-def test_an_export_is_complete_once_it_has_its_model_json(tmp_path: Path) -> None:
+def test_an_export_is_complete_once_it_has_its_model_json(tmp_path):
     (tmp_path / "export/run").mkdir(parents=True)
     for name in ("model.json", "run/config.yaml", "weights.safetensors"):
         (tmp_path / "export" / name).write_text(name)
@@ -136,9 +132,7 @@ def test_an_export_is_complete_once_it_has_its_model_json(tmp_path: Path) -> Non
     assert [path.name for path in done] == ["config.yaml", "weights.safetensors", "model.json"]
 
 
-def test_files_for_a_bucket_get_their_keys_below_its_prefix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_for_a_bucket_get_their_keys_below_its_prefix(tmp_path, monkeypatch):
     put: list[tuple[str, str, str]] = []
 
     def client_of(base: str) -> SimpleNamespace:
@@ -158,9 +152,7 @@ def test_files_for_a_bucket_get_their_keys_below_its_prefix(
     assert len(put) == 3  # what has not grown is not sent again
 
 
-def test_event_files_that_cannot_be_copied_stop_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_event_files_that_cannot_be_copied_stop_nothing(tmp_path, monkeypatch, capsys):
     config, environ = (
         Config.load(None, f"out={tmp_path}"),
         {vertex_folders.EVENTS: str(tmp_path / "there")},

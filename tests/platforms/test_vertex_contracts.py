@@ -97,7 +97,7 @@ def fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_request_equals_that_of_the_sdk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_equals_that_of_the_sdk(path, monkeypatch):
     monkeypatch.setattr(made, "script_lines", lambda name: ["START"])
     # which would read no data
     text = path.read_text(encoding="utf-8").replace("configs/scenes.yaml", ONE.config)

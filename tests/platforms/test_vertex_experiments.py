@@ -116,9 +116,7 @@ def track(folder: Path, name: str, status: str = "done", **facts: Any) -> None:
     trackers.close(status)
 
 
-def test_the_table_from_vertex_equals_the_one_from_the_folders(
-    cloud: VertexServer, tmp_path: Path
-) -> None:
+def test_the_table_from_vertex_equals_the_one_from_the_folders(cloud, tmp_path):
     runs = tmp_path / "runs"
     for at, status in enumerate(("done", "stopped", "failed")):
         name = f"street {at}"
@@ -137,8 +135,8 @@ def test_the_table_from_vertex_equals_the_one_from_the_folders(
 
 
 def test_a_real_run_in_a_bucket_is_listed_as_from_its_folder_and_continued_on_another_host(
-    zygote: Any, cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    zygote, cloud, tmp_path, monkeypatch
+):
     pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("obstore", reason="obstore is not installed")
     from small_runs import SMALL
@@ -173,9 +171,7 @@ def test_a_real_run_in_a_bucket_is_listed_as_from_its_folder_and_continued_on_an
     assert any(tag.startswith("val/iou/") for tag in series)
 
 
-def test_parameters_metrics_and_state_lie_where_the_sdk_looks(
-    cloud: VertexServer, tmp_path: Path
-) -> None:
+def test_parameters_metrics_and_state_lie_where_the_sdk_looks(cloud, tmp_path):
     odd = {"long": "x" * 700, "nothing": None, "list": [1, 2], "high": math.inf, "low": -math.inf}
     config = {**CONFIG.model_dump(mode="json"), **odd}
     track(written(tmp_path / "a", "street"), "street", config=config)
@@ -196,7 +192,7 @@ def test_parameters_metrics_and_state_lie_where_the_sdk_looks(
     assert "iou/absent" not in metadata["_metrics"]
 
 
-def test_very_many_settings_still_fit(cloud: VertexServer, tmp_path: Path) -> None:
+def test_very_many_settings_still_fit(cloud, tmp_path):
     config = {
         "data": {"label_map": {f"a rather long name of a class {k}": "x" * 400 for k in range(600)}}
     }
@@ -204,9 +200,7 @@ def test_very_many_settings_still_fit(cloud: VertexServer, tmp_path: Path) -> No
     assert rows(f"vertex:{NAME}")[0]["status"] == "done"
 
 
-def test_a_resumed_run_continues_its_run_and_replaces_the_steps_that_it_repeats(
-    cloud: VertexServer, tmp_path: Path
-) -> None:
+def test_a_resumed_run_continues_its_run_and_replaces_the_steps_that_it_repeats(cloud, tmp_path):
     folder = written(tmp_path / "a", "street")
     first = opened(folder, say=pytest.fail)
     for step in (1, 2, 3):
@@ -229,9 +223,7 @@ def test_a_resumed_run_continues_its_run_and_replaces_the_steps_that_it_repeats(
     assert series == {"train/loss": {1: 1.0, 2: 0.5, 3: 1.0}, "train/lr": {2: 0.25}}
 
 
-def test_runs_of_the_same_name_are_different_runs(
-    cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_the_same_name_are_different_runs(cloud, tmp_path, monkeypatch):
     for folder in ("a", "b"):
         track(written(tmp_path / folder, "street"), "street")
     assert len(rows(f"vertex:{NAME}")) == 2
@@ -248,9 +240,7 @@ def test_runs_of_the_same_name_are_different_runs(
     assert cloud.context(f"{NAME}-mine")["metadata"]["_state"] == "COMPLETE"
 
 
-def test_the_tensorboard_is_the_jobs_the_experiments_or_the_regions(
-    cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tensorboard_is_the_jobs_the_experiments_or_the_regions(cloud, tmp_path, monkeypatch):
     def used() -> list[str]:
         return [
             name.split("/")[5] for name in cloud.resources if name.endswith(f"/experiments/{NAME}")
@@ -284,7 +274,7 @@ def test_the_tensorboard_is_the_jobs_the_experiments_or_the_regions(
         opened(tmp_path / "job", config={"log": {"vertex_tensorboard": "9"}})
 
 
-def test_a_run_that_went_silent_was_killed(cloud: VertexServer, tmp_path: Path) -> None:
+def test_a_run_that_went_silent_was_killed(cloud, tmp_path):
     trackers = opened(written(tmp_path / "a", "street", "running"))
     assert rows(f"vertex:{NAME}")[0]["status"] == "running"
     context = next(item for name, item in cloud.resources.items() if f"/contexts/{NAME}-" in name)
@@ -294,7 +284,7 @@ def test_a_run_that_went_silent_was_killed(cloud: VertexServer, tmp_path: Path) 
     trackers.close("failed")
 
 
-def test_long_runs_are_written_in_parts(cloud: VertexServer) -> None:
+def test_long_runs_are_written_in_parts(cloud):
     run = ExperimentRun(Experiment(NAME), "long", {})
     run.write(
         [(1000.0 + step, step, {"a": 1.0, "b": 2.0, "c": float(step)}) for step in range(4000)]
@@ -307,9 +297,7 @@ def test_long_runs_are_written_in_parts(cloud: VertexServer) -> None:
     assert series["c"][3999] == 3999.0
 
 
-def test_a_run_that_was_killed_before_it_had_its_board_gets_it(
-    cloud: VertexServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_before_it_had_its_board_gets_it(cloud, monkeypatch):
     post = GoogleApi.post
 
     def killed(self: GoogleApi, path: str, *body: Any, **query: Any) -> Any:
@@ -327,9 +315,7 @@ def test_a_run_that_was_killed_before_it_had_its_board_gets_it(
     assert [name.rpartition("/")[2] for name in artifacts] == [f"{NAME}-one-tb-run"]
 
 
-def test_time_series_of_another_process_are_continued(
-    cloud: VertexServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_series_of_another_process_are_continued(cloud, monkeypatch):
     post = GoogleApi.post
 
     def once(self: GoogleApi, path: str, body: Any, **query: Any) -> Any:
@@ -354,7 +340,7 @@ def test_time_series_of_another_process_are_continued(
     assert cloud.series(board, NAME, "one") == {"a": {1: 1.0, 2: 2.0}, "b": {2: 3.0}}
 
 
-def test_a_change_by_another_process_is_kept(cloud: VertexServer) -> None:
+def test_a_change_by_another_process_is_kept(cloud):
     run = ExperimentRun(Experiment(NAME), "one", {"a": 1})
     context = cloud.context(f"{NAME}-one")
     context["metadata"]["_custom_jobs"] = ["job"]
@@ -366,9 +352,7 @@ def test_a_change_by_another_process_is_kept(cloud: VertexServer) -> None:
     )
 
 
-def test_an_experiment_that_another_run_changes_at_the_same_time_gets_both(
-    cloud: VertexServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_that_another_run_changes_at_the_same_time_gets_both(cloud, monkeypatch):
     real = Experiment.tensorboard
 
     def meanwhile(self: Experiment, *arguments: Any) -> str:
@@ -382,8 +366,8 @@ def test_an_experiment_that_another_run_changes_at_the_same_time_gets_both(
 
 
 def test_the_training_never_waits_and_goes_on_without_a_tracker_that_fails(
-    cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cloud, tmp_path, monkeypatch
+):
     said: list[str] = []
     monkeypatch.setattr(vertex, "_SEND_S", 0.01)
     monkeypatch.setattr(vertex, "_OUTAGE_S", 0.05)
@@ -401,7 +385,7 @@ def test_the_training_never_waits_and_goes_on_without_a_tracker_that_fails(
     assert line.startswith("Vertex Experiments is off from now on: scalars raised")
 
 
-def test_a_short_outage_loses_nothing(cloud: VertexServer, tmp_path: Path) -> None:
+def test_a_short_outage_loses_nothing(cloud, tmp_path):
     trackers = opened(written(tmp_path / "a", "street"), say=pytest.fail)
     trackers.scalars({"train/loss": 1.0}, 1)
     cloud.busy = 4
@@ -410,9 +394,7 @@ def test_a_short_outage_loses_nothing(cloud: VertexServer, tmp_path: Path) -> No
     assert rows(f"vertex:{NAME}")[0]["status"] == "done"
 
 
-def test_the_end_of_a_run_waits_for_no_network_for_ever(
-    cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_run_waits_for_no_network_for_ever(cloud, tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(vertex, "FINISH_S", 0.05)
     trackers = opened(written(tmp_path / "a", "street"), say=said.append)
@@ -434,13 +416,8 @@ def test_the_end_of_a_run_waits_for_no_network_for_ever(
     ],
 )
 def test_what_keeps_an_experiment_from_being_reached_is_one_clear_error(
-    cloud: VertexServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-    setting: dict[str, bool],
-    code: str,
-) -> None:
+    cloud, tmp_path, monkeypatch, place, setting, code
+):
     monkeypatch.setattr("segtrain.platforms.vertex.runs._PATIENCE_S", 0.05)
     real = Experiment.__init__
     monkeypatch.setattr(
@@ -455,7 +432,7 @@ def test_what_keeps_an_experiment_from_being_reached_is_one_clear_error(
         opened(written(tmp_path / "a", "street"), experiment=place)
 
 
-def test_an_experiment_that_does_not_exist_is_told_with_those_that_do(cloud: VertexServer) -> None:
+def test_an_experiment_that_does_not_exist_is_told_with_those_that_do(cloud):
     with refused("no-experiment", value=NAME, found=[]):
         rows(f"vertex:{NAME}")
     Experiment("streets-2025").ensure()
@@ -467,9 +444,7 @@ def test_an_experiment_that_does_not_exist_is_told_with_those_that_do(cloud: Ver
     assert Experiment(NAME, patience_s=7.0).api.patience_s == 7.0
 
 
-def test_credentials_region_and_project_that_are_missing_are_named(
-    cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_region_and_project_that_are_missing_are_named(cloud, tmp_path, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_REGION")
     with refused("no-google-region", value=NAME):
         rows(f"vertex:{NAME}")
@@ -491,9 +466,7 @@ def test_credentials_region_and_project_that_are_missing_are_named(
     assert "gcloud auth application-default login" in str(caught.value)
 
 
-def test_without_google_auth_the_error_names_the_extra(
-    cloud: VertexServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_google_auth_the_error_names_the_extra(cloud, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "google.auth", None)
     with refused("missing-package", package="google-auth"):
         rows(f"vertex:{NAME}")
@@ -509,12 +482,12 @@ def test_without_google_auth_the_error_names_the_extra(
         opened(tmp_path / "a")
 
 
-def test_other_commands_name_what_to_do_with_an_experiment() -> None:
+def test_other_commands_name_what_to_do_with_an_experiment():
     with refused("unknown-place", place=f"vertex:{NAME}"):
         local(f"vertex:{NAME}")
 
 
-def test_a_passing_fault_is_repeated_and_a_refusal_is_not(cloud: VertexServer) -> None:
+def test_a_passing_fault_is_repeated_and_a_refusal_is_not(cloud):
     api = GoogleApi(f"{cloud.url}/v1", patience_s=5.0)
     cloud.busy = 3
     with refused("google-not-found", status=404):
@@ -580,7 +553,7 @@ def writes(requests: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def test_our_requests_equal_those_of_the_sdk(cloud: VertexServer) -> None:
+def test_our_requests_equal_those_of_the_sdk(cloud):
     theirs, ours = writes(sent_by_the_sdk()), writes(sent_by_us(cloud))
     assert ours.keys() == theirs.keys()
     for key, body in theirs.items():

@@ -4,7 +4,6 @@ gets none.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,11 +33,11 @@ pytest.importorskip("yaml")
     ("name", "vcpus"),
     [("m1-megamem-96", 96), ("n2d-highcpu-224", 224), ("n1-highmem-8", 8), ("m1-megamem-9x", None)],
 )
-def test_a_machine_type_says_its_cores(name: str, vcpus: int | None) -> None:
+def test_a_machine_type_says_its_cores(name, vcpus):
     assert getattr(machine_of(name), "vcpus", None) == vcpus
 
 
-def test_processes_of_the_config_are_counted(tmp_path: Path) -> None:
+def test_processes_of_the_config_are_counted(tmp_path):
     config = tmp_path / "own.yaml"
     config.write_text("parallel: {procs: 2}\n")
     for batch, expected in ((4, ["gpus-idle"]), (3, ["gpus-idle", "batch-small"])):
@@ -60,7 +59,7 @@ def test_processes_of_the_config_are_counted(tmp_path: Path) -> None:
         ("torchvision<0.20", "warning requirement-torch"),
     ],
 )
-def test_requirements_that_do_not_travel(line: str, code: str, tmp_path: Path) -> None:
+def test_requirements_that_do_not_travel(line, code, tmp_path):
     (tmp_path / "more.txt").write_text(f"{line}\n")
     found = loud(look({"requirements": str(tmp_path / "more.txt")}))
     assert [f"{finding.level} {finding.code}" for finding in found] == [code] * bool(code)
@@ -97,5 +96,5 @@ SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_job_has_no_finding(name: str) -> None:
+def test_a_sound_job_has_no_finding(name):
     assert loud(look(*SOUND[name])) == []

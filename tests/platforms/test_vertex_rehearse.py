@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Zygote, refused
+from conftest import refused
 from records import a_run
 
 from launch import vertex
@@ -51,7 +51,7 @@ def request_of(job: VertexJob) -> dict[str, Any]:
     return custom_job(job, image="image", name=NAME)
 
 
-def test_hosts_are_the_replicas_and_know_their_ranks() -> None:
+def test_hosts_are_the_replicas_and_know_their_ranks():
     request = request_of(job_of(hosts=5))
     cluster = plan.set_stage(request, hosts=None, isolated=True)
     assert "3 hosts instead of 5" in cluster.said
@@ -70,9 +70,7 @@ def test_hosts_are_the_replicas_and_know_their_ranks() -> None:
 
 
 @pytest.mark.parametrize("hosts", [None, 2])
-def test_the_command_line_gives_the_number_of_hosts(
-    hosts: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_gives_the_number_of_hosts(hosts, tmp_path, monkeypatch):
     asked: list[Any] = []
 
     def keep(job: VertexJob, request: Any, spec: RehearsalSpec, say: Any) -> Any:
@@ -90,7 +88,7 @@ def test_the_command_line_gives_the_number_of_hosts(
     assert asked == [(5, hosts, True, {"train.duration": "12st"})]
 
 
-def test_the_ranks_of_a_rehearsal_are_counted(tmp_path: Path) -> None:
+def test_the_ranks_of_a_rehearsal_are_counted(tmp_path):
     for job, procs, expected in (
         (job_of(), None, 1),
         (job_of(), 2, 2),
@@ -108,7 +106,7 @@ def test_the_ranks_of_a_rehearsal_are_counted(tmp_path: Path) -> None:
         play(tmp_path, plant="fail:2")
 
 
-def test_the_data_are_where_the_containers_read_them() -> None:
+def test_the_data_are_where_the_containers_read_them():
     files = 'data.layout="folders"'
     assert run._place_of_data(job_of(data="gs://b/d")) == ""  # generated street scenes
     assert run._place_of_data(job_of(files, data="gs://b/d")) == "gs://b/d"
@@ -116,7 +114,7 @@ def test_the_data_are_where_the_containers_read_them() -> None:
     assert run._place_of_data(job_of(files, "data.root=gs://b/e")) == "gs://b/e"
 
 
-def test_weights_that_a_rehearsal_lacks_are_named(tmp_path: Path) -> None:
+def test_weights_that_a_rehearsal_lacks_are_named(tmp_path):
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     weights = "/gcs/b/d/weights/street.pt"
     keys: dict[str, Any] = {
@@ -131,7 +129,7 @@ def test_weights_that_a_rehearsal_lacks_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_only_the_files_of_a_rehearsal_are_cleared(tmp_path: Path) -> None:
+def test_only_the_files_of_a_rehearsal_are_cleared(tmp_path):
     folder, said = tmp_path / "stage", []
     spec = RehearsalSpec("", str(folder))
     with stage(spec, (), "", said.append):
@@ -149,7 +147,7 @@ def test_only_the_files_of_a_rehearsal_are_cleared(tmp_path: Path) -> None:
     assert (folder / "sample").is_dir()
 
 
-def test_settings_of_the_rehearsal_replace_those_of_the_job() -> None:
+def test_settings_of_the_rehearsal_replace_those_of_the_job():
     described = {
         "command": ["python3", "-c", "x"],
         "args": ["a.yaml", "train.batch_size=8", 'out="gs://b/c"'],
@@ -167,9 +165,7 @@ def test_settings_of_the_rehearsal_replace_those_of_the_job() -> None:
     assert plan.command({"args": []}, {})[-1] == "segtrain.platforms.vertex"
 
 
-def test_the_storage_keeps_objects_and_their_generations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_storage_keeps_objects_and_their_generations(tmp_path, monkeypatch):
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     (tmp_path / "gcs/data").mkdir(parents=True)
     with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
@@ -206,7 +202,7 @@ def test_the_storage_keeps_objects_and_their_generations(
 @pytest.mark.parametrize(
     ("asked", "content"), [("-3", b"efg"), ("-9", b"abcdefg"), ("2-3", b"cd"), ("5-", b"fg")]
 )
-def test_the_storage_answers_ranges(asked: str, content: bytes, tmp_path: Path) -> None:
+def test_the_storage_answers_ranges(asked, content, tmp_path):
     (tmp_path / "gcs/data").mkdir(parents=True)
     (tmp_path / "gcs/data/letters").write_bytes(b"abcdefg")
     with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
@@ -217,7 +213,7 @@ def test_the_storage_answers_ranges(asked: str, content: bytes, tmp_path: Path) 
         connection.close()
 
 
-def test_no_path_leads_out_of_the_folder_of_the_storage(tmp_path: Path) -> None:
+def test_no_path_leads_out_of_the_folder_of_the_storage(tmp_path):
     (tmp_path / "gcs").mkdir()
     secret = tmp_path / "secret"
     secret.write_text("mine")
@@ -296,9 +292,7 @@ def states(report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_a_worker_that_dies_is_started_again_under_its_name(
-    namespaces: bool, tmp_path: Path
-) -> None:
+def test_a_worker_that_dies_is_started_again_under_its_name(namespaces, tmp_path):
     if namespaces and not NAMESPACES:
         pytest.skip("the kernel gives no network namespaces")
     report = play(tmp_path, plant="kill:3", held="workerpool1", namespaces=namespaces)
@@ -312,13 +306,13 @@ def test_a_worker_that_dies_is_started_again_under_its_name(
     assert "JOB_STATE_SUCCEEDED" in show(report)
 
 
-def test_all_workers_start_again_where_the_job_says_so(tmp_path: Path) -> None:
+def test_all_workers_start_again_where_the_job_says_so(tmp_path):
     report = play(tmp_path, plant="kill:3", held="workerpool0 workerpool1", restart_all=True)
     assert [host.codes[0] for host in report.hosts] == [137, 137]
     assert report.status == "JOB_STATE_SUCCEEDED"
 
 
-def test_a_worker_that_always_fails_ends_the_job(tmp_path: Path) -> None:
+def test_a_worker_that_always_fails_ends_the_job(tmp_path):
     report = play(tmp_path, fails="workerpool0")
     assert (report.status, report.exit_code, report.hosts[0].codes[:2]) == (
         "JOB_STATE_FAILED",
@@ -328,13 +322,13 @@ def test_a_worker_that_always_fails_ends_the_job(tmp_path: Path) -> None:
     assert "non-zero status of 3" in report.failure_reason
 
 
-def test_a_late_replica_is_reported_once(tmp_path: Path) -> None:
+def test_a_late_replica_is_reported_once(tmp_path):
     report = play(tmp_path, plant="late:1", fails="workerpool0", hosts=1)
     assert states(report).count("LATE") == 1
     assert len(report.hosts[0].codes) == 2
 
 
-def test_a_job_is_cancelled_and_one_whose_machines_go_is_started_again(tmp_path: Path) -> None:
+def test_a_job_is_cancelled_and_one_whose_machines_go_is_started_again(tmp_path):
     both = "workerpool0 workerpool1"
     report = play(tmp_path / "stop", plant="stop:2", held=both)
     assert report.status == "JOB_STATE_CANCELLED"
@@ -365,9 +359,7 @@ SETTINGS = {
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_changes_nothing_in_the_weights(
-    tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_dies_changes_nothing_in_the_weights(tmp_path, zygote, monkeypatch):
     """The bundle is fetched from the bucket, two hosts train, one dies after step 3, and the run
     goes on from there.
     """

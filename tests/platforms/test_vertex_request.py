@@ -14,7 +14,6 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +39,13 @@ def request(job: VertexJob, **other: Any) -> dict[str, Any]:
         ("x" * 80, "x" * 39 + "-2026-11-21-03-56-05-089"),
     ],
 )
-def test_names_are_legal_labels(name: str, expected: str) -> None:
+def test_names_are_legal_labels(name, expected):
     found = made.job_name(VertexJob(name=name), NOW)
     assert found == expected
     assert re.fullmatch(r"[a-z0-9-]{1,63}", found)
 
 
-def test_a_mount_without_a_path_is_refused() -> None:
+def test_a_mount_without_a_path_is_refused():
     with refused("mount-incomplete"):
         load_job(VertexJob, None, {"nfs": [{"server": "10.0.0.2"}]})
 
@@ -85,7 +84,7 @@ def storage() -> Iterator[tuple[str, dict[str, bytes], list[tuple[str, dict[str,
         server.shutdown()
 
 
-def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> None:
+def test_the_container_becomes_the_training(tmp_path, storage):
     place, objects, seen = storage
     folder = tmp_path / "source"
     for name, text in {
@@ -134,7 +133,7 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
     ] * 2
 
 
-def test_the_bundle_has_the_package_and_what_reads_buckets() -> None:
+def test_the_bundle_has_the_package_and_what_reads_buckets():
     files = dict(bundle.contents(VertexJob()))
     assert "segtrain/platforms/outcome.py" in files
     assert "train.py" not in files
@@ -145,7 +144,7 @@ def test_the_bundle_has_the_package_and_what_reads_buckets() -> None:
     assert not any(line.startswith("torch") for line in lines)
 
 
-def test_a_bare_python_looks_at_a_job() -> None:
+def test_a_bare_python_looks_at_a_job():
     """Without any package: -S leaves site-packages out."""
     command = [sys.executable, "-S", "launch/vertex.py", "--machine", "g2-standard-48", "--dry-run"]
     done = subprocess.run(
@@ -159,9 +158,7 @@ def test_a_bare_python_looks_at_a_job() -> None:
     assert "are not checked" in done.stderr
 
 
-def test_the_shipped_job_is_sound_but_for_its_placeholders(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_shipped_job_is_sound_but_for_its_placeholders(capsys):
     pytest.importorskip("yaml")
     from launch import vertex
     from launch.platforms.vertex.prepare import prepare, read

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,7 +69,7 @@ def meeting() -> Iterator[tuple[Hosts, list[str]]]:
         hosts.close()
 
 
-def test_hosts_begin_together_and_a_late_one_is_named(meeting: Any) -> None:
+def test_hosts_begin_together_and_a_late_one_is_named(meeting):
     hosts, said = meeting
     early = hosts.meet(0, 2)
     while not any("waiting for b: 2 of 3 hosts are here" in line for line in said):
@@ -82,7 +81,7 @@ def test_hosts_begin_together_and_a_late_one_is_named(meeting: Any) -> None:
     assert (hosts.rounds[0].number, hosts.rounds[0].counts) == (1, (1, 2, 3))
 
 
-def test_a_host_that_starts_again_makes_all_meet_again(meeting: Any) -> None:
+def test_a_host_that_starts_again_makes_all_meet_again(meeting):
     hosts, _ = meeting
     before = hosts.all_meet()[0]
     hosts.members[1].close()
@@ -99,7 +98,7 @@ def test_a_host_that_starts_again_makes_all_meet_again(meeting: Any) -> None:
     assert [member.heard(600) for member in hosts.members] == [News(over=True)] * 3
 
 
-def test_a_primary_host_that_starts_again_is_met_again() -> None:
+def test_a_primary_host_that_starts_again_is_met_again():
     with Coordinator(["a"], 0, print) as first:
         member = RoundMember(("127.0.0.1", first.port), 0, 1, 1, print)
         assert member.meet(lambda: False, patience_s=600) is not None
@@ -111,7 +110,7 @@ def test_a_primary_host_that_starts_again_is_met_again() -> None:
     assert found.number == 1
 
 
-def test_a_primary_host_that_is_lost_while_others_wait_is_met_again() -> None:
+def test_a_primary_host_that_is_lost_while_others_wait_is_met_again():
     said: list[str] = []
     with Coordinator(["a", "b"], 0, said.append, say_s=0.05) as first:
         hosts = Hosts(first.port, 2, said)
@@ -125,7 +124,7 @@ def test_a_primary_host_that_is_lost_while_others_wait_is_met_again() -> None:
     assert [hosts.rounds[number].counts for number in (0, 1)] == [(1, 2)] * 2
 
 
-def test_hosts_that_are_stopped_do_not_count_as_lost(meeting: Any) -> None:
+def test_hosts_that_are_stopped_do_not_count_as_lost(meeting):
     """Rank 0 may still upload the checkpoint, while the other hosts have nothing left to do and
     end.
     """
@@ -160,13 +159,8 @@ sys.exit(75)
     ],
 )
 def test_ranks_that_save_their_state_outlive_other_hosts(
-    news: News,
-    told: list[int],
-    sleeps: str,
-    ending: Ending,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    news, told, sleeps, ending, tmp_path, monkeypatch
+):
     monkeypatch.setattr(rank_processes, "LOST_S", 0.0)
     received, calls = list[int](), iter([None, news])
 
@@ -191,13 +185,13 @@ def test_ranks_that_save_their_state_outlive_other_hosts(
         ([137, 76], Ending(137, cause=True)),
     ],
 )
-def test_a_rank_that_lost_another_is_not_the_cause(codes: list[int | None], ending: Ending) -> None:
+def test_a_rank_that_lost_another_is_not_the_cause(codes, ending):
     """The exit code alone says so: on GPUs, a rank ends at once, and can tell nothing else."""
     assert rank_processes._judged(codes, "") == ending
 
 
 @pytest.mark.parametrize(("code", "ending"), [(76, Ending(134)), (2, Ending(2, cause=True))])
-def test_a_rank_that_a_thread_of_torch_ends_has_lost_another(code: int, ending: Ending) -> None:
+def test_a_rank_that_a_thread_of_torch_ends_has_lost_another(code, ending):
     """The other rank gets time to end by itself, and may be the cause."""
     end = f"if os.environ['LOCAL_RANK'] == '0':\n    os.kill(os.getpid(), 6)\ntime.sleep(0.5)\nsys.exit({code})"
     command = [sys.executable, "-c", f"import os, sys, time\n{end}"]
@@ -218,16 +212,14 @@ sys.exit(76)
 """
 
 
-def test_a_rank_that_uploads_the_end_of_the_run_may_finish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_uploads_the_end_of_the_run_may_finish(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_processes, "GRACE_S", 1.0)
     command = [sys.executable, "-c", UPLOAD, str(tmp_path / "done")]
     assert rank_processes.run(command, Cluster(0, 2, 0, 2), [], print) == Ending(1, cause=True)
     assert (tmp_path / "done").exists()
 
 
-def test_the_error_names_whom_it_waited_for(meeting: Any) -> None:
+def test_the_error_names_whom_it_waited_for(meeting):
     hosts, said = meeting
     missing = list[list[str]]()
     # on a busy machine, it takes some time until they know of each other
@@ -244,7 +236,7 @@ def test_the_error_names_whom_it_waited_for(meeting: Any) -> None:
         alone.meet(lambda: False, patience_s=0.1, say_s=0.0)
 
 
-def test_hosts_that_disagree_are_refused(meeting: Any) -> None:
+def test_hosts_that_disagree_are_refused(meeting):
     hosts, said = meeting
     port = hosts.members[0]._address[1]
     with refused("hosts-differ", found=2):
@@ -255,7 +247,7 @@ def test_hosts_that_disagree_are_refused(meeting: Any) -> None:
     assert hosts.all_meet()[0].number == 1
 
 
-def test_what_a_stranger_says_of_a_host_does_not_count(meeting: Any) -> None:
+def test_what_a_stranger_says_of_a_host_does_not_count(meeting):
     hosts, _ = meeting
     hosts.all_meet()
     with socket.create_connection(("127.0.0.1", hosts.members[0]._address[1])) as stranger:
@@ -319,32 +311,28 @@ GONE = Ending(1, "w0-a-0 is gone")
 @pytest.mark.parametrize(
     ("seconds", "rounds"), [(60.0, vertex.MOST_ROUNDS), (2 * vertex.LONG_S, 10)]
 )
-def test_only_rounds_that_end_soon_are_limited(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int
-) -> None:
+def test_only_rounds_that_end_soon_are_limited(monkeypatch, seconds, rounds):
     training = Training(monkeypatch, *[GONE] * 9, Ending(0), seconds=seconds)
     with contextlib.nullcontext() if rounds == 10 else refused("hosts-lost-often", found=rounds):
         assert training.code() == 0
     assert training.rounds == rounds
 
 
-def test_a_host_says_that_it_was_stopped_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_says_that_it_was_stopped_before_it_ends(monkeypatch):
     training = Training(monkeypatch, Ending(75))
     training.received.append(15)
     assert training.code() == 75
     assert training.said == [("was stopped", {"saving": True})]
 
 
-def test_a_host_that_is_stopped_while_it_waits_may_continue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_that_is_stopped_while_it_waits_may_continue(monkeypatch):
     training = Training(monkeypatch, GONE)
     training.received.append(15)
     monkeypatch.setattr(training, "meet", lambda stopped: None if stopped() else Round(1, (1,), 1))
     assert (training.code(), training.rounds) == (75, 0)
 
 
-def test_a_host_whose_own_rank_fails_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_whose_own_rank_fails_ends_with_its_code(monkeypatch):
     training = Training(monkeypatch, Ending(2, cause=True))
     assert (training.code(), training.rounds, training.said) == (2, 1, [])
     killed = Training(monkeypatch, Ending(137))
@@ -352,15 +340,13 @@ def test_a_host_whose_own_rank_fails_ends_with_its_code(monkeypatch: pytest.Monk
     assert (killed.code(), killed.said) == (137, [])
 
 
-def test_a_host_that_lost_another_meets_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_lost_another_meets_it_again(monkeypatch):
     training = Training(monkeypatch, Ending(76), Ending(0))
     assert (training.code(), training.rounds) == (0, 2)
     assert training.said == [("has lost another host", {}), "done"]
 
 
-def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch):
     started: list[Cluster] = []
 
     def run(command: list[str], first: Cluster, *others: object) -> Ending:
@@ -379,7 +365,7 @@ def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(
     )
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named():
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         with refused("meeting-port-taken", port=port):

@@ -30,7 +30,7 @@ def accounts() -> ModuleType:
     return of_bench("accounts")
 
 
-def test_predictions_keep_their_bounds(accounts: ModuleType) -> None:
+def test_predictions_keep_their_bounds(accounts):
     rows = accounts.rows()
     kinds = [row.kind for row in rows]
     assert (kinds.count("predicted"), kinds.count("arithmetic"), kinds.count("not determined")) == (
@@ -44,7 +44,7 @@ def test_predictions_keep_their_bounds(accounts: ModuleType) -> None:
             assert row.found[2] > 1.2 * row.found[0], row  # a range, not a hit
 
 
-def test_the_mount_is_solved_from_two_figures(accounts: ModuleType) -> None:
+def test_the_mount_is_solved_from_two_figures(accounts):
     latency, most = accounts.mount_of((2, 60.0), (8, 110.0))
     assert model.reads(2, latency, most) == pytest.approx(60.0, rel=1e-3)
     assert model.reads(8, latency, most) == pytest.approx(110.0, rel=1e-3)

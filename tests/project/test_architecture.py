@@ -87,7 +87,7 @@ def imports(path: Path, at_once: bool = False) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_arrows_point_one_way(path: Path) -> None:
+def test_arrows_point_one_way(path):
     here = package_of(path)
     allowed = MAY_IMPORT.get(here) if here == "__main__" else MAY_IMPORT[here]
     for name in imports(path):
@@ -104,7 +104,7 @@ STAND_IN = "standin"  # of SMDDP: part of a rehearsed container, not of the laun
 
 
 @pytest.mark.parametrize("path", LAUNCH, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_laptop_can_launch(path: Path) -> None:
+def test_a_laptop_can_launch(path):
     """No torch at all; at the top of a file only what every Python has, so that a bare one can look
     at a job.
     """
@@ -126,7 +126,7 @@ def test_a_laptop_can_launch(path: Path) -> None:
                 ), name
 
 
-def test_no_file_imports_itself_by_a_detour() -> None:
+def test_no_file_imports_itself_by_a_detour():
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path
         for path in FILES
@@ -143,12 +143,12 @@ def test_no_file_imports_itself_by_a_detour() -> None:
 
 
 @pytest.mark.parametrize("path", [*FILES, *LAUNCH], ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_file_begins_with_a_docstring(path: Path) -> None:
+def test_every_file_begins_with_a_docstring(path):
     text = path.read_text(encoding="utf-8")
     assert not text or text.startswith('"""')
 
 
-def test_a_class_name_has_one_meaning() -> None:
+def test_a_class_name_has_one_meaning():
     places: dict[str, list[str]] = {}
     for path in [*FILES, *LAUNCH]:
         if STAND_IN in path.parts:
@@ -159,7 +159,7 @@ def test_a_class_name_has_one_meaning() -> None:
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
-def test_the_first_line_of_a_file_is_not_a_question() -> None:
+def test_the_first_line_of_a_file_is_not_a_question():
     for path in [*FILES, *LAUNCH]:
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         assert "?" not in first, f"{path.relative_to(ROOT)}: {first}"
@@ -169,7 +169,7 @@ def test_the_first_line_of_a_file_is_not_a_question() -> None:
 LONG = {"segtrain/arguments.py", "segtrain/kernels/loss.py"}
 
 
-def test_files_stay_under_400_lines() -> None:
+def test_files_stay_under_400_lines():
     long = {
         str(path.relative_to(ROOT))
         for path in [*FILES, *LAUNCH]
@@ -179,7 +179,7 @@ def test_files_stay_under_400_lines() -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_files_and_tests_that_a_guide_names_exist(guide: str) -> None:
+def test_files_and_tests_that_a_guide_names_exist(guide):
     named = re.findall(r"`((?:segtrain|launch|tests)/[\w/.]*)(?:::(\w+))?`", GUIDES[guide])
     assert len(named) > 20
     for file, test in named:
@@ -188,7 +188,7 @@ def test_files_and_tests_that_a_guide_names_exist(guide: str) -> None:
             assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
 
 
-def test_the_page_lists_every_file() -> None:
+def test_the_page_lists_every_file():
     listed, folder = set[str](), ""
     for line in PAGE.split("```text\n")[1].split("```")[0].splitlines():
         if line.startswith(" "):
@@ -205,7 +205,7 @@ def test_the_page_lists_every_file() -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_functions_classes_and_tables_are_where_a_guide_says(guide: str) -> None:
+def test_functions_classes_and_tables_are_where_a_guide_says(guide):
     text = re.sub(r"\n +", " ", GUIDES[guide])  # each item of a list in one line
     named = re.findall(r"`(?:\w+\.)?(\w+)`[^`\n|]* (?:in|of) `(segtrain/[\w/]+\.py)`", text)
     assert len(named) >= 6
@@ -216,7 +216,7 @@ def test_functions_classes_and_tables_are_where_a_guide_says(guide: str) -> None
         )
 
 
-def test_the_light_packages_import_no_torch() -> None:
+def test_the_light_packages_import_no_torch():
     code = (
         "import sys\n"
         "import segtrain.cli, segtrain.arguments, segtrain.commands, segtrain.config, segtrain.insight.bench.data, segtrain.insight.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.insight.report.page, segtrain.insight.report.diff, segtrain.insight.diagnose.words, segtrain.insight.plan.command, segtrain.insight.plan.words, segtrain.insight.plan.terms\n"
@@ -226,7 +226,7 @@ def test_the_light_packages_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_a_test_file_imports_no_other() -> None:
+def test_a_test_file_imports_no_other():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         names = re.findall(r"^(?:from|import) (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
         assert not names, f"{path.relative_to(ROOT)}: what {names} share goes to tests/kit/"

@@ -116,9 +116,7 @@ def write_configs(page: Path, root: Path) -> None:
     COMMANDS,
     ids=[f"{page}: {shlex.join(words)[:80]}" for page, words in COMMANDS],
 )
-def test_a_command_can_be_typed(
-    page: str, words: list[str], shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_can_be_typed(page, words, shelf, monkeypatch):
     monkeypatch.chdir(shelf)
     if words[0] == "python":
         python(words[1:])
@@ -180,7 +178,7 @@ def python(words: list[str]) -> None:
             assert word.partition("=")[0] in texts, f"{words[0]} knows no {word}"
 
 
-def test_commands_are_found_in_every_kind_of_place() -> None:
+def test_commands_are_found_in_every_kind_of_place():
     assert {"segtrain --help", "README.md", "train.md", "slurm.md"} <= {
         page for page, _ in COMMANDS
     }
@@ -190,9 +188,7 @@ def test_commands_are_found_in_every_kind_of_place() -> None:
 @pytest.mark.parametrize(
     "script", sorted(path.name for path in (ROOT / "launch").glob("[a-z]*.py"))
 )
-def test_each_script_of_launch_starts(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_script_of_launch_starts(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(ROOT / "launch" / script), run_name="__main__")
@@ -200,9 +196,7 @@ def test_each_script_of_launch_starts(
 
 
 @pytest.mark.parametrize("url", ["gs://bkt/runs/a", "gs://bkt/runs/a/"])
-def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
-    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(url, monkeypatch, tmp_path):
     asked: list[str] = []
 
     def export(run: Path, out: str, *_: Any, **__: Any) -> Any:
@@ -231,9 +225,7 @@ def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
         ("data convert a", "folder"),
     ],
 )
-def test_an_output_path_is_what_a_shell_would_make_of_it(
-    words: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_path_is_what_a_shell_would_make_of_it(words, name, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     parser = arguments.build_parser()
     known, _ = parser.parse_known_args([*words.split(), "~/x"])

@@ -8,13 +8,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import core_life
 from core_alone import copy_package
 
 
-def test_the_core_alone_trains_and_reads_its_runs(tmp_path: Path) -> None:
+def test_the_core_alone_trains_and_reads_its_runs(tmp_path):
     package = copy_package(tmp_path / "installed")
     assert not (package / "platforms").exists()
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}

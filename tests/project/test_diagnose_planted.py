@@ -108,9 +108,7 @@ def syncing_works(folder: Path) -> float:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_the_planted_cause_comes_first(
-    name: str, zygote: Zygote, data: Path, tmp_path: Path
-) -> None:
+def test_the_planted_cause_comes_first(name, zygote, data, tmp_path):
     """Other programs may have the cores meanwhile, which is then a cause as well: what is compared
     are those of the run itself.
     """
@@ -128,9 +126,7 @@ def test_the_planted_cause_comes_first(
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_none_is_named_for_a_healthy_run(
-    name: str, zygote: Zygote, data: Path, tmp_path: Path
-) -> None:
+def test_none_is_named_for_a_healthy_run(name, zygote, data, tmp_path):
     run = tmp_path / "run"
     train(zygote, data, run, "", HEALTHY[name])
     found = diagnose(run)
@@ -141,9 +137,7 @@ def test_none_is_named_for_a_healthy_run(
 
 
 @pytest.mark.parametrize("name", BUCKETS)
-def test_what_holds_a_bucket_up_comes_first(
-    name: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_what_holds_a_bucket_up_comes_first(name, zygote, tmp_path_factory, tmp_path):
     pytest.importorskip(
         "obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'"
     )
@@ -166,7 +160,7 @@ def test_what_holds_a_bucket_up_comes_first(
     record(run, name, root)
 
 
-def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
+def test_a_host_that_swaps(zygote, data, tmp_path):
     """No test can make a host swap: the readings are planted into the profile of a run that starves
     as well.
     """
@@ -181,9 +175,7 @@ def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:
     assert own_causes(found)[:2] == ["memory", "storage-latency"], page(run, found)
 
 
-def test_a_run_that_starves_says_so_while_it_goes_on(
-    zygote: Zygote, data: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_starves_says_so_while_it_goes_on(zygote, data, tmp_path):
     run = tmp_path / "run"
     plant, settings = PLANTS["storage-latency"], ("train.duration=24st", "log.every=1", UNSEEN)
     what = code("storage-latency", command(data, run, plant, settings), device=True)
@@ -204,7 +196,7 @@ def test_a_run_that_starves_says_so_while_it_goes_on(
     assert "\nspeed     bound by storage latency" in after
 
 
-def test_a_shaped_network(data: Path, tmp_path: Path) -> None:
+def test_a_shaped_network(data, tmp_path):
     """A loopback of 200 Mbit/s, in a network of its own."""
     allowed = subprocess.run(
         ["unshare", "-rn", "sh", "-c", SHAPE.format(rate="200mbit")], capture_output=True

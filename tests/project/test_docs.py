@@ -186,13 +186,13 @@ def run_page(zygote: Any, page: Path, here: Path) -> int:
 @pytest.mark.parametrize(
     "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name == SLOW)) for p in PAGES]
 )
-def test_the_commands_of_a_page_run(zygote: Any, workshop: Path, page: Path) -> None:
+def test_the_commands_of_a_page_run(zygote, workshop, page):
     count = run_page(zygote, page, workshop)
     assert count or page.name in WITHOUT_COMMANDS
 
 
 @pytest.mark.slow
-def test_torchrun_really(workshop: Path) -> None:
+def test_torchrun_really(workshop):
     """The command of train.md as a user's shell starts it."""
     words = next(words for words in all_commands(ROOT / "docs/train.md") if words[0] == "torchrun")
     torchrun = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
@@ -205,7 +205,7 @@ def test_torchrun_really(workshop: Path) -> None:
     assert "2 x cpu" in done.stdout
 
 
-def test_the_page_of_settings_is_current() -> None:
+def test_the_page_of_settings_is_current():
     spec = importlib.util.spec_from_file_location(
         "make_config_page", ROOT / "docs/make_config_page.py"
     )
@@ -218,14 +218,14 @@ def test_the_page_of_settings_is_current() -> None:
     )
 
 
-def test_every_setting_is_described() -> None:
+def test_every_setting_is_described():
     schema = Config.model_json_schema()
     for section in schema["$defs"].values():
         for key, field in section["properties"].items():
             assert field.get("description"), key
 
 
-def test_the_picture_of_the_architecture_names_the_packages() -> None:
+def test_the_picture_of_the_architecture_names_the_packages():
     picture = (ROOT / "docs/images/architecture.svg").read_text(encoding="utf-8")
     packages = picture.partition(">The packages")[2].partition(">Beside the package")[0]
     named = {
@@ -238,7 +238,7 @@ def test_the_picture_of_the_architecture_names_the_packages() -> None:
     assert folders - {"runs"} <= named <= there | folders, named ^ folders
 
 
-def test_configs_that_are_named_are_there() -> None:
+def test_configs_that_are_named_are_there():
     """Also in the docstrings of commands, which are their help texts."""
     files = [
         *PAGES,
@@ -254,7 +254,7 @@ def test_configs_that_are_named_are_there() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -280,7 +280,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         "prove",
     ],
 )
-def test_each_verb_has_a_page_which_the_readme_links(verb: str) -> None:
+def test_each_verb_has_a_page_which_the_readme_links(verb):
     name = f"docs/{verb.replace(' ', '-')}.md"
     assert (ROOT / name).read_text(encoding="utf-8").startswith(f"# segtrain {verb}\n")
     assert f"]({name})" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ def errors_in(path: Path) -> Iterator[ast.Call]:
 FILES = sorted([*(ROOT / "segtrain").rglob("*.py"), *(ROOT / "launch").rglob("*.py")])
 
 
-def test_every_error_has_a_code() -> None:
+def test_every_error_has_a_code():
     for path in FILES:
         for call in errors_in(path):
             keywords = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -42,7 +42,7 @@ def test_every_error_has_a_code() -> None:
                 )
 
 
-def test_codes_and_the_names_of_their_values() -> None:
+def test_codes_and_the_names_of_their_values():
     """Programs read them. A code that is raised in several places has several lines."""
     lines = []
     for path in FILES:

@@ -45,7 +45,7 @@ def rehearse(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> None:
+def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path):
     done = rehearse(tmp_path / "found")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
@@ -71,9 +71,7 @@ def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> No
     assert all(f"## {stage.name}: {stage.title}" in text for stage in gpu.STAGES)
 
 
-def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(tmp_path, monkeypatch):
     rows = {
         "check": [{"what": "GPU", "result": "none", "ok": None}],
         "parity": [{"what": "x", "result": "1", "ok": False}],
@@ -108,9 +106,7 @@ def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
     }
 
 
-def test_a_call_that_resumes_measures_only_what_has_no_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_resumes_measures_only_what_has_no_row(tmp_path, monkeypatch):
     def row(what: str, result: str = "1", ok: bool | None = None) -> dict[str, object]:
         return {"what": what, "result": result, "ok": ok}
 
@@ -142,9 +138,7 @@ def test_a_call_that_resumes_measures_only_what_has_no_row(
     assert calls == [("check", {})]
 
 
-def test_a_stage_that_hangs_or_fails_becomes_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_hangs_or_fails_becomes_a_row(tmp_path, monkeypatch):
     where = rig.Rig("cpu", True, tmp_path, 0.0)
     noted: list[list[str]] = []
     for name, code, limit, what in (
@@ -176,8 +170,8 @@ def test_a_stage_that_hangs_or_fails_becomes_a_row(
 
 
 def test_speed_is_not_measured_after_a_wrong_gradient_but_after_a_slow_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capfd
+):
     def planted(stage: Any, *_: Any) -> list[dict[str, Any]]:
         good = stage.name not in ("first", "prove")
         return [{"what": "planted", "result": "planted", "ok": good}]
@@ -190,7 +184,7 @@ def test_speed_is_not_measured_after_a_wrong_gradient_but_after_a_slow_first_ste
     assert "speed: left out: prove failed" in printed
 
 
-def test_a_case_of_the_rivals_with_fewer_rounds_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_of_the_rivals_with_fewer_rounds_goes_on(monkeypatch):
     from loops import race
 
     begun: list[str] = []
@@ -207,16 +201,14 @@ def test_a_case_of_the_rivals_with_fewer_rounds_goes_on(monkeypatch: pytest.Monk
     assert begun == [case.title]
 
 
-def test_a_machine_without_a_gpu_is_told_so_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_without_a_gpu_is_told_so_at_once(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert gpu.main(["--out", str(tmp_path / "found")]) == 2
     assert "torch sees none" in capfd.readouterr().out
     assert not list(tmp_path.iterdir())  # no results to send
 
 
-def test_layers_are_counted_that_a_module_passes_to_torch_itself() -> None:
+def test_layers_are_counted_that_a_module_passes_to_torch_itself():
     """A depthwise and a pointwise kernel are the weights of layers that are never called."""
 
     class Block(torch.nn.Module):
@@ -239,7 +231,7 @@ def test_layers_are_counted_that_a_module_passes_to_torch_itself() -> None:
     assert torch.nn.functional.conv2d is kept
 
 
-def test_the_gpu_is_idle_where_no_kernel_runs() -> None:
+def test_the_gpu_is_idle_where_no_kernel_runs():
     """Steps of 10 us: the network takes 6, and beside it another kernel 2; an update of two kernels
     takes 2; 2 are idle.
     """
@@ -256,7 +248,7 @@ def test_the_gpu_is_idle_where_no_kernel_runs() -> None:
         feed.idle_share(kernels, feed.SKIP + 6)
 
 
-def test_a_case_that_does_not_end_in_time_is_left_out_and_not_wrong(tmp_path: Path) -> None:
+def test_a_case_that_does_not_end_in_time_is_left_out_and_not_wrong(tmp_path):
     made = rig.Rig("cpu", True, tmp_path, time.monotonic(), tmp_path / "rows")
     with runs.reported(made, "slow"):
         runs.apart(made, time.sleep, 60)
@@ -268,8 +260,8 @@ def test_a_case_that_does_not_end_in_time_is_left_out_and_not_wrong(tmp_path: Pa
 
 
 def test_a_run_after_a_comparison_of_large_tensors_does_not_wait_for_threads_that_a_fork_lacks(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     code = """
 import sys, time, numpy, torch
 from pathlib import Path

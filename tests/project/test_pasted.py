@@ -62,13 +62,13 @@ def bare_values(path: Path) -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}: {text}"
 
 
-def test_every_value_in_a_printed_command_is_quoted() -> None:
+def test_every_value_in_a_printed_command_is_quoted():
     assert [found for path in SOURCES for found in bare_values(path)] == []
 
 
 @pytest.mark.parametrize("name", ["a b", "a;touch x", "$(touch x)", "a'b", "a\nb", "*"])
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_a_name_is_one_word_of_the_command(scheme: str, name: str) -> None:
+def test_a_name_is_one_word_of_the_command(scheme, name):
     whole = print_command(f"{scheme}://bucket/runs/{name}/journal.jsonl")
     assert any(word.endswith(f"runs/{name}/journal.jsonl") for word in shlex.split(whole))
     copy = to_read_all_of(f"{scheme}://bucket/runs/{name}").removeprefix("To read all of it: ")

@@ -48,7 +48,7 @@ def bench() -> ModuleType:
     return module
 
 
-def test_errors_on_open_figures_whose_source_the_fit_has_not_seen(bench: ModuleType) -> None:
+def test_errors_on_open_figures_whose_source_the_fit_has_not_seen(bench):
     entries = bench.figures()
     rows = bench.judged(entries)
     bounds = {"a": 0.20, "b": 0.06, "x": 0.15, "d": 0.15, "i": 0.15}
@@ -60,7 +60,7 @@ def test_errors_on_open_figures_whose_source_the_fit_has_not_seen(bench: ModuleT
     assert all(entry["source"] for entry in entries)
 
 
-def test_a_source_does_not_tell_its_own_prediction(bench: ModuleType) -> None:
+def test_a_source_does_not_tell_its_own_prediction(bench):
     """Figures of one source that are ten times as large change the predictions of other sources
     alone.
     """
@@ -78,13 +78,11 @@ def test_a_source_does_not_tell_its_own_prediction(bench: ModuleType) -> None:
     assert after["MMSegmentation-PSPNet R101-D8"] > 1 + before["MMSegmentation-PSPNet R101-D8"]
 
 
-def test_the_fitted_factor_is_that_of_the_figures(bench: ModuleType) -> None:
+def test_the_fitted_factor_is_that_of_the_figures(bench):
     assert bench.fitted(bench.figures()) == DENSE
 
 
-def test_the_command_answers_each_entry(
-    bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_answers_each_entry(bench, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["plan_exam.py", str(EXAM)])
     bench.main()
     found = json.loads(capsys.readouterr().out)
@@ -106,15 +104,13 @@ def test_the_command_answers_each_entry(
         ({"gpus_per_host": 0}, "workers_per_host"),
     ],
 )
-def test_an_entry_that_cannot_be_predicted_names_the_field(
-    changed: dict[str, Any], field: str
-) -> None:
+def test_an_entry_that_cannot_be_predicted_names_the_field(changed, field):
     found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": "img/s"})
     assert found["value"] is None
     assert field in found["reason"]
 
 
-def test_malformed_files_are_refused(tmp_path: Path) -> None:
+def test_malformed_files_are_refused(tmp_path):
     with refused("exam-unreadable"):
         answers(tmp_path / "none.json")
     file = tmp_path / "exam.json"
