@@ -43,6 +43,8 @@ SAFE = {
     "command(settings)",
     "places",  # quoted where they are made
     "others",
+    "values",  # of the function ``pasted``, which quotes each setting
+    "side",  # left or right
 }
 SOURCES = sorted([*(ROOT / "launch").rglob("*.py"), *(ROOT / "segtrain").rglob("*.py")])
 
