@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from conftest import refused
 from data_files import ids, picture, run_check, sample_names
 from PIL import Image
@@ -192,18 +193,23 @@ def test_equal_images_in_both_parts_of_a_divided_set_are_a_fault(files, capsys):
         (root / f"train/images/{number + 1}.png").unlink()
         (root / f"train/masks/{number + 1}.png").rename(root / f"train/masks/{number} [1].png")
         picture(root / f"train/images/{number} [1].png", seed=number)
-    assert main(["data", "check", str(root), "--write", str(file)]) == EXIT_ERROR
-    again = capsys.readouterr().out.rpartition("check again with the proposed settings:\n")[2]
-    assert main(shlex.split(again)[1:]) == 0
+    assert main(["data", "check", str(root), "--write", str(file)]) == 0
+    assert "Leave them out of train, as done above" in capsys.readouterr().out
     image, mask = load_config(file).data.leave_out
     assert mask == image.replace("images", "masks")
     # As in a set that has a val split.
     (root.with_name("elsewhere")).rename(root / "val")
     picture(min(root.glob("val/images/*")), seed=0)
     checked = run_check(root, CLASSES)
-    paths = [f"train/{kind}/{name}" for kind in ("images", "masks") for name in ("0 [[]1]", "0")]
-    finding = next(f for f in checked.reports[1].findings if f.fatal)
-    assert finding.settings == {"data.leave_out": [f"{path}.png" for path in paths]}
+    paths = [
+        f"train/{kind}/{name}.png" for kind in ("images", "masks") for name in ("0 [[]1]", "0")
+    ]
+    assert checked.data.leave_out == tuple(paths)
+    assert not checked.failed
+    values = yaml.safe_load(checked.config())
+    del values["data"]["leave_out"]
+    file.write_text(yaml.safe_dump(values))
+    assert run_check(file).failed
 
 
 PATIENTS = {

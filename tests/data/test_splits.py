@@ -103,8 +103,17 @@ def test_copies_are_found_by_content(tmp_path):
     accepted = overlap_finding(data.model_copy(update={"overlap": "accept"}), train, val)
     assert accepted is not None
     assert not accepted.fatal
-    failed = {report.split: report.failed for report in run_check(tmp_path, CLASSES).reports}
-    assert failed == {"train": False, "val": True}
+    checked = run_check(tmp_path, CLASSES, "data.layout=folders")
+    assert {report.split: report.failed for report in checked.reports} == {
+        "train": False,
+        "val": True,
+    }
+    # Settings that are proposed leave the copies out.
+    checked = run_check(tmp_path, CLASSES)
+    copies = [
+        f"{part}/train/{name}.png" for part in ("images", "masks") for name in ("copy", "deep/er")
+    ]
+    assert (checked.failed, checked.data.leave_out) == (False, tuple(copies))
 
 
 def test_links_and_pictures_that_only_look_alike(tmp_path):

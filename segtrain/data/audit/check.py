@@ -21,7 +21,7 @@ from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.overlap import overlap_finding, test_finding
+from segtrain.data.audit.overlap import overlap_finding, test_finding, without_leak
 from segtrain.data.audit.sampling import AuditSample, sample_of
 from segtrain.data.audit.settled import paired, settled
 from segtrain.data.audit.written import config_of, first_run
@@ -210,7 +210,8 @@ def check_folder(
         of_folder.append(measured)
         data = with_settings(data, measured.settings)
     for split, leak in _leaks(data, datasets, sample, seed):
-        findings[split].append(leak)
+        data, finding = without_leak(data, leak) if detected else (data, leak)
+        findings[split].append(finding)
     if {data.train_split, data.split} <= datasets.keys():
         of_folder += test_finding(data, datasets[data.train_split])
     # If there is no train or no val split, the printed settings divide the images into both.
@@ -238,7 +239,9 @@ def check_folder(
         data = with_settings(data, settings)
         if settings:  # equal images may lie in both parts
             parts = {split: open_dataset(data, split) for split in (data.train_split, data.split)}
-            of_folder += [leak for _, leak in _leaks(data, parts, sample, seed)]
+            for _, leak in _leaks(data, parts, sample, seed):
+                data, finding = without_leak(data, leak)
+                of_folder.append(finding)
     complete = (
         replace(report, findings=tuple(findings[split])) for split, report in reports.items()
     )

@@ -12,7 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.tried import LISTED
 from segtrain.data.dataset import Dataset
-from segtrain.data.index.split_by import POOL, division, names_of
+from segtrain.data.index.split_by import POOL, division, names_of, with_settings
 from segtrain.data.index.stamps import relative
 from segtrain.errors import DataError
 
@@ -195,7 +195,7 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     every = shared.count == len({b for a, b in shared.pairs if a != b})
     copies = _copies(train, shared.pairs) if every and data.layout not in LISTED_FILES else []
     if 0 < len(copies) <= LISTED and len(shared.pairs) < len(train):
-        settings = {"data.leave_out": [*data.leave_out, *copies]}
+        settings = {"data.leave_out": (*data.leave_out, *copies)}
     elif (shared.same or data.own_splits) and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     what = "the data set" if shared.same else f"{train.split}, without {other.split}"
@@ -206,6 +206,16 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         fix = f"Divide {what}"
     anyway = ("to continue anyway", {"data.overlap": "accept"})
     return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs[:_SHOWN])
+
+
+def without_leak(data: config.Data, leak: SplitFinding) -> tuple[config.Data, SplitFinding]:
+    """Settings that leave out the images of a leak if its fix is to do so, and then no fault."""
+    copies = leak.settings.get("data.leave_out")
+    if not copies:
+        return data, leak
+    settings = {"data.leave_out": tuple(dict.fromkeys((*data.leave_out, *copies)))}
+    done = replace(leak, message=f"{leak.message}, as done above", fatal=False, settings=settings)
+    return with_settings(data, settings), done
 
 
 def test_finding(data: config.Data, train: Dataset) -> list[SplitFinding]:
