@@ -9,8 +9,7 @@ import glob
 import hashlib
 import itertools
 import json
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,14 +20,15 @@ from segtrain import config
 from segtrain.base.files import cache_folder
 from segtrain.base.json_text import cache_json, read_json
 from segtrain.bucket.faults import RequestError
-from segtrain.config.rules import LISTED_FILES
+from segtrain.config.paste import Settings
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.tried import LISTED
 from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import POOL, division, names_of, with_settings
 from segtrain.data.index.stamps import relative
-from segtrain.errors import DataError
+from segtrain.errors import DataError, SegtrainError
 
 # Version of the cached results.
 VERSION = 2
@@ -159,15 +159,23 @@ def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
     return digest.digest()
 
 
-def _copies(train: Dataset, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Patterns of the files of ``train`` in the pairs: the images, and their masks if these are
-    files of their own.
+def _without_copies(data: config.Data, train: Dataset, shared: SplitOverlap) -> Settings:
+    """Settings that leave the images of ``train`` out that are in both splits, with their masks; {}
+    if these are not all known, too many, or cannot be left out.
     """
-    images = {image for image, _ in pairs}
-    entries = (entry for entry in train.entries if relative(entry.image, train.root) in images)
-    files = ((entry.image, entry.mask) for entry in entries)
-    paths = (path for both in files for path in both[: 1 + train.separate_files] if path)
-    return sorted(glob.escape(relative(path, train.root)) for path in paths)
+    images = {image for image, _ in shared.pairs}
+    if shared.count != len({b for a, b in shared.pairs if a != b}) or not images:
+        return {}
+    of_mask = Counter(entry.mask for entry in train.entries)
+    entries = [e for e in train.entries if relative(e.image, train.root) in images]
+    files = {e.image for e in entries} | {e.mask for e in entries if of_mask[e.mask] == 1}
+    copies = sorted(glob.escape(relative(path, train.root)) for path in files if path)
+    without = data.model_copy(update={"leave_out": (*data.leave_out, *copies)})
+    with contextlib.suppress(SegtrainError):
+        left = len(open_dataset(without, train.split)) if len(copies) <= LISTED else 0
+        if left == len(train) - len(entries):
+            return {"data.leave_out": without.leave_out}
+    return {}
 
 
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
@@ -191,19 +199,14 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
     message += ". A score on them says nothing about new images"
     if data.overlap == "accept":
         return SplitFinding(f"{message} (data.overlap=accept)", pairs=shared.pairs[:_SHOWN])
-    settings: dict[str, object] = {}
-    every = shared.count == len({b for a, b in shared.pairs if a != b})
-    copies = _copies(train, shared.pairs) if every and data.layout not in LISTED_FILES else []
-    if 0 < len(copies) <= LISTED and len(shared.pairs) < len(train):
-        settings = {"data.leave_out": (*data.leave_out, *copies)}
-    elif (shared.same or data.own_splits) and data.layout != "scenes" and not data.split_by.on:
-        settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
-    what = "the data set" if shared.same else f"{train.split}, without {other.split}"
-    fix = "Remove them from one of the splits"
-    if "data.leave_out" in settings:
-        fix = f"Leave them out of {train.split}"
-    elif settings:
-        fix = f"Divide {what}"
+    settings, fix = _without_copies(data, train, shared), f"Leave them out of {train.split}"
+    if not settings:
+        fix = "Remove them from one of the splits"
+        if (shared.same or data.own_splits) and data.layout != "scenes" and not data.split_by.on:
+            of = data.train_split if data.own_splits else POOL
+            settings = division(data, of, names_of(train))
+            what = "the data set" if shared.same else f"{train.split}, without {other.split}"
+            fix = f"Divide {what}" if settings else fix
     anyway = ("to continue anyway", {"data.overlap": "accept"})
     return SplitFinding(f"{message}. {fix}", True, settings, (anyway,), shared.pairs[:_SHOWN])
 
