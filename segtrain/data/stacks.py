@@ -39,7 +39,7 @@ def has_pages(path: Path) -> bool:
 
 def write_arrays(folder: str, made: Path, say: Say) -> dict[str, dict[str, int]]:
     """Write each image and each mask in the arrays below a folder. Returns the number of masks of
-    each split; {} if there are no arrays. Images without masks are left out if others have masks.
+    each split; {} without arrays. Images without masks are left out if others have masks.
 
     A file may hold images and masks; stacks in other files belong together by their split. Raises
     DataError if images and masks do not fit.

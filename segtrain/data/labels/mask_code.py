@@ -32,7 +32,7 @@ def _mots(values: np.ndarray) -> np.ndarray:
 def _objects(values: np.ndarray) -> np.ndarray:
     if values.ndim == 3:
         return values.max(2) > 0
-    # Ids count up, so 255 without 254 is no object.
+    # Ids count up, so 255 without 254 is void.
     void = (values == 255) & ~(values == 254).any()
     return np.where(void, np.uint8(255), values > 0)
 

@@ -91,7 +91,7 @@ def _matlab(stream: BinaryIO, name: str) -> Iterator[tuple[str, np.ndarray]]:
         if isinstance(value, dict):  # a structure
             values += [(f"{key}/{field}", inner) for field, inner in value.items()]
         elif isinstance(value, list) and not key.startswith("__"):
-            raise ValueError(f"{len(value)} annotations, as in BSDS, whose regions are no classes")
+            raise ValueError(f"{len(value)} annotations, as in BSDS, whose regions have no class")
         elif isinstance(value, np.ndarray):
             yield key, value
 
