@@ -181,9 +181,7 @@ def _plain_ids(
     count, void = labels.num_classes, labels.ignore_index
     used = sorted(set(ids) - {void})
     if any(value not in range(count) for value in used):
-        finding = _other_ids(labels, ids, used, where) or _instances(
-            labels, ids, values.tops, where
-        )
+        finding = _other_ids(labels, ids, used, where) or _instances(labels, ids, values, where)
         return finding or _by_levels(labels, ids, used, where)
     missing = sorted(set(range(count)) - set(used))
     if void in ids and missing in ([0], [count - 1]):
@@ -264,7 +262,7 @@ def _by_levels(labels: LabelSpace, ids: Table, used: list[int], where: str) -> S
 
 
 def _instances(
-    labels: LabelSpace, ids: Table, tops: dict[int, int], where: str
+    labels: LabelSpace, ids: Table, values: MaskValues, where: str
 ) -> SplitFinding | None:
     """The finding about masks that seem to hold instance ids instead of class ids.
 
@@ -273,12 +271,8 @@ def _instances(
     """
     count = labels.num_classes
     objects = count == 2 and numbers_objects(ids)
-    most = max(ids if objects else tops, default=0)
-    if not objects and (
-        (count > 2 and most < 4 * count)
-        or len(set(tops) - {-1, 0}) < 3
-        or tops.get(-1, 0) > 0.1 * sum(tops.values())
-    ):
+    most = max(ids if objects else values.tops, default=0)
+    if not objects and ((count > 2 and most < 4 * count) or not values.counts_up):
         return None
     message = (
         f"{where}: the ids of the masks count up without a gap, at most to {most}: these "

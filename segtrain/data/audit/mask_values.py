@@ -19,6 +19,8 @@ MOST = 1024
 SHOWN = 12
 # Ids of objects are more than this number, and the largest object has less than this share of them.
 _MANY, _LARGEST = 20, 0.2
+# Masks of objects have at least so many different numbers of them.
+_DIFFERENT = 3
 _TABLES = ("ids", "colors", "tops", "masks", "void_with")
 
 
@@ -52,6 +54,14 @@ class MaskValues:
     masks: dict[int, int] = field(default_factory=dict)
     void_with: dict[int, int] = field(default_factory=dict)
     cut: bool = False
+
+    @property
+    def counts_up(self) -> bool:
+        """Whether the ids of nearly every mask have no gap, and their largest ids differ, as those
+        of objects do.
+        """
+        different = len(self.tops.keys() - {-1, 0}) >= _DIFFERENT
+        return different and 10 * self.tops.get(-1, 0) <= sum(self.tops.values())
 
     def add(self, other: MaskValues) -> None:
         """Count the pixels of other masks, too."""

@@ -35,8 +35,6 @@ from segtrain.errors import ConfigError, DataError, some_of
 
 # If classes have no names, the values in about this many masks of each split are read.
 _SOME = 500
-# Masks of objects have at least so many different numbers of them.
-_DIFFERENT = 3
 # Two classes hardly touch in less than this share of the places where classes do.
 _TOUCHING = 0.02
 # Masks whose ids number objects of one class.
@@ -255,12 +253,7 @@ class _Seen:
         """Whether the ids seem to number objects: those of nearly every mask have no gap, their
         largest ids differ, and most ids are one area.
         """
-        tops = self.values.tops
-        return (
-            len(tops.keys() - {-1, 0}) >= _DIFFERENT
-            and 10 * tops.get(-1, 0) <= sum(tops.values())
-            and 2 * abs(self.areas - self.numbered) <= self.numbered
-        )
+        return self.values.counts_up and 2 * abs(self.areas - self.numbered) <= self.numbered
 
 
 def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
