@@ -4,8 +4,6 @@ fix it.
 
 from __future__ import annotations
 
-from bisect import bisect
-
 from segtrain import config
 from segtrain.config.paste import Settings
 from segtrain.data.audit.coded_ids import coded_finding
@@ -17,7 +15,7 @@ from segtrain.data.audit.mask_colors import (
     unknown_colors,
 )
 from segtrain.data.audit.mask_values import MaskValues, ids_of, numbers_objects, shown
-from segtrain.data.audit.tried import LISTED, NEAR, STRAY, Table, mapped
+from segtrain.data.audit.tried import LISTED, STRAY, Table, mapped, near_levels
 from segtrain.data.labels.class_file import is_background
 from segtrain.data.labels.space import LabelSpace, plain_space
 
@@ -51,27 +49,18 @@ def mask_finding(
         return None
     if values.clash and not data.label_map:
         return clashing_palettes(labels, values.clash, where)
-    own = {
-        **{value: value for value in range(labels.num_classes)},
-        labels.ignore_index: labels.ignore_index,
-    }
-    full_map = labels.full_map()
-    if (
-        data.label_map
-        and set(ids) - set(data.label_map)
-        and set(full_map.values()) - {-1, *map(full_map.get, ids)}
-    ):
-        return _as_if_plain(
-            data,
-            plain_space(labels.names, labels.ignore_index),
-            splits,
-            f"{where}: data.label_map leaves a class without a pixel, since the masks have "
-            f"the values {shown(ids)}",
-            {},
+    plain, full_map = plain_space(labels.names, labels.ignore_index), labels.full_map()
+    empty = set(full_map.values()) - {-1, *map(full_map.get, ids)}
+    if data.label_map and ids.keys() - data.label_map and empty:
+        message = (
+            f"{where}: data.label_map leaves a class without a pixel, since the masks have the "
+            f"values {shown(ids)}"
         )
-    if data.label_map or labels.raw_to_train != own:
-        shifted = None if data.label_map else _shifted(labels, ids, where)
-        return shifted or _unknown_ids(labels, values, ids, where)
+        return _as_if_plain(data, plain, splits, message, {})
+    if data.label_map:
+        return _unknown_ids(labels, values, ids, where)
+    if labels.raw_to_train != plain.raw_to_train:
+        return _shifted(labels, ids, where) or _unknown_ids(labels, values, ids, where)
     if values.palette and labels.colors:
         finding = palette_against_colors(labels, values, where)
         if finding:
@@ -88,19 +77,17 @@ def _two_codings(
 ) -> SplitFinding | None:
     """The finding about two classes that are 0 and 1 in some masks, and 0 and 255 in others."""
     void = labels.ignore_index
-    if labels.num_classes != 2 or not {1, void} <= ids.keys():
-        return None
     void_with = {key for values in splits.values() for key in values.void_with}
-    if void_with != {0}:
+    if labels.num_classes != 2 or not {1, void} <= ids.keys() or void_with != {0}:
         return None
     shows = "; ".join(
         f"{split}: the masks have the values {shown(ids_of(values))}"
         for split, values in splits.items()
     )
-    shows += f", and no mask has both 1 and {void}"
+    message = f"{shows}, and no mask has both 1 and {void}. If {void} is class {labels.names[1]!r}"
     table = {0: 0, 1: 1, void: 1}
-    message = f"{shows}. If {void} is class {labels.names[1]!r}, map it"
-    return mapped(labels, ids, message, table, (f"if {void} is void", table | {void: -1}))
+    other = (f"if {void} is void", table | {void: -1})
+    return mapped(labels, ids, f"{message}, map it", table, other)
 
 
 def _one_class(
@@ -140,7 +127,7 @@ def _as_if_plain(
     return SplitFinding(message, True, {**settings, **reset} if plain or not ids else {})
 
 
-def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
+def _shifted(labels: LabelSpace, ids: Table, where: str) -> SplitFinding | None:
     """The finding about ids that count the classes from 0, where the file of names has other ids
     for them.
     """
@@ -148,99 +135,61 @@ def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFindin
     raws = sorted(raw for raw, train in labels.raw_to_train.items() if train != void)
     if raws == list(range(labels.num_classes)) or raws[-1] in ids:
         return None
-    names = [labels.names[labels.raw_to_train[raw]] for raw in raws]
-    message = f"{where}: class {names[-1]!r} has the id {raws[-1]}, which no mask has"
+    # The file may count an ignored class as 0, which the masks store as 255 (COCO-Stuff).
+    from_one = raws == [*range(1, len(raws) + 1)] and labels.raw_to_train.get(0) == void
+    moved = from_one and {0, void} <= ids.keys()
+    if not moved and ids.keys() - {void} != set(range(len(raws))):
+        return None
+    first, *_, last = (labels.names[labels.raw_to_train[raw]] for raw in raws)
+    message = (
+        f"{where}: class {last!r} has the id {raws[-1]}, which no mask has, and the masks have the "
+        f"values {shown(ids)}: 0 is the first class ({first}). Map them"
+    )
     table = {place: labels.raw_to_train[raw] for place, raw in enumerate(raws)}
-    if (
-        void in ids
-        and 0 in ids
-        and labels.raw_to_train.get(0) == void
-        and raws == [*range(1, len(raws) + 1)]
-    ):
-        # The file counts an ignored class as 0, but the masks store it as 255 (COCO-Stuff).
-        message += (
-            f", and ignores 0, but the masks have {shown({0: ids[0], void: ids[void]}, ids)}: in "
-            f"masks with {void} for ignored pixels, 0 is the first class ({names[0]})"
-        )
-        right = ("if 0 is ignored, too", {"data.label_map": labels.full_map()})
-        return SplitFinding(f"{message}. Map them", True, {"data.label_map": table}, (right,))
-    if set(ids) - {void} == set(range(len(raws))):
-        return mapped(
-            labels,
-            ids,
-            f"{message}, and the masks have the ids 0 to {len(raws) - 1}. Map them",
-            table,
-        )
-    return None
+    other = ("if 0 is ignored", {"data.label_map": labels.full_map()})
+    return SplitFinding(message, True, {"data.label_map": table}, (other,) * moved)
 
 
 def _plain_ids(
-    labels: LabelSpace, ids: dict[int, int], values: MaskValues, where: str
+    labels: LabelSpace, ids: Table, values: MaskValues, where: str
 ) -> SplitFinding | None:
     """The finding about masks whose values are read as ids 0 .. C-1 and ``ignore_index``."""
-    count, void = labels.num_classes, labels.ignore_index
-    used = sorted(set(ids) - {void})
-    if any(value not in range(count) for value in used):
-        finding = _other_ids(labels, ids, used, where) or _instances(labels, ids, values, where)
-        return finding or _by_levels(labels, ids, used, where)
-    missing = sorted(set(range(count)) - set(used))
-    if void in ids and missing in ([0], [count - 1]):
-        return _class_as_void(labels, ids, used, missing[0], where)
-    if used and used[0] == 1 and void not in ids:
-        return mapped(
-            labels,
-            ids,
-            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If "
-            "ids start at 1, map them",
-            {value: value - 1 for value in range(1, count + 1)},
-            fatal=False,
-        )
-    return None
-
-
-def _described(labels: LabelSpace, ids: dict[int, int], where: str) -> str:
-    message = (
-        f"{where}: there are {labels.num_classes} classes, and the masks have the values "
-        f"{shown(ids)}"
-    )
-    return (
-        f"{message}; {labels.ignore_index} is void by default"
-        if labels.ignore_index in ids
-        else message
-    )
-
-
-def _other_ids(
-    labels: LabelSpace, ids: dict[int, int], used: list[int], where: str
-) -> SplitFinding | None:
-    """The finding about ids that are not classes, with a table of the ids; None if their meaning is
-    unclear.
-    """
-    count, names, message = labels.num_classes, labels.names, _described(labels, ids, where)
+    count, void, names = labels.num_classes, labels.ignore_index, labels.names
+    used = sorted(ids.keys() - {void})
+    missing = sorted(set(range(count)).difference(used))
+    message = f"{where}: there are {count} classes, and the masks have the values {shown(ids)}"
+    message += f"; {void} is void by default" * (void in ids)
     from_one = {value: value - 1 for value in range(1, count + 1)}
-    if used[0] >= 1 and used[-1] == count:
+    if used and used[0] >= 1 and used[-1] == count:
         return mapped(labels, ids, f"{message}: the ids start at 1. Map them", from_one)
     if used == list(range(count + 1)):
-        tables = {
-            0: {0: -1, **from_one},
-            count: {**{value: value for value in range(count)}, count: -1},
-        }
-        # Void lies on borders in most images: it is rarer than the first class, but not as rare as
-        # the rarest classes.
-        rare = sorted(ids[value] for value in range(1, count))[count // 4]
-        last = is_background(names[0]) or rare <= ids[count] < ids[0]
-        first, second = (count, 0) if last else (0, count)
-        message = f"{message}: one id more than classes. Ignore id {first}, or name its class"
-        other = (
-            []
-            if is_background(names[0])
-            else [(f"if id {second} is the one to ignore", tables[second])]
-        )
-        return mapped(labels, ids, message, tables[first], *other)
+        return _one_more(labels, ids, message, from_one)
+    if any(value not in range(count) for value in used):
+        return _instances(labels, ids, values, where) or _by_levels(labels, ids, message)
+    if void in ids and missing in ([0], [count - 1]):
+        return _class_as_void(labels, ids, used, missing[0], message)
+    if used and used[0] == 1 and void not in ids:
+        message += f": no mask has id 0 (class {names[0]!r}). If the ids start at 1, map them"
+        return mapped(labels, ids, message, from_one, fatal=False)
     return None
 
 
-def _by_levels(labels: LabelSpace, ids: Table, used: list[int], where: str) -> SplitFinding | None:
+def _one_more(labels: LabelSpace, ids: Table, message: str, from_one: Table) -> SplitFinding:
+    """The finding about one id more than classes: the first or the last one is void."""
+    count, background = labels.num_classes, is_background(labels.names[0])
+    from_zero = {value: value for value in range(count)}
+    tables = {0: {0: -1} | from_one, count: from_zero | {count: -1}}
+    # Void lies on borders in most images: it is rarer than the first class, but not as rare as
+    # the rarest classes.
+    rare = sorted(ids[value] for value in range(1, count))[count // 4]
+    last = background or rare <= ids[count] < ids[0]
+    first, second = (count, 0) if last else (0, count)
+    message = f"{message}: one id more than classes. Ignore id {first}, or name its class"
+    other = (f"if id {second} is the one to ignore", tables[second])
+    return mapped(labels, ids, message, tables[first], *[other] * (not background))
+
+
+def _by_levels(labels: LabelSpace, ids: Table, message: str) -> SplitFinding | None:
     """The finding about masks that have as many common values, or groups of near ones, as there are
     classes.
     """
@@ -248,17 +197,13 @@ def _by_levels(labels: LabelSpace, ids: Table, used: list[int], where: str) -> S
     common = [value for value in sorted(ids) if ids[value] >= least]
     if set(range(count)) <= set(ids if count > 2 else common):
         return None
-    first = [v for v, before in zip(common, [-LISTED, *common]) if v - before > NEAR]
-    starts = common if len(common) == count else first
-    if len(starts) != count:
+    levels = [[value] for value in common] if len(common) == count else near_levels(common)
+    if len(levels) != count:
         return None
-    message = (
-        f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in "
-        "order, or as intended"
-    )
-    table = {value: bisect(starts, value) - 1 for value in common}
-    rare = [value for value in sorted(ids) if value not in table]
-    return mapped(labels, ids, message, table | dict.fromkeys(rare, -1))
+    message += f": not ids from 0 to {count - 1}. Map them in order, or as intended"
+    table = {value: number for number, level in enumerate(levels) for value in level}
+    rare = dict.fromkeys(sorted(ids.keys() - table.keys()), -1)
+    return mapped(labels, ids, message, table | rare)
 
 
 def _instances(
@@ -278,12 +223,11 @@ def _instances(
         f"{where}: the ids of the masks count up without a gap, at most to {most}: these "
         "look like instance ids"
     )
-    if count != 2:
-        return SplitFinding(
-            f"{message}, not class ids of {count} classes: make masks of class ids", True
-        )
-    message += f". Read each object as class {labels.names[1]!r}"
-    return SplitFinding(message, True, {"data.mask_code": "objects"})
+    if count == 2:
+        message += f". Read each object as class {labels.names[1]!r}"
+        return SplitFinding(message, True, {"data.mask_code": "objects"})
+    message += f", not class ids of {count} classes: make masks of class ids"
+    return SplitFinding(message, True)
 
 
 def _unknown_ids(
@@ -307,7 +251,7 @@ def _unknown_ids(
 
 
 def _class_as_void(
-    labels: LabelSpace, ids: Table, used: list[int], missing: int, where: str
+    labels: LabelSpace, ids: Table, used: list[int], missing: int, message: str
 ) -> SplitFinding:
     """The finding about masks with void and all classes but one: that class, or the background, may
     be stored as void.
@@ -317,12 +261,8 @@ def _class_as_void(
     stored = missing if last or count == 2 else 0
     table = dict(zip([*used[:stored], void, *used[stored:]], range(count)))
     sure = 2 * ids[void] > sum(ids.values()) or (missing == 0 and is_background(names[0]))
-    return mapped(
-        labels,
-        ids,
-        f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id "
-        f"{missing}) has no pixel, and {void} is void by default. If {void} stands for "
-        f"{names[stored]!r}, map it; if it is void, map it to -1",
-        table,
-        fatal=sure or count == 2,
+    message += (
+        f"; class {names[missing]!r} (id {missing}) has no pixel. If {void} stands for "
+        f"{names[stored]!r}, map it; if it is void, map it to -1"
     )
+    return mapped(labels, ids, message, table, fatal=sure or count == 2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shlex
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,22 +23,20 @@ from segtrain.data.audit.mask_values import (
     rgb,
     shown,
 )
-from segtrain.data.audit.tried import CLASSES, LISTED, STRAY, are_classes, levels_of
-from segtrain.data.convert import pasted
+from segtrain.data.audit.tried import CLASSES, LISTED, STRAY, Table, are_classes, levels_of
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.mask_code import CODES
-from segtrain.data.pixels import decode
-from segtrain.data.pixels.common_colors import common_colors
 from segtrain.errors import ConfigError, DataError, some_of
 
 # If classes have no names, the values in about this many masks of each split are read.
 _SOME = 500
-# Two classes hardly touch in less than this share of the places where classes do.
-_TOUCHING = 0.02
+# Masks of more colors than classes.
+_NEAREST = (
+    "write the color of each class, as in data.classes={road: [128, 64, 128]}, and segtrain data "
+    "convert --nearest"
+)
 # Masks whose ids number objects of one class.
 _OBJECTS: Settings = {"data.mask_code": "objects", "data.classes": ("background", "object")}
-# In so many masks of each split, the common colors of a lossy copy are looked for.
-_FEW = 50
 
 
 def settled(data: Data, splits: Sequence[str], why: list[str]) -> Data:
@@ -99,126 +95,94 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
     }
     for index, level in levels.items():
         ids[level] += ids.pop(index)
-    many = values.cut or len(ids or values.colors) > LISTED
-    settings = _unnamed(sorted(ids) or sorted(values.colors), bool(ids), void)
+    settings = _each(ids, void, "?") if ids else _colors(values.colors)
     what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
-    known = coded or seen.number_objects or numbers_objects(ids)
-    if many and not known and (repair := _repair(data, splits)):
-        message = (
-            f"{data.root}: nearly all pixels of the masks are near a few values, as in lossy "
-            f"copies: write them as these\n  {repair}"
-        )
-        raise ConfigError(message, code="masks-blurred") from None
     which, ways = ("", []) if coded or not ids else _ways(seen, ids, void)
     if which:
         message = f"{looked} have the {what}, and nothing names them: {which}"
         choices = [{f"data.{key}": value for key, value in way.items()} for way in ways]
         raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
-    if levels:
-        table = settings.get("label_map", {level: level for level in ids})
-        settings["label_map"] = table | {index: table[levels[index]] for index in levels}
-        why.append(f"some masks store gray levels by a palette, index -> level: {levels}")
     if not coded and (ways or are_classes(ids, void)):
-        settings = _numbered(settings)
-        border = _border(seen, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""
+        settings = _each(ids, void)
         why.append(
             f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
-            f"write better names into data.classes{border}"
+            "write better names into data.classes"
         )
     elif not (ids or 0 < len(values.colors) <= LISTED):
         message = f"{error}\n  {looked}"
         if values.colors:
-            count = f"{'over ' * values.cut}{len(values.colors)} colors"
-            message += (
-                f" have {count}: write the color of each class, as in "
-                "data.classes={road: [128, 64, 128]}, and segtrain data convert --nearest"
-            )
+            message += f" have {'over ' * values.cut}{len(values.colors)} colors: {_NEAREST}"
         raise ConfigError(message, code=error.code, **error.values) from None
     else:
-        objects = f"; if each id is an object: {command(_OBJECTS)}"
+        objects = f"; if each id is an object: {command(_OBJECTS)}" * numbers_objects(ids)
+        blurred = f"; if a lossy copy has blurred them: {_NEAREST}" * (len(ids) > LISTED)
         why.append(
             f"nothing names the classes: {looked} have the {what}{coded}. Write the name of each "
-            f"in place of its ?{objects * numbers_objects(ids)}"
+            f"in place of its ?{objects}{blurred}"
         )
+    if levels:
+        table = settings.get("label_map", {level: level for level in ids})
+        settings["label_map"] = table | {index: table[levels[index]] for index in levels}
+        why.append(f"some masks store gray levels by a palette, index -> level: {levels}")
     return data.model_copy(update=settings)
 
 
-def _ways(seen: _Seen, ids: dict[int, int], void: int) -> tuple[str, list[Settings]]:
+def _ways(seen: _Seen, ids: Table, void: int) -> tuple[str, list[Settings]]:
     """What to look at, and the settings of each way to read ids without names; none if only one is
     likely.
     """
-    total = sum(ids.values())
-    every = _numbered(_unnamed(sorted(ids), True, void))
-    if 0 in ids and seen.number_objects:
-        one = {key.removeprefix("data."): value for key, value in _OBJECTS.items()}
-        return (
-            "they seem to number the objects of each mask: paste the first one if they do",
-            [one, *[every] * (len(ids) <= LISTED)],
-        )
-    if len(ids) > 2 and 2 * ids.get(void, 0) > total:
-        as_class = _numbered(_unnamed(sorted(ids), True, -1))
-        return (
-            f"paste the first one if {void} is a class, such as the background, and the second one "
-            "if its pixels do not count",
-            [as_class, _without(ids, {void}, void)],
-        )
+    total, every = sum(ids.values()), _each(ids, void)
     rare = {value for value, count in ids.items() if count < STRAY * total}
     common = {value: count for value, count in ids.items() if value not in rare}
-    if not are_classes(ids, void) and are_classes(common, void):
-        which, first = "the ids on few pixels are strays", _without(ids, rare, void)
-    elif not are_classes(ids, void) and (levels := levels_of(ids)):
+    if 0 in ids and seen.number_objects:
+        one = {key.removeprefix("data."): value for key, value in _OBJECTS.items()}
+        which = "they seem to number the objects of each mask: paste the first one if they do"
+        return which, [one, *[every] * (len(ids) <= LISTED)]
+    if len(ids) > 2 and 2 * ids.get(void, 0) > total:
+        which = (
+            f"paste the first one if {void} is a class, such as the background, and the second one "
+            "if its pixels do not count"
+        )
+        return which, [_each(ids, -1), _each(ids, void, ignored={void})]
+    if are_classes(ids, void):
+        return "", []
+    if are_classes(common, void):
+        first = _each(ids, void, ignored=rare)
+        which = "the ids on few pixels are strays"
+    elif levels := levels_of(ids):
+        first = _classes(levels, ids)
         which = "ids that differ by little are one class, which a lossy copy has blurred"
-        table = {value: number for number, level in enumerate(levels) for value in level}
-        peaks = tuple(f"class_{max(level, key=ids.__getitem__)}" for level in levels)
-        first = {"classes": peaks, "label_map": table}
     else:
         return "", []
-    if first == every:
-        return "", [every]
-    return f"paste the first one if {which}", [first, every]
+    return ("", [every]) if first == every else (f"paste the first one if {which}", [first, every])
 
 
-def _border(seen: _Seen, ids: dict[int, int], void: int) -> str:
-    """The settings that ignore one of three classes if it separates the others; "" if none does."""
-    for value in ids.keys() - {0, max(ids, key=ids.__getitem__)}:
-        low, high = sorted(ids.keys() - {value})
-        if seen.touching[low << 32 | high] < _TOUCHING * sum(seen.touching.values()):
-            way = {f"data.{key}": text for key, text in _without(ids, {value}, void).items()}
-            return (
-                f". {value} separates {low} and {high}: if it is a border that does not count: "
-                f"{command(way)}"
-            )
-    return ""
-
-
-def _without(ids: dict[int, int], ignored: Collection[int], void: int) -> dict[str, Any]:
-    """The settings of ids without names that ignore some of them."""
-    settings = _numbered(_unnamed(sorted(ids.keys() - ignored), True, void))
-    table = settings.get("label_map", dict(enumerate(range(len(settings["classes"])))))
-    return {**settings, "label_map": dict.fromkeys(sorted(ids), -1) | table}
-
-
-def _numbered(unnamed: Settings) -> dict[str, Any]:
-    """The settings of ``_unnamed`` with names made of the ids."""
-    return {**unnamed, "classes": tuple(name.replace("?", "class_") for name in unnamed["classes"])}
-
-
-def _unnamed(values: list[int], are_ids: bool, void: int) -> dict[str, Any]:
-    """The settings data.classes and data.label_map of these ids or colors, with ? for names."""
-    if not are_ids:
-        return {"classes": {f"?{number}": tuple(rgb(color)) for number, color in enumerate(values)}}
-    known = [value for value in values if value >= 0]
+def _each(
+    ids: Table, void: int, mark: str = "class_", ignored: Collection[int] = ()
+) -> dict[str, Any]:
+    """The settings of a class for each id. Negative ids are most often void."""
+    known = [value for value in sorted(ids) if value >= 0 and value not in ignored]
     kept = [value for value in known if value != void]
     # Ids count from 0 or 1, also beside a void value; gray levels (0, 64, 128, 255) do not.
     kept = kept if len(kept) > 1 and kept[-1] <= len(kept) else known
-    # Negative ids are most often void.
-    table = {value: -1 for value in values if value < 0}
-    counted_on = not table and kept == list(range(len(kept)))
-    table |= {value: number for number, value in enumerate(kept)}
-    return {
-        "classes": tuple(f"?{value}" for value in kept),
-        **({} if counted_on else {"label_map": table}),
-    }
+    others = ids.keys() - kept if ignored else {value for value in ids if value < 0}
+    return _classes([[value] for value in kept], ids, mark, others)
+
+
+def _classes(
+    levels: Sequence[Sequence[int]], ids: Table, mark: str = "class_", ignored: Iterable[int] = ()
+) -> dict[str, Any]:
+    """The settings of a class for each level of near ids, named after the most frequent one."""
+    names = tuple(f"{mark}{max(level, key=ids.__getitem__)}" for level in levels)
+    table = {value: number for number, level in enumerate(levels) for value in level}
+    table |= dict.fromkeys(ignored, -1)
+    if table == {number: number for number in range(len(levels))}:
+        return {"classes": names}
+    return {"classes": names, "label_map": dict(sorted(table.items()))}
+
+
+def _colors(colors: Iterable[int]) -> dict[str, Any]:
+    return {"classes": {f"?{n}": tuple(rgb(color)) for n, color in enumerate(sorted(colors))}}
 
 
 @dataclass
@@ -226,17 +190,16 @@ class _Seen:
     """The values in some masks, and which masks these are, in words.
 
     areas: number of connected areas of ids that are neither 0 nor void. numbered: number of
-    such ids, in all masks. touching: lower id << 32 | higher id -> places where both are neighbors.
+    such ids, in all masks.
     """
 
     values: MaskValues = field(default_factory=MaskValues)
     masks: str = ""
     areas: int = 0
     numbered: int = 0
-    touching: Counter[int] = field(default_factory=Counter)
 
     def add(self, ids: np.ndarray, void: int) -> None:
-        """Count the areas and neighbors in a mask (H, W)."""
+        """Count the areas in a mask (H, W)."""
         drawn = (ids != 0) & (ids != void)
         right, below = ids[:, 1:] == ids[:, :-1], ids[1:] == ids[:-1]
         # Euler's formula: pixels - pairs + squares of four. A hole counts as -1.
@@ -244,9 +207,6 @@ class _Seen:
         squares = np.count_nonzero(right[1:] & right[:-1] & below[:, 1:] & drawn[1:, 1:])
         self.areas += int(np.count_nonzero(drawn)) - lines + squares
         self.numbered += len(np.unique(ids[drawn]))
-        two = ids[:, 1:][~right].astype(np.int64), ids[:, :-1][~right].astype(np.int64)
-        pairs = np.minimum(*two) << 32 | np.maximum(*two)
-        self.touching.update(dict(zip(*(a.tolist() for a in np.unique(pairs, return_counts=True)))))
 
     @property
     def number_objects(self) -> bool:
@@ -281,34 +241,6 @@ def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
     if not (seen.values.ids or seen.values.colors):
         seen.masks = f"{read} masks: {fault}"
     return seen
-
-
-def _repair(data: Data, splits: Sequence[str]) -> str:
-    """The command that gives each pixel of blurred masks the nearest common value; "" for other
-    masks.
-    """
-    pictures = list[np.ndarray]()
-    for split in splits:
-        dataset = open_dataset(_with_any_names(data), split)
-        for index in range(0, len(dataset), -(-len(dataset) // _FEW)):
-            with ignoring_file_faults():
-                stored, file = dataset.stored_mask(index), str(dataset.entries[index].mask)
-                if isinstance(stored, np.ndarray):
-                    return ""
-                jpeg = decode.read_header(stored, file).format == "jpeg"
-                raw = (decode.decode_image if jpeg else decode.decode_mask)(stored, file)
-                if raw.dtype != np.uint8 or raw.max() == 1:  # these are ids
-                    return ""
-                pictures.append(raw if raw.ndim == 3 else np.repeat(raw[..., None], 3, 2))
-    colors = common_colors(pictures)
-    if not colors:
-        return ""
-    settings: Settings = {"classes": {f"class_{i}": color for i, color in enumerate(colors)}}
-    if all(len({*color}) == 1 for color in colors):
-        settings = _numbered(_unnamed([color[0] for color in colors], True, data.ignore_index))
-    places = shlex.join((data.root, f"{data.root.rstrip('/')}-png"))
-    values = pasted(data.model_copy(update={"root": ""}), **settings)
-    return f"segtrain data convert {places} --nearest {values}"
 
 
 def _with_any_names(data: Data) -> Data:

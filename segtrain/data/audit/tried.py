@@ -5,6 +5,7 @@ they are shown.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.labels.space import LabelSpace
@@ -66,13 +67,19 @@ def are_classes(ids: dict[int, int], void: int) -> bool:
     return not rare and all(high - low > NEAR for low, high in itertools.pairwise(sorted(ids)))
 
 
-def levels_of(ids: Table) -> list[list[int]]:
-    """Groups of near ids, ascending, if there are a few, each on many pixels; [] otherwise."""
+def near_levels(ids: Iterable[int]) -> list[list[int]]:
+    """Groups of near ids, ascending."""
     levels = list[list[int]]()
     for value in sorted(ids):
         if not levels or value - levels[-1][-1] > NEAR:
             levels.append([])
         levels[-1].append(value)
+    return levels
+
+
+def levels_of(ids: Table) -> list[list[int]]:
+    """Groups of near ids, if there are a few, each on many pixels; [] otherwise."""
+    levels = near_levels(ids)
     least = min(sum(ids[value] for value in level) for level in levels)
     few = 2 <= len(levels) <= min(CLASSES, len(ids) - 1)
     return levels if few and min(ids) >= 0 and least >= STRAY * sum(ids.values()) else []
