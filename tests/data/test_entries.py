@@ -24,7 +24,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.index import check_files, listing
 from segtrain.data.index import entries as kept
 from segtrain.data.index import stamps as looks
-from segtrain.data.index.entries import Entries, Entry, column_of, with_endings
+from segtrain.data.index.entries import Entries, Entry, column_of
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.errors import DataError
 
@@ -285,9 +285,7 @@ def test_a_kept_listing_of_no_use_is_made_again_and_said_once(
 
 
 def test_damaged_entries_never_pass_for_whole(tmp_path):
-    images = with_endings(
-        column_of(f"k{number:04d}" for number in range(300)), "/x/", [".jpg"] * 300
-    )
+    images = column_of((f"k{number:04d}.jpg" for number in range(300)), "/x/")
     good = kept.save(Entries(images, images, {}), tmp_path)
     content, expected = Path(good.file).read_bytes(), list(good)
     chance = random.Random(0)
@@ -410,9 +408,9 @@ def test_fingerprint_and_stamps_are_the_plain_ones(tmp_path, monkeypatch, slow):
 
 def test_entries_are_mapped_and_not_copied(tmp_path):
     """All processes of a host share the pages of the file."""
-    names = column_of(f"part{number // 10000:03d}/frame_{number:012d}" for number in range(100_000))
-    images = with_endings(names, "/data/i/train/", [".jpg"] * len(names))
-    file = kept.save(Entries(images, images, {"name": names}), tmp_path).file
+    names = [f"part{number // 10000:03d}/frame_{number:012d}" for number in range(100_000)]
+    images = column_of((f"{name}.jpg" for name in names), "/data/i/train/")
+    file = kept.save(Entries(images, images, {"name": column_of(names)}), tmp_path).file
     tracemalloc.start()
     assert kept.load(file)[99_999].image == "/data/i/train/part009/frame_000000099999.jpg"
     most = tracemalloc.get_traced_memory()[1]

@@ -29,7 +29,7 @@ from segtrain.errors import file_error
 
 ENDING = ".entries"
 # A file has these 24 bytes, the length of the header (8 bytes), the header (JSON), and the blocks.
-_MAGIC = b"segtrain entries 1\n\0\0\0\0\0"
+_MAGIC = b"segtrain entries 2\n\0\0\0\0\0"
 _ALIGN = 64
 # Number of strings that an iteration decodes at once.
 _PART = 4096
@@ -58,31 +58,21 @@ _ABSOLUTE = ("/", *(f"{scheme}://" for scheme in SCHEMES))  # beginnings of abso
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Strings ``prefix + text + tails[codes[i]]``, where text ``i`` is ``blob[bounds[i]:bounds[i +
-    1]]`` in UTF-8.
+    """Strings ``prefix + text``, where text ``i`` is ``blob[bounds[i]:bounds[i + 1]]`` in UTF-8.
 
-    bounds: uint32 or uint64 [n + 1]. A text that is an absolute path or a URL gets no prefix.
-    Without ``codes``, every string ends with ``tails[0]``. Columns of images, masks, and names can
-    share ``blob`` and ``bounds``.
+    bounds: uint64 [n + 1]. A text that is empty, an absolute path, or a URL gets no prefix.
     """
 
     blob: Union[bytes, memoryview]
     bounds: np.ndarray
     prefix: str = ""
-    tails: tuple[str, ...] = ("",)
-    codes: np.ndarray | None = None
-
-    @property
-    def keys(self) -> Column:
-        """The texts without prefix and tails."""
-        return Column(self.blob, self.bounds)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def __getitem__(self, index: int) -> str | None:
         begin, end = self.bounds[index : index + 2].tolist()
-        return self._string(self.blob[begin:end], 0 if self.codes is None else self.codes[index])
+        return self._string(self.blob[begin:end])
 
     def __iter__(self) -> Iterator[str | None]:
         for first in range(0, len(self), _PART):
@@ -91,22 +81,13 @@ class Column:
     def part(self, first: int, after: int) -> list[str | None]:
         """The strings ``first`` to ``after - 1``, faster than one by one."""
         places = itertools.pairwise(self.bounds[first : after + 1].tolist())
-        codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
-        return [
-            self._string(self.blob[begin:end], code) for (begin, end), code in zip(places, codes)
-        ]
+        return [self._string(self.blob[begin:end]) for begin, end in places]
 
-    def _string(self, part: bytes | memoryview, code: int) -> str | None:
+    def _string(self, part: bytes | memoryview) -> str | None:
         if part == _ABSENT:
             return None
         text = str(part, "utf-8", "surrogatepass")
-        return ("" if text.startswith(_ABSOLUTE) else self.prefix) + text + self.tails[code]
-
-
-def _bounds(lengths: np.ndarray) -> np.ndarray:
-    bounds = np.zeros(len(lengths) + 1, np.uint64)
-    np.cumsum(lengths, out=bounds[1:])
-    return bounds.astype(np.uint32) if bounds[-1] < 2**32 else bounds
+        return ("" if not text or text.startswith(_ABSOLUTE) else self.prefix) + text
 
 
 class ColumnBuilder:
@@ -125,7 +106,7 @@ class ColumnBuilder:
         self.ends.append(len(self.blob))
 
     def done(self, prefix: str = "") -> Column:
-        column = Column(bytes(self.blob), _bounds(np.diff(np.array(self.ends))), prefix)
+        column = Column(bytes(self.blob), np.array(self.ends), prefix)
         self.blob, self.ends = bytearray(), array("Q", [0])
         return column
 
@@ -136,14 +117,6 @@ def column_of(strings: Iterable[str | None], prefix: str = "") -> Column:
     for text in strings:
         builder.append(text)
     return builder.done(prefix)
-
-
-def with_endings(names: Column, prefix: str, endings: Iterable[str]) -> Column:
-    """The strings ``prefix + name + ending``. They share the texts of ``names``."""
-    numbers: dict[str, int] = {}
-    codes = np.array([numbers.setdefault(ending, len(numbers)) for ending in endings], np.int64)
-    codes = codes.astype(np.min_scalar_type(len(numbers)))
-    return replace(names, prefix=prefix, tails=tuple(numbers) or ("",), codes=codes)
 
 
 @dataclass(frozen=True)
@@ -206,25 +179,14 @@ class Entries(Sequence[Entry]):
 
     def select(self, rows: Iterable[int]) -> Entries:
         """Only these rows, in this order, without a file."""
-        chosen = np.fromiter(rows, np.int64)
-        # Keyed by the id() of a blob, because columns share blobs.
-        texts: dict[int, Column] = {}
+        chosen = [*rows]
 
         def of(column: Column) -> Column:
-            if id(column.blob) not in texts:
-                begin, end = column.bounds[:-1][chosen], column.bounds[1:][chosen]
-                blob = b"".join(
-                    bytes(column.blob[a:b]) for a, b in zip(begin.tolist(), end.tolist())
-                )
-                texts[id(column.blob)] = Column(blob, _bounds(end - begin))
-            codes = None if column.codes is None else column.codes[chosen]
-            return replace(
-                texts[id(column.blob)], prefix=column.prefix, tails=column.tails, codes=codes
-            )
+            texts = replace(column, prefix="")
+            return column_of((texts[row] for row in chosen), column.prefix)
 
-        return Entries(
-            of(self.image), of(self.mask), {name: of(column) for name, column in self.meta.items()}
-        )
+        meta = {name: of(column) for name, column in self.meta.items()}
+        return Entries(of(self.image), of(self.mask), meta)
 
 
 def save(entries: Entries, folder: Path) -> Entries:
@@ -232,25 +194,12 @@ def save(entries: Entries, folder: Path) -> Entries:
 
     The name of the file is a digest of its content, so a name always leads to the same entries.
     """
-    # Number of each block, keyed by the id() of its object: columns share blocks.
-    numbers: dict[int, int] = {}
-    blocks: list[bytes] = []
-
-    def number(owner: Any) -> int:
-        if id(owner) not in numbers:
-            blocks.append(bytes(owner))
-        return numbers.setdefault(id(owner), len(blocks) - 1)
-
-    columns = []
     meta = {f"meta {name}": column for name, column in entries.meta.items()}
-    for name, column in {"image": entries.image, "mask": entries.mask, **meta}.items():
-        codes = column.codes
-        kinds = [column.bounds.dtype.str, "" if codes is None else codes.dtype.str]
-        parts = [number(column.blob), number(column.bounds), -1 if codes is None else number(codes)]
-        columns.append([name, column.prefix, list(column.tails), parts, kinds])
+    columns = {"image": entries.image, "mask": entries.mask, **meta}
+    blocks = [bytes(block) for column in columns.values() for block in (column.blob, column.bounds)]
     content = {
         "entries": len(entries),
-        "columns": columns,
+        "columns": [[name, column.prefix] for name, column in columns.items()],
         "bytes": [len(block) for block in blocks],
     }
     header = json.dumps(content).encode()
@@ -302,16 +251,11 @@ def load(file: str, whole: bool = False) -> Entries:
 
 
 def _entries(header: dict[str, Any], blocks: list[memoryview], file: str) -> Entries:
-    def column(prefix: str, tails: list[str], parts: list[int], kinds: list[str]) -> Column:
-        bounds = np.frombuffer(blocks[parts[1]], np.dtype(kinds[0]))
-        codes = None if parts[2] < 0 else np.frombuffer(blocks[parts[2]], np.dtype(kinds[1]))
-        if len(bounds) - 1 != header["entries"] or (
-            codes is not None and len(codes) != header["entries"]
-        ):
+    columns = dict[str, Column]()
+    for (name, prefix), blob, bounds in zip(header["columns"], blocks[::2], blocks[1::2]):
+        columns[name] = Column(blob, np.frombuffer(bounds, np.uint64), prefix)
+        if len(columns[name]) != header["entries"]:
             raise ValueError("columns of unequal length")
-        return Column(blocks[parts[0]], bounds, prefix, tuple(tails), codes)
-
-    columns = {name: column(*rest) for name, *rest in header["columns"]}
     image, mask = columns.pop("image"), columns.pop("mask")
     return Entries(
         image, mask, {name.removeprefix("meta "): column for name, column in columns.items()}, file

@@ -32,7 +32,7 @@ from segtrain.errors import some_of
 
 # Version of the listers. Raise it with every change after which a lister finds different files in
 # the same folder, or has other notes.
-VERSION = 5
+VERSION = 6
 # Prefix of a note that must not be overlooked.
 WARNING = "warning: "
 # A split with fewer entries is not cached, because it is faster to list it again.

@@ -16,7 +16,7 @@ from segtrain import config
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.check_files import checked
 from segtrain.data.index.detect_pairs import SPLITS
-from segtrain.data.index.entries import ColumnBuilder, Entries, column_of, with_endings
+from segtrain.data.index.entries import ColumnBuilder, Entries
 from segtrain.data.index.layout import CLASS_TABLES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import is_image
@@ -108,28 +108,20 @@ def _bad_line(path: str, number: int, what: str) -> DataError:
     return file_error(path, f"line {number} is not {what}", code="list-line-invalid", line=number)
 
 
-# The column of the images without their suffixes.
-_STEM = ".stem"
-
-
 class _Table:
-    """Collects rows as columns. An image path is stored as its stem (also the sample's name) and
-    its suffix.
+    """Collects rows as columns. A row without a value in the column ``name`` is named after its
+    image.
     """
 
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
-        self.suffixes = list[str]()
         self.columns = defaultdict[str, ColumnBuilder](ColumnBuilder)
 
     def append(self, row: dict[str, str], number: int) -> None:
-        image, mask = row.pop("image", ""), row.get("mask")
-        if not image or not mask:
+        if not row.get("image") or not row.get("mask"):
             self.empty.append(number)
             return
-        row[_STEM], suffix = os.path.splitext(image)
-        self.suffixes.append(suffix)
-        for key, value in row.items():
+        for key, value in {"name": os.path.splitext(row["image"])[0], **row}.items():
             self._fill(self.columns[key])
             self.columns[key].append(value)
         self.count += 1
@@ -143,14 +135,10 @@ class _Table:
         for column in self.columns.values():
             self._fill(column)
         under = os.path.join(root, "")
-        stems = self.columns.pop(_STEM, ColumnBuilder()).done()
-        masks = self.columns.pop("mask", ColumnBuilder()).done(under)
-        others = {key: column.done() for key, column in self.columns.items()}
-        # A row without a value in the column ``name`` is named after its image.
-        if "name" in others:
-            own = zip(others["name"], stems)
-            others["name"] = column_of(stem if name is None else name for name, stem in own)
-        return Entries(with_endings(stems, under, self.suffixes), masks, {"name": stems, **others})
+        image, mask = (
+            self.columns.pop(key, ColumnBuilder()).done(under) for key in ("image", "mask")
+        )
+        return Entries(image, mask, {key: column.done() for key, column in self.columns.items()})
 
 
 def lines(path: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from segtrain.base.terminal import counted
 from segtrain.config.label_values import Names, Patterns
 from segtrain.config.paste import command, flow
-from segtrain.data.index.entries import Column, Entries, column_of, with_endings
+from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.index.names import (
     NAME,
@@ -138,23 +138,11 @@ def _entries(
             what=f"{what}. Or leave them out, with one of",
         )
     names = sorted(in_images)
-    column = column_of(names)
     image, mask = (
-        _paths(os.path.join(folder, ""), column, [named[name] for name in names])
+        column_of((named[name] for name in names), os.path.join(folder, ""))
         for folder, named in zip(folders, (in_images, in_masks))
     )
-    return Entries(image, mask, {"name": column}), without_image
-
-
-def _paths(prefix: str, names: Column, paths: list[str]) -> Column:
-    """The paths as a column, which shares the texts of ``names`` if each path begins with its
-    name. "" stays so.
-    """
-    if "" in paths:
-        return column_of(path and prefix + path for path in paths)
-    endings = [path.removeprefix(str(name)) for path, name in zip(paths, names)]
-    shared = all(len(ending) < len(path) for ending, path in zip(endings, paths))
-    return with_endings(names, prefix, endings) if shared else column_of(paths, prefix)
+    return Entries(image, mask, {"name": column_of(names)}), without_image
 
 
 def name_patterns(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from collections.abc import Iterable
 
 from segtrain import config
 from segtrain.data.index.check_files import checked
-from segtrain.data.index.entries import Column, Entries, column_of, with_endings
+from segtrain.data.index.entries import Entries, column_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
@@ -29,17 +29,18 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
     if root is None:
         raise no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC", watch.store)
     source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
-    listed = column_of(line.strip() for line in lines(watch.look(source)) if line.strip())
+    listed = [line.strip() for line in lines(watch.look(source)) if line.strip()]
     augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
     masks = (
         augmented
         if split.endswith("aug") and is_dir(augmented, watch.store)
         else os.path.join(root, "SegmentationClass")
     )
-    image = _images(listed, os.path.join(root, "JPEGImages", ""), watch)
-    names = image.keys
-    mask = replace(names, prefix=os.path.join(masks, ""), tails=(".png",))
-    return checked(Entries(image, mask, {"name": names}), source, watch, of_images=True)
+    images = _images(listed, os.path.join(root, "JPEGImages"), watch)
+    names = [name for name, _ in images]
+    image = column_of(map("".join, images), os.path.join(root, "JPEGImages", ""))
+    mask = column_of((f"{name}.png" for name in names), os.path.join(masks, ""))
+    return checked(Entries(image, mask, {"name": column_of(names)}), source, watch, of_images=True)
 
 
 def _home(root: str, store: Store, watch: Watch | None = None) -> str | None:
@@ -59,8 +60,8 @@ def _home(root: str, store: Store, watch: Watch | None = None) -> str | None:
     return next((folder for folder, images in inside if is_dir(images, store)), None)
 
 
-def _images(listed: Column, folder: str, watch: Watch) -> Column:
-    """Paths of the images that the lines of a list name. Their keys are the names without suffix.
+def _images(listed: Iterable[str], folder: str, watch: Watch) -> list[tuple[str, str]]:
+    """Name and suffix of the images that the lines of a list name.
 
     A line is a file name or the name of a .jpg or another image. If there is no such file, this is
     tried with the part of the line before the first blank, because a list of one class has a second
@@ -74,10 +75,7 @@ def _images(listed: Column, folder: str, watch: Watch) -> Column:
             return os.path.splitext(text)
         return (text, suffix_of[text]) if text in suffix_of else None
 
-    files = [found(line) or found(line.split()[0]) or (line, ".jpg") for line in map(str, listed)]
-    return with_endings(
-        column_of(name for name, _ in files), folder, (suffix for _, suffix in files)
-    )
+    return [found(line) or found(line.split()[0]) or (line, ".jpg") for line in listed]
 
 
 def _detect(root: str, store: Store) -> Detected | None:
