@@ -30,6 +30,13 @@ def disks(root: Path, encode: Callable[[np.ndarray], np.ndarray], count: int = 9
     return root
 
 
+def ringed(mask: np.ndarray) -> np.ndarray:
+    """1 in disks, 2 around them, 3 on their border."""
+    disk = (mask > 0).astype(np.uint8)
+    border = cv2.dilate(disk, np.ones((3, 3))) - cv2.erode(disk, np.ones((3, 3)))
+    return np.where(border, 3, 2 - disk)
+
+
 QUESTIONS = {
     "255 around objects of two classes": (
         lambda mask: np.where(mask, mask % 2, 255),
@@ -101,3 +108,21 @@ def test_other_masks_are_read_as_classes(name, tmp_path):
     encode = NO_QUESTIONS[name]
     checked = run_check(disks(tmp_path, lambda mask: np.broadcast_to(encode(mask), mask.shape)))
     assert not checked.failed
+    assert "border" not in checked.text()
+
+
+def test_a_class_between_two_others_may_be_a_border(tmp_path, capsys):
+    root = disks(tmp_path, ringed)
+    assert main(["data", "check", str(root)]) == 0
+    line = next(text for text in capsys.readouterr().out.splitlines() if "a border" in text)
+    assert "3 separates 1 and 2" in line
+    settings = shlex.split(line.rpartition("count: ")[2])
+    assert settings == ["data.classes=[class_1, class_2]", "data.label_map={1: 0, 2: 1, 3: -1}"]
+    (report,) = run_check(root, *settings).reports
+    assert report.void
+    assert not report.failed
+    for number, path in enumerate(sorted(root.glob("masks/*"))):
+        mask = np.array(Image.open(path))
+        mask[:, : 20 + number] = 1  # now 1 and 2 touch
+        Image.fromarray(mask).save(path)
+    assert "border" not in run_check(root).text()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,19 +26,21 @@ from segtrain.data.audit.mask_values import (
     shown,
 )
 from segtrain.data.audit.tried import CLASSES, LISTED, STRAY, Table, are_classes, levels_of
+from segtrain.data.convert import pasted
 from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.mask_code import CODES
+from segtrain.data.pixels import decode
+from segtrain.data.pixels.common_colors import common_colors
 from segtrain.errors import ConfigError, DataError, some_of
 
 # If classes have no names, the values in about this many masks of each split are read.
 _SOME = 500
-# Masks of more colors than classes.
-_NEAREST = (
-    "write the color of each class, as in data.classes={road: [128, 64, 128]}, and segtrain data "
-    "convert --nearest"
-)
+# Two classes hardly touch in less than this share of the places where classes do.
+_TOUCHING = 0.02
 # Masks whose ids number objects of one class.
 _OBJECTS: Settings = {"data.mask_code": "objects", "data.classes": ("background", "object")}
+# In so many masks of each split, the common colors of a lossy copy are looked for.
+_FEW = 50
 
 
 def settled(data: Data, splits: Sequence[str], why: list[str]) -> Data:
@@ -97,6 +101,14 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
         ids[level] += ids.pop(index)
     settings = _each(ids, void, "?") if ids else _colors(values.colors)
     what = f"ids {shown(ids)}" if ids else f"colors {shares(values.colors, values.colors)}"
+    many = values.cut or len(ids or values.colors) > LISTED
+    known = coded or seen.number_objects or numbers_objects(ids)
+    if many and not known and (repair := _repair(data, splits)):
+        message = (
+            f"{data.root}: nearly all pixels of the masks are near a few values, as in lossy "
+            f"copies: write them as these\n  {repair}"
+        )
+        raise ConfigError(message, code="masks-blurred") from None
     which, ways = ("", []) if coded or not ids else _ways(seen, ids, void)
     if which:
         message = f"{looked} have the {what}, and nothing names them: {which}"
@@ -104,21 +116,25 @@ def _named(data: Data, splits: Sequence[str], why: list[str], error: ConfigError
         raise ConfigError(message, code="ids-ambiguous", what=message, choices=choices) from None
     if not coded and (ways or are_classes(ids, void)):
         settings = _each(ids, void)
+        border = _border(seen, ids, void) if len(settings["classes"]) == len(ids) == 3 else ""
         why.append(
             f"nothing names the classes: {some_of(settings['classes'])} are the ids in the masks; "
-            "write better names into data.classes"
+            f"write better names into data.classes{border}"
         )
     elif not (ids or 0 < len(values.colors) <= LISTED):
         message = f"{error}\n  {looked}"
         if values.colors:
-            message += f" have {'over ' * values.cut}{len(values.colors)} colors: {_NEAREST}"
+            message += (
+                f" have {'over ' * values.cut}{len(values.colors)} colors: write the color of each "
+                "class, as in data.classes={road: [128, 64, 128]}, and segtrain data convert "
+                "--nearest"
+            )
         raise ConfigError(message, code=error.code, **error.values) from None
     else:
         objects = f"; if each id is an object: {command(_OBJECTS)}" * numbers_objects(ids)
-        blurred = f"; if a lossy copy has blurred them: {_NEAREST}" * (len(ids) > LISTED)
         why.append(
             f"nothing names the classes: {looked} have the {what}{coded}. Write the name of each "
-            f"in place of its ?{objects}{blurred}"
+            f"in place of its ?{objects}"
         )
     if levels:
         table = settings.get("label_map", {level: level for level in ids})
@@ -157,6 +173,20 @@ def _ways(seen: _Seen, ids: Table, void: int) -> tuple[str, list[Settings]]:
     return ("", [every]) if first == every else (f"paste the first one if {which}", [first, every])
 
 
+def _border(seen: _Seen, ids: Table, void: int) -> str:
+    """The settings that ignore one of three classes if it separates the others; "" if none does."""
+    for value in ids.keys() - {0, max(ids, key=ids.__getitem__)}:
+        low, high = sorted(ids.keys() - {value})
+        if seen.touching[low << 32 | high] < _TOUCHING * sum(seen.touching.values()):
+            settings = _each(ids, void, ignored={value})
+            way = {f"data.{key}": setting for key, setting in settings.items()}
+            return (
+                f". {value} separates {low} and {high}: if it is a border that does not count: "
+                f"{command(way)}"
+            )
+    return ""
+
+
 def _each(
     ids: Table, void: int, mark: str = "class_", ignored: Collection[int] = ()
 ) -> dict[str, Any]:
@@ -190,16 +220,17 @@ class _Seen:
     """The values in some masks, and which masks these are, in words.
 
     areas: number of connected areas of ids that are neither 0 nor void. numbered: number of
-    such ids, in all masks.
+    such ids, in all masks. touching: lower id << 32 | higher id -> places where both are neighbors.
     """
 
     values: MaskValues = field(default_factory=MaskValues)
     masks: str = ""
     areas: int = 0
     numbered: int = 0
+    touching: Counter[int] = field(default_factory=Counter)
 
     def add(self, ids: np.ndarray, void: int) -> None:
-        """Count the areas in a mask (H, W)."""
+        """Count the areas and neighbors in a mask (H, W)."""
         drawn = (ids != 0) & (ids != void)
         right, below = ids[:, 1:] == ids[:, :-1], ids[1:] == ids[:-1]
         # Euler's formula: pixels - pairs + squares of four. A hole counts as -1.
@@ -207,6 +238,9 @@ class _Seen:
         squares = np.count_nonzero(right[1:] & right[:-1] & below[:, 1:] & drawn[1:, 1:])
         self.areas += int(np.count_nonzero(drawn)) - lines + squares
         self.numbered += len(np.unique(ids[drawn]))
+        two = ids[:, 1:][~right].astype(np.int64), ids[:, :-1][~right].astype(np.int64)
+        pairs = np.minimum(*two) << 32 | np.maximum(*two)
+        self.touching.update(dict(zip(*(a.tolist() for a in np.unique(pairs, return_counts=True)))))
 
     @property
     def number_objects(self) -> bool:
@@ -241,6 +275,34 @@ def _some_values(data: Data, splits: Sequence[str]) -> _Seen:
     if not (seen.values.ids or seen.values.colors):
         seen.masks = f"{read} masks: {fault}"
     return seen
+
+
+def _repair(data: Data, splits: Sequence[str]) -> str:
+    """The command that gives each pixel of blurred masks the nearest common value; "" for other
+    masks.
+    """
+    pictures = list[np.ndarray]()
+    for split in splits:
+        dataset = open_dataset(_with_any_names(data), split)
+        for index in range(0, len(dataset), -(-len(dataset) // _FEW)):
+            with ignoring_file_faults():
+                stored, file = dataset.stored_mask(index), str(dataset.entries[index].mask)
+                if isinstance(stored, np.ndarray):
+                    return ""
+                jpeg = decode.read_header(stored, file).format == "jpeg"
+                raw = (decode.decode_image if jpeg else decode.decode_mask)(stored, file)
+                if raw.dtype != np.uint8 or raw.max() == 1:  # these are ids
+                    return ""
+                pictures.append(raw if raw.ndim == 3 else np.repeat(raw[..., None], 3, 2))
+    colors = common_colors(pictures)
+    if not colors:
+        return ""
+    settings: Settings = {"classes": {f"class_{i}": color for i, color in enumerate(colors)}}
+    if all(len({*color}) == 1 for color in colors):
+        settings = _each(dict.fromkeys((color[0] for color in colors), 1), data.ignore_index)
+    places = shlex.join((data.root, f"{data.root.rstrip('/')}-png"))
+    values = pasted(data.model_copy(update={"root": ""}), **settings)
+    return f"segtrain data convert {places} --nearest {values}"
 
 
 def _with_any_names(data: Data) -> Data:

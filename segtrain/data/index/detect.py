@@ -27,6 +27,7 @@ from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, no_folder, several, unread
 from segtrain.data.shards.foreign import splits_in
 from segtrain.data.shards.layout import SHARDS
+from segtrain.data.side_by_side import side_of_masks
 from segtrain.data.stacks import ARRAYS, has_pages
 from segtrain.data.storage import Store
 from segtrain.errors import DataError, some_of
@@ -225,7 +226,7 @@ def split_files(root: str) -> list[str]:
 
 def _unknown(root: str, store: Store) -> DataError:
     """The error for a folder of no known layout: what it holds, what was looked for, and how to
-    describe it.
+    describe it, or how to cut pictures that hold an image and its mask.
     """
     there = sorted([*(f"{name}/" for name in folders_in(root, store)), *store.list(root, "")])
     # Any folder with a CSV file could have the layout ``list``, so this layout is not tried.
@@ -239,6 +240,13 @@ def _unknown(root: str, store: Store) -> DataError:
     arrays = any(path.lower().endswith(ARRAYS) for path in store.walk(root))
     if arrays or _has_stacks(root, store):
         hint += f"; for arrays of images and masks: segtrain data convert {shlex.quote(root)} DST"
+    elif store.local and (side := side_of_masks(root)):
+        places = shlex.join((root, f"{root.rstrip('/')}-cut"))
+        message = (
+            f"{root}: the {side} half of each picture seems to be its mask: cut them\n  segtrain "
+            f"data convert {places} --side-by-side {side}"
+        )
+        return DataError(message, code="pictures-of-halves", folder=root, found=side)
     looked = "".join(
         f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example
     )
