@@ -67,6 +67,25 @@ def test_two_attributes_of_one_file_may_be_two_annotators(tmp_path, capsys):
     assert merge(root, "data.label_key=anna", "data.label_key=anna") == EXIT_ERROR
 
 
+def test_a_project_of_via_and_its_export_are_one_choice_which_reads_all_splits(tmp_path):
+    root = tmp_path / "set"
+    for split, left in (("train", 3), ("val", 9)):
+        picture(root / split / "a.png", (20, 30), left)
+        area = {"name": "rect", "x": left, "y": 3, "width": 9, "height": 9}
+        region = {"shape_attributes": area, "region_attributes": {}}
+        export = {"a.png1": {"filename": "a.png", "size": 1, "regions": [region]}}
+        (root / split / "project.json").write_text(json.dumps({"_via_img_metadata": export}))
+        (root / split / "via.json").write_text(json.dumps(export))
+    assert detect(str(root))[0].annotations == "{split}/project.json"
+    assert detect(str(root), "{split}/via.json")[1] == ("train", "val")
+    for split in ("train", "val"):
+        export["a.png1"]["regions"] *= 2
+        (root / split / "via.json").write_text(json.dumps(export))
+    with refused("annotations-ambiguous"):
+        detect(str(root))
+    assert detect(str(root), "{split}/via.json")[1] == ("train", "val")
+
+
 def test_the_folder_that_has_all_images_is_read(tmp_path):
     coco(tmp_path, [[number, "cell", BOX] for number in range(30)], 30)
     for folder, numbers in (("a_part", range(25)), ("b", range(18)), ("c", range(18, 30))):

@@ -174,10 +174,11 @@ def detected(
     paths: Sequence[str],
     images: Callable[[str], Iterable[str]],
     masks: Sequence[str] = (),
+    same: Callable[[str], object] = lambda path: Path(local_copy(path)).read_bytes(),
 ) -> Detected | None:
     """Settings and splits for annotations at these paths under the root; None without any.
 
-    images: the names of the images in the annotations at a path.
+    images: the names of the images in the annotations at a path. same: what equal files share.
     masks: as in ``folders_of``. Raises DataError if paths remain that could be read instead.
     """
     if not paths:
@@ -191,23 +192,26 @@ def detected(
         folders = folders_of(names, os.path.dirname(first), root, store, splits[0], masks)
         return _settings(root, store, template, splits, folders)
 
-    def content(path: str) -> bytes:
-        return Path(local_copy(os.path.join(root, path))).read_bytes()
-
-    way = settings(paths)
-    read = {way[0]["annotations"].replace("{split}", split) for split in way[1]}
-    rest = sorted({*paths} - read)
-    others = {path: settings([path]) for path in rest}
+    ways = list[tuple[Detected, set[str]]]()
+    rest = list(paths)
+    while rest:
+        way = settings(rest)
+        read = {way[0]["annotations"].replace("{split}", split) for split in way[1]}
+        rest = sorted({*rest} - read)
+        ways.append((way, read))
     # Of equal files, only the first one is shown.
-    unlike = {content(path): path for path in [*reversed(rest), *read]}.values()
-    if not read.issuperset(unlike):
-        ways = {found["annotations"]: (found, splits) for found, splits in (way, *others.values())}
-        raise _several(root, ways, {others[path][0]["annotations"] for path in {*rest} - {*unlike}})
-    return way
+    unlike, seen = list[str](), set[object]()
+    for (found, _), read in ways if len(ways) > 1 else ():
+        contents = {same(os.path.join(root, path)) for path in read}
+        unlike += [found["annotations"]] * bool(contents - seen)
+        seen |= contents
+    if len(unlike) > 1:
+        raise _several(root, {way[0]["annotations"]: way for way, _ in ways}, unlike)
+    return ways[0][0]
 
 
-def _several(root: str, ways: dict[str, Detected], hidden: Collection[str] = ()) -> DataError:
-    pasted = ({"data.annotations": path} for path in ways if path not in hidden)
+def _several(root: str, ways: dict[str, Detected], shown: Collection[str]) -> DataError:
+    pasted = ({"data.annotations": path} for path in shown)
     what = "has several annotation files, or folders of them"
     return several(root, what, pasted, code="annotations-ambiguous", ways=ways)
 
@@ -245,7 +249,7 @@ def detected_in_folders(
     repeated = max(Counter(itertools.chain(*names.values())).values()) > 1
     if repeated and splits == [POOL] and 0 < len(with_images) < len(names):
         ways = {name: _settings(root, store, name, splits, images[name]) for name in names}
-        raise _several(root, ways)
+        raise _several(root, ways, ways)
     shared = os.path.commonpath([first for first, *_ in images.values()])
     shared = (together and _split_folder(shared)) or shared
     return _settings(root, store, template, splits, [shared])

@@ -49,7 +49,13 @@ _Image = tuple[str, list[_Region]]
 def _detect(root: str, store: Store) -> Detected | None:
     paths = find.matching(root, store, ".json", _JSON.match)
     paths = paths or find.matching(root, store, ".csv", _CSV.match)
-    return find.detected(root, store, paths, lambda path: (name for name, _ in _images(path)))
+    return find.detected(
+        root,
+        store,
+        paths,
+        lambda path: (name for name, _ in _images(path)),
+        same=lambda path: repr(_images(path)),  # a project, and what was exported from it
+    )
 
 
 def _read(where: Where) -> Annotations:
