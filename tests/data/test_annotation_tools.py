@@ -174,10 +174,10 @@ def test_tools_whose_files_are_not_read_are_named(tmp_path, name, content, tool)
         opened(tmp_path)
 
 
-def test_boxes_that_are_written_as_polygons_are_said(tmp_path):
+def test_boxes_that_are_written_as_polygons_are_said_for_each_class(tmp_path):
     for count, said in ((9, 0), (10, 1)):
-        yolo(tmp_path, {"a": "\n".join([CAR] * count)})
-        assert sum("4 corners" in note for note in opened(tmp_path).notes) == said
+        yolo(tmp_path, {"a": "\n".join([*[CAR] * count, "1 0 0 1 0 1 1"])})
+        assert sum("shapes of car have 4" in note for note in opened(tmp_path).notes) == said
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from segtrain.errors import ConfigError, DataError, closest, file_error, some_of
 
 # If more than this share of the images has no shape, the note about them is a warning.
 _EMPTY = 0.5
-# So many shapes with four corners, and no others, are probably boxes.
+# So many shapes of a class with four corners, and no others, are probably boxes.
 _BOXES = 10
 _UPLOAD = re.compile("^[0-9a-f]{8}-")
 
@@ -325,10 +325,15 @@ def _describe(images: Collection[Annotated], watch: Watch) -> None:
             f"{warning}{empty:,} of {len(images):,} images have no shape: all background"
         )
     shapes = [shape for image in images for shape in image.shapes]
-    corners = {sum(map(len, shape.area.get("polygons", ()))) // 2 for shape in shapes}
-    if len(shapes) >= _BOXES and corners == {4}:
+    corners = defaultdict[str, list[int]](list)
+    for shape in shapes:
+        corners[shape.name].append(sum(map(len, shape.area.get("polygons", ()))) // 2)
+    boxes = {name: len(of) for name, of in corners.items() if len(of) >= _BOXES and {*of} == {4}}
+    if boxes:
+        names = some_of(sorted(name or "objects" for name in boxes))
         watch.notes.append(
-            f"{WARNING}all {len(shapes):,} shapes have 4 corners: are they boxes around objects?"
+            f"{WARNING}all {sum(boxes.values()):,} shapes of {names} have 4 corners: are they "
+            "boxes around objects?"
         )
     left_out = [(what, image) for image in images for what in image.left_out]
     first = dict(reversed(left_out))
