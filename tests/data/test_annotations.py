@@ -161,6 +161,10 @@ def test_what_annotations_lack_is_said(tmp_path):
     assert len(opened(tmp_path, "data.absent_mask=background")) == 4
     with refused("annotation-absent"):
         opened(tmp_path, "data.absent_mask=error")
+    Image.new("L", (30, 20)).save(tmp_path / "images/0.bmp")  # maybe the mask of 0.png
+    dataset = opened(tmp_path, "data.absent_mask=background")
+    assert len(dataset) == 4
+    assert any("not read: 0.bmp: are they masks?" in note for note in dataset.notes)
     (tmp_path / "images/1.png").unlink()
     with refused("annotated-image-missing"):
         opened(tmp_path)

@@ -294,7 +294,15 @@ def _entries(form: Format, data: config.Data, split: str, watch: Watch) -> Entri
     annotated = {
         path: image for path, image in annotated.items() if image.shapes or not image.parts
     }
-    absent = sorted(set(there) - annotated.keys())
+    stems = {os.path.splitext(path)[0] for path in annotated}
+    absent, beside = list[str](), list[str]()
+    for path in sorted(set(there) - annotated.keys()):
+        (beside if os.path.splitext(path)[0] in stems else absent).append(path)
+    if beside:
+        watch.notes.append(
+            f"{WARNING}{counted(len(beside), 'file')} in {where.images} with the names of "
+            f"annotated images not read: {some_of(beside)}: are they masks?"
+        )
     if absent:
         annotated |= _absent(absent, where, data, watch)
     return _columns(dict(sorted(annotated.items())), where.images)
