@@ -91,7 +91,7 @@ def test_masks_of_two_annotators_are_no_classes(tmp_path):
     with refused("masks-alike", found=["1stHO", "2ndHO"]) as caught:
         detect(str(tmp_path))
     first = shlex.split(str(caught.value).splitlines()[1])
-    assert first[3] == "data.pair=['{name}.jpg', '{name}_1stHO.png']"
+    assert "data.pair=['{name}.jpg', '{name}_1stHO.png']" in first
     data = settings_of(
         str(tmp_path), [*first, "data.classes=[a, b]", "data.label_map={0: 0, 255: 1}"]
     )[0]
@@ -144,10 +144,3 @@ def test_a_mask_of_the_name_beside_numbered_ones_has_two_readings(tmp_path):
     for words, layout in ((one, "folders"), (objects, "objects")):
         checked = run_check(tmp_path, *words)
         assert (checked.data.layout, checked.failed) == (layout, False)
-    # Copies of the others say nothing new.
-    for number in range(3):
-        copy = tmp_path / f"masks/{(number + 1) % 3}.png"
-        (tmp_path / f"masks/{number}_18.png").write_bytes(copy.read_bytes())
-    checked = run_check(tmp_path)
-    assert (checked.data.layout, checked.data.faults, checked.failed) == ("folders", "skip", False)
-    assert "masks, such as 0_18.png, are copies of masks of other images" in checked.text()
