@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from segtrain.base.cores import cores
 from segtrain.base.terminal import Say, counted
@@ -32,6 +32,7 @@ from segtrain.data.labels.space import LabelSpace
 from segtrain.data.merge import merged, refuse_other_images
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.bands import BandImage
+from segtrain.data.pixels.common_colors import common_colors
 from segtrain.data.side_by_side import cut
 from segtrain.data.stacks import write_array, write_arrays
 from segtrain.data.storage import Store
@@ -41,8 +42,6 @@ from segtrain.errors import ConfigError, DataError, file_error, some_of
 _APART = 16
 # The channels of a pixel in a gray JPEG differ by less than this.
 _GRAY = 32
-# A value counts as an id of the data set if at least this share of the pixels has it.
-_PEAK = 0.002
 _SHOWN = 5
 _KEPT = {"ignore_index", "bits", "extra_bands", "channels", "values", "nodata", "mean", "std"}
 
@@ -57,14 +56,14 @@ def convert_folder(
     merge: str = "",
     annotators: Sequence[str] = (),
     side_by_side: str = "",
-) -> dict[str, Any]:
+) -> None:
     """Write ``folder``/images/SPLIT (hard links if possible), masks/SPLIT, and classes.txt.
 
     root: the folder of the data set, or a config. nearest: unknown values of masks become the
     nearest known ones, which JPEG masks always do. merge: the rule of ``merged`` for the masks of
     several annotators. annotators: for each further one, the setting that names the masks.
-    side_by_side: cut pictures into images and masks, which are "left" or "right" in them. Returns
-    counts for each split. The folder appears complete or not at all. Raises DataError, ConfigError.
+    side_by_side: cut pictures into images and masks, which are "left" or "right" in them. The
+    folder appears complete or not at all. Raises DataError, ConfigError.
     """
     # Imported here, because ``check`` imports this file (its findings propose this command).
     from segtrain.data.audit.check import settings_of
@@ -82,50 +81,42 @@ def convert_folder(
             "another annotator, such as data.masks=masks2"
         )
         raise ConfigError(message, code="annotator-missing")
-    if side_by_side:
-        if overrides:
-            message = f"--side-by-side only cuts the pictures: leave out {some_of(overrides)}"
-            raise ConfigError(message, code="setting-unused", found=overrides)
-        with _complete(folder) as made:
-            pictures = cut(root, made, side_by_side, say)
-        say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
-        return {"pictures": pictures}
-    why = list[str]()
-    try:
-        data, names = settings_of(root, overrides, why)
-    except DataError as error:
-        if error.code != "layout-unknown":
-            raise
-        with _complete(folder) as made:
-            if not (masks := write_arrays(root, made, say)):
-                raise
-        say(f"to see how to train on it: segtrain data check {shlex.quote(folder)}")
-        return masks
-    divided = data.split_by.on or "{split}" in data.images + data.masks
-    if data.layout == "folders" and not divided:
-        names = (POOL,)  # without {split} in a path, all splits have the same images
-    result: dict[str, Any] = {}
+    if side_by_side and overrides:
+        message = f"--side-by-side only cuts the pictures: leave out {some_of(overrides)}"
+        raise ConfigError(message, code="setting-unused", found=overrides)
+    settings = ""
     with _complete(folder) as made:
-        data = settled(data, splits or names, why)
-        datasets = [open_dataset(data, split) for split in splits or names]
-        if datasets[0].labels.names[0].startswith("?"):
-            raise ConfigError(why[-1], code="classes-missing")
-        given = [*overrides, *shlex.split(pasted(data))]
-        others = [settings_of(root, [*given, setting])[0] for setting in annotators]
-        for dataset in datasets:
-            refuse_near_values(dataset)
-            why += dataset.notes
-        for line in why:
-            say(line)
-        for dataset in datasets:
-            also = [open_dataset(other, dataset.split) for other in others]
-            refuse_other_images(dataset, also)
-            result[dataset.split] = _convert(dataset, made, say, nearest, merge, also)
-        _write_classes(made / "classes.txt", datasets[0].labels)
-    kept = data.model_dump(include=_KEPT, exclude_defaults=True)
-    settings = command({f"data.{key}": value for key, value in kept.items()})
+        if side_by_side:
+            cut(root, made, side_by_side, say)
+        else:
+            why = list[str]()
+            try:
+                data, names = settings_of(root, overrides, why)
+            except DataError as error:
+                if error.code != "layout-unknown" or not write_arrays(root, made, say):
+                    raise
+            else:
+                if data.layout == "folders" and not (data.split_by.on or data.own_splits):
+                    names = (POOL,)  # all splits have the same images
+                data = settled(data, splits or names, why)
+                datasets = [open_dataset(data, split) for split in splits or names]
+                if datasets[0].labels.names[0].startswith("?"):
+                    raise ConfigError(why[-1], code="classes-missing")
+                given = [*overrides, *shlex.split(pasted(data))]
+                others = [settings_of(root, [*given, setting])[0] for setting in annotators]
+                for dataset in datasets:
+                    refuse_near_values(dataset)
+                    why += dataset.notes
+                for line in why:
+                    say(line)
+                for dataset in datasets:
+                    also = [open_dataset(other, dataset.split) for other in others]
+                    refuse_other_images(dataset, also)
+                    _convert(dataset, made, say, nearest, merge, also)
+                _write_classes(made / "classes.txt", datasets[0].labels)
+                kept = data.model_dump(include=_KEPT, exclude_defaults=True)
+                settings = command({f"data.{key}": value for key, value in kept.items()})
     say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {settings}".rstrip())
-    return result
 
 
 @contextlib.contextmanager
@@ -157,18 +148,16 @@ def _convert(
     nearest: bool,
     merge: str,
     others: Sequence[Dataset],
-) -> dict[str, Any]:
+) -> None:
     names = [_safe(entry.meta["name"]) for entry in dataset.entries]
     where = f"{dataset.name} {dataset.split}"
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
         message = f"{where}: {times} samples are named {name!r}: give each its own name"
         raise DataError(message, code="name-repeated", name=name)
-    faults: list[tuple[str, str]] = []
-    pixels = ambiguous = 0
-    worst = (0.0, "")
 
     def write(index: int) -> tuple[int, int] | DataError:
+        """The number of ambiguous pixels, and of all."""
         try:
             ids, ambiguous = _ids(dataset, index, nearest)
             if others:
@@ -177,18 +166,16 @@ def _convert(
                 background = next((i for i, name in enumerate(classes) if is_background(name)), 0)
                 ids = merged(np.stack(all_ids), merge, background, dataset.labels.ignore_index)
             _write(dataset, index, made, names[index], ids)
-            return ids.size, ambiguous
+            return ambiguous, ids.size
         except DataError as error:
             return error
 
     with ThreadPoolExecutor(cores()) as pool:
-        for index, written in enumerate(pool.map(write, range(len(dataset)))):
-            file = str(dataset.entries[index].mask)
-            if isinstance(written, DataError):
-                faults.append((file, str(written)))
-                continue
-            pixels, ambiguous = pixels + written[0], ambiguous + written[1]
-            worst = max(worst, (written[1] / written[0], file))
+        written = [*pool.map(write, range(len(dataset)))]
+    files = [str(entry.mask) for entry in dataset.entries]
+    faults = [
+        (file, str(each)) for file, each in zip(files, written) if isinstance(each, DataError)
+    ]
     if faults:
         message = (
             f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and "
@@ -196,18 +183,22 @@ def _convert(
         )
         message += "; ".join(grouped(faults))
         raise DataError(message, code="samples-faulty", split=dataset.split, faults=len(faults))
+    counts = np.array(written)
+    ambiguous, pixels = counts.sum(0).tolist()
+    shares = counts[:, 0] / counts[:, 1]
     done = f"{dataset.split}: {counted(len(dataset), 'mask')} written and read again"
     if dataset.separate_files:
         done += (
             f", {ambiguous:,} of {pixels:,} pixels ({ambiguous / pixels:.2%}) were about halfway "
             "between two values and took the nearest"
         )
-    say(done + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
-    return {"masks": len(dataset), "pixels": pixels, "ambiguous": ambiguous, "worst": list(worst)}
+    if ambiguous:
+        done += f"; most in {files[shares.argmax()]} ({shares.max():.2%})"
+    say(done)
 
 
 def _write_classes(path: Path, labels: LabelSpace) -> None:
-    """Write the names, one per line, with colors if the classes have some; as JSON if a line would
+    """Write the names, one per line, with colors if the classes have some; as YAML if a line would
     be read otherwise.
     """
     lines = [
@@ -218,11 +209,8 @@ def _write_classes(path: Path, labels: LabelSpace) -> None:
     with contextlib.suppress(DataError, ConfigError):
         if read_classes(path).names == labels.names:
             return
-    rows = [{"name": name, "id": train_id} for train_id, name in enumerate(labels.names)]
-    path.write_text(json.dumps(rows), encoding="utf-8")
-    if read_classes(path).names != labels.names:
-        message = f"{path.name}: the names {list(labels.names)} are not read back: rename classes"
-        raise DataError(message, code="classes-readback-differs", found=labels.names)
+    text = yaml.safe_dump([*labels.names], default_style='"', allow_unicode=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def _safe(name: str) -> str:
@@ -358,23 +346,19 @@ def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]
     One more value is allowed if it is 255, which is then ignored. Masks that cannot be read are
     left out. Raises RequestError.
     """
-    counts = np.zeros(256, np.int64)
-    for mask in masks[:: max(1, len(masks) // 50)]:
-        with ignoring_file_faults():
-            pixels = decode.decode_image(store.content(mask), mask)
-            if not _is_gray(pixels):
-                return {}
-            counts += np.bincount(pixels[..., 1].ravel(), minlength=256)
-    peaks: list[int] = []
-    for value in np.argsort(-counts, kind="stable").tolist():
-        if counts[value] >= _PEAK * counts.sum() and all(
-            abs(value - peak) >= _APART for peak in peaks
-        ):
-            peaks.append(value)
-    peaks.sort()
-    if len(peaks) == classes + 1 and peaks[-1] == 255:
-        return {**{value: train for train, value in enumerate(peaks[:-1])}, 255: -1}
-    return {value: train for train, value in enumerate(peaks)} if len(peaks) == classes else {}
+
+    def pictures() -> Iterator[np.ndarray]:
+        for mask in masks[:: max(1, len(masks) // 50)]:
+            with ignoring_file_faults():
+                yield decode.decode_image(store.content(mask), mask)
+
+    colors = common_colors(pictures())
+    if any(max(color) - min(color) >= _GRAY for color in colors):
+        return {}
+    table = {color[1]: train for train, color in enumerate(colors)}
+    if len(table) == classes + 1 and 255 in table:
+        return table | {255: -1}
+    return table if len(table) == classes else {}
 
 
 def pasted(data: Data, **more: Any) -> str:

@@ -20,9 +20,9 @@ from segtrain.errors import file_error
 _FEW = 20
 
 
-def cut(root: str, folder: Path, side: str, say: Say) -> int:
+def cut(root: str, folder: Path, side: str, say: Say) -> None:
     """Write the halves of each picture to ``folder``/images and masks, in its folders of splits.
-    Returns the number of pictures. Raises DataError.
+    Raises DataError.
 
     side: where the masks are, "left" or "right". Gray masks get one channel.
     """
@@ -48,7 +48,6 @@ def cut(root: str, folder: Path, side: str, say: Say) -> int:
             f"{counted(lossy, 'picture')} were JPEGs, so values of masks are off by a few: the "
             "check shows the command that repairs them"
         )
-    return len(paths)
 
 
 def side_of_masks(root: str) -> str:

@@ -37,31 +37,31 @@ def has_pages(path: Path) -> bool:
     return False
 
 
-def write_arrays(folder: str, made: Path, say: Say) -> dict[str, dict[str, int]]:
-    """Write each image and each mask in the arrays below a folder. Returns the number of masks of
-    each split; {} without arrays. Images without masks are left out if others have masks.
+def write_arrays(folder: str, made: Path, say: Say) -> int:
+    """Write each image and each mask in the arrays below a folder. Returns the number of masks.
+    Images without masks are left out if others have masks.
 
     A file may hold images and masks; stacks in other files belong together by their split. Raises
     DataError if images and masks do not fit.
     """
-    counts, unused = Counter[str](), Counter[str]()
+    count, unused = 0, Counter[str]()
     rest = defaultdict[str, Parts](_no_parts)
     for path in sorted(Path(folder).rglob("*")):
         name, _ = os.path.splitext(path.relative_to(folder))
         for split, parts in _parts_in(path, name).items():
             if all(parts.values()):
-                counts[split] += _write(parts, str(path), made, split, unused, name)
+                count += _write(parts, str(path), made, split, unused, name)
             else:
                 for kind, arrays in parts.items():
                     rest[split][kind] |= arrays
     for split, parts in rest.items():
-        if not parts[True] and (counts or any(other[True] for other in rest.values())):
+        if not parts[True] and (count or any(other[True] for other in rest.values())):
             say(f"{folder}: {min(parts[False])} has no masks, and is left out")
         else:
-            counts[split] += _write(parts, folder, made, split, unused)
+            count += _write(parts, folder, made, split, unused)
     if unused:
         say(f"{folder}: not read: {some_of([*unused])}")
-    return {split: {"masks": count} for split, count in counts.items()}
+    return count
 
 
 def _no_parts() -> Parts:
