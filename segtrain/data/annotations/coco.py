@@ -118,7 +118,7 @@ def _annotated(
             raise ValueError(f"no category has the id {item['category_id']!r}")
         return _shape(item.get("segmentation"), names[item["category_id"]], size)
 
-    parts = parts_of(file, ((f"annotation {item.get('id')}", item) for item in items), shape)
+    parts = parts_of(file, "annotation", ((item.get("id"), item) for item in items), shape)
     return Annotated(image["file_name"], file, parts, size)
 
 

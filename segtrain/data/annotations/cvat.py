@@ -16,25 +16,24 @@ from segtrain.data.annotations import find
 from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import reading, size_of, xml_of
 from segtrain.data.annotations.shapes import (
+    LINES,
     Annotated,
     Annotations,
     Shape,
-    Size,
     bitmap,
     box,
     ellipse,
-    is_closed,
     polygon,
     ring,
     rotated,
+    unpacked,
 )
 from segtrain.data.index.layout import Detected
-from segtrain.data.pixels.header import MAX_PIXELS
 from segtrain.data.storage import Store
 from segtrain.errors import file_error
 
 _ROOT = re.compile(r"\ufeff?\s*(<\?xml[^>]*>)?\s*<annotations>\s*<version>")
-_NO_AREAS = ("cuboid", "points", "polyline", "skeleton", "tag")
+_NO_AREAS = ("cuboid", "points", "skeleton", "tag")
 
 
 def _detect(root: str, store: Store) -> Detected | None:
@@ -69,7 +68,7 @@ def _read(where: Where) -> Annotations:
         labels = [
             label.findtext("name", "")
             for label in root.iterfind("meta//labels/label")
-            if label.find("parent") is None and label.findtext("type") not in _NO_AREAS
+            if label.find("parent") is None and label.findtext("type") not in (*_NO_AREAS, *LINES)
         ]
         images = list(root.iter("image"))
         subset = os.path.basename(where.images)
@@ -79,7 +78,7 @@ def _read(where: Where) -> Annotations:
             Annotated(
                 _name(image),
                 file,
-                [_shape(element) for element in image if element.tag != "tag"],
+                [_shape(element) for element in sorted(image, key=_order) if element.tag != "tag"],
                 size_of(image.attrib),
                 upright=True,
             )
@@ -92,20 +91,21 @@ def _read(where: Where) -> Annotations:
     return replace(annotations, classes=classes)
 
 
+def _order(element: Element) -> int:
+    return int(element.get("z_order", 0))
+
+
 def _shape(element: Element) -> Shape | str:
-    if element.tag in _NO_AREAS and element.tag != "polyline":
+    if element.tag in _NO_AREAS:
         return element.tag
-    name, rank = element.attrib["label"], int(element.get("z_order", 0))
-    turn = float(element.get("rotation", 0))
+    name, turn = element.attrib["label"], float(element.get("rotation", 0))
     if element.tag == "mask":
         corner = int(element.attrib["left"]), int(element.attrib["top"])
         runs = [int(run) for run in element.attrib["rle"].split(",")]
-        return bitmap(name, _pixels(runs, size_of(element.attrib)), corner, rank)
+        return bitmap(name, unpacked(runs, size_of(element.attrib)), corner)
     if element.tag in ("polygon", "polyline"):
         points = element.attrib["points"].split(";")
         outline = ring([point.split(",") for point in points if point])
-        if element.tag == "polyline" and not is_closed(outline):
-            return element.tag
     elif element.tag == "box":
         left, top, right, bottom = _numbers(element, "xtl", "ytl", "xbr", "ybr")
         center = (left + right) / 2, (top + bottom) / 2
@@ -115,7 +115,7 @@ def _shape(element: Element) -> Shape | str:
         outline = rotated(ellipse((x, y), radii), (x, y), turn)
     else:
         raise ValueError(f"an unknown shape: {element.tag}")
-    return polygon(name, [outline], rank=rank)
+    return polygon(name, [outline], kind=element.tag)
 
 
 def _numbers(element: Element, *keys: str) -> list[float]:
@@ -123,18 +123,6 @@ def _numbers(element: Element, *keys: str) -> list[float]:
     if not np.isfinite(numbers).all():
         raise ValueError(f"{element.tag}: a number is not finite")
     return numbers
-
-
-def _pixels(runs: list[int], size: Size) -> np.ndarray:
-    """The pixels of run lengths, row by row; the first run is of pixels that are not set, and the
-    last one of such pixels may be missing.
-    """
-    area = size[0] * size[1]
-    if len(runs) % 2 == 0:
-        runs = [*runs, area - sum(runs)]
-    if min(runs) < 0 or sum(runs) != area or not 0 < area <= MAX_PIXELS:
-        raise ValueError(f"run lengths of {sum(runs)} pixels in a mask of {size[0]} x {size[1]}")
-    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(size)
 
 
 CVAT = Format("cvat", "an XML file of CVAT's export 'CVAT for images 1.1'", _detect, _read).layout

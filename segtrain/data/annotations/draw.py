@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from segtrain.data.annotations.read import run_lengths
-from segtrain.data.annotations.shapes import Order, Size
+from segtrain.data.annotations.shapes import Size, unpacked
 
 Paint = Literal["file", "smallest", "void"]
 # A part of a mask: its pixels, bool (h, w), and the (top, left) of its upper left pixel.
@@ -72,7 +72,9 @@ def _part(shape: dict[str, Any], size: Size) -> Part | None:
         inside = top < height and left < width and pixels.size
         return (pixels.astype(bool), (max(0, top), max(0, left))) if inside else None
     if "runs" in shape:
-        return _of_runs(shape["runs"], shape["order"], size), (0, 0)
+        rows = shape["order"] == "rows"
+        pixels = unpacked(shape["runs"], size if rows else size[::-1])
+        return pixels if rows else pixels.T, (0, 0)
     scale = (width, height) if shape.get("relative") else (1, 1)
     rings, holes = (
         [np.array(ring).reshape(-1, 2) * scale for ring in shape[kind]]
@@ -86,19 +88,6 @@ def _part(shape: dict[str, Any], size: Size) -> Part | None:
         return None
     pixels = _filled(rings, (left, top), extent)
     return (pixels & ~_filled(holes, (left, top), extent) if holes else pixels), (top, left)
-
-
-def _of_runs(runs: Any, order: Order, size: Size) -> np.ndarray:
-    """The pixels of runs, bool (H, W). Raises ValueError for a run that ends after the image."""
-    begins, ends = np.array(runs, np.int64).T
-    area = size[0] * size[1]
-    if ends[-1] > area:
-        raise ValueError(f"a run ends at pixel {ends[-1]:,} of {area:,}")
-    changes = np.zeros(area + 1, np.int8)
-    changes[begins] += 1
-    changes[ends] -= 1
-    pixels = changes[:-1].cumsum(dtype=np.int8) > 0
-    return pixels.reshape(size) if order == "rows" else pixels.reshape(size[::-1]).T
 
 
 def _filled(rings: list[np.ndarray], corner: tuple[int, int], extent: Size) -> np.ndarray:

@@ -70,7 +70,8 @@ def _read(where: Where) -> Annotations:
     for image, rows in _runs(file).items():
         with reading(file, image):
             shapes = [
-                Shape(name, {"runs": _pairs(runs), "order": where.rle_order}) for name, runs in rows
+                Shape(name, {"runs": _lengths(runs), "order": where.rle_order})
+                for name, runs in rows
             ]
         images.append(Annotated(image, file, shapes, upright=False))
     names = Annotations(images).names
@@ -78,16 +79,14 @@ def _read(where: Where) -> Annotations:
     return Annotations(images, {name: int(name) if numbers else 0 for name in names})
 
 
-def _pairs(runs: str) -> np.ndarray:
-    """int64 (n, 2): the first pixel of each run, from 0, and the pixel after the last."""
-    numbers = np.array([int(number) for number in runs.split()], np.int64)
-    if len(numbers) % 2:
-        raise ValueError("a start without a length")
-    begins, lengths = numbers[::2] - 1, numbers[1::2]
-    ends = begins + lengths
-    if begins.min() < 0 or lengths.min() < 1 or (begins[1:] < ends[:-1]).any():
+def _lengths(runs: str) -> np.ndarray:
+    """The run lengths, as in ``unpacked``, of pairs of a first pixel, from 1, and a length."""
+    begins, lengths = np.array(runs.split(), np.int64).reshape(-1, 2).T
+    edges = np.stack([begins - 1, begins - 1 + lengths], 1).ravel()
+    all_lengths = np.diff(edges, prepend=0)
+    if lengths.min() < 1 or all_lengths.min() < 0:
         raise ValueError("runs that overlap, are not sorted, or do not start from 1")
-    return np.stack([begins, ends], 1)
+    return all_lengths
 
 
 KAGGLE_RLE = Format(

@@ -19,7 +19,6 @@ from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import (
     files_below,
     json_of,
-    numbered,
     parts_of,
     png_pixels,
     reading,
@@ -28,13 +27,13 @@ from segtrain.data.annotations.read import (
     xml_of,
 )
 from segtrain.data.annotations.shapes import (
+    LINES,
     Annotated,
     Annotations,
     Shape,
     bitmap,
     box,
     ellipse,
-    is_closed,
     polygon,
     ring,
 )
@@ -47,8 +46,7 @@ from segtrain.errors import some_of
 _SHAPES = re.compile(r'"shapes"\s*:\s*\[')
 _OURS = re.compile(r'"(imagePath|imageData|shape_type)"\s*:')
 _XML = re.compile(r"\s*(<\?xml[^>]*>)?\s*<annotation>.*<polygon>.*<pt>", re.DOTALL)
-_POLYGONS = ("polygon", "oriented_rectangle", "rotation", "quadrilateral")
-_LINES = ("line", "linestrip", "point", "points")
+_POLYGONS = ("polygon", "oriented_rectangle", "rotation", "quadrilateral", *LINES)
 
 
 def _detect(root: str, store: Store) -> Detected | None:
@@ -97,7 +95,7 @@ def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]
     with reading(path):
         given = {key: content.get(f"image{key.title()}") for key in ("height", "width")}
         size = size_of(given) if all(given.values()) else None
-        parts = parts_of(path, numbered("shape", content["shapes"]), _shape)
+        parts = parts_of(path, "shape", enumerate(content["shapes"]), _shape)
         image = os.path.join(os.path.dirname(name), str(content.get("imagePath")))
     # Where an image was renamed together with its JSON file, imagePath is the old name.
     if re.split(r"[/\\]", image)[-1] not in pictures:
@@ -110,11 +108,10 @@ def _annotated(content: dict[str, Any], path: str, name: str, pictures: set[str]
 def _shape(item: dict[str, Any]) -> Shape | str:
     name, points = text(item["label"], "a label"), ring(item["points"])
     kind = item.get("shape_type") or "polygon"
-    closed = kind == "linestrip" and is_closed(points)
-    if kind in _LINES and not closed:
+    if kind in ("point", "points"):
         return str(kind)
-    if kind in _POLYGONS or closed:
-        return polygon(name, [points])
+    if kind in _POLYGONS:
+        return polygon(name, [points], kind=kind)
     if len(points) < 2:
         raise ValueError(f"a {kind} of fewer than 2 points")
     begin, end = points.min(0), points.max(0)

@@ -97,19 +97,17 @@ def _json(path: str, changed: int, without: str) -> Any:
 
 
 def parts_of(
-    file: str, items: Iterable[tuple[str, Item]], part: Callable[[Item], Shape | str]
+    file: str,
+    what: str,
+    items: Iterable[tuple[object, Item]],
+    part: Callable[[Item], Shape | str],
 ) -> list[Shape | str]:
-    """What ``part`` makes of each item. items: pairs of a place for errors, and the item."""
+    """What ``part`` makes of each item. what, items: for errors, "line", and pairs (3, item)."""
     parts = []
-    for place, item in items:
-        with reading(file, place):
+    for number, item in items:
+        with reading(file, f"{what} {number}"):
             parts.append(part(item))
     return parts
-
-
-def numbered(what: str, items: Iterable[Item], first: int = 0) -> Iterator[tuple[str, Item]]:
-    """The items, and the place of each for errors: "line 3"."""
-    return ((f"{what} {number}", item) for number, item in enumerate(items, first))
 
 
 def size_of(item: Any) -> Size:

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, Union
 
 import numpy as np
 
+from segtrain.data.pixels.header import MAX_PIXELS
+
 # The class of shapes in a file that names no class.
 UNNAMED = ""
 # How the pixels of an image are counted.
@@ -20,7 +22,8 @@ Order = Literal["columns", "rows"]
 Pair = Union[Sequence[float], np.ndarray]
 Size = tuple[int, int]  # height and width of an image in pixels
 _FAR = 1_000_000
-# The ends of a line that are so near to each other meet, in pixels.
+# Kinds of lines, which are areas if their ends meet: if they are at most so far apart, in pixels.
+LINES = ("line", "polyline", "linestrip")
 _MEET = 2
 
 
@@ -31,16 +34,15 @@ class Shape(NamedTuple):
     - "polygons": rings of (x, y) in pixels, x0, y0, x1, y1, ..., whose areas are united; (0, 0) is
       the upper left corner of the image, and pixel (c, r) covers [c, c + 1) x [r, r + 1). "holes":
       rings that are cut out. "relative": the points are fractions of the width and height;
-    - "pixels": what ``encoded`` returns, or {"file": path} of a mask of two values, or with
-      "segments" also the ids of its segments. "at": x and y of their upper left pixel;
-    - "runs": int64 (n, 2), the first pixel of each run, and the one after the last. "order": how
-      the pixels count, down the columns or along the rows of the image.
-    rank: shapes of a higher rank are drawn later; those of equal rank in the order of the file.
+    - "pixels": run lengths of pycocotools (masks of all images fit in memory), or {"file": path} of
+      a mask of two values, or with "segments" also the ids of its segments. "at": x and y of their
+      upper left pixel;
+    - "runs": as in ``unpacked``. "order": how the pixels count, down the columns or along the rows
+      of the image.
     """
 
     name: str
     area: dict[str, Any]
-    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Annotated:
     """The annotation of one image.
 
     image: its path or name, as written in the file. file: the annotation file. parts: its shapes,
-    and what is not drawn, such as "line". size: (height, width) that the file gives. upright:
+    in the order of drawing, and what is not drawn, such as "line". size: (height, width) that the file gives. upright:
     whether the points belong to the image as its EXIF rotation shows it; None: ``size`` decides.
     """
 
@@ -100,12 +102,15 @@ def ring(points: Any) -> np.ndarray:
     return array.reshape(-1, 2)
 
 
-def encoded(pixels: np.ndarray) -> dict[str, Any]:
-    """Pixels, bool (h, w), as run lengths of pycocotools: masks of all images fit in memory."""
-    from pycocotools import mask as rle
-
-    runs = rle.encode(np.asfortranarray(pixels, np.uint8))
-    return {"size": runs["size"], "counts": runs["counts"].decode()}
+def unpacked(runs: Sequence[int], size: Size) -> np.ndarray:
+    """The pixels of run lengths along the rows, bool (h, w). The first run is of pixels that are
+    not set, and the last one of such pixels may be missing. Raises ValueError.
+    """
+    area, length = size[0] * size[1], sum(runs)
+    if min(runs) < 0 or length > area or area > MAX_PIXELS or (length < area and len(runs) % 2):
+        raise ValueError(f"run lengths of {length:,} pixels in a mask of {size[0]} x {size[1]}")
+    lengths = [*runs, area - length]
+    return np.repeat(np.arange(len(lengths)) % 2 == 1, lengths).reshape(size)
 
 
 def box(begin: Pair, end: Pair) -> np.ndarray:
@@ -132,32 +137,36 @@ def polygon(
     name: str,
     rings: Iterable[Any],
     holes: Iterable[Any] = (),
-    rank: int = 0,
+    kind: str = "polygon",
     relative: bool = False,
 ) -> Shape | str:
-    """A shape of polygons; what it is instead, if no ring has three points."""
+    """A shape of polygons; what it is instead, if no ring has three points, or if it is a line, by
+    its ``kind``, whose ends do not meet.
+    """
     area, cut = (
         [points.ravel() for points in map(ring, some) if len(points) >= 3]
         for some in (rings, holes)
     )
+    if kind in LINES and not any(
+        len(line) > 6 and math.dist(line[:2], line[-2:]) <= _MEET for line in area
+    ):
+        return kind
     if not area:
         return "polygon of fewer than 3 points"
-    return Shape(name, {"polygons": area, "holes": cut, "relative": relative}, rank)
+    return Shape(name, {"polygons": area, "holes": cut, "relative": relative})
 
 
-def is_closed(line: np.ndarray) -> bool:
-    """Whether the ends of a line, points (n, 2), meet, so that it is the outline of an area."""
-    return len(line) > 3 and math.dist(line[0], line[-1]) <= _MEET
-
-
-def bitmap(name: str, pixels: np.ndarray, at: tuple[int, int] = (0, 0), rank: int = 0) -> Shape:
+def bitmap(name: str, pixels: np.ndarray, at: tuple[int, int] = (0, 0)) -> Shape:
     """A shape of pixels, bool (h, w); at: x and y of the upper left one."""
-    return Shape(name, {"pixels": encoded(pixels), "at": at}, rank)
+    from pycocotools import mask as rle
+
+    runs = rle.encode(np.asfortranarray(pixels, np.uint8))
+    counts = runs["counts"].decode()
+    return Shape(name, {"pixels": {"size": runs["size"], "counts": counts}, "at": at})
 
 
 def to_text(image: Annotated) -> str:
-    """What ``draw`` needs of an image, as JSON: the shapes in the order of drawing."""
-    shapes = sorted(image.shapes, key=lambda shape: shape.rank)
-    rows = [{"name": shape.name, **shape.area} for shape in shapes]
+    """What ``draw`` needs of an image, as JSON."""
+    rows = [{"name": shape.name, **shape.area} for shape in image.shapes]
     content = {"size": image.size, "upright": image.upright, "shapes": rows}
     return json.dumps(content, default=np.ndarray.tolist)

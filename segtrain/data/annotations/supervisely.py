@@ -15,7 +15,6 @@ from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import (
     files_below,
     json_of,
-    numbered,
     parts_of,
     png_pixels,
     reading,
@@ -23,13 +22,13 @@ from segtrain.data.annotations.read import (
     text,
 )
 from segtrain.data.annotations.shapes import (
+    LINES,
     Annotated,
     Annotations,
     Shape,
     Size,
     bitmap,
     box,
-    is_closed,
     polygon,
     ring,
 )
@@ -39,7 +38,6 @@ from segtrain.data.storage import Store
 _KEYS = ('"objects"', '"size"')
 # Geometries without an area.
 _NO_AREAS = ("point", "graph", "cuboid", "cuboid_2d", "point_3d")
-_LINES = ("line", "polyline")
 _ANN = re.compile(r"(^|/)ann(?=/|$)")
 
 
@@ -69,8 +67,8 @@ def _read(where: Where) -> Annotations:
             content = json_of(path)
             with reading(path):
                 size = size_of(content["size"])
-                objects = numbered("object", content["objects"])
-                parts = parts_of(path, objects, partial(_shape, size))
+                objects = enumerate(content["objects"])
+                parts = parts_of(path, "object", objects, partial(_shape, size))
             image = _ANN.sub(r"\1img", name).removesuffix(".json")
             images.append(Annotated(image, path, parts, size))
     for path in _meta_files(where):
@@ -92,11 +90,9 @@ def _shape(size: Size, item: dict[str, Any]) -> Shape | str:
     exterior = ring(item["points"]["exterior"])
     if kind == "rectangle":
         return polygon(name, [box(exterior.min(0), exterior.max(0) + 1)])
-    if kind in _LINES and not is_closed(exterior):
-        return str(kind)
-    if kind in ("polygon", *_LINES):
+    if kind in ("polygon", *LINES):
         holes = [ring(hole) + 0.5 for hole in item["points"].get("interior") or ()]
-        return polygon(name, [exterior + 0.5], holes)
+        return polygon(name, [exterior + 0.5], holes, kind)
     raise ValueError(f"the unknown geometryType {kind!r}")
 
 

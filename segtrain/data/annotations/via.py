@@ -22,7 +22,6 @@ from segtrain.data.annotations.shapes import (
     Shape,
     box,
     ellipse,
-    is_closed,
     polygon,
     rotated,
 )
@@ -115,8 +114,6 @@ def _shape(region: _Region, key: str) -> Shape | str:
         return str(kind)
     if kind in ("polygon", "polyline"):
         points = np.stack([shape["all_points_x"], shape["all_points_y"]], 1)
-        if kind == "polyline" and not is_closed(points):
-            return str(kind)
     elif kind == "rect":
         corner = np.array([shape["x"], shape["y"]])
         points = box(corner, corner + [shape["width"], shape["height"]])
@@ -126,7 +123,7 @@ def _shape(region: _Region, key: str) -> Shape | str:
         points = rotated(points, center, np.degrees(shape.get("theta", 0)))
     else:
         raise ValueError(f"the unknown shape {kind!r}")
-    return polygon(label, [points])
+    return polygon(label, [points], kind=kind)
 
 
 VIA = Format(

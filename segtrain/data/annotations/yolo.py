@@ -20,7 +20,6 @@ from segtrain.data.annotations.layout import Format, Where
 from segtrain.data.annotations.read import (
     BOX,
     files_below,
-    numbered,
     parts_of,
     reading,
     refuse_boxes,
@@ -82,8 +81,8 @@ def _read(where: Where) -> Annotations:
     names, notes = _names(where, itertools.chain(*files.values()))
     images = []
     for (name, path), lines in files.items():
-        labels = [(place, row) for place, row in numbered("line", lines, 1) if row.strip()]
-        parts = parts_of(path, labels, lambda row: _shape(row, names))
+        rows = ((number, row) for number, row in enumerate(lines, 1) if row.strip())
+        parts = parts_of(path, "line", rows, lambda row: _shape(row, names))
         images.append(Annotated(name, path, parts, upright=True))
     refuse_boxes(images, where)
     return Annotations(images, {name: key for key, name in names.items()}, notes=notes)
