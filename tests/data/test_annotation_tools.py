@@ -599,4 +599,4 @@ def test_classes_are_kept_until_a_file_changes(tmp_path):
             (root / "a.json").write_text(content)
         layout._unchanged.cache_clear()
         found = layout._classes(form, where)
-        assert (len(read), [*(found.classes or ())]) == (counted, ["car", "dog"][counted - 1 :][:1])
+        assert (len(read), [*found["order"]]) == (counted, ["car", "dog"][counted - 1 :][:1])

@@ -183,7 +183,7 @@ def _read_panoptic(where: Where) -> Annotations:
             annotated.append(
                 Annotated(image["file_name"], where.annotations, shapes, size_of(image))
             )
-    return Annotations(annotated, {name: key for key, name in names.items()}, "void")
+    return Annotations(annotated, {name: key for key, name in names.items()})
 
 
 PANOPTIC = Format(
@@ -191,4 +191,5 @@ PANOPTIC = Format(
     "a JSON file with images, segments_info, and categories, and PNGs of segment ids",
     _detect_panoptic,
     _read_panoptic,
+    background="void",
 ).layout

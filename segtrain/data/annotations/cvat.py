@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -84,11 +83,7 @@ def _read(where: Where) -> Annotations:
             )
             for image in inside or images
         ]
-    annotations = Annotations(annotated)
-    # Shapes may have labels that the file does not list.
-    classes = dict.fromkeys(annotations.names, len(labels))
-    classes |= {name: number for number, name in enumerate(labels)}
-    return replace(annotations, classes=classes)
+    return Annotations(annotated, {name: number for number, name in enumerate(labels)})
 
 
 def _order(element: Element) -> int:

@@ -58,7 +58,7 @@ class Format(NamedTuple):
 
     name, example, detect: as in ``Layout``. read: the annotations of a split. paint: the shape that
     wins where several overlap, if ``data.paint`` is auto. others: files that ``read`` reads besides
-    ``Where.annotations``.
+    ``Where.annotations``. background: the class of the pixels in no shape, if it has a name.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Format(NamedTuple):
     read: Callable[[Where], Annotations]
     paint: Paint = "file"
     others: Callable[[Where], Sequence[str]] = lambda where: ()
+    background: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -84,34 +85,28 @@ class Format(NamedTuple):
 def _where(data: config.Data, split: str, store: Store) -> Where:
     root = data.root if is_bucket(data.root) else os.path.normpath(data.root)
     annotations, images = (
-        root if path == "." else os.path.join(root, path)
+        os.path.join(root, os.path.normpath(text.replace("{split}", split))).removesuffix("/.")
         for text in (data.annotations, data.images)
-        for path in (os.path.normpath(text.replace("{split}", split)),)
     )
     return Where(annotations, images, root, store, data.label_key, data.rle_order)
 
 
-class _Classes(NamedTuple):
-    """The classes of a split as in ``Annotations``, and how many shapes each has."""
-
-    names: dict[str, int]
-    classes: dict[str, int] | None
-    background: str | None
-
-
-def _classes(form: Format, where: Where) -> _Classes:
-    """The classes of a split. They are kept until a file changes, since to parse a file of 65 MB
-    takes seconds, at each start and on each rank.
+def _classes(form: Format, where: Where) -> dict[str, dict[str, int]]:
+    """How many "shapes" each class of a split has, and the key "order" by which the classes are
+    sorted. They are kept until a file changes, since to parse a file of 65 MB takes seconds, at
+    each start and on each rank.
     """
     stamps = tuple(map(where.store.stat, _files(form, where)))
     digest = digest_of(repr((form.name, where.annotations, where[4:], stamps)), 24)
     path = cache_folder() / f"listing-classes-{digest}.json"
     if cached := read_json(path):
-        return _Classes(**cached)
+        return cached
     read = _unchanged(form, where, stamps)
-    classes = _Classes(read.names, read.classes, read.background)
+    # Shapes may have classes that the file does not list.
+    order = dict.fromkeys(read.names, len(read.classes)) | read.classes
+    classes: dict[str, dict[str, int]] = {"shapes": read.names, "order": order}
     with contextlib.suppress(OSError):  # the listing says that the cache is not writable
-        cache_json(path, classes._asdict())
+        cache_json(path, classes)
     return classes
 
 
@@ -143,23 +138,21 @@ def _open(form: Format, layout: Layout, data: config.Data, split: str) -> Annota
             code="annotations-unset",
             layout=form.name,
         )
-    where = _where(data, split, store)
-    if not _exists(where.annotations, store):
-        reason = f"the annotations of split {split!r} are missing: check data.annotations"
-        raise file_error(where.annotations, f"{reason} and the split", code="annotations-missing")
     # All splits of a run have the same classes, in the order of the first of these files.
-    places = dict.fromkeys(_where(data, name, store) for name in (data.train_split, data.split))
+    *others, where = (_where(data, name, store) for name in (data.train_split, data.split, split))
     read = {
         place: _classes(form, place)
-        for place in (*places, where)
+        for place in (*others, where)
         if _exists(place.annotations, store)
     }
+    if where not in read:
+        reason = f"the annotations of split {split!r} are missing: check data.annotations"
+        raise file_error(where.annotations, f"{reason} and the split", code="annotations-missing")
     keys: dict[str, int] = {}
     for each in reversed(read.values()):
-        keys |= dict.fromkeys(each.names, 0) if each.classes is None else each.classes
-    background = next((each.background for each in read.values() if each.background), "")
-    labels, ids, rest = _labels(data, sorted(keys, key=lambda n: (keys[n], n)), background)
-    _refuse_unknown(read[where].names, where, ids, labels)
+        keys |= each["order"]
+    labels, ids, rest = _labels(data, sorted(keys, key=lambda n: (keys[n], n)), form.background)
+    _refuse_unknown(read[where]["shapes"], where, ids, labels)
     entries, notes = entries_of(data, split, partial(_entries, form), store)
     return AnnotatedDataset(
         os.path.basename(store.place(data.root)),
@@ -182,7 +175,7 @@ def _exists(path: str, store: Store) -> bool:
 
 
 def _labels(
-    data: config.Data, names: list[str], background: str = ""
+    data: config.Data, names: list[str], background: str
 ) -> tuple[LabelSpace, dict[str, int], int]:
     """The label space, the train id of each class name, and that of pixels in no shape.
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Union
 
@@ -50,8 +50,9 @@ class Annotated:
     """The annotation of one image.
 
     image: its path or name, as written in the file. file: the annotation file. parts: its shapes,
-    in the order of drawing, and what is not drawn, such as "line". size: (height, width) that the file gives. upright:
-    whether the points belong to the image as its EXIF rotation shows it; None: ``size`` decides.
+    in the order of drawing, and what is not drawn, such as "line". size: (height, width) that the
+    file gives. upright: whether the points belong to the image as its EXIF rotation shows it; None:
+    ``size`` decides.
     """
 
     image: str
@@ -75,13 +76,11 @@ class Annotations:
 
     images: one for each annotated image. An image that is missing here has no annotation, which
     differs from an image without shapes. classes: class name -> its number in the file, or another
-    key by which the classes are sorted; None: those of the shapes, sorted by name. background: the
-    name of the class of the pixels in no shape, if the file has one.
+    key by which the classes are sorted; others, with shapes only, come last.
     """
 
     images: Sequence[Annotated]
-    classes: dict[str, int] | None = None
-    background: str | None = None
+    classes: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

@@ -61,7 +61,7 @@ def _meta_files(where: Where) -> list[str]:
 
 
 def _read(where: Where) -> Annotations:
-    images, classes = [], None
+    images, classes = [], dict[str, int]()
     for name, path in files_below(where, ".json"):
         if _ANN.search(os.path.relpath(path, where.root)):
             content = json_of(path)
