@@ -18,7 +18,6 @@ from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.split_by import POOL
 from segtrain.data.index.walk import images_below, several
 from segtrain.data.storage import Store
-from segtrain.errors import DataError
 
 # The first bytes of a file say what it is.
 _HEAD = 1 << 16
@@ -168,13 +167,17 @@ def _stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0].lower()
 
 
+def _content(path: str) -> object:
+    return Path(local_copy(path)).read_bytes()
+
+
 def detected(
     root: str,
     store: Store,
     paths: Sequence[str],
     images: Callable[[str], Iterable[str]],
     masks: Sequence[str] = (),
-    same: Callable[[str], object] = lambda path: Path(local_copy(path)).read_bytes(),
+    same: Callable[[str], object] = _content,
 ) -> Detected | None:
     """Settings and splits for annotations at these paths under the root; None without any.
 
@@ -183,37 +186,33 @@ def detected(
     """
     if not paths:
         return None
-
-    def settings(paths: Sequence[str]) -> Detected:
-        template, splits = by_split(paths)
+    ways, unlike, seen = dict[str, Detected](), list[str](), set[object]()
+    rest = [*paths]
+    while rest:
+        template, splits = by_split(rest)
         first = template.replace("{split}", splits[0])
         with reading(os.path.join(root, first)):
             names = [*images(os.path.join(root, first))]
         folders = folders_of(names, os.path.dirname(first), root, store, splits[0], masks)
-        return _settings(root, store, template, splits, folders)
-
-    ways = list[tuple[Detected, set[str]]]()
-    rest = list(paths)
-    while rest:
-        way = settings(rest)
-        read = {way[0]["annotations"].replace("{split}", split) for split in way[1]}
-        rest = sorted({*rest} - read)
-        ways.append((way, read))
-    # Of equal files, only the first one is shown.
-    unlike, seen = list[str](), set[object]()
-    for (found, _), read in ways if len(ways) > 1 else ():
-        contents = {same(os.path.join(root, path)) for path in read}
-        unlike += [found["annotations"]] * bool(contents - seen)
+        ways[template] = _settings(root, store, template, splits, folders)
+        read = {template.replace("{split}", split) for split in splits}
+        # Of equal files, only the first one is shown.
+        contents = {same(os.path.join(root, path)) for path in read if len(read) < len(paths)}
+        unlike += [template] * bool(contents - seen)
         seen |= contents
+        rest = sorted({*rest} - read)
+    return _only(root, ways, unlike)
+
+
+def _only(root: str, ways: dict[str, Detected], unlike: Collection[str]) -> Detected:
+    """The first way to read annotations. ways: their path -> settings. Raises DataError if several
+    differ.
+    """
     if len(unlike) > 1:
-        raise _several(root, {way[0]["annotations"]: way for way, _ in ways}, unlike)
-    return ways[0][0]
-
-
-def _several(root: str, ways: dict[str, Detected], shown: Collection[str]) -> DataError:
-    pasted = ({"data.annotations": path} for path in shown)
-    what = "has several annotation files, or folders of them"
-    return several(root, what, pasted, code="annotations-ambiguous", ways=ways)
+        pasted = ({"data.annotations": path} for path in unlike)
+        what = "has several annotation files, or folders of them"
+        raise several(root, what, pasted, code="annotations-ambiguous", ways=ways)
+    return next(iter(ways.values()))
 
 
 def detected_in_folders(
@@ -241,15 +240,10 @@ def detected_in_folders(
     images = {folder: folders_of(names[folder], folder, root, store, splits[0]) for folder in names}
     if len(images) == 1:
         return _settings(root, store, template, splits, *images.values())
-    with_images = {
-        folder
-        for folder in itertools.chain(names, *images.values())
-        if any(map(is_image, store.list(os.path.join(root, folder), "")))
-    }
     repeated = max(Counter(itertools.chain(*names.values())).values()) > 1
-    if repeated and splits == [POOL] and 0 < len(with_images) < len(names):
+    if repeated and splits == [POOL] and len({*itertools.chain(*images.values())}) < len(names):
         ways = {name: _settings(root, store, name, splits, images[name]) for name in names}
-        raise _several(root, ways, ways)
+        return _only(root, ways, ways)
     shared = os.path.commonpath([first for first, *_ in images.values()])
     shared = (together and _split_folder(shared)) or shared
     return _settings(root, store, template, splits, [shared])
