@@ -81,20 +81,16 @@ def test_colorize_and_dict_round_trip():
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "values"),
+    ("changes", "words"),
     [
-        (
-            {"palette": [[0, 0, 0], [999, 0, 0]]},
-            "class-color-invalid",
-            {"name": "b", "found": (999, 0, 0)},
-        ),
-        ({"palette": [[0, 0, 0], [0, -1, 0]]}, "class-color-invalid", {"found": (0, -1, 0)}),
-        ({"palette": [[0, 0, 0], [float("inf"), 0, 0]]}, "labels-invalid", {}),
-        ({"palette": [[0, 0, 0]]}, "labels-invalid", {}),
-        ({"ignore_index": 70000}, "ignore-index-invalid", {"found": 70000}),
+        ({"palette": [[0, 0, 0], [999, 0, 0]]}, "channels of 'b'"),
+        ({"palette": [[0, 0, 0], [0, -1, 0]]}, "[0, -1, 0]"),
+        ({"palette": [[0, 0, 0], [float("inf"), 0, 0]]}, "infinity"),
+        ({"palette": [[0, 0, 0]]}, "1 colors"),
+        ({"ignore_index": 70000}, "ignore_index=70000"),
     ],
 )
-def test_a_description_with_impossible_numbers_is_refused(changes, code, values):
+def test_a_description_with_impossible_numbers_is_refused(changes, words):
     right = {
         "names": ["a", "b"],
         "palette": [[0, 0, 0], [1, 2, 3]],
@@ -102,7 +98,7 @@ def test_a_description_with_impossible_numbers_is_refused(changes, code, values)
         "raw_to_train": {"0": 0},
     }
     LabelSpace.from_dict(right)
-    with refused(code, **values):
+    with refused("labels-invalid", words):
         LabelSpace.from_dict({**right, **changes})
 
 

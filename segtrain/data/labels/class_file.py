@@ -15,6 +15,7 @@ from segtrain.data.labels.space import (
     Color,
     LabelSpace,
     code,
+    color_wheel,
     fitting_void,
     plain_space,
 )
@@ -214,16 +215,16 @@ def space_of(rows: list[ClassRow], ignore_index: int, source: str = "data.classe
         ]
     elif not counted:
         rows = sorted(rows, key=lambda row: row.id or 0)
-    names = [row.name for row in rows if not is_ignored(row.name)]
-    ignore_index = fitting_void(len({*names}), ignore_index)
-    space = (
-        _colored(source, rows, ignore_index) if colored else plain_space(tuple(names), ignore_index)
-    )
+    names = tuple(row.name for row in rows if not is_ignored(row.name))
+    if colored:
+        space = colored_space(rows, ignore_index, source)
+    else:
+        space = plain_space(names, ignore_index)
     if colored and counted:
         return space
+    void = space.ignore_index
     table = {
-        row.id or 0: ignore_index if is_ignored(row.name) else space.names.index(row.name)
-        for row in rows
+        row.id or 0: void if is_ignored(row.name) else space.names.index(row.name) for row in rows
     }
     if len(table) < len(rows):
         raise DataError(
@@ -233,32 +234,34 @@ def space_of(rows: list[ClassRow], ignore_index: int, source: str = "data.classe
             found=len(table),
             expected=len(rows),
         )
-    return replace(space, raw_to_train={ignore_index: ignore_index, **table})
+    return replace(space, raw_to_train={void: void, **table})
 
 
-def _colored(source: str, rows: list[ClassRow], ignore_index: int) -> LabelSpace:
-    names: list[str] = []
-    palette: list[Color] = []
+def colored_space(
+    rows: list[ClassRow], ignore_index: int, source: str = "data.classes"
+) -> LabelSpace:
+    """The label space of rows with colors. A name may have several rows, or no color. Raises
+    ConfigError or DataError.
+    """
+    names = tuple(dict.fromkeys(row.name for row in rows if not is_ignored(row.name)))
+    palette = dict(zip(names, color_wheel(len(names))))
+    palette |= {row.name: row.color for row in reversed(rows) if row.color}
+    void = fitting_void(len(names), ignore_index)
     colors: dict[int, int] = {}
     for name, _, color in rows:
-        assert color is not None
-        red, green, blue = color
+        if color is None:
+            continue
+        written = f"color {' '.join(map(str, color))}"
         if max(color) > 255:
-            message = f"{source}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255"
+            message = f"{source}: {written} of {name!r}: channels go from 0 to 255"
             raise DataError(message, code="class-color-invalid", name=name, found=color)
         if code(color) in colors:
             raise DataError(
-                f"{source}: two lines have the color {red} {green} {blue}, one is "
-                f"{name!r}: give each its own color",
+                f"{source}: two lines have the {written}, one is {name!r}: give each its own color",
                 code="class-color-repeated",
                 name=name,
                 found=color,
             )
-        if is_ignored(name):
-            colors[code(color)] = ignore_index
-            continue
-        if name not in names:
-            names.append(name)
-            palette.append(color)
-        colors[code(color)] = names.index(name)
-    return replace(plain_space(tuple(names), ignore_index, tuple(palette)), colors=colors)
+        colors[code(color)] = void if is_ignored(name) else names.index(name)
+    space = plain_space(names, ignore_index, tuple(palette[name] for name in names))
+    return replace(space, colors=colors)

@@ -7,13 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from segtrain import config
 from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
-from segtrain.data.labels.class_file import ClassRow, is_ignored, read_classes, space_of
-from segtrain.data.labels.space import LabelSpace, color_wheel, fitting_void, plain_space
+from segtrain.data.labels.class_file import (
+    ClassRow,
+    colored_space,
+    read_classes,
+    space_of,
+)
+from segtrain.data.labels.space import LabelSpace, fitting_void, plain_space
 from segtrain.errors import ConfigError, file_error
 
 
@@ -97,7 +101,13 @@ def _own_names(
     other_classes: Callable[[LabelSpace], LabelSpace] | None,
 ) -> LabelSpace:
     if isinstance(data.classes, dict):
-        space = _mapped(data.classes, data.ignore_index)
+        # A name has a color, several ([[...], [...]]), or none ([]).
+        rows = [
+            ClassRow(name, color=color)
+            for name, value in data.classes.items()
+            for color in ([value] if value and isinstance(value[0], int) else value or [None])
+        ]
+        space = colored_space(rows, data.ignore_index)
     elif isinstance(data.classes, str):
         space = read_classes(find_file(data.classes, data.root), data.ignore_index)
     else:
@@ -126,26 +136,6 @@ def _own_names(
         found=space.num_classes,
         expected=default.num_classes,
     )
-
-
-def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
-    """The label space of {name: color}; a name may have several colors ([[...], [...]]) or none
-    ([]).
-    """
-    rows: list[ClassRow] = []
-    for name, value in classes.items():
-        colors = [value] if value and isinstance(value[0], int) else value
-        rows += [ClassRow(name, color=color) for color in colors]
-    names = tuple(name for name in classes if not is_ignored(name))
-    ignore_index = fitting_void(len(names), ignore_index)
-    palette, colors = dict(zip(names, color_wheel(len(names)))), {}
-    if any(row.name in names for row in rows):
-        colored = space_of(rows, ignore_index)
-        palette.update(zip(colored.names, colored.palette))
-        train = {index: names.index(name) for index, name in enumerate(colored.names)}
-        colors = {color: train.get(index, ignore_index) for color, index in colored.colors.items()}
-    plain = plain_space(names, ignore_index, tuple(palette[name] for name in names))
-    return replace(plain, colors=colors)
 
 
 def find_file(name: str, root: str) -> Path:

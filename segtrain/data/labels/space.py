@@ -159,9 +159,7 @@ class LabelSpace:
 
     def _remap_rgb(self, raw: np.ndarray, source: str, strict: bool) -> np.ndarray:
         if not self.colors:
-            if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(
-                raw[..., 0], raw[..., 2]
-            ):
+            if (raw == raw[..., :1]).all():
                 # the same ids in all three channels
                 return self.remap(np.ascontiguousarray(raw[..., 0]), source, strict)
             message = (
@@ -274,13 +272,11 @@ class LabelSpace:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> LabelSpace:
-        """The inverse of ``to_dict``. Raises DataError for a missing key, a wrong type, or an
-        invalid color or id.
-        """
+        """The inverse of ``to_dict``. Raises DataError for anything else."""
         try:
             colors = content.get("colors", {})
             space = cls(
-                names=tuple(str(name) for name in content["names"]),
+                names=tuple(map(str, content["names"])),
                 palette=tuple((int(r), int(g), int(b)) for r, g, b in content["palette"]),
                 ignore_index=int(content["ignore_index"]),
                 raw_to_train={
@@ -289,6 +285,12 @@ class LabelSpace:
                 colors={int(color, 16): int(train) for color, train in colors.items()},
                 mirror=tuple(map(int, content.get("mirror", ()))),
             )
+            for name, color in zip(space.names, space.palette):
+                if min(color) < 0 or max(color) > 255:
+                    raise ValueError(f"channels of {name!r} go from 0 to 255: {list(color)}")
+            if not 0 <= space.ignore_index < 1 << 16:
+                raise ValueError(f"ids go from 0 to 65535: ignore_index={space.ignore_index}")
+            return space
         except (
             LookupError,
             TypeError,
@@ -302,16 +304,6 @@ class LabelSpace:
                 "with to_dict()"
             )
             raise DataError(message, code="labels-invalid") from None
-        for name, color in zip(space.names, space.palette):
-            if not all(0 <= channel <= 255 for channel in color):
-                message = (
-                    f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255"
-                )
-                raise DataError(message, code="class-color-invalid", name=name, found=color)
-        if not 0 <= space.ignore_index < 1 << 16:
-            message = f"ignore_index={space.ignore_index}: ids go from 0 to 65535"
-            raise DataError(message, code="ignore-index-invalid", found=space.ignore_index)
-        return space
 
 
 def color_wheel(count: int) -> tuple[Color, ...]:
