@@ -40,56 +40,48 @@ class _Items:
     reading: Reading = PLAIN
 
     def __call__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        last = getattr(_LAST, "item", None)
-        if last is not None and last[0] is self and last[1] == index:
-            return last[2], last[3]
-        image, mask, name = self._item(index)
-        if self.names.setdefault(index, name) != name:
-            message = (
-                f"{type(self.items).__name__}[{index}] has the id {name!r}, but had "
-                f"{self.names[index]!r} before"
-            )
-            raise DataError(
-                f"{message}, or in `ids`: give each item one id",
-                code="item-id-differs",
-                index=index,
-            )
-        self.sizes[index] = (mask.shape[0], mask.shape[1])
-        _LAST.item = (self, index, image, mask)
+        owner, last, *sample = getattr(_LAST, "item", (None, -1))
+        if owner is not self or last != index:
+            *sample, name = self._item(index)
+            if self.names.setdefault(index, name) != name:
+                raise DataError(
+                    f"{type(self.items).__name__}[{index}] has the id {name!r}, but had "
+                    f"{self.names[index]!r} before, or in `ids`: give each item one id",
+                    code="item-id-differs",
+                    index=index,
+                )
+            self.sizes[index] = sample[1].shape
+            _LAST.item = (self, index, *sample)
+        image, mask = sample
         return image, mask
 
     def _item(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
         where = f"{type(self.items).__name__}[{index}]"
         item = _answer(where, lambda: self.items[index], code="item-raised", index=index)
-        if not isinstance(item, (tuple, list)) or len(item) != 3:
-            form = (
-                f"{len(item)} values"
-                if isinstance(item, (tuple, list))
-                else f"a {type(item).__name__}"
-            )
+        listed = isinstance(item, (tuple, list))
+        if not listed or len(item) != 3:
+            form = f"{len(item)} values" if listed else f"a {type(item).__name__}"
             message = f"{where} is {form}: return a tuple (image, mask, id)"
             raise DataError(message, code="item-form", index=index, found=form)
+        *arrays, item_id = item
         # for example, a tensor on a GPU
         what = f"{where}: the image or the mask is not an array: np.asarray"
         image, mask = _answer(
-            what, lambda: tuple(map(np.asarray, item[:2])), code="item-form", index=index
+            what, lambda: [*map(np.asarray, arrays)], code="item-form", index=index
         )
-        item_id = item[2]
         where = f"{where} ({item_id})"
         pixels = self.reading.pixels
+        found = {"index": index, "image": image.shape, "dtype": str(image.dtype)}
         if not pixels.fits(image):
             message = f"{where}: the image is {image.dtype} {image.shape}: return {pixels.wanted}"
-            raise DataError(
-                message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype)
-            )
+            raise DataError(message, code="item-image", **found)
         if image.shape[:2] != mask.shape[:2]:
             raise DataError(
                 f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask "
                 "must have the image's size",
                 code="item-shape",
-                index=index,
-                image=image.shape,
                 mask=mask.shape,
+                **found,
             )
         name = item_id if isinstance(item_id, str) else f"{self.split}/{item_id}"
         mask = self.labels.remap(mask, where)
@@ -141,16 +133,15 @@ def _answer(what: str, ask: Callable[[], Any], code: str, **values: Any) -> Any:
         raise DataError(f"{what} raised {reason_of(error)}", code=code, **values) from error
 
 
-def _listed(items: Any, attribute: str) -> list[Any]:
+def _listed(items: Any, attribute: str) -> Any:
     """The elements of an attribute, or []."""
 
     def read() -> list[Any]:
         values = getattr(items, attribute, None)
         return [] if values is None else list(values)
 
-    return list(
-        _answer(f"the attribute {attribute} of {type(items).__name__}", read, code="dataset-raised")
-    )
+    what = f"the attribute {attribute} of {type(items).__name__}"
+    return _answer(what, read, code="dataset-raised")
 
 
 def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> LabelSpace:
@@ -161,9 +152,8 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
         return label_space(data, default)
     names = _listed(items, "classes")
     if names:
-        return with_sides(
-            space_of([ClassRow(str(name)) for name in names], data.ignore_index), data
-        )
+        rows = [ClassRow(str(name)) for name in names]
+        return with_sides(space_of(rows, data.ignore_index), data)
     if default is None:
         raise ConfigError(
             f"{type(items).__name__} does not name its classes: set data.classes=[NAME, "

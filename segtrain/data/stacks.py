@@ -45,11 +45,11 @@ def write_arrays(folder: str, made: Path, say: Say) -> int:
     DataError if images and masks do not fit.
     """
     count, unused = 0, Counter[str]()
-    rest = defaultdict[str, Parts](_no_parts)
+    rest = defaultdict[str, Parts](lambda: defaultdict(dict))
     for path in sorted(Path(folder).rglob("*")):
         name, _ = os.path.splitext(path.relative_to(folder))
         for split, parts in _parts_in(path, name).items():
-            if all(parts.values()):
+            if parts[False] and parts[True]:
                 count += _write(parts, str(path), made, split, unused, name)
             else:
                 for kind, arrays in parts.items():
@@ -64,13 +64,9 @@ def write_arrays(folder: str, made: Path, say: Say) -> int:
     return count
 
 
-def _no_parts() -> Parts:
-    return {False: {}, True: {}}
-
-
 def _parts_in(path: Path, name: str) -> dict[str, Parts]:
     """The arrays of each split in a file, which has this name without its ending."""
-    found = defaultdict[str, Parts](_no_parts)
+    found = defaultdict[str, Parts](lambda: defaultdict(dict))
     try:
         for key, array in _arrays_in(path):
             words = re.findall("[a-z]+", f"{name}/{key}".lower())

@@ -184,7 +184,7 @@ class LabelSpace:
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        pixels_of = dict(zip(map(int, values[order]), map(int, counts[order])))
+        pixels_of = dict(zip(values[order].tolist(), counts[order].tolist()))
         most = [
             f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})"
             for v, n in pixels_of.items()
@@ -221,11 +221,12 @@ class LabelSpace:
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
         """A complete data.label_map: the known ids, and the ids ``ignored``, which map to -1."""
         void = self.ignore_index
-        mapped = {
-            raw: train for raw, train in self.raw_to_train.items() if (raw, train) != (void, void)
+        own = {
+            raw: -1 if train == void else train
+            for raw, train in self.raw_to_train.items()
+            if raw != void or train != void
         }
-        own = {raw: -1 if train == void else train for raw, train in mapped.items()}
-        return dict(sorted({**own, **{int(raw): -1 for raw in ignored}}.items()))
+        return dict(sorted((own | dict.fromkeys(map(int, ignored), -1)).items()))
 
     def colorize(self, mask: np.ndarray) -> np.ndarray:
         """Map train ids (H, W) to RGB uint8 (H, W, 3). Ignored and unknown values are
